@@ -1,0 +1,69 @@
+# Targets of the project; `make help` lists them. Everything runs from .venv, which `make setup`
+# makes and which the others make when it is missing or older than pyproject.toml.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+RUN    ?= run
+NODES  ?= 3
+PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
+
+.PHONY: help setup up down status demo test check format lint types verify-proto proto architecture bench clean
+.DEFAULT_GOAL := help
+
+help:            ## list the targets
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed  ## make .venv with everything but Spark
+
+up: setup        ## start a local group of NODES=3 in RUN=run
+	$(BIN)/dledger group up --nodes $(NODES) --dir $(RUN)
+
+down: setup      ## stop it
+	$(BIN)/dledger group down --dir $(RUN)
+
+status: setup    ## who leads, terms, indexes
+	$(BIN)/dledger group status --dir $(RUN)
+
+demo: setup      ## the standard library through a group whose leader is killed twice
+	$(BIN)/python -m chaos.demo
+
+test: setup      ## every test
+	$(BIN)/pytest -q -n 2 --dist worksteal
+
+format: setup    ## rewrite the sources in the one layout
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: setup      ## layout and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup     ## mypy --strict, tests included
+	$(BIN)/mypy dledger store broker chaos audit tests
+
+proto: setup     ## generate the protobuf code into dledger/wire
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+verify-proto: setup  ## the committed protobuf code is what proto/ generates
+	@rm -rf .proto-check && mkdir .proto-check
+	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=.proto-check --pyi_out=.proto-check --grpc_python_out=.proto-check $(PROTOS)
+	@for f in $$(cd .proto-check && find . -type f); do \
+	  cmp -s .proto-check/$$f $$f || { echo "stale: $$f (run make proto)"; rm -rf .proto-check; exit 1; }; done
+	@rm -rf .proto-check; echo "generated protobuf code is current"
+
+architecture: setup  ## the import picture holds
+	$(BIN)/pytest -q tests/test_architecture.py
+
+check: lint types verify-proto architecture test  ## all that a commit must pass
+
+bench: setup     ## figures beside their yardsticks
+	$(BIN)/dledger bench all
+
+clean:           ## remove what the targets made, but for data
+	rm -rf $(VENV) .proto-check .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,0 +1,60 @@
+"""Errors of the Raft core.
+
+    CoreError
+    ├── ProposalRefused        nothing was appended; `retriable` says where to go next
+    │   ├── NotLeader          another node leads, or none is known
+    │   ├── TooMuchUncommitted the cap on uncommitted bytes is reached: retry here, later
+    │   └── TransferInProgress leadership is being handed over: retry, likely elsewhere
+    ├── ReadRefused            a linearizable read can't start here now
+    └── InvariantViolation     our own fault: stop the node, never continue
+"""
+
+from __future__ import annotations
+
+from dledger.core.types import NodeId
+
+
+class CoreError(Exception):
+    """Root of the core's errors."""
+
+
+class ProposalRefused(CoreError):
+    """The proposal was not appended: it did not happen."""
+
+
+class NotLeader(ProposalRefused):
+    """This node does not lead. `leader` is whom it believes to lead, if anyone."""
+
+    def __init__(self, leader: NodeId | None) -> None:
+        super().__init__(f"not the leader; leader is {leader or 'unknown'}")
+        self.leader = leader
+
+
+class TooMuchUncommitted(ProposalRefused):
+    """The uncommitted bytes have reached their cap."""
+
+    def __init__(self, uncommitted_bytes: int, limit: int) -> None:
+        super().__init__(f"{uncommitted_bytes} bytes are uncommitted, the limit is {limit}")
+        self.uncommitted_bytes = uncommitted_bytes
+        self.limit = limit
+
+
+class TransferInProgress(ProposalRefused):
+    """Leadership is on its way to `target`; proposals are fenced until it ends."""
+
+    def __init__(self, target: NodeId) -> None:
+        super().__init__(f"leadership is being transferred to {target}")
+        self.target = target
+
+
+class ReadRefused(CoreError):
+    """A linearizable read can't be served: not the leader, or no entry of its term committed."""
+
+    def __init__(self, reason: str, leader: NodeId | None) -> None:
+        super().__init__(reason)
+        self.leader = leader
+
+
+class InvariantViolation(CoreError):
+    """An assertion that guards data failed. It survives `python -O`; nobody may catch it but
+    the process boundary, which stops the node."""

@@ -1,0 +1,426 @@
+"""The vocabulary of the Raft core: identifiers, messages, and the effects it asks for.
+
+Everything here is a value. The core never sees a payload: an entry is its index, term, kind
+and size (D4). Incoming appends carry `EntryMeta`s that the driver parsed from the bytes;
+outgoing appends name a range of indexes that the driver reads from the log.
+
+Source: Ongaro & Ousterhout, "In Search of an Understandable Consensus Algorithm" (the Raft
+paper), figure 2; Ongaro's dissertation, chapters 4 (membership), 6.4 (reads), 9.6 (PreVote).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import NamedTuple, NewType, Protocol
+
+NodeId = NewType("NodeId", str)
+Term = NewType("Term", int)
+Index = NewType("Index", int)
+PersistSequence = NewType("PersistSequence", int)
+
+NO_INDEX = Index(0)
+NO_TERM = Term(0)
+
+
+class Role(Enum):
+    """What a node is in its current term."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class EntryKind(IntEnum):
+    """What an entry's body is; the values are the `type` byte of the entry header."""
+
+    NOOP = 1
+    DATA = 2
+    COMMAND = 3
+    CONFIGURATION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Who votes. Joint while `voters_outgoing` is not empty: then both majorities are needed.
+
+    A configuration is in force from the moment its entry is appended (dissertation §4.1).
+    """
+
+    voters: frozenset[NodeId]
+    voters_outgoing: frozenset[NodeId] = frozenset()
+    learners: frozenset[NodeId] = frozenset()
+
+    def members(self) -> frozenset[NodeId]:
+        """Every node that entries are replicated to, the local one included."""
+        return self.voters | self.voters_outgoing | self.learners
+
+    def is_voter(self, node: NodeId) -> bool:
+        return node in self.voters or node in self.voters_outgoing
+
+
+class EntryMeta(NamedTuple):
+    """What the core knows of one entry. `size` is the frame's bytes, header included."""
+
+    index: Index
+    term: Term
+    size: int
+    kind: EntryKind = EntryKind.DATA
+    configuration: Configuration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What must survive a crash before anything that depends on it is said (Raft fig. 2)."""
+
+    term: Term = NO_TERM
+    vote: NodeId | None = None
+
+
+class TermRun(NamedTuple):
+    """Entries from `first_index` to the next run's first index - 1 carry `term`."""
+
+    first_index: Index
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """The durable log as recovery found it.
+
+    `snapshot_index`/`snapshot_term` name the entry just before the first one held (0/0 for a
+    log that holds everything). `term_runs` covers `snapshot_index + 1 .. last_index`.
+    """
+
+    last_index: Index = NO_INDEX
+    term_runs: tuple[TermRun, ...] = ()
+    snapshot_index: Index = NO_INDEX
+    snapshot_term: Term = NO_TERM
+    configurations: tuple[tuple[Index, Configuration], ...] = ()
+
+
+class LogView(Protocol):
+    """The one question the core asks of the log: how much fits into one message.
+
+    It is a pure function of the entries the core itself has accepted, so the core stays
+    deterministic.
+    """
+
+    def last_that_fits(self, first: Index, last: Index, max_bytes: int) -> Index:
+        """The greatest index in `[first, last]` such that `[first, index]` is at most
+        `max_bytes` long; `first` itself when even that one is longer."""
+        ...
+
+
+class CampaignReason(Enum):
+    """Why a candidate asks: a transfer overrides leader stickiness (dissertation §3.10)."""
+
+    TIMEOUT = "timeout"
+    TRANSFER = "transfer"
+
+
+# --- Messages between cores -----------------------------------------------------------------
+# `term` is always the sender's current term, except in a PreVote, where it is the term the
+# sender would campaign in, and in a granted PreVoteResponse, which echoes that term.
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteRequest:
+    sender: NodeId
+    to: NodeId
+    term: Term
+    last_index: Index
+    last_term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteResponse:
+    sender: NodeId
+    to: NodeId
+    term: Term
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest:
+    sender: NodeId
+    to: NodeId
+    term: Term
+    last_index: Index
+    last_term: Term
+    reason: CampaignReason = CampaignReason.TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResponse:
+    sender: NodeId
+    to: NodeId
+    term: Term
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """Entries `prev_index + 1 ..` and the leader's commit index. Incoming form: `entries` are
+    metas. Outgoing form: see `AppendRange`."""
+
+    sender: NodeId
+    to: NodeId
+    term: Term
+    prev_index: Index
+    prev_term: Term
+    entries: tuple[EntryMeta, ...]
+    commit_index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRange:
+    """An outgoing append: the driver reads `[first_index, last_index]` from its log and sends
+    an `AppendRequest`. Empty when `last_index < first_index` (then it only probes/commits)."""
+
+    sender: NodeId
+    to: NodeId
+    term: Term
+    prev_index: Index
+    prev_term: Term
+    first_index: Index
+    last_index: Index
+    commit_index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResponse:
+    """`match_index` is durable here when `accepted`. When refused: `rejected_prev_index` echoes
+    the request's, `conflict_term`/`conflict_first_index` are the hint (term of the entry that
+    stands at `prev_index` here and the first index of that term; term 0 and last_index + 1 when
+    the log is too short), `last_index` is the follower's log end."""
+
+    sender: NodeId
+    to: NodeId
+    term: Term
+    accepted: bool
+    match_index: Index = NO_INDEX
+    rejected_prev_index: Index = NO_INDEX
+    conflict_term: Term = NO_TERM
+    conflict_first_index: Index = NO_INDEX
+    last_index: Index = NO_INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    """Keeps followers loyal. `commit_index` is already clamped to what this follower is known
+    to match; `read_context` (0: none) is echoed, for ReadIndex."""
+
+    sender: NodeId
+    to: NodeId
+    term: Term
+    commit_index: Index
+    read_context: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    sender: NodeId
+    to: NodeId
+    term: Term
+    read_context: int = 0
+    last_index: Index = NO_INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """The state up to `snapshot_index` replaces the follower's log. How the bytes travel is the
+    driver's matter; the core only waits for the answer (later issue: only the type is here)."""
+
+    sender: NodeId
+    to: NodeId
+    term: Term
+    snapshot_index: Index
+    snapshot_term: Term
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotResponse:
+    sender: NodeId
+    to: NodeId
+    term: Term
+    accepted: bool
+    match_index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """The leader tells a caught-up target to campaign at once (dissertation §3.10)."""
+
+    sender: NodeId
+    to: NodeId
+    term: Term
+
+
+IncomingMessage = (
+    PreVoteRequest
+    | PreVoteResponse
+    | VoteRequest
+    | VoteResponse
+    | AppendRequest
+    | AppendResponse
+    | HeartbeatRequest
+    | HeartbeatResponse
+    | SnapshotRequest
+    | SnapshotResponse
+    | TimeoutNow
+)
+OutgoingMessage = (
+    PreVoteRequest
+    | PreVoteResponse
+    | VoteRequest
+    | VoteResponse
+    | AppendRange
+    | AppendResponse
+    | HeartbeatRequest
+    | HeartbeatResponse
+    | SnapshotRequest
+    | SnapshotResponse
+    | TimeoutNow
+)
+
+
+# --- Effects --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """One step of durable work. Requests are made durable in the order of `sequence`; inside
+    one: hard state, then truncation, then append. When it is durable the driver calls
+    `on_persisted(sequence)`, which covers every earlier one too."""
+
+    sequence: PersistSequence
+    hard_state: HardState | None = None
+    truncate_from: Index | None = None  # drop this index and everything after it
+    append_first: Index | None = None  # entries [append_first, append_last] become durable
+    append_last: Index | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """The place a proposal was given."""
+
+    index: Index
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReady:
+    """Read `context` is linearizable once the state machine has applied `index`."""
+
+    context: int
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAborted:
+    """Read `context` can't be served: leadership was lost before it was confirmed."""
+
+    context: int
+
+
+# Events say what happened, for the driver's log and metrics; nothing depends on them.
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    role: Role
+    term: Term
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    """The leader this node knows of changed; None: it knows of none."""
+
+    leader: NodeId | None
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class LogTruncated:
+    from_index: Index
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStateChanged:
+    peer: NodeId
+    state: str  # "probe" | "replicate" | "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEnded:
+    target: NodeId
+    outcome: str  # "done" | "aborted"
+
+
+Event = RoleChanged | LeaderChanged | LogTruncated | PeerStateChanged | TransferEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What the driver must do, in this order: append the frame of the `noop`, start the
+    `persist` work, send the `messages` (they are safe to send now), apply up to `commit_index`,
+    complete the reads, log the events.
+    """
+
+    noop: Proposed | None = None  # this node was elected: build this entry's frame first
+    persist: Persist | None = None
+    messages: tuple[OutgoingMessage, ...] = ()
+    commit_index: Index = NO_INDEX
+    reads: tuple[ReadReady | ReadAborted, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RaftOptions:
+    """Times are in ticks, so that the core has no clock. Defaults are for 10 ms ticks: the
+    seeds' 150-300 ms election timeout, a heartbeat every 50 ms."""
+
+    election_timeout_min_ticks: int = 15
+    election_timeout_max_ticks: int = 30  # inclusive
+    heartbeat_ticks: int = 5
+    suspicion_delay_min_ticks: int = 1  # after `suspect_leader`
+    suspicion_delay_max_ticks: int = 4
+    transfer_timeout_ticks: int = 30
+    max_append_bytes: int = 1 << 20  # one append message
+    max_inflight_appends: int = 32  # messages not yet acknowledged, per peer
+    max_inflight_bytes: int = 8 << 20
+    max_uncommitted_bytes: int = 64 << 20
+    noop_size: int = 56  # bytes of a no-op's frame: an entry header without a body
+    pre_vote: bool = True
+    check_quorum: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatistics:
+    state: str
+    match_index: Index
+    next_index: Index
+    inflight: int
+    recently_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStatistics:
+    """A frozen picture of the core, for status pages, metrics and invariant checks."""
+
+    node: NodeId
+    role: Role
+    term: Term
+    vote: NodeId | None
+    leader: NodeId | None
+    last_index: Index
+    durable_index: Index
+    commit_index: Index
+    uncommitted_bytes: int
+    transfer_target: NodeId | None
+    peers: dict[NodeId, PeerStatistics] = field(default_factory=dict)

@@ -1,0 +1,85 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_CODE_UNSPECIFIED: _ClassVar[ErrorCode]
+    INVALID_ARGUMENT: _ClassVar[ErrorCode]
+    MESSAGE_TOO_LARGE: _ClassVar[ErrorCode]
+    RECORD_CORRUPT: _ClassVar[ErrorCode]
+    TOPIC_NOT_FOUND: _ClassVar[ErrorCode]
+    TOPIC_EXISTS: _ClassVar[ErrorCode]
+    QUEUE_NOT_FOUND: _ClassVar[ErrorCode]
+    OFFSET_OUT_OF_RANGE: _ClassVar[ErrorCode]
+    NOT_LEADER: _ClassVar[ErrorCode]
+    NOT_READY: _ClassVar[ErrorCode]
+    BUSY: _ClassVar[ErrorCode]
+    STORAGE_FULL: _ClassVar[ErrorCode]
+    OUT_OF_SEQUENCE: _ClassVar[ErrorCode]
+    UNKNOWN_PRODUCER: _ClassVar[ErrorCode]
+    LEADERSHIP_LOST: _ClassVar[ErrorCode]
+    TIMED_OUT: _ClassVar[ErrorCode]
+    SHUTTING_DOWN: _ClassVar[ErrorCode]
+    WRONG_GROUP: _ClassVar[ErrorCode]
+    INTERNAL: _ClassVar[ErrorCode]
+    MESSAGE_NOT_FOUND: _ClassVar[ErrorCode]
+    TRANSFER_FAILED: _ClassVar[ErrorCode]
+
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
+    DID_NOT_HAPPEN: _ClassVar[Outcome]
+    MAY_HAVE_HAPPENED: _ClassVar[Outcome]
+ERROR_CODE_UNSPECIFIED: ErrorCode
+INVALID_ARGUMENT: ErrorCode
+MESSAGE_TOO_LARGE: ErrorCode
+RECORD_CORRUPT: ErrorCode
+TOPIC_NOT_FOUND: ErrorCode
+TOPIC_EXISTS: ErrorCode
+QUEUE_NOT_FOUND: ErrorCode
+OFFSET_OUT_OF_RANGE: ErrorCode
+NOT_LEADER: ErrorCode
+NOT_READY: ErrorCode
+BUSY: ErrorCode
+STORAGE_FULL: ErrorCode
+OUT_OF_SEQUENCE: ErrorCode
+UNKNOWN_PRODUCER: ErrorCode
+LEADERSHIP_LOST: ErrorCode
+TIMED_OUT: ErrorCode
+SHUTTING_DOWN: ErrorCode
+WRONG_GROUP: ErrorCode
+INTERNAL: ErrorCode
+MESSAGE_NOT_FOUND: ErrorCode
+TRANSFER_FAILED: ErrorCode
+OUTCOME_UNSPECIFIED: Outcome
+DID_NOT_HAPPEN: Outcome
+MAY_HAVE_HAPPENED: Outcome
+
+class NodeAddress(_message.Message):
+    __slots__ = ("node_id", "address")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    address: str
+    def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message", "retriable", "outcome", "leader", "term")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRIABLE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    code: ErrorCode
+    message: str
+    retriable: bool
+    outcome: Outcome
+    leader: NodeAddress
+    term: int
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[NodeAddress, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...

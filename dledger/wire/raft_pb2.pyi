@@ -1,0 +1,169 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CampaignReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CAMPAIGN_REASON_TIMEOUT: _ClassVar[CampaignReason]
+    CAMPAIGN_REASON_TRANSFER: _ClassVar[CampaignReason]
+CAMPAIGN_REASON_TIMEOUT: CampaignReason
+CAMPAIGN_REASON_TRANSFER: CampaignReason
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "group", "node_id", "to_node_id", "segment_size_bytes")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    group: str
+    node_id: str
+    to_node_id: str
+    segment_size_bytes: int
+    def __init__(self, protocol_version: _Optional[int] = ..., group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ...) -> None: ...
+
+class PeerMessage(_message.Message):
+    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "snapshot_request", "snapshot_response")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PRE_VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PRE_VOTE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    VOTE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    APPEND_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_NOW_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    hello: Hello
+    pre_vote_request: PreVoteRequest
+    pre_vote_response: PreVoteResponse
+    vote_request: VoteRequest
+    vote_response: VoteResponse
+    append_request: AppendRequest
+    append_response: AppendResponse
+    heartbeat_request: HeartbeatRequest
+    heartbeat_response: HeartbeatResponse
+    timeout_now: TimeoutNow
+    snapshot_request: SnapshotRequest
+    snapshot_response: SnapshotResponse
+    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., snapshot_request: _Optional[_Union[SnapshotRequest, _Mapping]] = ..., snapshot_response: _Optional[_Union[SnapshotResponse, _Mapping]] = ...) -> None: ...
+
+class PreVoteRequest(_message.Message):
+    __slots__ = ("last_index", "last_term")
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_TERM_FIELD_NUMBER: _ClassVar[int]
+    last_index: int
+    last_term: int
+    def __init__(self, last_index: _Optional[int] = ..., last_term: _Optional[int] = ...) -> None: ...
+
+class PreVoteResponse(_message.Message):
+    __slots__ = ("granted",)
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    granted: bool
+    def __init__(self, granted: _Optional[bool] = ...) -> None: ...
+
+class VoteRequest(_message.Message):
+    __slots__ = ("last_index", "last_term", "reason")
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_TERM_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    last_index: int
+    last_term: int
+    reason: CampaignReason
+    def __init__(self, last_index: _Optional[int] = ..., last_term: _Optional[int] = ..., reason: _Optional[_Union[CampaignReason, str]] = ...) -> None: ...
+
+class VoteResponse(_message.Message):
+    __slots__ = ("granted",)
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    granted: bool
+    def __init__(self, granted: _Optional[bool] = ...) -> None: ...
+
+class AppendRequest(_message.Message):
+    __slots__ = ("prev_index", "prev_term", "commit_index", "frames")
+    PREV_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PREV_TERM_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    frames: bytes
+    def __init__(self, prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., commit_index: _Optional[int] = ..., frames: _Optional[bytes] = ...) -> None: ...
+
+class AppendResponse(_message.Message):
+    __slots__ = ("accepted", "match_index", "rejected_prev_index", "conflict_term", "conflict_first_index", "last_index")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_PREV_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONFLICT_TERM_FIELD_NUMBER: _ClassVar[int]
+    CONFLICT_FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    match_index: int
+    rejected_prev_index: int
+    conflict_term: int
+    conflict_first_index: int
+    last_index: int
+    def __init__(self, accepted: _Optional[bool] = ..., match_index: _Optional[int] = ..., rejected_prev_index: _Optional[int] = ..., conflict_term: _Optional[int] = ..., conflict_first_index: _Optional[int] = ..., last_index: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("commit_index", "read_context", "digest_index", "digest")
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    READ_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    commit_index: int
+    read_context: int
+    digest_index: int
+    digest: int
+    def __init__(self, commit_index: _Optional[int] = ..., read_context: _Optional[int] = ..., digest_index: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("read_context", "last_index")
+    READ_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    read_context: int
+    last_index: int
+    def __init__(self, read_context: _Optional[int] = ..., last_index: _Optional[int] = ...) -> None: ...
+
+class TimeoutNow(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Configuration(_message.Message):
+    __slots__ = ("voters", "voters_outgoing", "learners")
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_OUTGOING_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    voters: _containers.RepeatedScalarFieldContainer[str]
+    voters_outgoing: _containers.RepeatedScalarFieldContainer[str]
+    learners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ("snapshot_index", "snapshot_term", "configuration")
+    SNAPSHOT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_TERM_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    snapshot_index: int
+    snapshot_term: int
+    configuration: Configuration
+    def __init__(self, snapshot_index: _Optional[int] = ..., snapshot_term: _Optional[int] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ...) -> None: ...
+
+class SnapshotResponse(_message.Message):
+    __slots__ = ("accepted", "match_index")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    match_index: int
+    def __init__(self, accepted: _Optional[bool] = ..., match_index: _Optional[int] = ...) -> None: ...
