@@ -48,11 +48,11 @@ types: setup     ## mypy --strict, tests included
 	$(BIN)/mypy dledger store broker chaos audit tests
 
 proto: setup     ## generate the protobuf code into dledger/wire
-	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. $(PROTOS)
 
 verify-proto: setup  ## the committed protobuf code is what proto/ generates
 	@rm -rf .proto-check && mkdir .proto-check
-	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=.proto-check --pyi_out=.proto-check --grpc_python_out=.proto-check $(PROTOS)
+	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=.proto-check --pyi_out=.proto-check $(PROTOS)
 	@for f in $$(cd .proto-check && find . -type f); do \
 	  cmp -s .proto-check/$$f $$f || { echo "stale: $$f (run make proto)"; rm -rf .proto-check; exit 1; }; done
 	@rm -rf .proto-check; echo "generated protobuf code is current"
