@@ -1,0 +1,166 @@
+"""Errors of the store, each with its facts as fields.
+
+    StoreError
+    ├── InvalidRecord       bytes that a producer sent as RocketMQ records are not
+    ├── InvalidProperties   a property's name or value can't be encoded
+    ├── InvalidFrame        bytes that were taken for an entry frame are not one
+    ├── OutOfRange          a read outside of what the log or the queue holds
+    ├── AppendRefused       a frame that doesn't continue the log, or can never fit a segment
+    ├── StorageFull         no space for the next segment (retriable)
+    ├── StorageFailed       a write or an fsync failed: this log takes no more work (fatal)
+    ├── CorruptionFound     durable bytes are not what was written: stop, repair from a peer
+    ├── DivergenceFound     derived bytes contradict the log: stop
+    ├── DirectoryInUse      another process holds the data directory
+    └── WrongIdentity       the data directory belongs to another group, node or segment size
+
+Two facts are common to all. `retriable`: the same call may succeed later, unchanged. `outcome`:
+whether the operation did not happen, or may have happened.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Outcome(Enum):
+    """What the caller may conclude about the operation that raised."""
+
+    DID_NOT_HAPPEN = "did not happen"
+    MAY_HAVE_HAPPENED = "may have happened"
+
+
+class StoreError(Exception):
+    """Root of the store's errors."""
+
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+
+
+class InvalidRecord(StoreError):
+    """A record lies about itself. `position` is the record's first byte in the checked buffer."""
+
+    def __init__(self, position: int, field: str, expected: object, found: object) -> None:
+        super().__init__(
+            f"invalid record at byte {position}: {field} should be {expected}, is {found}"
+        )
+        self.position = position
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class InvalidProperties(StoreError):
+    """A property holds a separator byte, or all of them together are too long."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"property {name!r} can't be encoded: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class InvalidFrame(StoreError):
+    """Not an intact entry frame. `position` is the frame's first byte in the checked buffer."""
+
+    def __init__(self, position: int, field: str, expected: object, found: object) -> None:
+        super().__init__(
+            f"invalid entry frame at byte {position}: {field} should be {expected}, is {found}"
+        )
+        self.position = position
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class OutOfRange(StoreError):
+    """Asked for `wanted` where only `[first, end)` is held."""
+
+    def __init__(self, what: str, wanted: int, first: int, end: int) -> None:
+        super().__init__(f"{what} {wanted} is outside of [{first}, {end})")
+        self.what = what
+        self.wanted = wanted
+        self.first = first
+        self.end = end
+
+
+class AppendRefused(StoreError):
+    """The entry doesn't continue this log; nothing was appended."""
+
+    def __init__(self, field: str, expected: object, found: object) -> None:
+        super().__init__(f"entry can't be appended: {field} should be {expected}, is {found}")
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class StorageFull(StoreError):
+    """The disk has no room for the next segment; what is stored stays readable."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, directory: str, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            f"no space in {directory}: {needed_bytes} bytes needed, {free_bytes} bytes free"
+        )
+        self.directory = directory
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+
+
+class StorageFailed(StoreError):
+    """A write or fsync failed. The kernel may have marked the lost pages clean, so no retry can
+    tell what is on disk: the process must stop and recover from the files (D8)."""
+
+    outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED
+
+    def __init__(self, operation: str, cause: BaseException) -> None:
+        super().__init__(f"storage failed during {operation}: {cause!r}")
+        self.operation = operation
+        self.cause = cause
+
+
+class CorruptionFound(StoreError):
+    """Bytes that were durable have changed or are gone. `offset` counts from the file's start."""
+
+    def __init__(self, file: str, offset: int, expected: object, found: object) -> None:
+        super().__init__(
+            f"corruption in {file} at byte {offset}: expected {expected}, found {found}"
+        )
+        self.file = file
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+
+
+class DivergenceFound(StoreError):
+    """What is derived from the log contradicts what was derived before."""
+
+    def __init__(self, where: str, expected: object, found: object) -> None:
+        super().__init__(f"{where} diverges from the log: expected {expected}, found {found}")
+        self.where = where
+        self.expected = expected
+        self.found = found
+
+
+class DirectoryInUse(StoreError):
+    """Another process holds the lock of the data directory."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, directory: str, holder: str) -> None:
+        super().__init__(f"data directory {directory} is in use by {holder}")
+        self.directory = directory
+        self.holder = holder
+
+
+class WrongIdentity(StoreError):
+    """The data directory was made for something else than what was configured."""
+
+    def __init__(self, directory: str, field: str, stored: object, configured: object) -> None:
+        super().__init__(
+            f"data directory {directory} has {field} {stored!r}, configured is {configured!r}"
+        )
+        self.directory = directory
+        self.field = field
+        self.stored = stored
+        self.configured = configured
