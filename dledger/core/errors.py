@@ -1,17 +1,18 @@
 """Errors of the Raft core.
 
-    CoreError
-    ├── ProposalRefused        nothing was appended; `retriable` says where to go next
-    │   ├── NotLeader          another node leads, or none is known
-    │   ├── TooMuchUncommitted the cap on uncommitted bytes is reached: retry here, later
-    │   └── TransferInProgress leadership is being handed over: retry, likely elsewhere
-    ├── ReadRefused            a linearizable read can't start here now
-    └── InvariantViolation     our own fault: stop the node, never continue
+CoreError
+├── ProposalRefused        nothing was appended; `retriable` says where to go next
+│   ├── NotLeader          another node leads, or none is known
+│   ├── TooMuchUncommitted the cap on uncommitted bytes is reached: retry here, later
+│   └── TransferInProgress leadership is being handed over: retry, likely elsewhere
+├── ReadRefused            a linearizable read can't start here now
+├── UnknownEntry           the entry is compacted away or was never appended
+└── InvariantViolation     our own fault: stop the node, never continue
 """
 
 from __future__ import annotations
 
-from dledger.core.types import NodeId
+from dledger.core.types import Index, NodeId
 
 
 class CoreError(Exception):
@@ -53,6 +54,16 @@ class ReadRefused(CoreError):
     def __init__(self, reason: str, leader: NodeId | None) -> None:
         super().__init__(reason)
         self.leader = leader
+
+
+class UnknownEntry(CoreError):
+    """The log doesn't hold entry `index` (any more)."""
+
+    def __init__(self, index: Index, first_index: Index, last_index: Index) -> None:
+        super().__init__(f"entry {index} is not in the log [{first_index}, {last_index}]")
+        self.index = index
+        self.first_index = first_index
+        self.last_index = last_index
 
 
 class InvariantViolation(CoreError):

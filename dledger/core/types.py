@@ -63,7 +63,7 @@ class Configuration:
 class EntryMeta(NamedTuple):
     """What the core knows of one entry. `size` is the frame's bytes, header included."""
 
-    index: Index
+    index: Index  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     term: Term
     size: int
     kind: EntryKind = EntryKind.DATA
@@ -210,7 +210,9 @@ class AppendResponse:
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
     """Keeps followers loyal. `commit_index` is already clamped to what this follower is known
-    to match; `read_context` (0: none) is echoed, for ReadIndex."""
+    to match. `read_context` numbers the leader's heartbeat rounds and is echoed: ReadIndex needs
+    an answer to a round that began after the read, and loss detection one that began after the
+    append."""
 
     sender: NodeId
     to: NodeId
@@ -362,7 +364,16 @@ class TransferEnded:
     outcome: str  # "done" | "aborted"
 
 
-Event = RoleChanged | LeaderChanged | LogTruncated | PeerStateChanged | TransferEnded
+@dataclass(frozen=True, slots=True)
+class StorageFailed:
+    """The disk failed: this node leads, votes, acknowledges and campaigns no more (D8)."""
+
+    term: Term
+
+
+Event = (
+    RoleChanged | LeaderChanged | LogTruncated | PeerStateChanged | TransferEnded | StorageFailed
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,8 +407,10 @@ class RaftOptions:
     max_inflight_bytes: int = 8 << 20
     max_uncommitted_bytes: int = 64 << 20
     noop_size: int = 56  # bytes of a no-op's frame: an entry header without a body
+    max_pending_reads: int = 16384  # linearizable reads that wait for their heartbeat round
     pre_vote: bool = True
     check_quorum: bool = True
+    eager_commit: bool = False  # an idle peer gets an empty append when the commit index moves
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,468 @@
+"""The Raft core as its driver sees it: events in, effects out (decision D2).
+
+`Raft` owns one node's `RaftState`, fences every incoming message by its term, and hands it to the
+rule that decides. It must never touch a clock, a socket, a file or a thread, and never let a
+message out that isn't safe to send. The shape (a message-driven core that returns what is to be
+persisted and sent) comes from etcd-io/raft; the code does not.
+
+    driver                                core
+      step / tick / propose / ... ──────▶  state changes, nothing leaves
+      take_effects ◀──────────────────── persist, messages, commit index, reads, events
+      on_persisted ─────────────────────▶  releases what waited for the disk
+"""
+
+from __future__ import annotations
+
+import random
+from typing import assert_never
+
+from dledger.core.election import (
+    on_election_tick,
+    on_own_vote_durable,
+    on_pre_vote_request,
+    on_pre_vote_response,
+    on_timeout_now,
+    on_vote_request,
+    on_vote_response,
+    suspect_leader,
+)
+from dledger.core.errors import InvariantViolation, UnknownEntry
+from dledger.core.follower import (
+    on_append_request,
+    on_entries_durable,
+    on_heartbeat_request,
+    on_snapshot_request,
+)
+from dledger.core.heartbeat import (
+    on_heartbeat_response,
+    on_leader_tick,
+    read_index,
+    start_round_for_reads,
+)
+from dledger.core.log import RaftLog
+from dledger.core.replication import (
+    advance_commit,
+    on_append_response,
+    on_snapshot_response,
+    peer_unreachable,
+    propose,
+    send_appends,
+)
+from dledger.core.roles import become_follower, end_transfer
+from dledger.core.state import RaftState
+from dledger.core.transfer import on_transfer_tick, transfer_leadership
+from dledger.core.types import (
+    NO_INDEX,
+    AppendRequest,
+    AppendResponse,
+    Configuration,
+    CoreStatistics,
+    Effects,
+    EntryKind,
+    HardState,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    IncomingMessage,
+    Index,
+    LogSummary,
+    LogView,
+    NodeId,
+    PeerStatistics,
+    PersistSequence,
+    PreVoteRequest,
+    PreVoteResponse,
+    Proposed,
+    RaftOptions,
+    Role,
+    SnapshotRequest,
+    SnapshotResponse,
+    StorageFailed,
+    Term,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+
+_NO_EFFECTS = Effects()
+_DEFAULT_OPTIONS = RaftOptions()
+_EMPTY_LOG = LogSummary()
+_FRESH_HARD_STATE = HardState()
+
+
+class Raft:
+    """One node's Raft state machine. Not thread-safe: one event loop owns it (D9)."""
+
+    __slots__ = ("_state",)
+
+    def __init__(
+        self,
+        node: NodeId,
+        configuration: Configuration,
+        *,
+        view: LogView,
+        rng: random.Random,
+        options: RaftOptions = _DEFAULT_OPTIONS,
+        log: LogSummary = _EMPTY_LOG,
+        hard_state: HardState = _FRESH_HARD_STATE,
+        commit_index: Index = NO_INDEX,
+    ) -> None:
+        """Boot as a follower from what recovery found on disk.
+
+        Args:
+            node: this node's name.
+            configuration: in force where the log holds no configuration entry.
+            view: answers how much of the log fits into one append.
+            rng: draws the election timeouts; the only source of randomness.
+            options: times in ticks, sizes in bytes.
+            log: the durable log.
+            hard_state: the durable term and vote.
+            commit_index: known to be committed; may be lower than it really is.
+
+        Raises:
+            InvariantViolation: these facts contradict each other; the node must not start.
+        """
+        _check_options(options)
+        if hard_state.term < max((run.term for run in log.term_runs), default=log.snapshot_term):
+            raise InvariantViolation(f"the log is ahead of the durable term {hard_state.term}")
+        self._state = RaftState(
+            node,
+            log=RaftLog(configuration, log, commit_index),
+            hard_state=hard_state,
+            view=view,
+            rng=rng,
+            options=options,
+        )
+        self._state.reset_election_timer()
+
+    # --- Inputs -----------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Let one tick pass."""
+        state = self._state
+        if state.has_failed:
+            return
+        state.now_tick += 1
+        on_transfer_tick(state)
+        if state.role is Role.LEADER:
+            on_leader_tick(state)
+        else:
+            on_election_tick(state)
+
+    def step(self, message: IncomingMessage) -> None:
+        """Take one message from a peer; a message for another node is ignored.
+
+        Take the effects after each `AppendRequest`: the entries of its `persist` are then those
+        of that request.
+
+        Raises:
+            InvariantViolation: the message proves that safety is broken; stop the node.
+        """
+        state = self._state
+        if state.has_failed or message.to != state.node:
+            return
+        match message:
+            # These three have their own rules about terms.
+            case PreVoteRequest():
+                on_pre_vote_request(state, message)
+            case PreVoteResponse():
+                on_pre_vote_response(state, message)
+            case VoteRequest():
+                on_vote_request(state, message)
+            case _:
+                if message.term > state.term:
+                    become_follower(state, message.term, None, reason="higher term in a message")
+                if message.term == state.term:
+                    self._step_in_term(message)
+                else:
+                    self._answer_old_term(message)
+
+    def propose(
+        self,
+        size: int,
+        kind: EntryKind = EntryKind.DATA,
+        configuration: Configuration | None = None,
+    ) -> Proposed:
+        """Give one entry its place in the log; the append to peers is made by `take_effects`.
+
+        Args:
+            size: bytes of the entry's frame, header included.
+            kind: what the entry is.
+            configuration: for kind CONFIGURATION only.
+
+        Raises:
+            ProposalRefused: nothing was appended; see its subclasses for what to do.
+        """
+        return propose(self._state, size, kind, configuration)
+
+    def on_persisted(self, sequence: PersistSequence) -> None:
+        """Every persist request up to `sequence` is durable.
+
+        Raises:
+            InvariantViolation: no such request was handed out.
+        """
+        state = self._state
+        if state.has_failed:
+            return
+        state.log.persisted_to(state.persists.complete(sequence))
+        state.release_held()
+        if state.role is Role.LEADER:
+            advance_commit(state)
+            return
+        if state.role is Role.CANDIDATE and state.persists.hard_state_is_durable:
+            on_own_vote_durable(state)
+        on_entries_durable(state)
+
+    def on_storage_failed(self) -> None:
+        """The disk failed: stop leading, and never vote, acknowledge or campaign again (D8)."""
+        state = self._state
+        if state.has_failed:
+            return
+        end_transfer(state, "aborted")
+        become_follower(state, state.term, None, reason="storage failed")
+        state.emit(StorageFailed(state.term))
+        state.has_failed = True
+        state.noop = None
+        state.outbox.clear()
+        state.held.clear()
+
+    def suspect_leader(self, peer: NodeId) -> None:
+        """The stream from `peer` broke: if it leads, campaign soon unless it is heard again."""
+        if not self._state.has_failed:
+            suspect_leader(self._state, peer)
+
+    def peer_unreachable(self, peer: NodeId) -> None:
+        """What is under way to `peer` may be lost: probe it before streaming again."""
+        peer_unreachable(self._state, peer)
+
+    def transfer_leadership(self, target: NodeId | None) -> None:
+        """Begin to hand leadership to `target`; None: to the best caught-up voter.
+
+        Proposals are fenced until it ends; `TransferEnded` says how it did, at the latest
+        `transfer_timeout_ticks` from now. Asking again for the same target changes nothing.
+
+        Raises:
+            NotLeader: there is nothing to hand over.
+            TransferInProgress: to another target.
+            ProposalRefused: the target can't lead, or there is none.
+        """
+        transfer_leadership(self._state, target)
+
+    def read_index(self, context: int) -> None:
+        """Begin a linearizable read; `Effects.reads` says when and where it may be served.
+
+        Args:
+            context: positive, and unique among the pending reads.
+
+        Raises:
+            ReadRefused: not the leader, no entry of its term committed yet, or too many.
+            InvariantViolation: the context is not positive and unique.
+        """
+        read_index(self._state, context)
+
+    # --- Outputs ----------------------------------------------------------------------------
+
+    def has_effects(self) -> bool:
+        """Tell cheaply whether `take_effects` may have something to say."""
+        state = self._state
+        return bool(
+            state.outbox
+            or state.appends_due
+            or state.persists.is_wanted
+            or state.commit_reported != state.log.commit_index
+            or state.reads_round > state.heartbeat_round
+            or state.read_results
+            or state.events
+            or state.noop is not None
+        )
+
+    def take_effects(self) -> Effects:
+        """Hand out everything to be done, once; an empty `Effects` when there is nothing."""
+        state = self._state
+        if state.has_failed:
+            return self._take_last_effects()
+        if state.reads_round > state.heartbeat_round:
+            start_round_for_reads(state)
+        if state.appends_due:
+            send_appends(state)
+        if not self.has_effects():
+            return _NO_EFFECTS
+        effects = Effects(
+            state.noop,
+            state.persists.take(),
+            tuple(state.outbox),
+            state.log.commit_index,
+            tuple(state.read_results),
+            tuple(state.events),
+        )
+        state.noop = None
+        state.outbox.clear()
+        state.read_results.clear()
+        state.events.clear()
+        state.commit_reported = state.log.commit_index
+        return effects
+
+    def term_at(self, index: Index) -> Term:
+        """Return the term of the entry at `index`; the entry before the first held counts.
+
+        Raises:
+            UnknownEntry: the log doesn't hold it.
+        """
+        log = self._state.log
+        if not log.snapshot_index <= index <= log.last_index:
+            raise UnknownEntry(index, Index(log.snapshot_index + 1), log.last_index)
+        return log.term_at(index)
+
+    def statistics(self) -> CoreStatistics:
+        """Return a frozen picture of the core."""
+        state = self._state
+        return CoreStatistics(
+            node=state.node,
+            role=state.role,
+            term=state.term,
+            vote=state.vote,
+            leader=state.leader,
+            last_index=state.log.last_index,
+            durable_index=state.log.durable_index,
+            commit_index=state.log.commit_index,
+            uncommitted_bytes=state.log.uncommitted_bytes(),
+            transfer_target=state.transfer.target if state.transfer else None,
+            peers={peer: self._peer_statistics(peer) for peer in state.peers},
+        )
+
+    @property
+    def options(self) -> RaftOptions:
+        """The options it was made with."""
+        return self._state.options
+
+    @property
+    def role(self) -> Role:
+        """What this node is in its current term."""
+        return self._state.role
+
+    @property
+    def term(self) -> Term:
+        """The current term; not necessarily durable yet."""
+        return self._state.term
+
+    @property
+    def vote(self) -> NodeId | None:
+        """Whom this node voted for in the current term; not necessarily durable yet."""
+        return self._state.vote
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Whom this node trusts to lead now."""
+        return self._state.leader
+
+    @property
+    def last_index(self) -> Index:
+        """The end of the log."""
+        return self._state.log.last_index
+
+    @property
+    def durable_index(self) -> Index:
+        """The last entry that is on this node's disk."""
+        return self._state.log.durable_index
+
+    @property
+    def commit_index(self) -> Index:
+        """The last entry known to be committed."""
+        return self._state.log.commit_index
+
+    @property
+    def is_ready_leader(self) -> bool:
+        """Whether this node leads and has committed an entry of its term."""
+        state = self._state
+        return state.role is Role.LEADER and state.log.commit_index >= state.term_start_index
+
+    @property
+    def configuration(self) -> Configuration:
+        """The newest configuration in the log, in force since it was appended."""
+        return self._state.log.configuration
+
+    # --- Inside -----------------------------------------------------------------------------
+
+    def _step_in_term(
+        self,
+        message: AppendRequest
+        | AppendResponse
+        | HeartbeatRequest
+        | HeartbeatResponse
+        | VoteResponse
+        | SnapshotRequest
+        | SnapshotResponse
+        | TimeoutNow,
+    ) -> None:
+        state = self._state
+        match message:
+            case AppendResponse():
+                on_append_response(state, message)
+            case AppendRequest():
+                on_append_request(state, message)
+            case HeartbeatResponse():
+                on_heartbeat_response(state, message)
+            case HeartbeatRequest():
+                on_heartbeat_request(state, message)
+            case VoteResponse():
+                on_vote_response(state, message)
+            case TimeoutNow():
+                on_timeout_now(state, message)
+            case SnapshotRequest():
+                on_snapshot_request(state, message)
+            case SnapshotResponse():
+                on_snapshot_response(state, message)
+            case _:
+                assert_never(message)
+
+    def _answer_old_term(self, message: IncomingMessage) -> None:
+        # A deposed leader learns the term from the answer. Without one, a node that is ahead of
+        # the leader's term could neither follow nor be elected (scenario 17).
+        state = self._state
+        node, sender, term = state.node, message.sender, state.term
+        match message:
+            case AppendRequest():
+                state.send(
+                    AppendResponse(
+                        node, sender, term, False, rejected_prev_index=message.prev_index
+                    )
+                )
+            case HeartbeatRequest():
+                state.send(HeartbeatResponse(node, sender, term, message.read_context))
+            case SnapshotRequest():
+                state.send(SnapshotResponse(node, sender, term, False, NO_INDEX))
+            case _:
+                pass
+
+    def _take_last_effects(self) -> Effects:
+        """After a storage failure: what was lost and what happened, and nothing to do."""
+        state = self._state
+        effects = Effects(reads=tuple(state.read_results), events=tuple(state.events))
+        state.persists = type(state.persists)()
+        state.appends_due = False
+        state.commit_reported = state.log.commit_index
+        state.read_results.clear()
+        state.events.clear()
+        return effects
+
+    def _peer_statistics(self, peer: NodeId) -> PeerStatistics:
+        state = self._state
+        progress = state.peers[peer]
+        silent_ticks = state.now_tick - progress.last_heard_tick
+        return PeerStatistics(
+            state=progress.state.value,
+            match_index=progress.match_index,
+            next_index=progress.next_index,
+            inflight=progress.inflight_count,
+            recently_active=silent_ticks <= state.options.election_timeout_max_ticks,
+        )
+
+
+def _check_options(options: RaftOptions) -> None:
+    shortest, longest = options.election_timeout_min_ticks, options.election_timeout_max_ticks
+    if not 0 < options.heartbeat_ticks < shortest <= longest:
+        raise InvariantViolation(f"heartbeats must be shorter than elections: {options}")
+    if not 0 < options.suspicion_delay_min_ticks <= options.suspicion_delay_max_ticks:
+        raise InvariantViolation(f"the suspicion delay is not a range: {options}")
+    bounds = (options.max_append_bytes, options.max_inflight_appends, options.max_inflight_bytes)
+    if min(bounds) <= 0 or options.max_uncommitted_bytes <= 0:
+        raise InvariantViolation(f"a bound is not positive: {options}")

@@ -1,0 +1,197 @@
+"""Everything one Raft node remembers, and the gate every message leaves through.
+
+`RaftState` is the single owner of the core's mutable state; `election`, `replication`,
+`follower`, `reading` and `transfer` hold the rules as functions over it, and `roles` the
+transitions. Nothing here decides anything. What it does guard is decision D3: while the current
+term and vote are not durable, `send` holds messages back, and a held message is dropped when the
+term moves on, so that a vote of an old term is never delivered as news.
+
+Bound: at most one held message per kind and receiver (a newer one replaces it, which to the
+receiver is the loss of a message).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from dledger.core.log import RaftLog
+from dledger.core.persistence import PersistQueue
+from dledger.core.progress import Progress
+from dledger.core.reads import PendingReads
+from dledger.core.types import (
+    NO_INDEX,
+    AppendResponse,
+    Event,
+    HardState,
+    Index,
+    LeaderChanged,
+    LogView,
+    NodeId,
+    OutgoingMessage,
+    PreVoteRequest,
+    Proposed,
+    RaftOptions,
+    ReadAborted,
+    ReadReady,
+    Role,
+    Term,
+    VoteRequest,
+)
+
+
+class Transfer:
+    """A handover of leadership under way; it outlives the leadership until it is decided."""
+
+    __slots__ = ("elapsed_ticks", "target")
+
+    def __init__(self, target: NodeId) -> None:
+        self.target = target
+        self.elapsed_ticks = 0
+
+
+class RaftState:
+    """The memory of one node. See figure 2 of the paper for the first three groups."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        *,
+        log: RaftLog,
+        hard_state: HardState,
+        view: LogView,
+        rng: random.Random,
+        options: RaftOptions,
+    ) -> None:
+        self.node = node
+        self.options = options
+        self.rng = rng
+        self.view = view
+        # Persistent (fig. 2), and what the disk has of it.
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.log = log
+        self.persists = PersistQueue()
+        self.has_failed = False  # the disk failed: silent from then on
+        # Volatile on all nodes.
+        self.role = Role.FOLLOWER
+        self.leader: NodeId | None = None  # whom this node trusts now
+        self.term_leader: NodeId | None = None  # who was elected in this term, once known
+        self.now_tick = 0
+        self.leader_heard_tick = 0
+        self.election_elapsed_ticks = 0
+        self.election_timeout_ticks = 0
+        self.suspicion_attempt = 0  # 0: no; else campaigns since the leader was suspected, + 1
+        self.votes: dict[NodeId, bool] = {}
+        # Volatile on a follower: what this term's leader has shown to be in its own log.
+        self.verified_index = NO_INDEX
+        self.ack_wanted_index = NO_INDEX  # answer once this entry is durable; 0: nothing owed
+        # Volatile on a leader.
+        self.peers: dict[NodeId, Progress] = {}  # in sorted order, without this node
+        self.term_start_index = NO_INDEX  # this leader's no-op
+        self.heartbeat_elapsed_ticks = 0
+        self.heartbeat_round = 0
+        self.reads = PendingReads()
+        self.reads_round = 0  # the round that the newest pending read waits for
+        self.transfer: Transfer | None = None
+        # Effects being gathered.
+        self.appends_due = False
+        self.noop: Proposed | None = None
+        self.outbox: list[OutgoingMessage] = []
+        self.held: dict[tuple[type, NodeId], OutgoingMessage] = {}
+        self.read_results: list[ReadReady | ReadAborted] = []
+        self.events: list[Event] = []
+        self.commit_reported = log.commit_index
+
+    # --- Derived facts ----------------------------------------------------------------------
+
+    def is_promotable(self) -> bool:
+        """Whether this node may campaign: only voters do (scenario 25)."""
+        return self.log.configuration.is_voter(self.node)
+
+    def other_voters(self) -> list[NodeId]:
+        """Every other voter, in sorted order: iteration must not depend on hashing."""
+        configuration = self.log.configuration
+        voters = configuration.voters | configuration.voters_outgoing
+        return sorted(voters - {self.node})
+
+    def match_of(self, node: NodeId) -> Index:
+        """What `node` has on disk, as far as this leader knows; its own disk counts alike."""
+        if node == self.node:
+            return self.log.durable_index
+        progress = self.peers.get(node)
+        return progress.match_index if progress is not None else NO_INDEX
+
+    # --- Saying things ----------------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        """Record what happened, for the driver's log."""
+        self.events.append(event)
+
+    def send(self, message: OutgoingMessage) -> None:
+        """Send once the current term and vote are durable; now, if they are (D3)."""
+        if self.persists.hard_state_is_durable:
+            self.outbox.append(message)
+        else:
+            self.held[type(message), message.to] = message
+
+    def send_all(self, messages: Iterable[OutgoingMessage]) -> None:
+        """`send` each."""
+        for message in messages:
+            self.send(message)
+
+    def release_held(self) -> None:
+        """Send what was held, if the term and vote it depends on are durable now."""
+        if not self.held or not self.persists.hard_state_is_durable:
+            return
+        self.outbox.extend(message for message in self.held.values() if self._still_true(message))
+        self.held.clear()
+
+    def _still_true(self, message: OutgoingMessage) -> bool:
+        if isinstance(message, VoteRequest):
+            return self.role is Role.CANDIDATE
+        if isinstance(message, PreVoteRequest):
+            return self.role is Role.PRE_CANDIDATE
+        if isinstance(message, AppendResponse) and message.accepted:
+            return message.match_index <= self.log.durable_index
+        return True
+
+    # --- Changing what must be durable ------------------------------------------------------
+
+    def set_term(self, term: Term) -> None:
+        """Enter a later term: no vote yet, no leader yet, nothing verified yet."""
+        self.term = term
+        self.vote = None
+        self.term_leader = None
+        self.verified_index = NO_INDEX
+        self.ack_wanted_index = NO_INDEX
+        self.held.clear()
+        self.persists.want_hard_state(HardState(term, None))
+
+    def set_vote(self, candidate: NodeId) -> None:
+        """Vote in the current term."""
+        self.vote = candidate
+        self.persists.want_hard_state(HardState(self.term, candidate))
+
+    def set_leader(self, leader: NodeId | None) -> None:
+        """Trust `leader` from now on; None: nobody."""
+        if leader is not None:
+            self.term_leader = leader
+        if leader != self.leader:
+            self.leader = leader
+            self.emit(LeaderChanged(leader, self.term))
+
+    # --- Time -------------------------------------------------------------------------------
+
+    def reset_election_timer(self) -> None:
+        """Draw a fresh election timeout; the only randomness there is."""
+        options = self.options
+        self.election_elapsed_ticks = 0
+        self.election_timeout_ticks = self.rng.randint(
+            options.election_timeout_min_ticks, options.election_timeout_max_ticks
+        )
+
+    def trusts_a_leader(self) -> bool:
+        """Whether a leader was heard within the minimum election timeout (stickiness)."""
+        window = self.options.election_timeout_min_ticks
+        return self.leader is not None and self.now_tick - self.leader_heard_tick < window

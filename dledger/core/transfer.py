@@ -1,0 +1,65 @@
+"""Handing leadership over: catch the target up, tell it to campaign, give up after a while.
+
+While a transfer is under way the leader takes no proposals, so that the target can catch up;
+the timeout bounds that silence (DLedger #39: a transfer to a dead node blocked writes for good).
+
+Source: dissertation §3.10.
+"""
+
+from __future__ import annotations
+
+from dledger.core.errors import NotLeader, ProposalRefused, TransferInProgress
+from dledger.core.roles import end_transfer
+from dledger.core.state import RaftState, Transfer
+from dledger.core.types import NodeId, Role, TimeoutNow
+
+
+def transfer_leadership(state: RaftState, target: NodeId | None) -> None:
+    """Begin to hand over to `target`; see `Raft.transfer_leadership`."""
+    if state.role is not Role.LEADER:
+        raise NotLeader(state.leader)
+    if state.transfer is not None:
+        if target in (None, state.transfer.target):
+            return
+        raise TransferInProgress(state.transfer.target)
+    state.transfer = Transfer(_choose(state, target))
+    state.appends_due = True
+    hand_over_if_caught_up(state)
+
+
+def hand_over_if_caught_up(state: RaftState) -> None:
+    """Send TimeoutNow once the target has the whole log; sending it again is harmless."""
+    if state.transfer is None or state.role is not Role.LEADER:
+        return
+    target = state.transfer.target
+    if state.match_of(target) == state.log.last_index:
+        state.send(TimeoutNow(state.node, target, state.term))
+
+
+def on_transfer_tick(state: RaftState) -> None:
+    """One tick of a handover; it is aborted when its time is up, and proposals resume."""
+    transfer = state.transfer
+    if transfer is None:
+        return
+    if state.role is not Role.LEADER and state.leader is not None:
+        end_transfer(state, "done" if state.leader == transfer.target else "aborted")
+        return
+    transfer.elapsed_ticks += 1
+    if transfer.elapsed_ticks >= state.options.transfer_timeout_ticks:
+        end_transfer(state, "aborted")
+
+
+def _choose(state: RaftState, target: NodeId | None) -> NodeId:
+    if target is None:
+        voters = state.other_voters()
+        if not voters:
+            raise ProposalRefused("there is no other voter to transfer leadership to")
+        # The best caught-up one; of equals, the one heard last, then the first by name.
+        return max(
+            voters, key=lambda peer: (state.match_of(peer), state.peers[peer].last_heard_tick)
+        )
+    if target == state.node:
+        raise ProposalRefused(f"{target} already leads")
+    if target not in state.other_voters():
+        raise ProposalRefused(f"{target} is not a voter: it can't lead")
+    return target
