@@ -1,0 +1,375 @@
+"""The configuration of one node: a TOML file in, frozen and checked values out.
+
+This owns every key a node can be configured with, its type, its bounds, its default and the
+rules between keys. A mistake is told with file, key, what was found and what is allowed, before
+the node touches its data or a socket. It must never guess: an unknown key, a string where a
+number belongs or a time that isn't a whole number of ticks is refused, because a safety setting
+that was silently ignored is found out in the worst hour.
+
+PreVote and CheckQuorum can't be switched off, and the bounds of the replicated state (how long a
+producer is remembered, how many) are constants of `broker.machine`: replicas that decided them
+differently would diverge. Source: the seeds' defaults; etcd's `--heartbeat-interval` rules.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+MAX_MEMBERS = 15
+RECORD_SLACK_BYTES = MIB  # what a segment must hold beside the largest body: headers, properties
+PAGE_BYTES = 4096
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+
+
+class ConfigError(Exception):
+    """A configuration file can't be used. `key` is empty when the file as a whole is wrong."""
+
+    def __init__(self, file: Path, key: str, found: str, expected: str) -> None:
+        place = f"{file}: {key}" if key else f"{file}"
+        super().__init__(f"{place}: found {found}, expected {expected}")
+        self.file = file
+        self.key = key
+        self.found = found
+        self.expected = expected
+
+
+def refuse(expected: str, *, key: str = "", found: object = None) -> NoReturn:
+    """Fails the validation that is under way; `key` overrides the place where it happened."""
+    context = {"expected": expected, "key": key, "found": found}
+    raise PydanticCustomError("refused", "expected {expected}", context)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as its two parts.
+
+    Raises:
+        ValueError: it isn't a host name or IPv4 address, a colon and a port of 1 to 65535.
+    """
+    host, colon, port = address.rpartition(":")
+    valid = bool(colon and _HOST.fullmatch(host) and re.fullmatch(r"[0-9]{1,5}", port))
+    if not valid or not 1 <= int(port) <= 65535:
+        raise ValueError(f"{address!r} is not host:port with a port of 1 to 65535")
+    return host, int(port)
+
+
+def _checked_address(address: str) -> str:
+    try:
+        split_address(address)
+    except ValueError:
+        # A record's STOREHOST has four bytes for the host, so IPv6 literals have no place in it.
+        refuse("host:port, a host name or IPv4 address and a port of 1 to 65535")
+    return address
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        refuse("a name of 1 to 64 characters of A-Z, a-z, 0-9, _ and -")
+    return name
+
+
+def _checked_range(pair: tuple[int, int]) -> tuple[int, int]:
+    if not 0 < pair[0] < pair[1] <= 60_000:
+        refuse("two whole numbers of milliseconds, 0 < first < second <= 60000")
+    return pair
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
+Address = Annotated[str, AfterValidator(_checked_address)]
+FilePath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
+# TOML has no tuples, only lists; the numbers inside stay strict.
+Range = Annotated[tuple[StrictInt, StrictInt], Field(strict=False), AfterValidator(_checked_range)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class RaftConfig(_Section):
+    """`[raft]`: times in milliseconds, whole numbers of ticks; bounds of replication."""
+
+    tick_ms: int = Field(default=10, ge=1, le=100)
+    election_timeout_ms: Range = (150, 300)
+    heartbeat_ms: int = Field(default=50, ge=1)
+    suspicion_delay_ms: Range = (10, 40)  # from a leader's broken stream to the PreVote
+    transfer_timeout_ms: int = Field(default=300, ge=1, le=60_000)
+    max_append_bytes: int = Field(default=MIB, ge=4 * KIB, le=8 * MIB)  # one append message
+    max_inflight_appends: int = Field(default=32, ge=1, le=1024)  # per peer
+    max_uncommitted_bytes: int = Field(default=64 * MIB, ge=MIB, le=GIB)
+
+    @model_validator(mode="after")
+    def _times_fit_together(self) -> Self:
+        times = {
+            "election_timeout_ms": self.election_timeout_ms,
+            "heartbeat_ms": (self.heartbeat_ms,),
+            "suspicion_delay_ms": self.suspicion_delay_ms,
+            "transfer_timeout_ms": (self.transfer_timeout_ms,),
+        }
+        for key, values in times.items():
+            if any(value % self.tick_ms for value in values):
+                found = list(values) if len(values) > 1 else values[0]
+                refuse(f"whole ticks of raft.tick_ms = {self.tick_ms}", key=key, found=found)
+        shortest = self.election_timeout_ms[0]
+        if self.heartbeat_ms * 2 >= shortest:
+            refuse(
+                f"less than half of the shortest election timeout ({shortest})",
+                key="heartbeat_ms",
+                found=self.heartbeat_ms,
+            )
+        return self
+
+
+class StoreConfig(_Section):
+    """`[store]`: how the CommitLog is laid out and made durable."""
+
+    segment_size_bytes: int = Field(default=GIB, ge=2 * MIB, le=2 * GIB, multiple_of=PAGE_BYTES)
+    flush: Literal["sync", "async"] = "sync"
+    async_flush_interval_ms: int = Field(default=500, ge=1, le=60_000)
+    async_flush_pages: int = Field(default=4, ge=0, le=1 << 20)  # of 4 KiB
+    warm_up: bool = False
+    mlock: bool = False
+    write_buffer_bytes: int = Field(default=0, ge=0, le=GIB)
+    reserve_bytes: int = Field(default=64 * MIB, ge=0)
+
+    @model_validator(mode="after")
+    def _buffer_is_admitted(self) -> Self:
+        if self.write_buffer_bytes and self.flush != "async":
+            # A buffer in process memory under flush = "sync" would contradict promise 1.
+            refuse(
+                '0, or store.flush = "async"',
+                key="write_buffer_bytes",
+                found=self.write_buffer_bytes,
+            )
+        return self
+
+
+class BrokerConfig(_Section):
+    """`[broker]`: bounds of what clients may ask for."""
+
+    max_message_bytes: int = Field(default=4 * MIB, ge=KIB, le=4 * MIB)
+    long_poll_default_ms: int = Field(default=15_000, ge=0)
+    long_poll_max_ms: int = Field(default=20_000, ge=0, le=120_000)
+    max_held_pulls: int = Field(default=10_000, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _default_is_within_maximum(self) -> Self:
+        if self.long_poll_default_ms > self.long_poll_max_ms:
+            refuse(
+                f"at most broker.long_poll_max_ms = {self.long_poll_max_ms}",
+                key="long_poll_default_ms",
+                found=self.long_poll_default_ms,
+            )
+        return self
+
+
+class LogConfig(_Section):
+    """`[log]`: the node's own log of events, to standard error or to `file`."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "console"] = "auto"  # auto: console on a terminal
+    file: FilePath | None = None
+
+
+class NodeConfig(_Section):
+    """Everything one node needs to know before it starts."""
+
+    group: Name
+    node_id: Name
+    data_directory: FilePath
+    listen: Address
+    metrics_listen: Address | None = None
+    peers: dict[Name, Address] = Field(min_length=1, max_length=MAX_MEMBERS)
+    raft: RaftConfig = RaftConfig()
+    store: StoreConfig = StoreConfig()
+    broker: BrokerConfig = BrokerConfig()
+    log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _node_is_a_member(self) -> Self:
+        ours = self.peers.get(self.node_id)
+        if ours is None:
+            refuse(f"one of peers: {', '.join(self.peers)}", key="node_id", found=self.node_id)
+        if ours != self.listen:
+            refuse(f"peers.{self.node_id}, which is {ours}", key="listen", found=self.listen)
+        if len(set(self.peers.values())) != len(self.peers):
+            refuse("a different address for each member", key="peers", found=dict(self.peers))
+        if self.metrics_listen == self.listen:
+            refuse("an address other than listen", key="metrics_listen", found=self.listen)
+        return self
+
+    @model_validator(mode="after")
+    def _largest_message_fits_a_segment(self) -> Self:
+        # An entry never spans two segments, so the largest message, alone in its entry, must
+        # fit one: its body, and a mebibyte for properties, headers and the filler.
+        needed = self.broker.max_message_bytes + RECORD_SLACK_BYTES
+        if self.store.segment_size_bytes < needed:
+            refuse(
+                f"at least broker.max_message_bytes + 1 MiB = {needed}",
+                key="store.segment_size_bytes",
+                found=self.store.segment_size_bytes,
+            )
+        return self
+
+
+def load_config(path: Path) -> NodeConfig:
+    """The configuration in the TOML file `path`; its relative paths are taken from its folder.
+
+    Raises:
+        ConfigError: the file can't be read, isn't TOML, or holds a mistake; the first one.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+        document = tomllib.loads(text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(path, "", reason, "a readable file") from error
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{error.object[error.start]:02x} at {error.start}"
+        raise ConfigError(path, "", found, "UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(path, "", str(error), "TOML") from error
+    try:
+        config = NodeConfig.model_validate(document)
+    except ValidationError as error:
+        raise _first_mistake(path, error) from None
+    return _anchored(config, path.absolute().parent)
+
+
+def dump_toml(config: NodeConfig, folder: Path) -> str:
+    """The text of a file in `folder` that `load_config` reads back as `config`."""
+    document = config.model_dump(mode="json", exclude_none=True)
+    document["data_directory"] = _relative(config.data_directory, folder)
+    if config.log.file is not None:
+        document["log"]["file"] = _relative(config.log.file, folder)
+    plain = {key: value for key, value in document.items() if not isinstance(value, dict)}
+    sections = [_toml_lines(plain)]
+    sections += [
+        f"[{name}]\n{_toml_lines(table)}"
+        for name, table in document.items()
+        if isinstance(table, dict)
+    ]
+    return "\n".join(sections)
+
+
+def _anchored(config: NodeConfig, folder: Path) -> NodeConfig:
+    log = config.log
+    if log.file is not None:
+        log = log.model_copy(update={"file": folder / log.file})
+    data_directory = Path(os.path.normpath(folder / config.data_directory))
+    return config.model_copy(update={"data_directory": data_directory, "log": log})
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """Within `folder`: relative to it, so that the folder can be moved as a whole."""
+    folder = folder.absolute()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _toml_lines(table: Mapping[str, object]) -> str:
+    # JSON's strings, integers, booleans and flat lists are TOML's too, but for two details:
+    # TOML knows no surrogate pairs and wants DEL escaped. Names are bare keys.
+    values = {key: json.dumps(value, ensure_ascii=False) for key, value in table.items()}
+    return "".join(f"{key} = {value}\n" for key, value in values.items()).replace("\x7f", r"\u007f")
+
+
+# --- Telling a mistake ------------------------------------------------------------------------
+
+_TYPES = {
+    "int_type": "a whole number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "path_type": "a path as a string",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "tuple_type": "a list of two whole numbers",
+}
+
+
+def _first_mistake(path: Path, error: ValidationError) -> ConfigError:
+    details = error.errors(include_url=False)
+    first, more = details[0], len(details) - 1
+    key, found, expected = _key(first), _found(first), _expected(first)
+    if more:
+        expected += f" (and {more} more mistake{'s' if more > 1 else ''})"
+    return ConfigError(path, key, found, expected)
+
+
+def _key(detail: ErrorDetails) -> str:
+    place = [str(part) for part in detail["loc"] if part != "[key]"]
+    if _is_short_pair(detail):
+        place.pop()
+    named = detail.get("ctx", {}).get("key")
+    return ".".join([*place, named] if named else place)
+
+
+def _found(detail: ErrorDetails) -> str:
+    if detail["type"] == "missing" and not _is_short_pair(detail):
+        return "nothing"
+    if detail["type"] == "extra_forbidden":
+        return "an unknown key"
+    if detail.get("ctx", {}).get("key"):
+        return json.dumps(detail["ctx"]["found"])
+    return json.dumps(detail["input"], default=str)
+
+
+def _expected(detail: ErrorDetails) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    match kind:
+        case "missing":
+            return _TYPES["tuple_type"] if _is_short_pair(detail) else "this key"
+        case "extra_forbidden":
+            return _known_keys(detail)
+        case "greater_than_equal":
+            return f"at least {context['ge']}"
+        case "less_than_equal":
+            return f"at most {context['le']}"
+        case "multiple_of":
+            return f"a multiple of {context['multiple_of']}"
+        case "too_short" | "too_long":
+            if detail["loc"] == ("peers",):
+                return f"1 to {MAX_MEMBERS} members"
+            return _TYPES["tuple_type"]
+        case "refused" | "literal_error":
+            return str(context["expected"])
+    return _TYPES.get(kind, detail["msg"])
+
+
+def _is_short_pair(detail: ErrorDetails) -> bool:
+    """A list of one where two numbers belong: its second item is what is missing."""
+    return detail["type"] == "missing" and isinstance(detail["loc"][-1], int)
+
+
+def _known_keys(detail: ErrorDetails) -> str:
+    """The keys of the section where an unknown one stood, the likeliest first."""
+    model: type[BaseModel] = NodeConfig
+    for part in detail["loc"][:-1]:
+        section = NodeConfig.model_fields[str(part)].annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            model = section
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
+    return f"{close[0]}?" if close else f"one of {', '.join(known)}"
