@@ -1,0 +1,446 @@
+"""The leader's way into the log: validate, deduplicate, stamp, propose, answer when committed.
+
+This owns what only a leader of one term knows: the queue offsets and producer sequences of
+entries that are proposed and not yet applied, and who waits for them. All of it is thrown away
+when leadership ends; whoever waits then learns that the batch *may have been stored* and finds
+out by sending it again (promise 3). It must never answer a batch before the state machine has
+applied its entry, and never hand out a queue offset twice.
+
+    Send ─ check ─┬─ new ────────── stamp, propose ── pending[index] ── applied ── answer
+                  ├─ in flight ───────────────────────^ (same index)
+                  ├─ stored before ── answer at once, as the first time
+                  └─ gap, unknown ── refused, nothing happened
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from broker.errors import BrokerError
+from broker.machine import (
+    NO_PRODUCER,
+    CommandResult,
+    SequenceKey,
+    StateMachine,
+    StoredBatch,
+)
+from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
+from dledger.core.types import EntryKind, Proposed
+from dledger.driver import LogFull, Stamp
+from dledger.wire import errors_pb2 as epb
+from dledger.wire.broker_pb2 import SendBatch, SendResponse, SendResult
+from dledger.wire.commands_pb2 import Command
+from store.entry import HEADER_SIZE
+from store.errors import InvalidRecord
+from store.properties import MAX_PROPERTIES_BYTES
+from store.record import BATCH_PREAMBLE, MAX_TOPIC_BYTES, MIN_RECORD_SIZE, validate_records
+from store.stamping import stamp_records
+
+MAX_BATCHES = 1_024  # in one Send
+MAX_BATCH_RECORDS = 65_535  # the entry header counts them in two bytes
+BATCH_SLACK_BYTES = 512 << 10  # a batch may be this much longer than the largest message
+PRODUCER_ID_SIZE = 16
+RECORDS_AT = BATCH_PREAMBLE.size
+MAX_RECORD_OVERHEAD = MIN_RECORD_SIZE + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
+BODY_LENGTH_AT = 84  # in a record; see docs/formats.md
+STORE_HOST_AT = 64
+
+
+class Proposer(Protocol):
+    """The driver, as far as proposals go."""
+
+    def propose(
+        self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
+    ) -> Proposed: ...
+
+
+@dataclass(slots=True)
+class PendingSend:
+    """One Send whose batches are on their way; `done` gets the answer."""
+
+    results: list[SendResult]
+    remaining: int
+    done: asyncio.Future[SendResponse]
+
+    def finish_one(self, position: int, result: SendResult) -> None:
+        self.results[position] = result
+        self.remaining -= 1
+        if self.remaining == 0 and not self.done.done():
+            self.done.set_result(SendResponse(results=self.results))
+
+
+class Waiting(NamedTuple):
+    """A batch of a Send that waits for an entry to be applied."""
+
+    send: PendingSend
+    position: int
+    result: SendResult
+
+
+@dataclass(slots=True)
+class SequenceInFlight:
+    """A producer's batches to one queue that are proposed and not yet applied."""
+
+    next_sequence: int
+    batches: deque[tuple[int, StoredBatch]] = field(default_factory=deque)  # (index, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class AppenderStatistics:
+    sends_pending: int
+    commands_pending: int
+    batches_appended: int
+    messages_appended: int
+    bytes_appended: int
+    duplicates: int
+    refused: int
+
+
+class Appender:
+    """Takes batches and commands while this node leads; one owner thread."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        machine: StateMachine,
+        read_at: Callable[[int, int], bytes],
+        store_host: tuple[bytes, int],
+        max_message_bytes: int,
+    ) -> None:
+        """Starts idle; `begin` comes when this node leads.
+
+        Args:
+            proposer: the driver.
+            machine: the applied state; read only.
+            read_at: bytes of the log by (physical offset, size).
+            store_host: IPv4 address (4 bytes) and port that records are stamped with.
+            max_message_bytes: the largest body.
+        """
+        self._read_at = read_at
+        self._proposer = proposer
+        self._machine = machine
+        self._store_host = store_host
+        self._store_host_wire = store_host[0] + store_host[1].to_bytes(4, "big")
+        self._max_record = max_message_bytes + MAX_RECORD_OVERHEAD
+        self._max_message = max_message_bytes
+        self._max_batch = max_message_bytes + BATCH_SLACK_BYTES
+        self._next_offsets: dict[tuple[str, int], int] = {}
+        self._sequences: dict[SequenceKey, SequenceInFlight] = {}
+        self._waiting: dict[int, list[Waiting]] = {}
+        self._commands: dict[int, asyncio.Future[str]] = {}
+        self._in_flight: dict[int, tuple[SequenceKey, tuple[str, int]]] = {}
+        self._deleting: set[str] = set()
+        self._applied = 0
+        self._batches = self._messages = self._bytes = self._duplicates = self._refused = 0
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    def begin(self, applied_index: int) -> None:
+        """This node leads and has applied everything in its log: start from the applied state."""
+        self._forget()
+        self._applied = applied_index
+
+    def end(self, error: BrokerError) -> None:
+        """Leadership is lost: everybody who waits is told `error`."""
+        waiting, commands = self._waiting, self._commands
+        self._forget()
+        wire = error.to_wire()
+        for batches in waiting.values():
+            for batch in batches:
+                batch.send.finish_one(batch.position, SendResult(error=wire))
+        for future in commands.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever awaited it may be gone
+
+    def _forget(self) -> None:
+        self._next_offsets = {}
+        self._sequences = {}
+        self._waiting = {}
+        self._commands = {}
+        self._in_flight = {}
+        self._deleting = set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything."""
+        return not self._waiting and not self._commands
+
+    # --- sends --------------------------------------------------------------------------------
+
+    def send(
+        self, producer_id: bytes, batches: Sequence[SendBatch]
+    ) -> asyncio.Future[SendResponse]:
+        """Takes a Send; the future gives one result for each batch, in order.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT for the request as a whole; nothing happened.
+        """
+        if producer_id and len(producer_id) != PRODUCER_ID_SIZE:
+            raise BrokerError(
+                epb.INVALID_ARGUMENT, f"producer_id has {len(producer_id)} bytes, not 16 or none"
+            )
+        if not 0 < len(batches) <= MAX_BATCHES:
+            raise BrokerError(
+                epb.INVALID_ARGUMENT, f"a Send holds 1 to {MAX_BATCHES} batches, not {len(batches)}"
+            )
+        done: asyncio.Future[SendResponse] = asyncio.get_running_loop().create_future()
+        pending = PendingSend([SendResult()] * len(batches), len(batches), done)
+        for position, batch in enumerate(batches):
+            try:
+                self._take(producer_id or NO_PRODUCER, batch, pending, position)
+            except BrokerError as error:
+                self._refused += 1
+                pending.finish_one(position, SendResult(error=error.to_wire()))
+        return done
+
+    def _take(self, producer: bytes, batch: SendBatch, pending: PendingSend, position: int) -> None:
+        topic, queue_id = batch.topic, batch.queue_id
+        self._check_place(topic, queue_id)
+        key = (producer, topic, queue_id)
+        if producer != NO_PRODUCER and self._answer_known(key, batch, pending, position):
+            return
+        starts = self._validate(batch)
+        stored, index = self._append(key, batch, starts)
+        self._batches += 1
+        self._messages += batch.count
+        self._bytes += len(batch.records)
+        self._waiting.setdefault(index, []).append(Waiting(pending, position, self._result(stored)))
+
+    def _check_place(self, topic: str, queue_id: int) -> None:
+        state = self._machine.topics.get(topic)
+        if state is None or topic in self._deleting:
+            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+        if queue_id >= len(state.next_offsets):
+            raise BrokerError(
+                epb.QUEUE_NOT_FOUND,
+                f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
+            )
+
+    def _validate(self, batch: SendBatch) -> list[int]:
+        if not 0 < batch.count <= MAX_BATCH_RECORDS:
+            raise BrokerError(
+                epb.INVALID_ARGUMENT,
+                f"a batch holds 1 to {MAX_BATCH_RECORDS} messages, not {batch.count}",
+            )
+        if len(batch.records) > self._max_batch:
+            raise BrokerError(
+                epb.MESSAGE_TOO_LARGE,
+                f"{len(batch.records)} bytes of records, the limit is {self._max_batch} "
+                f"({self._max_message} for one message)",
+            )
+        try:
+            starts = validate_records(
+                batch.records,
+                topic=batch.topic,
+                queue_id=batch.queue_id,
+                max_record_size=self._max_record,
+            )
+        except InvalidRecord as error:
+            raise BrokerError(epb.RECORD_CORRUPT, str(error)) from error
+        if len(starts) != batch.count:
+            raise BrokerError(
+                epb.RECORD_CORRUPT, f"{len(starts)} records in a batch that says {batch.count}"
+            )
+        if len(batch.records) > self._max_message:
+            self._check_bodies(batch.records, starts)
+        return starts
+
+    def _check_bodies(self, records: bytes, starts: list[int]) -> None:
+        for start in starts:
+            size = int.from_bytes(
+                records[start + BODY_LENGTH_AT : start + BODY_LENGTH_AT + 4], "big"
+            )
+            if size > self._max_message:
+                raise BrokerError(
+                    epb.MESSAGE_TOO_LARGE,
+                    f"a message of {size} bytes, the limit is {self._max_message}",
+                )
+
+    def _append(
+        self, key: SequenceKey, batch: SendBatch, starts: list[int]
+    ) -> tuple[StoredBatch, int]:
+        """Proposes the batch; what it will be once committed, and the entry's index."""
+        producer, topic, queue_id = key
+        place = (topic, queue_id)
+        base = self._next_offsets.get(place)
+        if base is None:
+            base = self._machine.topics[topic].next_offsets[queue_id]
+        body = bytearray(RECORDS_AT + len(batch.records))
+        BATCH_PREAMBLE.pack_into(body, 0, producer, batch.base_sequence)
+        body[RECORDS_AT:] = batch.records
+        stamped: list[int] = []
+
+        def stamp(physical_offset: int, append_time_ms: int) -> None:
+            first_record = physical_offset + HEADER_SIZE + RECORDS_AT
+            stamp_records(
+                body,
+                starts,
+                at=RECORDS_AT,
+                base_queue_offset=base,
+                base_physical_offset=first_record,
+                store_time_ms=append_time_ms,
+                store_host=self._store_host,
+            )
+            stamped.extend((first_record, append_time_ms))
+
+        index = self._propose(EntryKind.DATA, batch.count, body, stamp)
+        stored = StoredBatch(batch.base_sequence, batch.count, base, stamped[0], stamped[1])
+        self._next_offsets[place] = base + batch.count
+        self._in_flight[index] = (key, place)
+        if producer != NO_PRODUCER:
+            flight = self._sequences.setdefault(key, SequenceInFlight(0))
+            flight.next_sequence = batch.base_sequence + batch.count
+            flight.batches.append((index, stored))
+        return stored, index
+
+    def _propose(
+        self, kind: EntryKind, count: int, body: bytes | bytearray, stamp: Stamp | None
+    ) -> int:
+        try:
+            return self._proposer.propose(kind, count, body, stamp).index
+        except TooMuchUncommitted as error:
+            raise BrokerError(epb.BUSY, str(error)) from error
+        except NotLeader as error:
+            raise BrokerError(epb.NOT_LEADER, str(error)) from error
+        except ProposalRefused as error:
+            raise BrokerError(epb.NOT_READY, str(error)) from error
+        except LogFull as error:
+            raise BrokerError(
+                epb.STORAGE_FULL, f"the disk of the leader has no space for a new segment: {error}"
+            ) from error
+
+    # --- deduplication ------------------------------------------------------------------------
+
+    def _answer_known(
+        self, key: SequenceKey, batch: SendBatch, pending: PendingSend, position: int
+    ) -> bool:
+        """Answers or attaches a batch that is not new; False when it is the next one.
+
+        Raises:
+            BrokerError: a gap, an unknown producer, or a retry that doesn't fit the original.
+        """
+        flight = self._sequences.get(key)
+        state = self._machine.sequences.get(key)
+        expected = state.next_sequence if state is not None else 0
+        if flight is not None:
+            expected = flight.next_sequence
+        if batch.base_sequence == expected:
+            return False
+        if batch.base_sequence > expected:
+            self._refuse_gap(key, batch.base_sequence, expected)
+        self._duplicates += 1
+        for index, stored in flight.batches if flight is not None else ():
+            if stored.base_sequence == batch.base_sequence and stored.count == batch.count:
+                result = self._result(stored, duplicate=True)
+                self._waiting.setdefault(index, []).append(Waiting(pending, position, result))
+                return True
+        for stored in state.recent if state is not None else ():
+            if stored.base_sequence == batch.base_sequence and stored.count == batch.count:
+                pending.finish_one(position, self._stored_before(stored))
+                return True
+        raise BrokerError(
+            epb.INVALID_ARGUMENT,
+            f"sequence {batch.base_sequence} of {batch.count} messages is older than {expected} "
+            "and is none of the batches that are remembered: it was stored before, or cut "
+            "differently",
+        )
+
+    def _refuse_gap(self, key: SequenceKey, found: int, expected: int) -> None:
+        _, topic, queue_id = key
+        if expected == 0:
+            raise BrokerError(
+                epb.UNKNOWN_PRODUCER,
+                f"nothing is remembered of this producer in {topic}/{queue_id}; a new one "
+                f"starts at sequence 0, not {found}",
+            )
+        raise BrokerError(
+            epb.OUT_OF_SEQUENCE,
+            f"sequence {found} follows {expected - 1} in {topic}/{queue_id}: {expected} is missing",
+        )
+
+    def _result(self, stored: StoredBatch, *, duplicate: bool = False) -> SendResult:
+        return SendResult(
+            base_queue_offset=stored.base_queue_offset,
+            base_physical_offset=stored.base_physical_offset,
+            store_time_ms=stored.store_time_ms,
+            store_host=self._store_host_wire,
+            duplicate=duplicate,
+        )
+
+    def _stored_before(self, stored: StoredBatch) -> SendResult:
+        """The first answer again; the host is in the record, another leader may have stored it."""
+        result = self._result(stored, duplicate=True)
+        result.store_host = self._read_at(
+            stored.base_physical_offset + STORE_HOST_AT, len(self._store_host_wire)
+        )
+        return result
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> asyncio.Future[str]:
+        """Proposes a command; the future gives its refusal, or an empty text.
+
+        Raises:
+            BrokerError: nothing happened.
+        """
+        index = self._propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
+        if command.HasField("delete_topic"):
+            self._deleting.add(command.delete_topic.name)
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._commands[index] = future
+        return future
+
+    def on_command(self, result: CommandResult) -> None:
+        """The state machine has applied the command at `result.index`."""
+        future = self._commands.pop(result.index, None)
+        if future is not None and not future.done():
+            future.set_result(result.refusal)
+
+    def on_topic_deleted(self, name: str) -> None:
+        """What was known of the topic's queues is void; a later topic starts afresh."""
+        self._deleting.discard(name)
+        for place in [place for place in self._next_offsets if place[0] == name]:
+            del self._next_offsets[place]
+        for key in [key for key in self._sequences if key[1] == name]:
+            del self._sequences[key]
+
+    # --- completion ---------------------------------------------------------------------------
+
+    def on_applied(self, index: int) -> None:
+        """Everything up to `index` is applied: answer those who wait for it."""
+        for applied in range(self._applied + 1, index + 1):
+            placed = self._in_flight.pop(applied, None)
+            if placed is not None:
+                self._retire(applied, *placed)
+            for batch in self._waiting.pop(applied, ()):
+                batch.send.finish_one(batch.position, batch.result)
+        self._applied = max(self._applied, index)
+
+    def _retire(self, index: int, key: SequenceKey, place: tuple[str, int]) -> None:
+        """Drops what the state machine knows by now."""
+        flight = self._sequences.get(key)
+        if flight is not None:
+            while flight.batches and flight.batches[0][0] <= index:
+                flight.batches.popleft()
+            if not flight.batches:
+                del self._sequences[key]
+        topic = self._machine.topics.get(place[0])
+        if topic is not None and self._next_offsets.get(place) == topic.next_offsets[place[1]]:
+            del self._next_offsets[place]
+
+    def statistics(self) -> AppenderStatistics:
+        """A frozen picture, as of now."""
+        return AppenderStatistics(
+            sends_pending=sum(len(batches) for batches in self._waiting.values()),
+            commands_pending=len(self._commands),
+            batches_appended=self._batches,
+            messages_appended=self._messages,
+            bytes_appended=self._bytes,
+            duplicates=self._duplicates,
+            refused=self._refused,
+        )

@@ -1,0 +1,224 @@
+"""What this node may do now, as leadership comes and goes.
+
+Between the driver's events and the services: it says when the node serves (it leads, an entry
+of its term is committed, and everything in its log is applied, so that nothing that a producer
+or consumer was ever told is missing), tells waiting callers when that ends, and lets a
+hand-over be awaited. It decides nothing about leadership itself; that is the core's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from broker.append import Appender
+from broker.errors import BrokerError
+from broker.reads import HeldPulls
+from dledger.core import Raft
+from dledger.core.errors import CoreError
+from dledger.core.types import (
+    Event,
+    Index,
+    LeaderChanged,
+    LogTruncated,
+    NodeId,
+    PeerStateChanged,
+    Role,
+    RoleChanged,
+    TransferEnded,
+)
+from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import errors_pb2 as epb
+
+TRANSFER_WAIT_S = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class Replication(Protocol):
+    """The driver, as far as leadership looks at it."""
+
+    @property
+    def core(self) -> Raft: ...
+    @property
+    def applied_index(self) -> Index: ...
+    def transfer_leadership(self, target: NodeId | None) -> None: ...
+
+
+class Leadership:
+    """The driver's observer; owns whether this node serves."""
+
+    def __init__(
+        self,
+        group: str,
+        node: NodeId,
+        members: Mapping[NodeId, str],
+        appender: Appender,
+        held: HeldPulls,
+    ) -> None:
+        self._group = group
+        self._node = node
+        self._members = members
+        self._appender = appender
+        self._held = held
+        self._transfers: list[asyncio.Future[str]] = []
+        self._replication: Replication | None = None
+        self._changed: Callable[[], None] = lambda: None
+        self.serving = False
+        self.draining = False
+        self.elections = 0
+        self.leader_changes = 0
+
+    def attach(self, replication: Replication, changed: Callable[[], None]) -> None:
+        """Connects the driver; `changed` is called whenever the leader or `serving` changed."""
+        self._replication = replication
+        self._changed = changed
+
+    @property
+    def _core(self) -> Raft:
+        if self._replication is None:
+            raise RuntimeError("attach() comes first")
+        return self._replication.core
+
+    # --- Observer -----------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        """Logs the event and follows what it means for callers."""
+        match event:
+            case RoleChanged(role=role, term=term, reason=reason):
+                log.info("role_changed", role=role.value, term=term, reason=reason)
+                self._on_role(role)
+            case LeaderChanged(leader=leader, term=term):
+                log.info("leader_changed", leader=leader, term=term)
+                self._on_leader(leader)
+            case LogTruncated(from_index=index, term=term):
+                log.warning("log_truncated", from_index=index, term=term)
+            case PeerStateChanged(peer=peer, state=state):
+                log.info("peer_state_changed", peer=peer, state=state)
+            case TransferEnded(target=target, outcome=outcome):
+                log.info("leadership_transfer_ended", target=target, outcome=outcome)
+                if outcome != "done":
+                    self._finish_transfers(f"the transfer to {target} was {outcome}")
+
+    def on_applied(self, index: Index) -> None:
+        """Answers who waited for entries up to `index`; starts serving when all is applied."""
+        self._appender.on_applied(index)
+        core = self._core
+        if not self.serving and core.is_ready_leader and index == core.last_index:
+            self._appender.begin(index)
+            self.serving = True
+            log.info("serving_started", term=core.term, applied_index=index)
+            self._changed()
+
+    def _on_role(self, role: Role) -> None:
+        if role is Role.CANDIDATE:
+            self.elections += 1
+        if role is not Role.LEADER and self.serving:
+            self.serving = False
+            self._appender.end(
+                BrokerError(
+                    epb.LEADERSHIP_LOST,
+                    "leadership was lost after the proposal: it may have been stored",
+                )
+            )
+            self._held.wake_all()
+            log.info("serving_ended", term=self._core.term)
+            self._changed()
+
+    def _on_leader(self, leader: NodeId | None) -> None:
+        self.leader_changes += 1
+        if leader is not None and leader != self._node:
+            self._finish_transfers("")
+        self._changed()
+
+    # --- hand-over ----------------------------------------------------------------------------
+
+    async def hand_over(self, target: NodeId | None) -> cpb.LeaderView:
+        """Hands leadership to `target`, or to the best caught-up voter; the view afterwards.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT (the target can't lead), TRANSFER_FAILED, NOT_LEADER.
+        """
+        if self._replication is None:
+            raise RuntimeError("attach() comes first")
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._transfers.append(ended)
+        try:
+            self._replication.transfer_leadership(target)
+            failure = await asyncio.wait_for(ended, TRANSFER_WAIT_S)
+        except CoreError as error:
+            raise BrokerError(epb.INVALID_ARGUMENT, str(error)) from error
+        except TimeoutError as error:
+            raise BrokerError(epb.TRANSFER_FAILED, "no new leader showed itself in time") from error
+        finally:
+            if ended in self._transfers:
+                self._transfers.remove(ended)
+        if failure:
+            raise BrokerError(epb.TRANSFER_FAILED, failure)
+        return self.view()
+
+    def _finish_transfers(self, failure: str) -> None:
+        for future in self._transfers:
+            if not future.done():
+                future.set_result(failure)
+
+    # --- what callers are told ----------------------------------------------------------------
+
+    def check_serving(self) -> None:
+        """Returns when this node serves.
+
+        Raises:
+            BrokerError: NOT_LEADER with whom to ask, NOT_READY or SHUTTING_DOWN.
+        """
+        if not self.serving:
+            raise self.not_leader("")
+
+    def check_writable(self) -> None:
+        """Returns unless the node is being stopped.
+
+        Raises:
+            BrokerError: SHUTTING_DOWN.
+        """
+        if self.draining:
+            raise self.explain(BrokerError(epb.SHUTTING_DOWN, "this node is being stopped"))
+
+    def not_leader(self, reason: str) -> BrokerError:
+        """The error for a call that only a serving leader answers."""
+        core = self._core
+        if core.role is Role.LEADER:
+            return self.explain(
+                BrokerError(epb.NOT_READY, reason or f"{self._node} is elected, not yet serving")
+            )
+        leader = core.leader or "unknown"
+        text = f"{self._node} does not lead group {self._group}; the leader is {leader}"
+        return self.explain(BrokerError(epb.NOT_LEADER, f"{text}: {reason}" if reason else text))
+
+    def explain(self, error: BrokerError) -> BrokerError:
+        """`error` with the term and the leader's address added."""
+        error.leader = self.leader()
+        error.term = self._core.term
+        return error
+
+    def leader(self) -> epb.NodeAddress | None:
+        """The leader this node knows of."""
+        leader = self._core.leader
+        if leader is None or leader not in self._members:
+            return None
+        return epb.NodeAddress(node_id=leader, address=self._members[leader])
+
+    def view(self) -> cpb.LeaderView:
+        """What watchers are told."""
+        return cpb.LeaderView(
+            group=self._group,
+            node_id=self._node,
+            leader=self.leader(),
+            term=self._core.term,
+            serving=self.serving,
+            members=[
+                epb.NodeAddress(node_id=node, address=address)
+                for node, address in sorted(self._members.items())
+            ],
+        )

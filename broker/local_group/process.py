@@ -1,0 +1,106 @@
+"""Background processes of this machine that can be found again and signalled safely.
+
+This owns starting a detached process, recognising it later from another program, and sending it
+signals. It must never signal a process it didn't start: process ids are recycled, so a process
+is known by its id *and* its start time (and the boot that both belong to), and the signal goes
+through a pidfd, which can't change its target between the check and the signal. Linux only, as
+the nodes' disk layer is.
+
+Source: pidfd_open(2), proc_pid_stat(5) fields 3 (state) and 22 (starttime).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_GONE = frozenset("ZXx")  # zombie, dead: nothing runs any more, a parent may not have looked yet
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, for ever: no other one has both the same id and the same start."""
+
+    pid: int
+    started: str  # boot id, then clock ticks from boot to start
+
+
+def spawn_detached(command: Sequence[str], output: Path) -> ProcessIdentity:
+    """Starts `command` in a session of its own, so that it outlives this program and its
+    terminal and hears no Ctrl-C; both its outputs are appended to `output`.
+
+    Raises:
+        OSError: the program can't be started or `output` can't be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        command[0],
+        list(command),
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        # A shell's background job is started with SIGINT ignored, and that would be inherited.
+        setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT],
+        setsigmask=[],
+    )
+    stat = _stat(pid)
+    if stat is None:  # a child that nobody has waited for always has its entry in /proc
+        raise OSError(f"process {pid} can't be seen in /proc")
+    return ProcessIdentity(pid, stat[1])
+
+
+def is_running(process: ProcessIdentity) -> bool:
+    """Whether it exists and isn't over. A stopped process (SIGSTOP) runs, in this sense."""
+    stat = _stat(process.pid)
+    if stat is None or stat[1] != process.started:
+        return False
+    state, _ = stat
+    if state not in _GONE:
+        return True
+    _reap(process.pid)
+    return False
+
+
+def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
+    """Sends the signal; False when that process is over, whoever has its id now."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_running(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _stat(pid: int) -> tuple[str, str] | None:
+    """State and start of the process that has this id now."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        boot = _BOOT_ID.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the program's name in brackets, and may hold spaces and brackets.
+    fields = text.rpartition(")")[2].split()
+    return fields[0], f"{boot}:{fields[19]}"
+
+
+def _reap(pid: int) -> None:
+    """Takes the exit status of a child that is over, if it is ours, so that its entry goes."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return

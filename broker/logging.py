@@ -1,0 +1,50 @@
+"""Structured logs: console on a terminal, JSON lines otherwise.
+
+Events are past-tense snake_case, facts are fields, payloads never appear. This configures
+structlog once per process; modules take their loggers with `structlog.get_logger(__name__)`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import structlog
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure_logging(level: str, style: str, file: Path | None = None, **facts: str) -> None:
+    """Every later log line goes to `file`, or standard error, with `facts` bound to it.
+
+    Args:
+        level: debug, info, warning or error.
+        style: console, json, or auto (console on a terminal).
+        file: is appended to and kept open; None: standard error.
+        facts: fields of every line, e.g. the node's id.
+    """
+    stream: TextIO = sys.stderr if file is None else file.open("a", buffering=1, encoding="utf-8")
+    console = style == "console" or (style == "auto" and stream.isatty())
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=stream.isatty())
+        if console
+        else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(**facts)
+    # grpc and asyncio log to the standard library: warnings and worse belong to our stream too.
+    logging.basicConfig(level=logging.WARNING, stream=stream, force=True)

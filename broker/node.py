@@ -1,0 +1,424 @@
+"""One node: the composition root and its life.
+
+This builds the parts, connects them and takes them down in order; the parts do the work.
+
+Start: lock the data directory, recover the log, load term and vote, replay what is known to be
+committed, open the port, dial the peers. Stop (SIGTERM, SIGINT): hand leadership over, answer
+who waits, flush, close. A part that fails for good (a disk, an invariant, a divergence) stops
+the node with exit code 1: it never limps on, and what it had promised is on a majority of disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from store.commitlog import CommitLog
+from store.consumequeue import ConsumeQueues
+
+from broker.append import Appender
+from broker.config import NodeConfig, split_address
+from broker.errors import BrokerError
+from broker.leadership import Leadership
+from broker.machine import CommandResult, StateMachine
+from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
+from broker.picture import node_facts, node_status
+from broker.probes import CommitProbe, TimedMachine
+from broker.reads import HeldPulls, QueueReader
+from broker.recovery import Recovered, recover
+from broker.rpc import service_handler
+from broker.services import BrokerService, ClusterService
+from broker.ticker import Ticker
+from dledger.codec import decode_configuration
+from dledger.core import Raft
+from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
+from dledger.driver import Ports, RaftDriver
+from dledger.ports import InvalidFrames
+from dledger.transport import GrpcTransport, Identity
+from dledger.wire import broker_pb2, cluster_pb2, raft_pb2
+from dledger.wire.cluster_pb2 import NodeStatus
+from store.entry import HEADER_SIZE, EntryHeader, walk_frames
+from store.errors import InvalidFrame, StoreError
+from store.record import BATCH_PREAMBLE, record_starts
+
+HOUSEKEEPING_S = 1.0  # how often ConsumeQueues are made durable and the checkpoint moves on
+DRAIN_S = 2.0  # how long a stop waits for those who wait for a commit
+SERVER_GRACE_S = 0.5
+RPC_LIMIT_BYTES = 16 << 20  # one gRPC message; the largest batch and append are far below
+RPCS_BESIDE_PULLS = 4_096  # concurrent calls beyond the held pulls; past it RESOURCE_EXHAUSTED
+
+SERVER_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a port in use must be an error, not a shared port
+    ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
+    ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
+    ("grpc.optimization_target", "latency"),
+)
+SERVICES = ("dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")
+
+log = structlog.get_logger(__name__)
+
+
+class Node:
+    """A member of a group. `start`, then `wait`, then `stop`; or `run_node`."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Takes nothing from the world yet."""
+        self.config = config
+        self.metrics = NodeMetrics()
+        self.stopping = False
+        self._failure: BaseException | None = None
+        self._stop_asked = asyncio.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
+        self._undo = contextlib.AsyncExitStack()
+        self.log: CommitLog
+        self.queues: ConsumeQueues
+        self.machine: StateMachine
+        self.driver: RaftDriver[EntryHeader]
+        self.transport: GrpcTransport
+        self.appender: Appender
+        self.reader: QueueReader
+        self.held: HeldPulls
+        self.leadership: Leadership
+
+    # --- start --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """The node takes part in its group.
+
+        Raises:
+            StoreError, HardStateCorrupt, OSError: it can't start; nothing is left behind.
+        """
+        try:
+            recovered = recover(self.config)
+            self._undo.push_async_callback(self._close_store, recovered)
+            self._build(recovered)
+            await self._open()
+        except BaseException:
+            await self._undo.aclose()
+            self._pool.shutdown()
+            raise
+
+    def _build(self, recovered: Recovered) -> None:
+        """Makes the parts and connects them; no I/O."""
+        config = self.config
+        node = NodeId(config.node_id)
+        members = {NodeId(name): address for name, address in config.peers.items()}
+        self.log, self.queues = recovered.log, recovered.queues
+        self.machine = recovered.machine
+        loop = asyncio.get_running_loop()
+        core = Raft(
+            node,
+            Configuration(voters=frozenset(members)),
+            view=self.log,
+            rng=random.Random(),
+            options=raft_options(config),
+            log=recovered.summary,
+            hard_state=recovered.hard_state,
+            commit_index=Index(recovered.machine.applied_index),
+        )
+        identity = Identity(config.group, node, config.store.segment_size_bytes)
+        self.transport = GrpcTransport(identity, members, self._on_message, self._on_broken)
+        self.held = HeldPulls(config.broker.max_held_pulls)
+        probe = CommitProbe(self.metrics.commit_seconds)
+        self.appender = Appender(
+            probe,
+            self.machine,
+            self.log.read_at,
+            _store_host(config.listen),
+            config.broker.max_message_bytes,
+        )
+        self.leadership = Leadership(config.group, node, members, self.appender, self.held)
+        ports = Ports(
+            log=self.log,
+            parse_frames=parse_frames,
+            hard_state=recovered.hard_state_store,
+            transport=self.transport,
+            machine=TimedMachine(self.machine, self.metrics.apply_seconds),
+            observer=probe,
+            configuration_of=configuration_of,
+            call_soon=loop.call_soon,
+            now_ms=lambda: int(time.time() * 1000),
+            fail=self._on_failed,
+        )
+        self.driver = RaftDriver(core, node, ports, Index(self.machine.applied_index))
+        probe.attach(self.driver, self.leadership)
+        self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
+        self.machine.listen(self.held.wake, self._on_command)
+        self.log.on_durable = self._from_flusher(self.driver.on_durable)
+        self.log.on_failed = self._from_flusher(self.driver.on_storage_failed)
+
+    async def _open(self) -> None:
+        """Opens the ports and starts what runs by itself."""
+        config = self.config
+        await self._open_metrics()
+        server = grpc.aio.server(
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=config.broker.max_held_pulls + RPCS_BESIDE_PULLS,
+        )
+        cluster = ClusterService(self)
+        self.leadership.attach(self.driver, cluster.notify)
+        health_service = self._add_services(server, cluster)
+        _bind(server, config.listen)
+        await server.start()
+        self._undo.push_async_callback(server.stop, SERVER_GRACE_S)
+        self._undo.callback(cluster.notify)
+        self.transport.start()
+        self._undo.push_async_callback(self.transport.stop)
+        self._undo.callback(self.driver.stop)
+        self.driver.start()
+        ticker = Ticker(
+            config.raft.tick_ms / 1000, self.driver.tick, self.metrics.loop_lateness_seconds
+        )
+        ticker.start()
+        self._undo.callback(ticker.stop)
+        housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
+        self._undo.push_async_callback(_cancelled, housekeeping)
+        await health_service.set("", health_pb2.HealthCheckResponse.SERVING)
+        log.info("node_started", listen=config.listen, last_index=self.log.last_index)
+
+    def _add_services(
+        self, server: grpc.aio.Server, cluster: ClusterService
+    ) -> health.aio.HealthServicer:
+        services = raft_pb2.DESCRIPTOR.services_by_name["RaftPeer"]
+        peers = _PeerService(self.transport)
+        broker = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
+        cluster_service = cluster_pb2.DESCRIPTOR.services_by_name["Cluster"]
+        server.add_generic_rpc_handlers(
+            (
+                service_handler(broker, BrokerService(self)),
+                service_handler(cluster_service, cluster),
+                service_handler(services, peers),
+            )
+        )
+        health_service = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+        reflection.enable_server_reflection(
+            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+        return health_service
+
+    async def _open_metrics(self) -> None:
+        if self.config.metrics_listen is None:
+            return
+        host, port = split_address(self.config.metrics_listen)
+        loop = asyncio.get_running_loop()
+
+        async def take() -> NodeFacts:
+            return node_facts(self)
+
+        def facts() -> NodeFacts:
+            return asyncio.run_coroutine_threadsafe(take(), loop).result(timeout=5)
+
+        collector = NodeCollector(facts, self.config.group, self.config.node_id)
+        self._undo.callback(self.metrics.serve(collector, host, port))
+
+    # --- stop ---------------------------------------------------------------------------------
+
+    def ask_to_stop(self) -> None:
+        """`wait` returns; safe from a signal handler."""
+        self._stop_asked.set()
+
+    async def wait(self) -> None:
+        """Until the node is asked to stop, or fails."""
+        await self._stop_asked.wait()
+
+    async def stop(self) -> int:
+        """Everything is closed; the exit code: 0, or 1 after a failure."""
+        self.leadership.draining = True
+        if self._failure is None:
+            await self._hand_over()
+            await self._drain()
+        self.stopping = True
+        self.held.wake_all()
+        await self._undo.aclose()
+        self._pool.shutdown()
+        log.info("node_stopped", failed=self._failure is not None)
+        return 0 if self._failure is None else 1
+
+    async def _hand_over(self) -> None:
+        if not self.leadership.serving or len(self.config.peers) == 1:
+            return
+        try:
+            view = await self.leadership.hand_over(None)
+            log.info("leadership_handed_over", to=view.leader.node_id)
+        except BrokerError as error:
+            log.warning("leadership_not_handed_over", reason=error.message)
+
+    async def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_S
+        while not self.appender.idle and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+
+    async def _close_store(self, recovered: Recovered) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, self._close_files, recovered)
+
+    def _close_files(self, recovered: Recovered) -> None:
+        with contextlib.closing(recovered.directory), contextlib.closing(recovered.queues):
+            if self._failure is None:
+                applied = recovered.machine.applied_index
+                recovered.queues.flush()
+                recovered.log.note_derived(applied)
+            recovered.log.close()
+
+    def _on_failed(self, error: BaseException) -> None:
+        self._failure = error
+        log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
+        self._stop_asked.set()
+
+    # --- wiring -------------------------------------------------------------------------------
+
+    def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
+        self.driver.on_message(peer, message)
+
+    def _on_broken(self, peer: NodeId) -> None:
+        self.driver.suspect(peer)
+
+    def _on_command(self, result: CommandResult) -> None:
+        self.appender.on_command(result)
+
+    def _from_flusher(self, call: Callable[..., None]) -> Callable[..., None]:
+        """`call`, from the flusher's thread onto the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def forward(*arguments: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is interested
+                loop.call_soon_threadsafe(call, *arguments)
+
+        return forward
+
+    async def _keep_house(self) -> None:
+        """Makes the ConsumeQueues durable and moves the checkpoint on, again and again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            applied = self.machine.applied_index
+            try:
+                await loop.run_in_executor(self._pool, self.queues.flush)
+            except (OSError, StoreError) as error:
+                # Derived files: pulls go on from what is written, and the log has everything.
+                log.error("consume_queue_flush_failed", error=str(error))
+                continue
+            self.log.note_derived(applied)
+
+    # --- what services ask --------------------------------------------------------------------
+
+    def status(self) -> NodeStatus:
+        """What GetStatus answers."""
+        return node_status(self)
+
+    def end_of_entry(self, index: int) -> int:
+        """The byte after entry `index` in the log; 0 for index 0."""
+        if index == 0:
+            return 0
+        return self.log.position_of(index) + self.log.header_at(index).total_size
+
+    def read_record(self, physical_offset: int) -> bytes | None:
+        """The record that begins at `physical_offset`, if it is committed; None otherwise."""
+        if not 0 <= physical_offset < self.end_of_entry(self.driver.applied_index):
+            return None
+        try:
+            index = self.log.index_at(physical_offset)
+        except StoreError:
+            return None
+        header = self.log.header_at(index)
+        if header.kind != EntryKind.DATA:
+            return None
+        frame = self.log.read(index, index)
+        at = physical_offset - header.physical_offset
+        starts = record_starts(frame, HEADER_SIZE + BATCH_PREAMBLE.size, header.record_count)
+        if at not in starts:
+            return None
+        end = starts[starts.index(at) + 1] if at != starts[-1] else len(frame)
+        return frame[at:end]
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The first offset stored at or after `time_ms`, or one past the last."""
+        return self.queues.offset_by_time(topic, queue_id, time_ms, self.log.read_at)
+
+
+class _PeerService:
+    """Handlers of `dledger.v1.RaftPeer`."""
+
+    def __init__(self, transport: GrpcTransport) -> None:
+        self.replicate = transport.serve
+
+
+def parse_frames(blob: bytes) -> list[EntryHeader]:
+    """The headers of the frames in `blob`, each verified.
+
+    Raises:
+        InvalidFrames: see `store.entry.walk_frames`.
+    """
+    try:
+        return walk_frames(blob)
+    except InvalidFrame as error:
+        raise InvalidFrames(str(error)) from error
+
+
+def configuration_of(frame: bytes) -> Configuration:
+    """The configuration in the frame of a configuration entry."""
+    return decode_configuration(raft_pb2.Configuration.FromString(frame[HEADER_SIZE:]))
+
+
+def raft_options(config: NodeConfig) -> RaftOptions:
+    """The core's options: milliseconds become ticks."""
+    raft = config.raft
+    tick = raft.tick_ms
+    return RaftOptions(
+        election_timeout_min_ticks=raft.election_timeout_ms[0] // tick,
+        election_timeout_max_ticks=raft.election_timeout_ms[1] // tick,
+        heartbeat_ticks=raft.heartbeat_ms // tick,
+        suspicion_delay_min_ticks=raft.suspicion_delay_ms[0] // tick,
+        suspicion_delay_max_ticks=raft.suspicion_delay_ms[1] // tick,
+        transfer_timeout_ticks=raft.transfer_timeout_ms // tick,
+        max_append_bytes=raft.max_append_bytes,
+        max_inflight_appends=raft.max_inflight_appends,
+        max_uncommitted_bytes=raft.max_uncommitted_bytes,
+        noop_size=HEADER_SIZE,
+    )
+
+
+def _store_host(listen: str) -> tuple[bytes, int]:
+    host, port = split_address(listen)
+    return socket.inet_aton(socket.gethostbyname(host)), port
+
+
+def _bind(server: grpc.aio.Server, address: str) -> None:
+    """Opens the port, or says that it can't be had."""
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise OSError(f"can't listen on {address}: is the port in use?") from error
+    if bound == 0:
+        raise OSError(f"can't listen on {address}: is the port in use?")
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def run_node(config: NodeConfig) -> int:
+    """Runs a node until SIGTERM or SIGINT, or until it fails; the exit code.
+
+    Raises:
+        StoreError, HardStateCorrupt, OSError: it could not start.
+    """
+    node = Node(config)
+    loop = asyncio.get_running_loop()
+    await node.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.ask_to_stop)
+    await node.wait()
+    return await node.stop()

@@ -1,0 +1,80 @@
+"""Measuring without touching: wrappers that time what passes through them.
+
+They change nothing and decide nothing. A commit is sampled at most every few milliseconds, so
+the price doesn't grow with the load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Protocol
+
+from broker.append import Proposer
+from dledger.core.types import EntryKind, Event, Index, Proposed
+from dledger.driver import Stamp
+from dledger.ports import Observer, StateMachine
+
+SAMPLE_EVERY_S = 0.005
+MAX_SAMPLES = 1_024  # proposals under way that are timed
+
+
+class Histogram(Protocol):
+    """Where seconds go."""
+
+    def observe(self, amount: float) -> None: ...
+
+
+class CommitProbe:
+    """Between the appender, the driver and the observer: times proposals until applied."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._proposer: Proposer | None = None
+        self._observer: Observer | None = None
+        self._samples: deque[tuple[int, float]] = deque(maxlen=MAX_SAMPLES)
+        self._next_sample = 0.0
+
+    def attach(self, proposer: Proposer, observer: Observer) -> None:
+        """Connects what was made after this."""
+        self._proposer = proposer
+        self._observer = observer
+
+    def propose(
+        self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
+    ) -> Proposed:
+        """`Proposer.propose`, timed."""
+        if self._proposer is None:
+            raise RuntimeError("attach() comes first")
+        placed = self._proposer.propose(kind, record_count, body, stamp)
+        now = time.perf_counter()
+        if now >= self._next_sample:
+            self._next_sample = now + SAMPLE_EVERY_S
+            self._samples.append((placed.index, now))
+        return placed
+
+    def on_event(self, event: Event) -> None:
+        """`Observer.on_event`."""
+        if self._observer is not None:
+            self._observer.on_event(event)
+
+    def on_applied(self, index: Index) -> None:
+        """`Observer.on_applied`; samples up to `index` are complete."""
+        while self._samples and self._samples[0][0] <= index:
+            self._histogram.observe(time.perf_counter() - self._samples.popleft()[1])
+        if self._observer is not None:
+            self._observer.on_applied(index)
+
+
+class TimedMachine:
+    """A state machine whose slices are timed."""
+
+    def __init__(self, machine: StateMachine, histogram: Histogram) -> None:
+        self._machine = machine
+        self._histogram = histogram
+
+    def apply(self, frames: bytes) -> None:
+        """`StateMachine.apply`, timed."""
+        started = time.perf_counter()
+        self._machine.apply(frames)
+        self._histogram.observe(time.perf_counter() - started)

@@ -1,0 +1,195 @@
+"""Pulls: from queue offsets to record bytes, and waiting for what is not there yet.
+
+A pull costs two look-ups: units of the ConsumeQueue give physical offsets and sizes, and runs
+of adjacent records are read from the CommitLog as they lie (D5). Consumers see what the state
+machine has applied and nothing else. A pull that finds nothing is held without a thread: a
+future per pull, woken when messages of its queue are applied, re-checked now and then, bounded
+in number. This reads; it never writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from broker.errors import BrokerError
+from broker.machine import QueueKey, StateMachine, TopicState
+from dledger.wire import errors_pb2 as epb
+
+UNIT = struct.Struct(">QIq")  # physical offset, size, tags code
+DEFAULT_MESSAGES = 32
+DEFAULT_BYTES = 256 << 10
+MAX_MESSAGES = 32_768
+MAX_BYTES = 8 << 20
+RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be missed
+
+
+class Queues(Protocol):
+    """`store.ConsumeQueues`, as far as reading goes."""
+
+    def units(self, topic: str, queue_id: int, first: int, count: int) -> bytes: ...
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+
+class Found(NamedTuple):
+    """What a pull found. `next_offset` is where the next pull goes on."""
+
+    records: bytes
+    count: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueueReader:
+    """Reads queues as far as they are applied."""
+
+    def __init__(
+        self, machine: StateMachine, queues: Queues, read_at: Callable[[int, int], bytes]
+    ) -> None:
+        self._machine = machine
+        self._queues = queues
+        self._read_at = read_at
+
+    def topic(self, name: str) -> TopicState:
+        """The topic's state.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        topic = self._machine.topics.get(name)
+        if topic is None:
+            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
+        return topic
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The first offset held and one past the last one applied.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
+        """
+        state = self.topic(topic)
+        if queue_id >= len(state.next_offsets):
+            raise BrokerError(
+                epb.QUEUE_NOT_FOUND,
+                f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
+            )
+        return self._queues.min_offset(topic, queue_id), state.next_offsets[queue_id]
+
+    def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
+        """Offsets from the minimum to one past the last are pullable.
+
+        Raises:
+            BrokerError: OFFSET_OUT_OF_RANGE, and what `bounds` raises.
+        """
+        low, high = self.bounds(topic, queue_id)
+        if not low <= offset <= high:
+            raise BrokerError(
+                epb.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {topic}/{queue_id} is outside {low} to {high}",
+            )
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int
+    ) -> Found:
+        """The records from `offset` on: at most `max_messages`, at most `max_bytes` unless the
+        first one alone is longer; none at the end of the queue.
+
+        Raises:
+            BrokerError: see `check_offset`.
+        """
+        self.check_offset(topic, queue_id, offset)
+        low, high = self.bounds(topic, queue_id)
+        wanted = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES, high - offset)
+        if wanted == 0:
+            return Found(b"", 0, offset, low, high)
+        units = self._queues.units(topic, queue_id, offset, wanted)
+        runs, count = _runs(units, min(max_bytes or DEFAULT_BYTES, MAX_BYTES))
+        if len(runs) == 1:
+            records = self._read_at(*runs[0])
+        else:
+            records = b"".join([self._read_at(start, size) for start, size in runs])
+        return Found(records, count, offset + count, low, high)
+
+
+def _runs(units: bytes, max_bytes: int) -> tuple[list[tuple[int, int]], int]:
+    """Adjacent records as (physical offset, size), and how many records they hold."""
+    runs: list[tuple[int, int]] = []
+    start = end = count = total = 0
+    for physical, size, _ in UNIT.iter_unpack(units):
+        if total + size > max_bytes and count:
+            break
+        if physical != end:
+            if end:
+                runs.append((start, end - start))
+            start = physical
+        end = physical + size
+        total += size
+        count += 1
+    runs.append((start, end - start))
+    return runs, count
+
+
+@dataclass(frozen=True, slots=True)
+class HoldStatistics:
+    held: int
+    woken: int
+    refused: int
+
+
+class HeldPulls:
+    """Pulls that wait for messages; bounded."""
+
+    def __init__(self, limit: int) -> None:
+        """Args:
+        limit: pulls held at once; past it a pull is refused as BUSY.
+        """
+        self._limit = limit
+        self._waiting: defaultdict[QueueKey, set[asyncio.Future[None]]] = defaultdict(set)
+        self._held = self._woken = self._refused = 0
+
+    def wake(self, key: QueueKey) -> None:
+        """Messages arrived in a queue; queue id -1: the topic is gone."""
+        if not self._waiting:
+            return
+        keys = [k for k in self._waiting if k[0] == key[0]] if key[1] < 0 else [key]
+        for name in keys:
+            for future in self._waiting.pop(name, ()):
+                if not future.done():
+                    self._woken += 1
+                    future.set_result(None)
+
+    def wake_all(self) -> None:
+        """Everybody looks again: leadership changed, or the node stops."""
+        for key in list(self._waiting):
+            self.wake(key)
+
+    async def wait(self, key: QueueKey, timeout_s: float) -> None:
+        """Returns when messages arrived, or after `timeout_s` or the re-check interval.
+
+        Raises:
+            BrokerError: BUSY when too many pulls are held.
+        """
+        if self._held >= self._limit:
+            self._refused += 1
+            raise BrokerError(epb.BUSY, f"{self._held} pulls are held, the limit")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[key].add(future)
+        self._held += 1
+        try:
+            await asyncio.wait([future], timeout=min(timeout_s, RECHECK_S))
+        finally:
+            self._held -= 1
+            waiting = self._waiting.get(key)
+            if waiting is not None:
+                waiting.discard(future)
+                if not waiting:
+                    del self._waiting[key]
+
+    def statistics(self) -> HoldStatistics:
+        """A frozen picture, as of now."""
+        return HoldStatistics(self._held, self._woken, self._refused)

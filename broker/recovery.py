@@ -1,0 +1,101 @@
+"""From a data directory to everything a node needs to join its group.
+
+Order matters: the lock first (two processes must never write one log), then the log (what was
+torn is cut, what is corrupt stops here), then term and vote, then the replay. A hard state that
+is older than the log cannot be: term and vote are made durable before any entry of that term,
+so it was lost or put back from a copy, and this node may have voted since (scenario 57).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+from store.commitlog import CommitLog, CommitLogOptions, FlushMode
+from store.consumequeue import ConsumeQueues
+
+from broker.config import NodeConfig
+from broker.machine import StateMachine
+from broker.replay import replay_derived
+from dledger.codec import decode_configuration
+from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
+from dledger.errors import HardStateCorrupt
+from dledger.hard_state import HardStateStore
+from dledger.wire import raft_pb2
+from store.directory import DataDirectory, Identity
+from store.files import AtomicFile, FileSystem, OsFiles, make_directory
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was found on disk, opened."""
+
+    directory: DataDirectory
+    log: CommitLog
+    queues: ConsumeQueues
+    machine: StateMachine
+    hard_state_store: HardStateStore
+    hard_state: HardState
+    summary: LogSummary
+
+
+def recover(config: NodeConfig, files: FileSystem | None = None) -> Recovered:
+    """Opens and checks the node's data directory, creating it at the first start.
+
+    Raises:
+        DirectoryInUse, WrongIdentity, CorruptionFound, StorageFull: from the store.
+        HardStateCorrupt: term and vote can't be trusted.
+        OSError: the directory can't be used.
+    """
+    files = files or OsFiles()
+    path = config.data_directory
+    identity = Identity(config.group, config.node_id, config.store.segment_size_bytes)
+    directory = DataDirectory.open(path, identity, files)
+    try:
+        commit_log = CommitLog.open(path, log_options(config), files)
+        log.info("log_recovered", **commit_log.recovery.facts())
+        make_directory(files, path / "raft")
+        store = HardStateStore(AtomicFile(files, path / "raft" / "hard_state"))
+        hard_state = store.load()
+        if hard_state.term < commit_log.last_term:
+            raise HardStateCorrupt(
+                f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
+            )
+        queues = ConsumeQueues(path, files)
+        machine = replay_derived(commit_log, queues, commit_log.derived_index)
+    except BaseException:
+        directory.close()
+        raise
+    summary = summarize(commit_log)
+    return Recovered(directory, commit_log, queues, machine, store, hard_state, summary)
+
+
+def log_options(config: NodeConfig) -> CommitLogOptions:
+    """The store's options for a node's configuration."""
+    store = config.store
+    return CommitLogOptions(
+        segment_size_bytes=store.segment_size_bytes,
+        flush=FlushMode.SYNC if store.flush == "sync" else FlushMode.ASYNC,
+        async_flush_interval_ms=store.async_flush_interval_ms,
+        async_flush_pages=store.async_flush_pages,
+        warm_up=store.warm_up,
+        mlock=store.mlock,
+        write_buffer_bytes=store.write_buffer_bytes,
+        reserve_bytes=store.reserve_bytes,
+    )
+
+
+def summarize(commit_log: CommitLog) -> LogSummary:
+    """The log as the core wants to know it."""
+    return LogSummary(
+        last_index=Index(commit_log.last_index),
+        term_runs=tuple(
+            TermRun(Index(first), Term(term)) for first, term in commit_log.term_runs()
+        ),
+        configurations=tuple(
+            (Index(index), decode_configuration(raft_pb2.Configuration.FromString(body)))
+            for index, body in commit_log.configuration_entries()
+        ),
+    )

@@ -1,0 +1,328 @@
+"""The Broker and Cluster services: what each call checks, waits for, and answers.
+
+This turns requests into calls on the leader's parts (Appender, QueueReader, HeldPulls) and on
+the driver, and waits without holding anything but a future. It owns no state of its own but the
+list of leader watchers. Reads that claim to be linearizable (queue offsets, committed offsets)
+go through ReadIndex; pulls are served by a leader that has committed in its term, from applied
+entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import TYPE_CHECKING
+
+from broker.append import Appender
+from broker.errors import BrokerError
+from broker.leadership import Leadership
+from broker.reads import Found, HeldPulls, QueueReader
+from broker.rpc import Context
+from dledger.core.errors import ReadRefused
+from dledger.core.types import NodeId
+from dledger.wire import broker_pb2 as pb
+from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import commands_pb2 as kpb
+from dledger.wire import errors_pb2 as epb
+from store.errors import StoreError
+from store.record import TOPIC_PATTERN, parse_message_id
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+DEFAULT_QUEUES = 4
+MAX_QUEUES = 1_024
+GROUP_PATTERN = re.compile(r"[A-Za-z0-9_%-]{1,255}")
+MAX_OFFSETS_IN_COMMIT = MAX_QUEUES
+
+
+class BrokerService:
+    """Handlers of `dledger.v1.Broker`, named as `broker.rpc` looks them up."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def _leadership(self) -> Leadership:
+        return self._node.leadership
+
+    @property
+    def _appender(self) -> Appender:
+        return self._node.appender
+
+    @property
+    def _reader(self) -> QueueReader:
+        return self._node.reader
+
+    @property
+    def _held(self) -> HeldPulls:
+        return self._node.held
+
+    # --- messages -----------------------------------------------------------------------------
+
+    async def send(self, request: pb.SendRequest, context: Context) -> pb.SendResponse:
+        self._leadership.check_serving()
+        self._leadership.check_writable()
+        metrics = self._node.metrics
+        arrived = time.perf_counter()
+        pending = self._appender.send(request.producer_id, request.batches)
+        appended = time.perf_counter()
+        answer = await pending
+        metrics.append_seconds.observe(appended - arrived)
+        metrics.send_seconds.observe(time.perf_counter() - arrived)
+        return answer
+
+    async def pull(self, request: pb.PullRequest, context: Context) -> pb.PullResponse:
+        limits = self._node.config.broker
+        wanted_ms = request.hold_ms if request.HasField("hold_ms") else limits.long_poll_default_ms
+        hold_ms = min(wanted_ms, limits.long_poll_max_ms)
+        deadline = time.monotonic() + hold_ms / 1000
+        while True:
+            self._leadership.check_serving()
+            found = await self._pull_once(request)
+            left = deadline - time.monotonic()
+            if found.count or left <= 0:
+                return pb.PullResponse(
+                    records=found.records,
+                    count=found.count,
+                    next_offset=found.next_offset,
+                    min_offset=found.min_offset,
+                    max_offset=found.max_offset,
+                )
+            await self._held.wait((request.topic, request.queue_id), left)
+
+    async def _pull_once(self, request: pb.PullRequest) -> Found:
+        place = (request.topic, request.queue_id, request.offset)
+        try:
+            self._reader.check_offset(*place)
+        except BrokerError as error:
+            if error.code not in (epb.OFFSET_OUT_OF_RANGE, epb.TOPIC_NOT_FOUND):
+                raise
+            # A leader that was deposed without knowing it may lag behind what the consumer saw:
+            # only a confirmed one may say that something does not exist.
+            await self._confirm_leadership()
+        return self._reader.pull(*place, request.max_messages, request.max_bytes)
+
+    async def get_message(
+        self, request: pb.GetMessageRequest, context: Context
+    ) -> pb.GetMessageResponse:
+        self._leadership.check_serving()
+        match request.WhichOneof("by"):
+            case "message_id":
+                record = self._by_id(request.message_id)
+            case "position":
+                at = request.position
+                await self._confirm_leadership()
+                found = self._reader.pull(at.topic, at.queue_id, at.offset, 1, 1)
+                record = found.records
+                if not found.count:
+                    raise BrokerError(
+                        epb.MESSAGE_NOT_FOUND,
+                        f"{at.topic}/{at.queue_id} ends at offset {found.max_offset}",
+                    )
+            case _:
+                raise BrokerError(epb.INVALID_ARGUMENT, "give message_id or position")
+        return pb.GetMessageResponse(record=record)
+
+    def _by_id(self, text: str) -> bytes:
+        try:
+            _, physical_offset = parse_message_id(text)
+        except (ValueError, StoreError) as error:
+            raise BrokerError(epb.INVALID_ARGUMENT, str(error)) from error
+        record = self._node.read_record(physical_offset)
+        if record is None:
+            raise BrokerError(epb.MESSAGE_NOT_FOUND, f"no message has the id {text}")
+        return record
+
+    # --- offsets ------------------------------------------------------------------------------
+
+    async def get_queue_offsets(
+        self, request: pb.GetQueueOffsetsRequest, context: Context
+    ) -> pb.GetQueueOffsetsResponse:
+        await self._confirm_leadership()
+        low, high = self._reader.bounds(request.topic, request.queue_id)
+        return pb.GetQueueOffsetsResponse(min_offset=low, max_offset=high)
+
+    async def get_offset_by_time(
+        self, request: pb.GetOffsetByTimeRequest, context: Context
+    ) -> pb.GetOffsetByTimeResponse:
+        await self._confirm_leadership()
+        self._reader.bounds(request.topic, request.queue_id)
+        offset = self._node.offset_by_time(request.topic, request.queue_id, request.time_ms)
+        return pb.GetOffsetByTimeResponse(offset=offset)
+
+    async def commit_offsets(
+        self, request: pb.CommitOffsetsRequest, context: Context
+    ) -> pb.CommitOffsetsResponse:
+        self._leadership.check_serving()
+        self._leadership.check_writable()
+        _check_group(request.group)
+        if not 0 < len(request.offsets) <= MAX_OFFSETS_IN_COMMIT:
+            raise BrokerError(
+                epb.INVALID_ARGUMENT, f"a commit holds 1 to {MAX_OFFSETS_IN_COMMIT} offsets"
+            )
+        for wanted in request.offsets:
+            _, high = self._reader.bounds(request.topic, wanted.queue_id)
+            if wanted.offset > high:
+                await self._confirm_leadership()
+                self._reader.check_offset(request.topic, wanted.queue_id, wanted.offset)
+        command = kpb.CommitOffsetsCommand(
+            group=request.group, topic=request.topic, reset=request.reset
+        )
+        for wanted in request.offsets:
+            command.offsets.add(queue_id=wanted.queue_id, offset=wanted.offset)
+        refusal = await self._appender.submit(kpb.Command(commit_offsets=command))
+        if refusal:
+            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {request.topic!r} does not exist")
+        return pb.CommitOffsetsResponse(offsets=self._offsets(request.group, request.topic))
+
+    async def fetch_offsets(
+        self, request: pb.FetchOffsetsRequest, context: Context
+    ) -> pb.FetchOffsetsResponse:
+        _check_group(request.group)
+        await self._confirm_leadership()
+        self._reader.topic(request.topic)
+        return pb.FetchOffsetsResponse(offsets=self._offsets(request.group, request.topic))
+
+    def _offsets(self, group: str, topic: str) -> list[pb.QueueOffset]:
+        offsets = self._node.machine.offsets.get(group, {}).get(topic, {})
+        return [pb.QueueOffset(queue_id=q, offset=o) for q, o in sorted(offsets.items())]
+
+    # --- topics -------------------------------------------------------------------------------
+
+    async def create_topic(
+        self, request: pb.CreateTopicRequest, context: Context
+    ) -> pb.CreateTopicResponse:
+        self._leadership.check_serving()
+        self._leadership.check_writable()
+        name, queues = request.name, request.queue_count or DEFAULT_QUEUES
+        if not TOPIC_PATTERN.fullmatch(name):
+            raise BrokerError(
+                epb.INVALID_ARGUMENT,
+                f"topic name {name[:160]!r}: 1 to 127 characters of A-Z a-z 0-9 _ % - are allowed",
+            )
+        if queues > MAX_QUEUES:
+            raise BrokerError(
+                epb.INVALID_ARGUMENT, f"a topic has 1 to {MAX_QUEUES} queues, not {queues}"
+            )
+        command = kpb.CreateTopicCommand(name=name, queue_count=queues)
+        refusal = await self._appender.submit(kpb.Command(create_topic=command))
+        topic = self._topic(name)
+        if refusal and not (request.if_not_exists and topic.queue_count == queues):
+            raise BrokerError(
+                epb.TOPIC_EXISTS, f"topic {name!r} exists, with {topic.queue_count} queues"
+            )
+        return pb.CreateTopicResponse(topic=topic)
+
+    async def delete_topic(
+        self, request: pb.DeleteTopicRequest, context: Context
+    ) -> pb.DeleteTopicResponse:
+        self._leadership.check_serving()
+        self._leadership.check_writable()
+        self._reader.topic(request.name)
+        command = kpb.DeleteTopicCommand(name=request.name)
+        if await self._appender.submit(kpb.Command(delete_topic=command)):
+            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {request.name!r} does not exist")
+        return pb.DeleteTopicResponse()
+
+    async def list_topics(
+        self, request: pb.ListTopicsRequest, context: Context
+    ) -> pb.ListTopicsResponse:
+        await self._confirm_leadership()
+        names = sorted(self._node.machine.topics)
+        return pb.ListTopicsResponse(topics=[self._topic(name) for name in names])
+
+    async def describe_topic(
+        self, request: pb.DescribeTopicRequest, context: Context
+    ) -> pb.DescribeTopicResponse:
+        await self._confirm_leadership()
+        topic = self._topic(request.name)
+        queues = []
+        for queue_id in range(topic.queue_count):
+            low, high = self._reader.bounds(request.name, queue_id)
+            queues.append(pb.QueueDescription(queue_id=queue_id, min_offset=low, max_offset=high))
+        groups = [
+            pb.GroupProgress(group=group, offsets=self._offsets(group, request.name))
+            for group, topics in sorted(self._node.machine.offsets.items())
+            if request.name in topics
+        ]
+        return pb.DescribeTopicResponse(topic=topic, queues=queues, groups=groups)
+
+    def _topic(self, name: str) -> pb.Topic:
+        state = self._reader.topic(name)
+        return pb.Topic(
+            name=name, queue_count=len(state.next_offsets), created_time_ms=state.created_time_ms
+        )
+
+    # --- linearizable reads -------------------------------------------------------------------
+
+    async def _confirm_leadership(self) -> None:
+        """Returns once this node has been the leader since the call began (ReadIndex).
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY.
+        """
+        self._leadership.check_serving()
+        confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(served: bool) -> None:
+            if not confirmed.done():
+                confirmed.set_result(served)
+
+        try:
+            self._node.driver.read_index(done)
+        except ReadRefused as error:
+            raise self._leadership.not_leader(str(error)) from error
+        if not await confirmed:
+            raise self._leadership.not_leader("leadership was lost before the read was confirmed")
+
+
+def _check_group(name: str) -> None:
+    if not GROUP_PATTERN.fullmatch(name):
+        raise BrokerError(
+            epb.INVALID_ARGUMENT,
+            f"group name {name[:300]!r}: 1 to 255 characters of A-Z a-z 0-9 _ % - are allowed",
+        )
+
+
+class ClusterService:
+    """Handlers of `dledger.v1.Cluster`; every node answers."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._watchers: set[asyncio.Event] = set()
+
+    def notify(self) -> None:
+        """The leader, or its readiness, changed."""
+        for watcher in self._watchers:
+            watcher.set()
+
+    async def get_status(self, request: cpb.GetStatusRequest, context: Context) -> cpb.NodeStatus:
+        return self._node.status()
+
+    async def watch_leader(self, request: cpb.WatchLeaderRequest, context: Context) -> None:
+        if request.group and request.group != self._node.config.group:
+            raise BrokerError(
+                epb.WRONG_GROUP,
+                f"this node is of group {self._node.config.group!r}, not {request.group!r}",
+            )
+        if len(self._watchers) >= self._node.config.broker.max_held_pulls:
+            raise BrokerError(epb.BUSY, f"{len(self._watchers)} watchers, the limit")
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            while not self._node.stopping:
+                changed.clear()
+                await context.write(self._node.leadership.view())
+                await changed.wait()
+        finally:
+            self._watchers.discard(changed)
+
+    async def transfer_leadership(
+        self, request: cpb.TransferLeadershipRequest, context: Context
+    ) -> cpb.TransferLeadershipResponse:
+        self._node.leadership.check_serving()
+        target = NodeId(request.target) if request.target else None
+        view = await self._node.leadership.hand_over(target)
+        return cpb.TransferLeadershipResponse(leader=view.leader)

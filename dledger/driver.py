@@ -1,0 +1,458 @@
+"""Drives the Raft core: persist, send, apply, in the order of D3.
+
+This owns the order in which a node touches the world. The core says what is safe; the driver
+does it: it builds the frames of proposals, hands durable work to the flusher, reads ranges of
+the log for outgoing appends, applies committed entries in bounded slices, and checks the
+running digest that heartbeats carry (D6). It must never send a message that the core has not
+handed out, apply past the commit index, or block: durable work happens elsewhere and comes
+back through `on_durable`. Everything here runs on one thread, the event loop's.
+
+    event (message, tick, proposal, durable)
+      └─> core ──> Effects: no-op frame, persist (submit), messages, reads, events, then apply
+
+Many proposals of one event-loop turn become one set of effects: `propose` only schedules.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dledger.codec import ANSWERS, decode_append, decode_message, encode_append, encode_message
+from dledger.core import Raft
+from dledger.core.errors import InvariantViolation, ReadRefused
+from dledger.core.types import (
+    AppendRange,
+    AppendRequest,
+    Effects,
+    EntryKind,
+    HardState,
+    HeartbeatRequest,
+    IncomingMessage,
+    Index,
+    NodeId,
+    OutgoingMessage,
+    PersistSequence,
+    Proposed,
+    ReadAborted,
+    ReadReady,
+)
+from dledger.errors import ReplicaDiverged
+from dledger.hard_state import HardStateStore
+from dledger.ports import (
+    ConfigurationCodec,
+    FrameHeader,
+    InvalidFrames,
+    Observer,
+    PeerTransport,
+    ReplicatedLog,
+    StateMachine,
+)
+from dledger.wire.raft_pb2 import PeerMessage
+
+APPLY_SLICE_BYTES = 1 << 20  # applied per loop turn, so that a backlog never starves heartbeats
+EFFECT_ROUNDS = 1_000  # a core that never comes to rest is a defect of ours
+
+H = TypeVar("H", bound=FrameHeader)
+Stamp = Callable[[int, int], None]  # (physical offset of the frame, append time in ms)
+ReadDone = Callable[[bool], None]  # True: serve; False: leadership was lost
+
+
+class LogFull(Exception):
+    """The log has no room and no space for a new segment: nothing was appended."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverStatistics:
+    """A frozen picture of the driver, for metrics and status."""
+
+    applied_index: Index
+    messages_in: int
+    messages_out: int
+    appends_refused_for_space: int
+    invalid_frames: int
+    reads_waiting: int
+    uncompleted_persists: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ports(Generic[H]):
+    """Everything outside the driver; see `dledger.ports`.
+
+    `parse_frames` gives the headers of frames that a peer sent, each verified against its CRC,
+    or raises `InvalidFrames`. `fail` stops the node and is called at most once.
+    """
+
+    log: ReplicatedLog[H]
+    parse_frames: Callable[[bytes], list[H]]
+    hard_state: HardStateStore
+    transport: PeerTransport
+    machine: StateMachine
+    observer: Observer
+    configuration_of: ConfigurationCodec
+    call_soon: Callable[[Callable[[], None]], object]
+    now_ms: Callable[[], int]
+    fail: Callable[[BaseException], None]
+
+
+class RaftDriver(Generic[H]):
+    """One node's replication, from the thread that owns it."""
+
+    def __init__(self, core: Raft, node: NodeId, ports: Ports[H], applied_index: Index) -> None:
+        self._core = core
+        self._node = node
+        self._ports = ports
+        self._applied = applied_index
+        self._scheduled = False
+        self._applying = False
+        self._stopped = False
+        self._read_context = 0
+        self._reads_to_start: list[ReadDone] = []
+        self._reads_running: dict[int, list[ReadDone]] = {}
+        self._reads_to_apply: deque[tuple[Index, list[ReadDone]]] = deque()
+        self._digest: tuple[Index, int] = (Index(0), 0)
+        self._messages_in = self._messages_out = 0
+        self._refused_for_space = self._invalid_frames = 0
+        self._submitted_ticket = self._durable_ticket = 0
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    @property
+    def core(self) -> Raft:
+        """The core, for reading; only the driver gives it inputs."""
+        return self._core
+
+    @property
+    def applied_index(self) -> Index:
+        return self._applied
+
+    def start(self) -> None:
+        """Applies what is known to be committed; call once, before the first tick."""
+        self._schedule()
+
+    def stop(self) -> None:
+        """Nothing happens after this: no message, no apply."""
+        self._stopped = True
+        self._abort_reads()
+
+    def tick(self) -> None:
+        """One tick of the core's clock has passed."""
+        self._guarded(self._core.tick)
+
+    def suspect(self, peer: NodeId) -> None:
+        """A stream to or from `peer` broke."""
+
+        def both() -> None:
+            self._core.peer_unreachable(peer)
+            self._core.suspect_leader(peer)
+
+        self._guarded(both)
+
+    def transfer_leadership(self, target: NodeId | None) -> None:
+        """Starts handing leadership to `target`, or to the best caught-up voter.
+
+        Raises:
+            ProposalRefused: this node doesn't lead, or the target can't.
+        """
+        self._core.transfer_leadership(target)
+        self._schedule()
+
+    def propose(
+        self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
+    ) -> Proposed:
+        """Appends an entry and starts replicating it in this loop turn.
+
+        Args:
+            kind: DATA or COMMAND.
+            record_count: records in `body`, 0 for a command.
+            body: the entry's body; the driver keeps it, the caller must not touch it again.
+            stamp: is called before the frame is built, to write positions into `body`.
+
+        Raises:
+            ProposalRefused: nothing happened; see `dledger.core.errors`.
+            LogFull: nothing happened; no space.
+        """
+        log = self._ports.log
+        size = self._core.options.noop_size + len(body)
+        if not log.has_room(size):
+            raise LogFull(f"no room for {size} bytes")
+        placed = self._core.propose(size, kind)
+        append_time_ms = self._append_time_ms()
+        if stamp is not None:
+            stamp(log.next_position(size), append_time_ms)
+        log.append(kind, placed.index, placed.term, append_time_ms, record_count, body)
+        self._schedule()
+        return placed
+
+    def read_index(self, done: ReadDone) -> None:
+        """Calls `done(True)` once a linearizable read can be served from the state machine, or
+        `done(False)` when leadership is lost first. Reads of one loop turn share a round.
+
+        Raises:
+            ReadRefused: this node can't start one now.
+        """
+        if not self._core.is_ready_leader:
+            raise ReadRefused("not a leader that has committed in its term", self._core.leader)
+        self._reads_to_start.append(done)
+        self._schedule()
+
+    def on_durable(self, ticket: int) -> None:
+        """The flusher finished everything up to `ticket`."""
+        self._durable_ticket = max(self._durable_ticket, ticket)
+        self._guarded(lambda: self._core.on_persisted(PersistSequence(ticket)))
+
+    def on_storage_failed(self, error: BaseException) -> None:
+        """The disk failed: stop leading and voting, then stop the node (D8)."""
+        if not self._stopped:
+            self._core.on_storage_failed()
+            self._run()
+            self._fail(error)
+
+    def on_message(self, peer: NodeId, wire: PeerMessage) -> None:
+        """A message of `peer`, already known to be of this group.
+
+        Raises:
+            InvalidFrames: its frames are not whole and intact: close the stream.
+        """
+        if self._stopped:
+            return
+        self._messages_in += 1
+        if wire.HasField("append_request"):
+            self._on_append(peer, wire)
+            return
+        try:
+            message = decode_message(wire, peer, self._node)
+        except ValueError as error:
+            raise InvalidFrames(str(error)) from error
+        if message is None:
+            return
+        self._guarded(lambda: self._step(message, wire))
+
+    # --- appends from the leader --------------------------------------------------------------
+
+    def _on_append(self, peer: NodeId, wire: PeerMessage) -> None:
+        frames = wire.append_request.frames
+        try:
+            headers = self._ports.parse_frames(frames) if frames else []
+            message = decode_append(wire, peer, self._node, headers, self._ports.configuration_of)
+        except (InvalidFrames, ValueError) as error:
+            self._invalid_frames += 1
+            raise InvalidFrames(str(error)) from error
+        if frames and not self._ports.log.has_room(len(frames)):
+            # Not acknowledged, so the leader sends it again: space may have come back by then.
+            self._refused_for_space += 1
+            return
+        self._guarded(lambda: self._accept(message, headers, frames))
+
+    def _accept(self, message: AppendRequest, headers: list[H], frames: bytes) -> None:
+        self._run()  # what is pending must not mix with the effects of this append
+        self._core.step(message)
+        while self._core.has_effects():
+            effects = self._core.take_effects()
+            persist = effects.persist
+            if persist is not None and persist.truncate_from is not None:
+                self._ports.log.truncate_from(persist.truncate_from)
+            if persist is not None and persist.append_first is not None and effects.noop is None:
+                self._append_new(persist.append_first, headers, frames)
+            self._perform(effects)
+
+    def _append_new(self, first: Index, headers: list[H], frames: bytes) -> None:
+        """Writes the part of `frames` from index `first` on; the rest is here already."""
+        skip = first - headers[0].index
+        at = sum(header.total_size for header in headers[:skip])
+        self._ports.log.append_frames(memoryview(frames)[at:], headers[skip:])
+
+    # --- effects ------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._ports.call_soon(self._run_scheduled)
+
+    def _run_scheduled(self) -> None:
+        self._scheduled = False
+        self._guarded(lambda: None)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Runs `step` and then the effects; what it can't survive stops the node."""
+        if self._stopped:
+            return
+        try:
+            step()
+            self._run()
+        except (InvalidFrames, ReadRefused):
+            raise
+        except Exception as error:  # noqa: BLE001  the boundary: the node stops, loudly
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self._abort_reads()
+            self._ports.fail(error)
+
+    def _run(self) -> None:
+        self._start_reads()
+        for _ in range(EFFECT_ROUNDS):
+            if not self._core.has_effects():
+                break
+            effects = self._core.take_effects()
+            persist = effects.persist
+            if persist is not None and persist.truncate_from is not None:
+                self._ports.log.truncate_from(persist.truncate_from)
+            self._perform(effects)
+        else:
+            raise InvariantViolation(f"the core has effects after {EFFECT_ROUNDS} rounds")
+        self._apply()
+
+    def _perform(self, effects: Effects) -> None:
+        """Does what `effects` ask for; truncation and follower appends are done already."""
+        log = self._ports.log
+        if effects.noop is not None:
+            log.append(
+                EntryKind.NOOP,
+                effects.noop.index,
+                effects.noop.term,
+                self._append_time_ms(),
+                0,
+                b"",
+            )
+        if effects.persist is not None:
+            self._submitted_ticket = effects.persist.sequence
+            log.submit(effects.persist.sequence, self._prelude(effects.persist.hard_state))
+        for message in effects.messages:
+            self._send(message)
+        for read in effects.reads:
+            self._on_read(read)
+        for event in effects.events:
+            self._ports.observer.on_event(event)
+
+    def _prelude(self, state: HardState | None) -> Callable[[], None] | None:
+        if state is None:
+            return None
+        store = self._ports.hard_state
+        return lambda: store.save(state)
+
+    def _append_time_ms(self) -> int:
+        """The wall clock, held so that it never runs backwards in the log."""
+        return max(self._ports.now_ms(), self._ports.log.last_append_time_ms)
+
+    def _send(self, message: OutgoingMessage) -> None:
+        self._messages_out += 1
+        if isinstance(message, AppendRange):
+            frames = b""
+            if message.last_index >= message.first_index:
+                frames = self._ports.log.read(message.first_index, message.last_index)
+            self._ports.transport.send_request(message.to, encode_append(message, frames))
+            return
+        wire = encode_message(message)
+        if isinstance(message, ANSWERS):
+            self._ports.transport.send_answer(message.to, wire)
+            return
+        if isinstance(message, HeartbeatRequest):
+            self._add_digest(wire, message.commit_index)
+        self._ports.transport.send_request(message.to, wire)
+
+    # --- the live divergence alarm (D6) -------------------------------------------------------
+
+    def _add_digest(self, wire: PeerMessage, commit_index: Index) -> None:
+        if commit_index == 0:
+            return
+        wire.heartbeat_request.digest_index = commit_index
+        wire.heartbeat_request.digest = self._digest_at(commit_index)
+
+    def _digest_at(self, index: Index) -> int:
+        if self._digest[0] != index:
+            self._digest = (index, self._ports.log.digest_at(index))
+        return self._digest[1]
+
+    def _step(self, message: IncomingMessage, wire: PeerMessage) -> None:
+        self._core.step(message)
+        if isinstance(message, HeartbeatRequest) and message.term == self._core.term:
+            self._check_digest(message.sender, wire)
+
+    def _check_digest(self, peer: NodeId, wire: PeerMessage) -> None:
+        """Compares what both sides know to be committed; nothing above our commit index is."""
+        index = Index(wire.heartbeat_request.digest_index)
+        if index == 0 or index > self._core.commit_index:
+            return
+        ours = self._digest_at(index)
+        if ours != wire.heartbeat_request.digest:
+            raise ReplicaDiverged(index, ours, wire.heartbeat_request.digest, peer)
+
+    # --- applying -----------------------------------------------------------------------------
+
+    def _apply(self) -> None:
+        """Applies one slice; schedules the next when there is more."""
+        commit = self._core.commit_index
+        if self._applied >= commit or self._applying:
+            return
+        self._applying = True
+        try:
+            first = Index(self._applied + 1)
+            last = first
+            if commit > first:
+                last = self._ports.log.last_that_fits(first, commit, APPLY_SLICE_BYTES)
+            self._ports.machine.apply(self._ports.log.read(first, last))
+            self._applied = last
+            self._ports.observer.on_applied(last)
+            self._finish_reads()
+        finally:
+            self._applying = False
+        if self._applied < commit:
+            self._schedule()
+
+    # --- linearizable reads -------------------------------------------------------------------
+
+    def _start_reads(self) -> None:
+        if not self._reads_to_start:
+            return
+        waiting, self._reads_to_start = self._reads_to_start, []
+        self._read_context += 1
+        try:
+            self._core.read_index(self._read_context)
+        except ReadRefused:
+            _finish(waiting, served=False)
+            return
+        self._reads_running[self._read_context] = waiting
+
+    def _on_read(self, read: ReadReady | ReadAborted) -> None:
+        waiting = self._reads_running.pop(read.context, [])
+        if isinstance(read, ReadAborted):
+            _finish(waiting, served=False)
+        elif read.index <= self._applied:
+            _finish(waiting, served=True)
+        else:
+            self._reads_to_apply.append((read.index, waiting))
+
+    def _finish_reads(self) -> None:
+        while self._reads_to_apply and self._reads_to_apply[0][0] <= self._applied:
+            _finish(self._reads_to_apply.popleft()[1], served=True)
+
+    def _abort_reads(self) -> None:
+        pending = [self._reads_to_start, *self._reads_running.values()]
+        pending += [waiting for _, waiting in self._reads_to_apply]
+        self._reads_to_start = []
+        self._reads_running.clear()
+        self._reads_to_apply.clear()
+        for waiting in pending:
+            _finish(waiting, served=False)
+
+    def statistics(self) -> DriverStatistics:
+        """A frozen picture, as of now."""
+        return DriverStatistics(
+            applied_index=self._applied,
+            messages_in=self._messages_in,
+            messages_out=self._messages_out,
+            appends_refused_for_space=self._refused_for_space,
+            invalid_frames=self._invalid_frames,
+            reads_waiting=len(self._reads_running) + len(self._reads_to_apply),
+            uncompleted_persists=self._submitted_ticket - self._durable_ticket,
+        )
+
+
+def _finish(waiting: list[ReadDone], *, served: bool) -> None:
+    for done in waiting:
+        done(served)

@@ -1,0 +1,121 @@
+"""What the driver needs from the world, as protocols.
+
+The driver is real code in production and in the simulator; these are the seams where the two
+differ. `store.CommitLog` behind an adapter is the production log, `broker` supplies the state
+machine, `dledger.transport` the peers. Nothing here has behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from dledger.core.types import Configuration, Event, Index, NodeId
+from dledger.wire.raft_pb2 import PeerMessage
+
+
+class FrameHeader(Protocol):
+    """The header of an entry frame, as far as replication looks at it. `total_size` is the
+    frame's bytes, header included; `kind` is one of `EntryKind`."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def total_size(self) -> int: ...
+
+
+class InvalidFrames(Exception):
+    """Bytes that a peer sent as frames are not: the message is dropped, the stream closed."""
+
+
+Header = TypeVar("Header")
+
+
+class ReplicatedLog(Protocol[Header]):
+    """The log, from the thread that owns it (the event loop). No call blocks on fsync."""
+
+    @property
+    def last_index(self) -> int: ...
+
+    def next_position(self, frame_size: int) -> int:
+        """The physical offset that a frame of `frame_size` bytes would be given next."""
+        ...
+
+    def has_room(self, frame_bytes: int) -> bool:
+        """Whether that many bytes can be appended without waiting for space."""
+        ...
+
+    def append(
+        self,
+        kind: int,
+        index: int,
+        term: int,
+        append_time_ms: int,
+        record_count: int,
+        body: bytes | bytearray,
+    ) -> int:
+        """Builds the frame of a new entry at the end; returns its physical offset, bytes."""
+        ...
+
+    def append_frames(self, blob: memoryview, headers: list[Header]) -> None:
+        """Appends verified frames after the last entry, as they are."""
+        ...
+
+    def truncate_from(self, index: int) -> None:
+        """Drops `index` and everything after it, once the work submitted before is done."""
+        ...
+
+    def submit(self, ticket: int, prelude: Callable[[], None] | None) -> None:
+        """Makes everything since the last submit durable, `prelude` first; the driver is told
+        by `on_durable(ticket)`."""
+        ...
+
+    def read(self, first: int, last: int) -> bytes:
+        """Frames `[first, last]`, inclusive, back to back without fillers."""
+        ...
+
+    def last_that_fits(self, first: Index, last: Index, max_bytes: int) -> Index: ...
+
+    def digest_at(self, index: int) -> int:
+        """The running digest at `index` (D6)."""
+        ...
+
+    @property
+    def last_append_time_ms(self) -> int: ...
+
+
+class StateMachine(Protocol):
+    """Applies committed entries in index order, each exactly once per process life."""
+
+    def apply(self, frames: bytes) -> None:
+        """Applies the frames in `frames`, back to back; an exception stops the node."""
+        ...
+
+
+class PeerTransport(Protocol):
+    """Sends are best effort and never block: a message that can't go now is dropped."""
+
+    def send_request(self, peer: NodeId, message: PeerMessage) -> None:
+        """Goes out on the stream that this node dialed."""
+        ...
+
+    def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
+        """Goes back on the stream that `peer` dialed."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told what happened, on the owner's thread; must not call back into the driver."""
+
+    def on_event(self, event: Event) -> None: ...
+    def on_applied(self, index: Index) -> None: ...
+
+
+class ConfigurationCodec(Protocol):
+    """Reads the configuration out of a configuration entry's frame."""
+
+    def __call__(self, frame: bytes) -> Configuration: ...
