@@ -1,0 +1,299 @@
+"""A world for the real driver: real cores, a log in memory, hand-delivered messages.
+
+Nothing happens by itself: a test ticks, delivers, makes durable. The log builds real frames, so
+that what travels between nodes is what travels in production. A crash keeps what was durable.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dledger.core import Raft
+from dledger.core.types import (
+    Configuration,
+    Event,
+    HardState,
+    Index,
+    LogSummary,
+    NodeId,
+    RaftOptions,
+    Term,
+    TermRun,
+)
+from dledger.driver import Ports, RaftDriver
+from dledger.hard_state import HardStateStore
+from dledger.ports import InvalidFrames
+from dledger.wire.raft_pb2 import PeerMessage
+from store.entry import EntryHeader, build_frame, parse_header, position_after, walk_frames
+from store.errors import InvalidFrame
+
+SEGMENT = 1 << 20
+
+
+def parse(blob: bytes) -> list[EntryHeader]:
+    try:
+        return walk_frames(blob)
+    except InvalidFrame as error:
+        raise InvalidFrames(str(error)) from error
+
+
+class MemoryLog:
+    """`ReplicatedLog` without files; `flush` makes everything submitted durable."""
+
+    def __init__(self, frames: list[bytes]) -> None:
+        self.frames = list(frames)
+        self.room = True
+        self.durable: list[bytes] = list(frames)
+        self._submitted: deque[tuple[int, Callable[[], None] | None, list[bytes]]] = deque()
+        self.on_durable: Callable[[int], None] = lambda _: None
+
+    @property
+    def last_index(self) -> int:
+        return len(self.frames)
+
+    @property
+    def last_append_time_ms(self) -> int:
+        return parse_header(self.frames[-1], 0).append_time_ms if self.frames else 0
+
+    def _end(self) -> tuple[int, int]:
+        if not self.frames:
+            return 0, 0
+        last = parse_header(self.frames[-1], 0)
+        return last.physical_offset + last.total_size, last.digest
+
+    def next_position(self, frame_size: int) -> int:
+        return position_after(self._end()[0], frame_size, SEGMENT)
+
+    def has_room(self, frame_bytes: int) -> bool:
+        return self.room
+
+    def append(
+        self,
+        kind: int,
+        index: int,
+        term: int,
+        append_time_ms: int,
+        record_count: int,
+        body: bytes | bytearray,
+    ) -> int:
+        assert index == self.last_index + 1
+        at = self.next_position(56 + len(body))
+        header, _ = build_frame(
+            kind, index, term, at, append_time_ms, record_count, body, self._end()[1]
+        )
+        self.frames.append(header + bytes(body))
+        return at
+
+    def append_frames(self, blob: memoryview, headers: list[EntryHeader]) -> None:
+        at = 0
+        for header in headers:
+            assert header.index == self.last_index + 1
+            self.frames.append(bytes(blob[at : at + header.total_size]))
+            at += header.total_size
+
+    def truncate_from(self, index: int) -> None:
+        del self.frames[index - 1 :]
+
+    def submit(self, ticket: int, prelude: Callable[[], None] | None) -> None:
+        self._submitted.append((ticket, prelude, list(self.frames)))
+
+    def flush(self) -> None:
+        """Everything submitted is on disk, one ticket after the other."""
+        while self._submitted:
+            ticket, prelude, frames = self._submitted.popleft()
+            if prelude is not None:
+                prelude()
+            self.durable = frames
+            self.on_durable(ticket)
+
+    def read(self, first: int, last: int) -> bytes:
+        return b"".join(self.frames[first - 1 : last])
+
+    def last_that_fits(self, first: Index, last: Index, max_bytes: int) -> Index:
+        size, index = 0, first
+        for candidate in range(first, last + 1):
+            size += len(self.frames[candidate - 1])
+            if size > max_bytes and candidate > first:
+                break
+            index = Index(candidate)
+        return index
+
+    def digest_at(self, index: int) -> int:
+        return parse_header(self.frames[index - 1], 0).digest
+
+
+@dataclass
+class MemoryFile:
+    """`AtomicFile` without a disk."""
+
+    content: bytes | None = None
+    writes: int = 0
+
+    def read(self) -> bytes | None:
+        return self.content
+
+    def replace(self, content: bytes) -> None:
+        self.content = content
+        self.writes += 1
+
+
+@dataclass
+class Recorder:
+    """State machine and observer: remembers what it was told."""
+
+    applied: list[bytes] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+    applied_index: int = 0
+
+    def apply(self, frames: bytes) -> None:
+        for header in parse(frames):
+            at = header.physical_offset - parse_header(frames, 0).physical_offset
+            self.applied.append(frames[at + 56 : at + header.total_size])
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def on_applied(self, index: Index) -> None:
+        self.applied_index = index
+
+    def bodies(self) -> list[bytes]:
+        """The bodies that were applied, no-ops left out."""
+        return [body for body in self.applied if body]
+
+
+@dataclass
+class WorldNode:
+    """One node and what survives its crash."""
+
+    name: NodeId
+    log: MemoryLog
+    file: MemoryFile
+    record: Recorder
+    driver: RaftDriver[EntryHeader]
+    soon: deque[Callable[[], None]]
+    up: bool = True
+
+
+class World:
+    """A group of drivers. Names are n1, n2, …"""
+
+    def __init__(self, count: int = 3, seed: int = 1, **options: int) -> None:
+        self.random = random.Random(seed)
+        self.options = RaftOptions(**options)
+        self.members = [NodeId(f"n{i + 1}") for i in range(count)]
+        self.wires: deque[tuple[NodeId, NodeId, PeerMessage]] = deque()
+        self.cut: set[tuple[NodeId, NodeId]] = set()
+        self.now_ms = 1_000_000
+        self.nodes: dict[NodeId, WorldNode] = {}
+        for name in self.members:
+            self._boot(name, MemoryLog([]), MemoryFile())
+
+    def _boot(self, name: NodeId, log: MemoryLog, file: MemoryFile) -> None:
+        record = Recorder()
+        soon: deque[Callable[[], None]] = deque()
+        store = HardStateStore(file)
+        runs: list[TermRun] = []
+        for frame in log.frames:
+            header = parse_header(frame, 0)
+            if not runs or runs[-1].term != header.term:
+                runs.append(TermRun(Index(header.index), Term(header.term)))
+        core = Raft(
+            name,
+            Configuration(voters=frozenset(self.members)),
+            view=log,
+            rng=random.Random(self.random.random()),
+            options=self.options,
+            log=LogSummary(last_index=Index(log.last_index), term_runs=tuple(runs)),
+            hard_state=store.load(),
+        )
+        ports = Ports(
+            log=log,
+            parse_frames=parse,
+            hard_state=store,
+            transport=_Wires(self, name),
+            machine=record,
+            observer=record,
+            configuration_of=lambda _: Configuration(voters=frozenset(self.members)),
+            call_soon=soon.append,
+            now_ms=lambda: self.now_ms,
+            fail=record.failures.append,
+        )
+        driver = RaftDriver(core, name, ports, Index(0))
+        log.on_durable = driver.on_durable
+        self.nodes[name] = WorldNode(name, log, file, record, driver, soon)
+        driver.start()
+
+    def crash(self, name: NodeId) -> None:
+        """The process dies: what was not durable is gone, its streams break."""
+        self.nodes[name].up = False
+        self.nodes[name].driver.stop()
+        for other in self.members:
+            if other != name and self.nodes[other].up:
+                self.nodes[other].driver.suspect(name)
+
+    def restart(self, name: NodeId) -> None:
+        """The process starts again from what was durable."""
+        node = self.nodes[name]
+        self._boot(name, MemoryLog(node.log.durable), MemoryFile(node.file.content))
+
+    def tick(self, *names: NodeId) -> None:
+        """One tick for each of `names`, or for everybody."""
+        self.now_ms += 10
+        for name in names or self.members:
+            if self.nodes[name].up:
+                self.nodes[name].driver.tick()
+
+    def settle(self, *, flush: bool = True) -> None:
+        """Runs callbacks, disks and the network until nothing moves."""
+        for _ in range(10_000):
+            moved = False
+            for node in self.nodes.values():
+                while node.soon:
+                    node.soon.popleft()()
+                    moved = True
+                if flush and node.up:
+                    node.log.flush()
+            while self.wires:
+                moved = True
+                self._deliver(*self.wires.popleft())
+            if not moved:
+                return
+        raise AssertionError("the world does not come to rest")
+
+    def _deliver(self, sender: NodeId, to: NodeId, message: PeerMessage) -> None:
+        node = self.nodes[to]
+        if node.up and (sender, to) not in self.cut:
+            node.driver.on_message(sender, PeerMessage.FromString(message.SerializeToString()))
+
+    def elect(self, ticks: int = 400) -> WorldNode:
+        """Ticks until somebody leads and has committed in its term."""
+        for _ in range(ticks):
+            self.tick()
+            self.settle()
+            for node in self.nodes.values():
+                if node.up and node.driver.core.is_ready_leader:
+                    return node
+        raise AssertionError("nobody was elected")
+
+    def isolate(self, name: NodeId) -> None:
+        """No message to or from `name` arrives."""
+        for other in self.members:
+            self.cut |= {(name, other), (other, name)}
+
+
+class _Wires:
+    def __init__(self, world: World, name: NodeId) -> None:
+        self._world = world
+        self._name = name
+
+    def send_request(self, peer: NodeId, message: PeerMessage) -> None:
+        self._world.wires.append((self._name, peer, message))
+
+    send_answer = send_request
+
+
+HARD_STATE_ZERO = HardState()

@@ -1,0 +1,131 @@
+"""The import picture of docs/architecture.md, held against the code.
+
+Imports are read from the syntax tree, so an import inside a function counts too; imports for
+type checking only do not, as they don't exist when the program runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("dledger", "store", "broker", "chaos", "audit")
+
+# Unit -> the project's units it may import. A unit is a package or a part of one; the longest
+# prefix decides which unit a module is in.
+ALLOWED: dict[str, set[str]] = {
+    "dledger.core": set(),
+    "dledger.wire": set(),
+    "store": set(),
+    "store.record": {"store"},  # its codecs are pure: the client may use them
+    "dledger.client": {"dledger.wire", "store.record"},
+    "dledger": {"dledger.core", "dledger.wire"},
+    "broker": {"dledger", "dledger.core", "dledger.wire", "dledger.client", "store", "store.record"},
+    "chaos": {"dledger", "dledger.core", "dledger.wire", "dledger.client", "store", "store.record",
+              "broker"},
+    "audit": {"store", "store.record"},
+}  # fmt: skip
+PURE_RECORD_MODULES = {"store.record", "store.properties", "store.errors"}
+
+
+def unit_of(module: str) -> str:
+    """The unit that `module` belongs to."""
+    if module in PURE_RECORD_MODULES:
+        return "store.record"
+    candidates = [unit for unit in ALLOWED if module == unit or module.startswith(unit + ".")]
+    return max(candidates, key=len)
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the project with its file."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            yield name, path
+
+
+def imports_at_run_time(tree: ast.AST) -> Iterator[str]:
+    """The modules that running the code imports; `from a import b` gives `a` and `a.b`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from imports_at_run_time(other)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where they lead"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        else:
+            yield from imports_at_run_time(node)
+
+
+def project_imports() -> dict[str, set[str]]:
+    """Module -> modules of the project that it imports."""
+    names = {name for name, _ in modules()}
+    found: dict[str, set[str]] = {}
+    for name, path in modules():
+        targets = set(imports_at_run_time(ast.parse(path.read_text(encoding="utf-8"))))
+        found[name] = {target for target in targets if target in names and target != name}
+    return found
+
+
+def test_every_import_is_in_the_picture() -> None:
+    """Nobody imports what the import picture doesn't allow."""
+    wrong = [
+        f"{module} imports {target}"
+        for module, targets in project_imports().items()
+        for target in targets
+        if unit_of(target) != unit_of(module)
+        and unit_of(target) not in ALLOWED[unit_of(module)]
+        # Importing a package's part runs its __init__ first; that is no dependency on the rest.
+        and not (target in PACKAGES and (ROOT / target / "__init__.py").stat().st_size == 0)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_cycles() -> None:
+    """The import graph of modules is a tree of layers: nothing imports itself in the end."""
+    graph = project_imports()
+    state: dict[str, int] = {}
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        if state.get(module) == 2:
+            return
+        assert state.get(module) != 1, "cycle: " + " -> ".join((*trail, module))
+        state[module] = 1
+        for target in sorted(graph[module]):
+            visit(target, (*trail, module))
+        state[module] = 2
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_opens_with_its_reason(package: str) -> None:
+    """Each module that has code says what it owns before anything else."""
+    bare = [
+        name
+        for name, path in modules()
+        if name.split(".")[0] == package
+        and not re.search(r"_pb2$", name)
+        and path.stat().st_size > 0
+        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not bare, f"without a docstring: {bare}"
+
+
+def test_the_picture_is_the_one_in_the_documents() -> None:
+    """docs/architecture.md draws exactly the edges that ALLOWED permits."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"^\s*([a-z.]+) --> ([a-z.]+)$", text, flags=re.MULTILINE))
+    allowed = {(unit, target) for unit, targets in ALLOWED.items() for target in targets}
+    assert drawn == allowed
