@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 
 from dledger.core import (
+    NO_INDEX,
     AppendRange,
     AppendRequest,
     Configuration,
@@ -43,8 +44,7 @@ MAX_ROUNDS = 2000
 def entries_of(*terms: int, first: int = 1, size: int = 100) -> list[EntryMeta]:
     """Entries from index `first` on that carry `terms`; sizes tell entries apart."""
     return [
-        EntryMeta(Index(first + at), Term(term), size + first + at)
-        for at, term in enumerate(terms)
+        EntryMeta(Index(first + at), Term(term), size + first + at) for at, term in enumerate(terms)
     ]
 
 
@@ -91,7 +91,7 @@ class Node:
         self.boots = 0
         self.start()
 
-    def start(self, commit_index: Index = Index(0)) -> None:
+    def start(self, commit_index: Index = NO_INDEX) -> None:
         """Boot from the disk."""
         self.log = list(self.disk)
         self.outstanding: deque[tuple[Persist, list[EntryMeta]]] = deque()
@@ -161,6 +161,10 @@ class Node:
         """What was said since the last call."""
         sent, self.sent = self.sent, []
         return sent
+
+    def lose_trust(self, ticks: int = 100) -> None:
+        """Let time pass for trust in leaders and peers, but not for the election timer."""
+        self.core._state.now_tick += ticks
 
     # --- LogView ----------------------------------------------------------------------------
 
@@ -235,9 +239,7 @@ class Node:
         effects = self.core.take_effects()
         if effects.noop is not None:
             size = self.options.noop_size
-            self.log.append(
-                EntryMeta(effects.noop.index, effects.noop.term, size, EntryKind.NOOP)
-            )
+            self.log.append(EntryMeta(effects.noop.index, effects.noop.term, size, EntryKind.NOOP))
         if effects.persist is not None:
             self._start_write(effects.persist)
         assert len(self.log) == self.core.last_index
@@ -379,9 +381,7 @@ class Cluster:
         silent = max(node.options.election_timeout_min_ticks for node in self.nodes.values())
         for node in self.nodes.values():
             if node.is_running and node.node_id != name and not node.leads:
-                for _ in range(silent):
-                    # Time passes for trust, not for the election timer.
-                    node.core._state.now_tick += 1
+                node.lose_trust(silent)
         self.campaign(name)
         self.deliver()
         node = self.nodes[name]
