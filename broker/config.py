@@ -56,6 +56,16 @@ class ConfigError(Exception):
         self.found = found
         self.expected = expected
 
+    @classmethod
+    def from_validation(cls, file: Path, error: ValidationError) -> ConfigError:
+        """The first of the mistakes that a validation of `NodeConfig` found, and how many more."""
+        details = error.errors(include_url=False)
+        first, more = details[0], len(details) - 1
+        expected = _expected(first)
+        if more:
+            expected += f" (and {more} more mistake{'s' if more > 1 else ''})"
+        return cls(file, _key(first), _found(first), expected)
+
 
 def refuse(expected: str, *, key: str = "", found: object = None) -> NoReturn:
     """Fails the validation that is under way; `key` overrides the place where it happened."""
@@ -254,7 +264,7 @@ def load_config(path: Path) -> NodeConfig:
     try:
         config = NodeConfig.model_validate(document)
     except ValidationError as error:
-        raise _first_mistake(path, error) from None
+        raise ConfigError.from_validation(path, error) from None
     return _anchored(config, path.absolute().parent)
 
 
@@ -307,15 +317,6 @@ _TYPES = {
     "model_attributes_type": "a table",
     "tuple_type": "a list of two whole numbers",
 }
-
-
-def _first_mistake(path: Path, error: ValidationError) -> ConfigError:
-    details = error.errors(include_url=False)
-    first, more = details[0], len(details) - 1
-    key, found, expected = _key(first), _found(first), _expected(first)
-    if more:
-        expected += f" (and {more} more mistake{'s' if more > 1 else ''})"
-    return ConfigError(path, key, found, expected)
 
 
 def _key(detail: ErrorDetails) -> str:

@@ -29,6 +29,7 @@ from store.record import BATCH_PREAMBLE
 
 RECENT_BATCHES = 5  # per producer and queue: how many unacknowledged batches can be retried
 NO_PRODUCER = bytes(16)
+TOPIC_GONE = -1  # in place of a queue id: the topic was deleted
 
 
 class StoredBatch(NamedTuple):
@@ -263,7 +264,7 @@ class StateMachine:
             del self.sequences[key]
         if header.index > self._derived_through:
             self._queues.delete_topic(name)
-        self._arrived((name, -1))
+        self._arrived((name, TOPIC_GONE))
         return ""
 
     def _commit_offsets(self, command: CommitOffsetsCommand) -> str:

@@ -30,7 +30,7 @@ from broker.append import Appender
 from broker.config import NodeConfig, split_address
 from broker.errors import BrokerError
 from broker.leadership import Leadership
-from broker.machine import CommandResult, StateMachine
+from broker.machine import TOPIC_GONE, QueueKey, StateMachine
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts, node_status
 from broker.probes import CommitProbe, TimedMachine
@@ -153,7 +153,7 @@ class Node:
         self.driver = RaftDriver(core, node, ports, Index(self.machine.applied_index))
         probe.attach(self.driver, self.leadership)
         self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
-        self.machine.listen(self.held.wake, self._on_command)
+        self.machine.listen(self._on_arrival, self.appender.on_command)
         self.log.on_durable = self._from_flusher(self.driver.on_durable)
         self.log.on_failed = self._from_flusher(self.driver.on_storage_failed)
 
@@ -284,8 +284,10 @@ class Node:
     def _on_broken(self, peer: NodeId) -> None:
         self.driver.suspect(peer)
 
-    def _on_command(self, result: CommandResult) -> None:
-        self.appender.on_command(result)
+    def _on_arrival(self, key: QueueKey) -> None:
+        if key[1] == TOPIC_GONE:
+            self.appender.on_topic_deleted(key[0])
+        self.held.wake(key)
 
     def _from_flusher(self, call: Callable[..., None]) -> Callable[..., None]:
         """`call`, from the flusher's thread onto the event loop."""

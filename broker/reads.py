@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from broker.errors import BrokerError
-from broker.machine import QueueKey, StateMachine, TopicState
+from broker.machine import TOPIC_GONE, QueueKey, StateMachine, TopicState
 from dledger.wire import errors_pb2 as epb
 
 UNIT = struct.Struct(">QIq")  # physical offset, size, tags code
@@ -153,10 +153,10 @@ class HeldPulls:
         self._held = self._woken = self._refused = 0
 
     def wake(self, key: QueueKey) -> None:
-        """Messages arrived in a queue; queue id -1: the topic is gone."""
+        """Messages arrived in a queue, or its topic is gone (`TOPIC_GONE`)."""
         if not self._waiting:
             return
-        keys = [k for k in self._waiting if k[0] == key[0]] if key[1] < 0 else [key]
+        keys = [k for k in self._waiting if k[0] == key[0]] if key[1] == TOPIC_GONE else [key]
         for name in keys:
             for future in self._waiting.pop(name, ()):
                 if not future.done():

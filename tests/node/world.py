@@ -30,7 +30,7 @@ from dledger.wire.raft_pb2 import PeerMessage
 from store.entry import EntryHeader, build_frame, parse_header, position_after, walk_frames
 from store.errors import InvalidFrame
 
-SEGMENT = 1 << 20
+SEGMENT = 64 << 20
 
 
 def parse(blob: bytes) -> list[EntryHeader]:
@@ -181,9 +181,9 @@ class WorldNode:
 class World:
     """A group of drivers. Names are n1, n2, …"""
 
-    def __init__(self, count: int = 3, seed: int = 1, **options: int) -> None:
+    def __init__(self, count: int = 3, seed: int = 1) -> None:
         self.random = random.Random(seed)
-        self.options = RaftOptions(**options)
+        self.options = RaftOptions()
         self.members = [NodeId(f"n{i + 1}") for i in range(count)]
         self.wires: deque[tuple[NodeId, NodeId, PeerMessage]] = deque()
         self.cut: set[tuple[NodeId, NodeId]] = set()

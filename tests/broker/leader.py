@@ -1,0 +1,131 @@
+"""A leader's broker without a network: a log in memory that commits when told.
+
+`Bench` joins the real Appender, StateMachine and QueueReader to a memory log. Proposals wait
+until `commit` applies them, as the driver would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+
+from broker.append import Appender
+from broker.machine import MachineOptions, StateMachine
+from broker.reads import QueueReader
+from dledger.core.types import EntryKind, Index, Proposed, Term
+from dledger.driver import Stamp
+from dledger.wire.broker_pb2 import SendBatch, SendResponse
+from dledger.wire.commands_pb2 import Command, CreateTopicCommand
+from store.properties import encode_properties
+from store.record import RecordTemplate, record_starts
+from store.stamping import stamp_records
+from tests.node.world import MemoryLog
+
+HOST = (bytes([127, 0, 0, 1]), 7001)
+PRODUCER = b"producer-number1"
+
+
+class MemoryQueues:
+    """ConsumeQueues in memory."""
+
+    def __init__(self) -> None:
+        self.held: defaultdict[tuple[str, int], bytearray] = defaultdict(bytearray)
+
+    def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
+        assert len(self.held[topic, queue_id]) == base_queue_offset * 20
+        self.held[topic, queue_id] += units
+
+    def delete_topic(self, topic: str) -> None:
+        for key in [key for key in self.held if key[0] == topic]:
+            del self.held[key]
+
+    def units(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
+        return bytes(self.held[topic, queue_id][first * 20 : (first + count) * 20])
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return 0
+
+
+class Bench:
+    """One leader. `refuse` makes the next proposals fail."""
+
+    def __init__(self, options: MachineOptions | None = None) -> None:
+        self.log = MemoryLog([])
+        self.queues = MemoryQueues()
+        self.machine = StateMachine(self.queues, options=options or MachineOptions())
+        self.now_ms = 1_700_000_000_000
+        self.refuse: Exception | None = None
+        self.proposed = 0
+        self.appender = Appender(self, self.machine, self.read_at, HOST, 4 << 20)
+        self.reader = QueueReader(self.machine, self.queues, self.read_at)
+        self.arrivals: list[tuple[str, int]] = []
+        self.machine.listen(self.arrivals.append, self.appender.on_command)
+        self.appender.begin(0)
+
+    def propose(
+        self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
+    ) -> Proposed:
+        """`Proposer`: appends to the memory log."""
+        if self.refuse is not None:
+            raise self.refuse
+        index = self.log.last_index + 1
+        if stamp is not None:
+            stamp(self.log.next_position(56 + len(body)), self.now_ms)
+        self.log.append(kind, index, 1, self.now_ms, record_count, body)
+        self.proposed += 1
+        return Proposed(Index(index), Term(1))
+
+    def read_at(self, physical_offset: int, size: int) -> bytes:
+        """Bytes of the log; the memory log has no fillers as long as tests stay small."""
+        return b"".join(self.log.frames)[physical_offset : physical_offset + size]
+
+    def commit(self, through: int | None = None) -> None:
+        """Everything up to `through` (default: all) is applied and answered."""
+        last = through or self.log.last_index
+        self.machine.apply(self.log.read(self.machine.applied_index + 1, last))
+        self.appender.on_applied(last)
+
+    def topic(self, name: str = "t", queues: int = 2) -> None:
+        """Creates a topic and commits it."""
+        command = Command(create_topic=CreateTopicCommand(name=name, queue_count=queues))
+        self.appender.submit(command)
+        self.commit()
+
+    def send(
+        self,
+        *batches: SendBatch,
+        producer: bytes = PRODUCER,
+    ) -> asyncio.Future[SendResponse]:
+        """Hands batches to the appender."""
+        return self.appender.send(producer, list(batches))
+
+    def replay(self) -> StateMachine:
+        """Another replica: the same log, applied from the start."""
+        machine = StateMachine(MemoryQueues())
+        machine.apply(self.log.read(1, self.machine.applied_index))
+        return machine
+
+
+def batch(
+    sequence: int,
+    *bodies: bytes,
+    topic: str = "t",
+    queue_id: int = 0,
+    tag: str | None = None,
+) -> SendBatch:
+    """A batch of one producer as the client would build it."""
+    template = RecordTemplate(topic, ("127.0.0.1", 5555))
+    properties = encode_properties({"TAGS": tag}) if tag else b""
+    records = b"".join(template.encode(queue_id, body, properties, 1_000) for body in bodies)
+    return SendBatch(
+        topic=topic, queue_id=queue_id, base_sequence=sequence, count=len(bodies), records=records
+    )
+
+
+def run(test: Callable[[], object]) -> None:
+    """Runs an async test function."""
+    asyncio.run(test())  # type: ignore[arg-type]
+
+
+__all__ = ["Bench", "MemoryQueues", "batch", "record_starts", "run", "stamp_records"]

@@ -1,0 +1,282 @@
+"""The appender: what is stored once, what is refused, and what callers learn when."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.append import MAX_BATCHES
+from broker.errors import BrokerError
+from broker.machine import MachineOptions
+from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
+from dledger.core.types import NodeId
+from dledger.driver import LogFull
+from dledger.wire import errors_pb2 as epb
+from dledger.wire.broker_pb2 import SendResponse
+from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
+from store.record import decode_records
+from tests.broker.leader import Bench, batch
+
+pytestmark = pytest.mark.usefixtures("running_loop")
+
+
+def code(answer: asyncio.Future[SendResponse], position: int = 0) -> str:
+    return epb.ErrorCode.Name(answer.result().results[position].error.code)
+
+
+def pulled(bench: Bench, queue_id: int = 0) -> list[bytes]:
+    found = bench.reader.pull("t", queue_id, 0, 1_000, 1 << 20)
+    return [record.body for record in decode_records(found.records)]
+
+
+def test_a_batch_is_answered_when_it_is_applied_and_not_before() -> None:
+    """The answer waits for the commit and carries the batch's place."""
+    bench = Bench()
+    bench.topic()
+    answer = bench.send(batch(0, b"a", b"b"))
+    assert not answer.done()
+    bench.commit()
+    result = answer.result().results[0]
+    assert not result.HasField("error")
+    assert (result.base_queue_offset, result.duplicate) == (0, False)
+    assert pulled(bench) == [b"a", b"b"]
+    first = decode_records(bench.reader.pull("t", 0, 0, 1, 1).records)[0]
+    assert first.physical_offset == result.base_physical_offset
+
+
+def test_queue_offsets_go_on_over_batches_in_flight() -> None:
+    """Offsets are handed out before the commit, each once."""
+    bench = Bench()
+    bench.topic()
+    answers = [bench.send(batch(n * 2, b"x", b"y")) for n in range(3)]
+    bench.commit()
+    assert [a.result().results[0].base_queue_offset for a in answers] == [0, 2, 4]
+    offsets = [r.queue_offset for r in decode_records(bench.reader.pull("t", 0, 0, 99, 1 << 20)[0])]
+    assert offsets == list(range(6))
+
+
+def test_a_retry_after_the_commit_is_answered_as_the_first_time() -> None:
+    """Stored once, the same offsets, nothing proposed (promise 3)."""
+    bench = Bench()
+    bench.topic()
+    first = bench.send(batch(0, b"once"))
+    bench.commit()
+    before = bench.proposed
+    again = bench.send(batch(0, b"once"))
+    result = again.result().results[0]
+    assert result.duplicate
+    original = first.result().results[0]
+    assert result.base_queue_offset == original.base_queue_offset
+    assert result.base_physical_offset == original.base_physical_offset
+    assert result.store_host == original.store_host
+    assert bench.proposed == before
+    assert pulled(bench) == [b"once"]
+
+
+def test_a_retry_while_in_flight_waits_for_the_same_entry() -> None:
+    """Two sends of one batch: one entry, both answered by its commit."""
+    bench = Bench()
+    bench.topic()
+    first, second = bench.send(batch(0, b"once")), bench.send(batch(0, b"once"))
+    assert not second.done()
+    bench.commit()
+    assert first.result().results[0].base_queue_offset == 0
+    assert second.result().results[0].duplicate
+    assert pulled(bench) == [b"once"]
+
+
+def test_a_retry_at_the_next_leader_is_stored_once() -> None:
+    """Sequences are in the log: another leader that applied it knows the batch."""
+    bench = Bench()
+    bench.topic()
+    answer = bench.send(batch(0, b"once"))
+    bench.machine.apply(bench.log.read(2, 2))  # committed, but this leader never told
+    bench.appender.end(BrokerError(epb.LEADERSHIP_LOST, "lost"))
+    assert code(answer) == "LEADERSHIP_LOST"
+    assert answer.result().results[0].error.outcome == epb.MAY_HAVE_HAPPENED
+    bench.appender.begin(2)
+    again = bench.send(batch(0, b"once"))
+    assert again.result().results[0].duplicate
+    assert pulled(bench) == [b"once"]
+
+
+def test_a_gap_is_refused_and_did_not_happen() -> None:
+    """Order survives: a later batch can't overtake a missing one (promise 2)."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"a"))
+    answer = bench.send(batch(5, b"f"))
+    assert code(answer) == "OUT_OF_SEQUENCE"
+    error = answer.result().results[0].error
+    assert (error.outcome, error.retriable) == (epb.DID_NOT_HAPPEN, True)
+
+
+def test_a_forgotten_producer_is_told_so() -> None:
+    """After its state expired a producer's later sequence can't be judged: it may have happened."""
+    bench = Bench(MachineOptions(max_sequences=1))
+    bench.topic()
+    bench.send(batch(0, b"a"))
+    bench.commit()
+    bench.send(batch(0, b"b"), producer=b"another-producer")
+    bench.commit()
+    answer = bench.send(batch(1, b"c"))
+    assert code(answer) == "UNKNOWN_PRODUCER"
+    assert answer.result().results[0].error.outcome == epb.MAY_HAVE_HAPPENED
+
+
+def test_a_producer_forgotten_while_its_batch_was_in_flight_harms_nobody() -> None:
+    """Eviction between proposal and apply must not look like a violation."""
+    bench = Bench(MachineOptions(max_sequences=1))
+    bench.topic()
+    bench.send(batch(0, b"a"))
+    bench.commit()
+    bench.send(batch(0, b"b"), producer=b"another-producer")
+    answer = bench.send(batch(1, b"c"))
+    bench.commit()
+    assert answer.result().results[0].base_queue_offset == 2
+    assert pulled(bench) == [b"a", b"b", b"c"]
+
+
+def test_a_producer_without_an_id_is_not_deduplicated() -> None:
+    """No id, no memory: at-least-once for whoever wants it."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"x"), producer=b"")
+    bench.send(batch(0, b"x"), producer=b"")
+    bench.commit()
+    assert pulled(bench) == [b"x", b"x"]
+    assert not bench.machine.sequences
+
+
+def test_batches_of_one_send_are_stored_independently() -> None:
+    """One bad batch doesn't take the others with it, and each answer is in its place."""
+    bench = Bench()
+    bench.topic()
+    answer = bench.send(batch(0, b"a"), batch(0, b"b", topic="nope"), batch(0, b"c", queue_id=1))
+    bench.commit()
+    assert [epb.ErrorCode.Name(r.error.code) for r in answer.result().results] == [
+        "ERROR_CODE_UNSPECIFIED",
+        "TOPIC_NOT_FOUND",
+        "ERROR_CODE_UNSPECIFIED",
+    ]
+    assert (pulled(bench, 0), pulled(bench, 1)) == ([b"a"], [b"c"])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda b: setattr(b, "queue_id", 2), "QUEUE_NOT_FOUND"),
+        (lambda b: setattr(b, "count", 0), "INVALID_ARGUMENT"),
+        (lambda b: setattr(b, "count", 2), "RECORD_CORRUPT"),
+        (lambda b: setattr(b, "count", 70_000), "INVALID_ARGUMENT"),
+        (lambda b: setattr(b, "records", b.records[:-1]), "RECORD_CORRUPT"),
+        (lambda b: setattr(b, "records", b.records[:90] + b"!" + b.records[91:]), "RECORD_CORRUPT"),
+        (lambda b: setattr(b, "records", b"\xff\xff\xff\xff" + b.records[4:]), "RECORD_CORRUPT"),
+        (lambda b: setattr(b, "records", b""), "RECORD_CORRUPT"),
+        (lambda b: setattr(b, "records", bytes(5 << 20)), "MESSAGE_TOO_LARGE"),
+    ],
+)
+def test_bad_batches_are_refused_and_nothing_is_proposed(change: object, expected: str) -> None:
+    """Lengths, counts and CRCs that lie, queues out of range, too many bytes."""
+    bench = Bench()
+    bench.topic()
+    before = bench.proposed
+    bad = batch(0, b"hello world")
+    change(bad)  # type: ignore[operator]
+    answer = bench.send(bad)
+    assert code(answer) == expected
+    assert answer.result().results[0].error.outcome == epb.DID_NOT_HAPPEN
+    assert bench.proposed == before
+
+
+def test_a_message_at_the_limit_is_stored_and_one_byte_more_is_not() -> None:
+    """4 MiB of body are allowed, headers come on top."""
+    bench = Bench()
+    bench.topic()
+    largest = bytes(4 << 20)
+    assert code(bench.send(batch(0, largest + b"!"))) == "MESSAGE_TOO_LARGE"
+    assert bench.proposed == 1, "only the topic"
+    fits = bench.send(batch(0, largest))
+    bench.commit()
+    assert not fits.result().results[0].HasField("error")
+
+
+def test_an_empty_body_is_a_message_like_any_other() -> None:
+    """Zero bytes are stored and come back."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"", b"x", b""))
+    bench.commit()
+    assert pulled(bench) == [b"", b"x", b""]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        (TooMuchUncommitted(100, 50), "BUSY"),
+        (NotLeader(NodeId("n2")), "NOT_LEADER"),
+        (TransferInProgress(NodeId("n2")), "NOT_READY"),
+        (LogFull("no room"), "STORAGE_FULL"),
+    ],
+)
+def test_refused_proposals_are_retriable_and_hand_out_no_offset(
+    refusal: Exception, expected: str
+) -> None:
+    """A refusal leaves no trace: the retry gets the offset and the sequence it would have had."""
+    bench = Bench()
+    bench.topic()
+    bench.refuse = refusal
+    answer = bench.send(batch(0, b"a"))
+    error = answer.result().results[0].error
+    assert epb.ErrorCode.Name(error.code) == expected
+    assert (error.retriable, error.outcome) == (True, epb.DID_NOT_HAPPEN)
+    bench.refuse = None
+    again = bench.send(batch(0, b"a"))
+    bench.commit()
+    result = again.result().results[0]
+    assert (result.base_queue_offset, result.duplicate) == (0, False)
+
+
+@pytest.mark.parametrize("count", [0, MAX_BATCHES + 1])
+def test_a_send_has_a_bounded_number_of_batches(count: int) -> None:
+    """None and too many are refused as a whole."""
+    bench = Bench()
+    with pytest.raises(BrokerError) as refused:
+        bench.send(*[batch(0, b"x")] * count)
+    assert refused.value.code == epb.INVALID_ARGUMENT
+
+
+def test_a_producer_id_of_the_wrong_length_is_refused() -> None:
+    """16 bytes or none."""
+    with pytest.raises(BrokerError, match="3 bytes"):
+        Bench().send(batch(0, b"x"), producer=b"abc")
+
+
+def test_a_topic_being_deleted_takes_no_messages() -> None:
+    """A send behind a pending delete must not reach a topic that will be gone."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"old"))
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+    assert code(bench.send(batch(1, b"late"))) == "TOPIC_NOT_FOUND"
+    bench.commit()
+    bench.appender.on_topic_deleted("t")
+    bench.topic()
+    answer = bench.send(batch(0, b"new"))
+    bench.commit()
+    assert answer.result().results[0].base_queue_offset == 0
+    assert pulled(bench) == [b"new"]
+
+
+def test_a_replica_that_replays_the_log_holds_the_same_state() -> None:
+    """Topics, offsets and sequences are a function of the log alone (promise 4)."""
+    bench = Bench()
+    bench.topic("t", 3)
+    for number in range(30):
+        bench.send(batch(number // 3, b"%d" % number, queue_id=number % 3))
+    bench.commit()
+    replica = bench.replay()
+    assert replica.topics == bench.machine.topics
+    assert replica.sequences == bench.machine.sequences
+    assert replica.offsets == bench.machine.offsets

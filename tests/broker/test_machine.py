@@ -1,0 +1,104 @@
+"""The state machine: commands, and what it refuses to apply."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.machine import StateMachine
+from dledger.core.errors import InvariantViolation
+from dledger.core.types import EntryKind
+from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
+from tests.broker.leader import Bench, MemoryQueues, batch
+
+pytestmark = pytest.mark.usefixtures("running_loop")
+
+
+def commit_offset(bench: Bench, offset: int, *, reset: bool = False, topic: str = "t") -> str:
+    command = CommitOffsetsCommand(
+        group="g", topic=topic, reset=reset, offsets=[CommittedOffset(queue_id=0, offset=offset)]
+    )
+    done = bench.appender.submit(Command(commit_offsets=command))
+    bench.commit()
+    return done.result()
+
+
+def test_committed_offsets_never_move_back_unless_reset() -> None:
+    """An older commit that arrives late changes nothing (RocketMQ #7790)."""
+    bench = Bench()
+    bench.topic()
+    for offset, reset, expected in [(5, False, 5), (3, False, 5), (2, True, 2), (4, False, 4)]:
+        commit_offset(bench, offset, reset=reset)
+        assert bench.machine.offsets["g"]["t"] == {0: expected}
+
+
+def test_offset_zero_can_be_committed() -> None:
+    """Zero is an offset, not the absence of one."""
+    bench = Bench()
+    bench.topic()
+    commit_offset(bench, 0)
+    assert bench.machine.offsets["g"]["t"] == {0: 0}
+
+
+def test_offsets_of_an_unknown_topic_are_refused() -> None:
+    """The proposer learns it; nothing is stored."""
+    bench = Bench()
+    assert commit_offset(bench, 1, topic="nope") == "not found"
+    assert bench.machine.offsets == {}
+
+
+def test_a_topic_is_created_once() -> None:
+    """The second creation is told that it exists and changes nothing."""
+    bench = Bench()
+    bench.topic("t", 2)
+    bench.topic("t", 8)
+    assert len(bench.machine.topics["t"].next_offsets) == 2
+
+
+def test_entries_must_follow_each_other() -> None:
+    """A gap in what is applied stops the node instead of going on."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"x"))
+    machine = StateMachine(MemoryQueues())
+    with pytest.raises(InvariantViolation, match="entry 2 can't be applied after 0"):
+        machine.apply(bench.log.read(2, 2))
+
+
+def test_a_queue_offset_that_does_not_continue_stops_the_node() -> None:
+    """Dispatch checks the stamped queue offset: a divergence shows itself at once (D5)."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"x"))
+    bench.commit()
+    bench.machine.topics["t"].next_offsets[0] = 7
+    bench.send(batch(1, b"y"), producer=b"")
+    bench.machine.topics["t"].next_offsets[0] = 8
+    with pytest.raises(InvariantViolation, match="queue offset"):
+        bench.commit()
+
+
+def test_an_unknown_command_stops_the_node() -> None:
+    """Skipping what isn't understood would let replicas differ."""
+    bench = Bench()
+    bench.propose(EntryKind.COMMAND, 0, b"", None)
+    with pytest.raises(InvariantViolation, match="unknown command"):
+        bench.commit()
+    bench = Bench()
+    bench.propose(EntryKind.COMMAND, 0, b"\xff\xff", None)
+    with pytest.raises(InvariantViolation, match="no command"):
+        bench.commit()
+
+
+def test_replaying_derived_entries_writes_no_units() -> None:
+    """Entries whose units an earlier life made durable rebuild the state only."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"a"))
+    bench.send(batch(1, b"b"))
+    bench.commit()
+    queues = MemoryQueues()
+    queues.held["t", 0] += bench.queues.held["t", 0][:20]
+    machine = StateMachine(queues, derived_through=2)
+    machine.apply(bench.log.read(1, 3))
+    assert machine.topics == bench.machine.topics
+    assert queues.held == bench.queues.held
