@@ -66,7 +66,7 @@ def on_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> None:
         progress.acked_round = round_number
         _confirm_reads(state)
     if progress.state is PeerState.PROBE:
-        if progress.probe_paused and round_number > progress.probe_round:
+        if progress.has_lost_probe(round_number, message.last_index):
             progress.probe_paused = False
             state.appends_due = True
     elif progress.state is PeerState.REPLICATE and progress.has_lost_appends(

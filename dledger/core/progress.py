@@ -41,6 +41,7 @@ class Progress:
         "match_index",
         "next_index",
         "peer",
+        "probe_last_index",
         "probe_paused",
         "probe_round",
         "progress_round",
@@ -58,6 +59,7 @@ class Progress:
         self.progress_round = 0  # the round at which the window last moved
         self.probe_paused = False
         self.probe_round = 0  # the round at which the outstanding probe was sent
+        self.probe_last_index: Index | None = None  # its last entry; None: it had none
         self._inflight: deque[tuple[Index, int]] = deque()  # (last index, bytes) per append
         self._inflight_bytes = 0
 
@@ -91,10 +93,27 @@ class Progress:
         self.state = PeerState.SNAPSHOT
         self._clear_window()
 
-    def on_probe_sent(self, round_number: int) -> None:
-        """One probe is out: wait for its answer, or for that of a later heartbeat."""
+    def on_probe_sent(self, last: Index | None, round_number: int) -> None:
+        """One probe is out: wait for its answer, or for proof that it was lost."""
         self.probe_paused = True
         self.probe_round = round_number
+        self.probe_last_index = last
+
+    def has_lost_probe(self, round_number: int, peer_last_index: Index) -> bool:
+        """Tell whether an answer to heartbeat `round_number` says that the probe is gone.
+
+        A probe whose entries have arrived gets time to become durable: sending a full message
+        again with every heartbeat would drown a peer whose disk is slow. A peer that matches
+        nothing yet may just have a longer log of its own: its end proves no arrival.
+        """
+        if not self.probe_paused:
+            return False
+        arrived = (
+            self.match_index > NO_INDEX
+            and self.probe_last_index is not None
+            and peer_last_index >= self.probe_last_index
+        )
+        return round_number > self.probe_round + (_ROUNDS_UNTIL_ACK_LOST if arrived else 0)
 
     def on_append_sent(self, last: Index, size_bytes: int, round_number: int) -> None:
         """Entries up to `last` are under way; the next append follows them."""

@@ -170,7 +170,7 @@ def _send_one(state: RaftState, progress: Progress) -> None:
         size = log.bytes_between(progress.next_index, last)
     _send_range(state, progress, previous, last)
     if progress.state is PeerState.PROBE:
-        progress.on_probe_sent(state.heartbeat_round)
+        progress.on_probe_sent(last if last > previous else None, state.heartbeat_round)
     else:
         # A size that was forgotten at commit counts as a full message.
         known = state.options.max_append_bytes if size is None else size

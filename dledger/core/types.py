@@ -194,7 +194,9 @@ class AppendResponse:
     """`match_index` is durable here when `accepted`. When refused: `rejected_prev_index` echoes
     the request's, `conflict_term`/`conflict_first_index` are the hint (term of the entry that
     stands at `prev_index` here and the first index of that term; term 0 and last_index + 1 when
-    the log is too short), `last_index` is the follower's log end."""
+    the log is too short), `last_index` is the follower's log end. A refusal with
+    `rejected_prev_index` 0 answers no append: the follower asks to be probed, because the leader
+    believes it holds entries that it has not seen verified (it was restarted or wiped)."""
 
     sender: NodeId
     to: NodeId

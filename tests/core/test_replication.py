@@ -319,6 +319,21 @@ def test_s35_lost_probe_is_repeated_after_a_heartbeat_answer() -> None:
     assert len(appends_to(node.step(answer), B)) == 1
 
 
+def test_s35_slow_disk_is_not_flooded_with_probes() -> None:
+    """A probe that has arrived is not repeated with every heartbeat while the disk is slow."""
+    node = connected(Node(A, THREE))
+    node.core.peer_unreachable(B)
+    node.propose()
+    assert len(appends_to(node.pump(), B)) == 1
+    repeated = []
+    for round_number in range(1, 12):
+        for beat in [m for m in node.tick(5) if isinstance(m, HeartbeatRequest)]:
+            answer = HeartbeatResponse(beat.to, A, Term(1), beat.read_context, Index(2))
+            if appends_to(node.step(answer), B):
+                repeated.append(round_number)
+    assert repeated == [9]
+
+
 def test_s35_refusal_of_a_gap_resends_from_the_gap() -> None:
     """A follower that misses an append refuses the next one, and both are sent again (§5.3)."""
     cluster = Cluster()
