@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.errors import BrokerError
 from broker.machine import (
@@ -169,6 +169,13 @@ class Appender:
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
         return not self._waiting and not self._commands
+
+    async def idled(self) -> None:
+        """Returns when nobody waits for anything any more, as of the call."""
+        futures: list[asyncio.Future[Any]] = list(self._commands.values())
+        futures += {batch.send.done for waiting in self._waiting.values() for batch in waiting}
+        if futures:
+            await asyncio.wait(futures)
 
     # --- sends --------------------------------------------------------------------------------
 

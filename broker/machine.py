@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 from store.dispatch import units_for_entry
@@ -32,7 +32,8 @@ NO_PRODUCER = bytes(16)
 TOPIC_GONE = -1  # in place of a queue id: the topic was deleted
 
 
-class StoredBatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
     """Where a batch was stored; what a retry of it is answered with."""
 
     base_sequence: int
@@ -71,7 +72,8 @@ class QueueFiles(Protocol):
     def delete_topic(self, topic: str) -> None: ...
 
 
-class CommandResult(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CommandResult:
     """What applying a command gave: an error name for the proposer, or nothing."""
 
     index: int

@@ -18,12 +18,12 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueues
 
 from broker.append import Appender
@@ -47,6 +47,7 @@ from dledger.ports import InvalidFrames
 from dledger.transport import GrpcTransport, Identity
 from dledger.wire import broker_pb2, cluster_pb2, raft_pb2
 from dledger.wire.cluster_pb2 import NodeStatus
+from store.commitlog import CommitLog
 from store.entry import HEADER_SIZE, EntryHeader, walk_frames
 from store.errors import InvalidFrame, StoreError
 from store.record import BATCH_PREAMBLE, record_starts
@@ -183,12 +184,11 @@ class Node:
         self._undo.callback(ticker.stop)
         housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         self._undo.push_async_callback(_cancelled, housekeeping)
-        await health_service.set("", health_pb2.HealthCheckResponse.SERVING)
+        for name in ("", *SERVICES):
+            await health_service.set(name, health_pb2.HealthCheckResponse.SERVING)
         log.info("node_started", listen=config.listen, last_index=self.log.last_index)
 
-    def _add_services(
-        self, server: grpc.aio.Server, cluster: ClusterService
-    ) -> health.aio.HealthServicer:
+    def _add_services(self, server: grpc.aio.Server, cluster: ClusterService) -> _HealthService:
         services = raft_pb2.DESCRIPTOR.services_by_name["RaftPeer"]
         peers = _PeerService(self.transport)
         broker = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
@@ -200,7 +200,7 @@ class Node:
                 service_handler(services, peers),
             )
         )
-        health_service = health.aio.HealthServicer()
+        health_service: _HealthService = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
@@ -255,9 +255,10 @@ class Node:
             log.warning("leadership_not_handed_over", reason=error.message)
 
     async def _drain(self) -> None:
-        deadline = time.monotonic() + DRAIN_S
-        while not self.appender.idle and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        """Waits, but not for ever, until everybody who waits for a commit has an answer."""
+        if not self.appender.idle:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.appender.idled(), DRAIN_S)
 
     async def _close_store(self, recovered: Recovered) -> None:
         loop = asyncio.get_running_loop()
@@ -268,7 +269,7 @@ class Node:
             if self._failure is None:
                 applied = recovered.machine.applied_index
                 recovered.queues.flush()
-                recovered.log.note_derived(applied)
+                _note_derived(recovered.log, applied)
             recovered.log.close()
 
     def _on_failed(self, error: BaseException) -> None:
@@ -311,7 +312,7 @@ class Node:
                 # Derived files: pulls go on from what is written, and the log has everything.
                 log.error("consume_queue_flush_failed", error=str(error))
                 continue
-            self.log.note_derived(applied)
+            _note_derived(self.log, applied)
 
     # --- what services ask --------------------------------------------------------------------
 
@@ -349,11 +350,22 @@ class Node:
         return self.queues.offset_by_time(topic, queue_id, time_ms, self.log.read_at)
 
 
+class _HealthService(Protocol):
+    """`health.aio.HealthServicer`, which has no types."""
+
+    async def set(self, service: str, status: int) -> None: ...
+
+
 class _PeerService:
     """Handlers of `dledger.v1.RaftPeer`."""
 
     def __init__(self, transport: GrpcTransport) -> None:
         self.replicate = transport.serve
+
+
+def _note_derived(commit_log: CommitLog, applied_index: int) -> None:
+    """The ConsumeQueues hold everything up to `applied_index`, durably."""
+    commit_log.checkpoint.note_consume_queue(applied_index, int(time.time() * 1000))
 
 
 def parse_frames(blob: bytes) -> list[EntryHeader]:

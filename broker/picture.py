@@ -90,7 +90,11 @@ def _gauges(node: Node) -> dict[str, tuple[str, float]]:
         "persists_in_flight": ("Durable work handed to the flusher.", driver.uncompleted_persists),
         "log_end_offset_bytes": ("Where the log ends.", node.log.end_offset),
         "log_pending_bytes": ("Bytes appended and not yet written.", log.pending_bytes),
-        "log_segments": ("Segment files.", log.segments),
+        "log_segments": ("Segment files that hold entries.", log.segments),
+        "log_segments_ready": ("Segment files prepared ahead.", log.preallocated_segments),
+        "log_full": ("1 while the disk has no room for another segment.", log.is_full),
+        "log_cached_bytes": ("Recent frames kept in memory.", log.cached_bytes),
+        "last_fsync_seconds": ("How long the last group commit took.", log.last_flush_s),
         "topics": ("Topics.", machine.topics),
         "queues": ("Queues over all topics.", machine.queues),
         "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
@@ -122,8 +126,8 @@ def _counters(node: Node) -> dict[str, tuple[str, float]]:
             "Appends dropped: disk full.",
             driver.appends_refused_for_space,
         ),
-        "fsyncs": ("Group commits made durable.", log.flushes),
-        "fsync_seconds": ("Seconds spent in them.", log.flush_seconds),
+        "fsyncs": ("Group commits made durable.", log.flush_count),
+        "fsync_seconds": ("Seconds spent in them.", log.total_flush_s),
         "log_written_bytes": ("Bytes written to the log.", log.written_bytes),
     }
 

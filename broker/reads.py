@@ -14,7 +14,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from broker.errors import BrokerError
 from broker.machine import TOPIC_GONE, QueueKey, StateMachine, TopicState
@@ -35,7 +35,8 @@ class Queues(Protocol):
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Found:
     """What a pull found. `next_offset` is where the next pull goes on."""
 
     records: bytes

@@ -8,10 +8,10 @@ so it was lost or put back from a copy, and this node may have voted since (scen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import asdict, dataclass
 
 import structlog
-from store.commitlog import CommitLog, CommitLogOptions, FlushMode
 from store.consumequeue import ConsumeQueues
 
 from broker.config import NodeConfig
@@ -22,6 +22,7 @@ from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
 from dledger.errors import HardStateCorrupt
 from dledger.hard_state import HardStateStore
 from dledger.wire import raft_pb2
+from store.commitlog import CommitLog, CommitLogOptions, FlushMode
 from store.directory import DataDirectory, Identity
 from store.files import AtomicFile, FileSystem, OsFiles, make_directory
 
@@ -52,10 +53,13 @@ def recover(config: NodeConfig, files: FileSystem | None = None) -> Recovered:
     files = files or OsFiles()
     path = config.data_directory
     identity = Identity(config.group, config.node_id, config.store.segment_size_bytes)
-    directory = DataDirectory.open(path, identity, files)
+    opened = contextlib.ExitStack()
+    directory = opened.enter_context(contextlib.closing(DataDirectory.open(path, identity, files)))
     try:
-        commit_log = CommitLog.open(path, log_options(config), files)
-        log.info("log_recovered", **commit_log.recovery.facts())
+        commit_log = opened.enter_context(
+            contextlib.closing(CommitLog.open(path, log_options(config), files))
+        )
+        log.info("log_recovered", **asdict(commit_log.recovery))
         make_directory(files, path / "raft")
         store = HardStateStore(AtomicFile(files, path / "raft" / "hard_state"))
         hard_state = store.load()
@@ -64,9 +68,11 @@ def recover(config: NodeConfig, files: FileSystem | None = None) -> Recovered:
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
         queues = ConsumeQueues(path, files)
-        machine = replay_derived(commit_log, queues, commit_log.derived_index)
+        machine = replay_derived(
+            commit_log, queues, commit_log.checkpoint.state.consume_queue_index
+        )
     except BaseException:
-        directory.close()
+        opened.close()
         raise
     summary = summarize(commit_log)
     return Recovered(directory, commit_log, queues, machine, store, hard_state, summary)

@@ -394,7 +394,7 @@ class RaftDriver(Generic[H]):
             first = Index(self._applied + 1)
             last = first
             if commit > first:
-                last = self._ports.log.last_that_fits(first, commit, APPLY_SLICE_BYTES)
+                last = Index(self._ports.log.last_that_fits(first, commit, APPLY_SLICE_BYTES))
             self._ports.machine.apply(self._ports.log.read(first, last))
             self._applied = last
             self._ports.observer.on_applied(last)

@@ -18,7 +18,14 @@ PACKAGES = ("dledger", "store", "broker", "chaos", "audit")
 
 # Unit -> the project's units it may import. A unit is a package or a part of one; the longest
 # prefix decides which unit a module is in.
-BELOW_BROKER = {"dledger", "dledger.core", "dledger.wire", "dledger.client", "store", "store.record"}
+BELOW_BROKER = {
+    "dledger",
+    "dledger.core",
+    "dledger.wire",
+    "dledger.client",
+    "store",
+    "store.record",
+}
 ALLOWED: dict[str, set[str]] = {
     "dledger.core": set(),
     "dledger.wire": set(),

@@ -178,7 +178,7 @@ def _send_one(state: RaftState, progress: Progress) -> None:
 
 
 def _cut(state: RaftState, first: Index, last: Index) -> Index:
-    cut = state.view.last_that_fits(first, last, state.options.max_append_bytes)
+    cut = Index(state.view.last_that_fits(first, last, state.options.max_append_bytes))
     if not first <= cut <= last:
         raise InvariantViolation(f"last_that_fits({first}, {last}) answered {cut}")
     return cut

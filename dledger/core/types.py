@@ -107,7 +107,7 @@ class LogView(Protocol):
     deterministic.
     """
 
-    def last_that_fits(self, first: Index, last: Index, max_bytes: int) -> Index:
+    def last_that_fits(self, first: int, last: int, max_bytes: int) -> int:
         """The greatest index in `[first, last]` such that `[first, index]` is at most
         `max_bytes` long; `first` itself when even that one is longer."""
         ...

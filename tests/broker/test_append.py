@@ -52,7 +52,9 @@ def test_queue_offsets_go_on_over_batches_in_flight() -> None:
     answers = [bench.send(batch(n * 2, b"x", b"y")) for n in range(3)]
     bench.commit()
     assert [a.result().results[0].base_queue_offset for a in answers] == [0, 2, 4]
-    offsets = [r.queue_offset for r in decode_records(bench.reader.pull("t", 0, 0, 99, 1 << 20)[0])]
+    offsets = [
+        r.queue_offset for r in decode_records(bench.reader.pull("t", 0, 0, 99, 1 << 20).records)
+    ]
     assert offsets == list(range(6))
 
 

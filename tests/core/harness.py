@@ -168,7 +168,7 @@ class Node:
 
     # --- LogView ----------------------------------------------------------------------------
 
-    def last_that_fits(self, first: Index, last: Index, max_bytes: int) -> Index:
+    def last_that_fits(self, first: int, last: int, max_bytes: int) -> int:
         """As `LogView` wants it."""
         total, fits = 0, first
         for index in range(first, last + 1):

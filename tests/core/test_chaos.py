@@ -171,10 +171,12 @@ class Storm:
         node.reads.clear()
 
     def _cut_or_heal(self, rng: random.Random) -> None:
-        if self.cluster.cut or rng.random() < 0.2:
+        if (self.cluster.cut and rng.random() < 0.5) or rng.random() < 0.1:
             self.cluster.heal()
-        elif rng.random() < 0.3:
-            self.cluster.isolate(rng.choice(self.names))
+        elif rng.random() < 0.6:
+            # A cut-off leader that keeps writing makes the tails that have to be overwritten.
+            leader = self.cluster.leader()
+            self.cluster.isolate(leader.node_id if leader else rng.choice(self.names))
         else:
             one, other = rng.sample(self.names, 2)
             self.cluster.cut.add((one, other))

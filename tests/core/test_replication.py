@@ -555,7 +555,7 @@ def test_s44_two_leaders_in_one_term_halt() -> None:
 class NoView:
     """A view that must not be asked."""
 
-    def last_that_fits(self, first: Index, last: Index, max_bytes: int) -> Index:
+    def last_that_fits(self, first: int, last: int, max_bytes: int) -> int:
         raise AssertionError("asked")
 
 

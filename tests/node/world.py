@@ -112,13 +112,13 @@ class MemoryLog:
     def read(self, first: int, last: int) -> bytes:
         return b"".join(self.frames[first - 1 : last])
 
-    def last_that_fits(self, first: Index, last: Index, max_bytes: int) -> Index:
+    def last_that_fits(self, first: int, last: int, max_bytes: int) -> int:
         size, index = 0, first
         for candidate in range(first, last + 1):
             size += len(self.frames[candidate - 1])
             if size > max_bytes and candidate > first:
                 break
-            index = Index(candidate)
+            index = candidate
         return index
 
     def digest_at(self, index: int) -> int:
