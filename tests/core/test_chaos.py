@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -71,9 +72,9 @@ class Storm:
             for _ in range(rng.randrange(1, 6)):
                 self._deliver(rng)
         elif what < 62:
-            self._for_running(node, lambda: node.tick(rng.randrange(1, 4)))
+            self._for_running(node, lambda: node.tick(rng.randrange(1, 6)))
         elif what < 76:
-            self._for_running(node, lambda: self._propose(node))
+            self._for_running(node, lambda: self._propose(node, rng))
         elif what < 84:
             self._for_running(node, lambda: node.complete_writes(rng.randrange(1, 4)))
         elif what < 88:
@@ -127,11 +128,11 @@ class Storm:
         self.digest.update(describe(message).encode())
         self.cluster.deliver_one(message)
 
-    def _propose(self, node: Node) -> None:
-        try:
-            node.propose(next(self.sizes))
-        except ProposalRefused:
-            return
+    def _propose(self, node: Node, rng: random.Random) -> None:
+        leaders = [n for n in self.cluster.nodes.values() if n.is_running and n.leads]
+        with suppress(ProposalRefused):
+            # An old leader that has not noticed is as good as the new one.
+            (rng.choice(leaders) if leaders else node).propose(next(self.sizes))
 
     def _crash_or_restart(self, node: Node, rng: random.Random) -> None:
         if node.is_running:
@@ -149,10 +150,8 @@ class Storm:
         node.core.suspect_leader(peer)
 
     def _transfer(self, node: Node, rng: random.Random) -> None:
-        try:
+        with suppress(CoreError):
             node.core.transfer_leadership(rng.choice([*self.names, None]))
-        except CoreError:
-            return
 
     def _read(self, node: Node) -> None:
         context = next(self.contexts)
@@ -225,18 +224,18 @@ RELAXED = settings(
 )
 
 
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=160)
 @given(seed=st.integers(0, 2**32))
 def test_three_cores_stay_safe_and_recover(seed: int) -> None:
     """Figure 3's properties hold for three nodes under every fault, and the group recovers."""
-    run_storm((A, B, C), seed, 1500)
+    run_storm((A, B, C), seed, 2000)
 
 
-@settings(RELAXED, max_examples=60)
+@settings(RELAXED, max_examples=110)
 @given(seed=st.integers(0, 2**32))
 def test_five_cores_stay_safe_and_recover(seed: int) -> None:
     """The same for five nodes, where elections and commits have more ways to interleave."""
-    run_storm((A, B, C, D, E), seed, 1500)
+    run_storm((A, B, C, D, E), seed, 2000)
 
 
 @settings(RELAXED, max_examples=150)
@@ -277,4 +276,4 @@ def test_same_seed_gives_the_same_trace() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_known_seed_recovers(seed: int) -> None:
     """Seeds that once failed are kept here for good."""
-    run_storm((A, B, C, D, E), seed, 1500)
+    run_storm((A, B, C, D, E), seed, 2000)
