@@ -41,11 +41,11 @@ import re
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv4Address
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from store.errors import InvalidProperties, InvalidRecord
+from store.message_id import decode_host, encode_host, message_id, parse_message_id
 from store.properties import (
     KEYS,
     MAX_PROPERTIES_BYTES,
@@ -106,11 +106,9 @@ _ALL: Final = struct.Struct(">IIIiiqqIq8sq8siqI")
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 _I32: Final = struct.Struct(">i")
-_HOST: Final = struct.Struct(">4sI")
-_MESSAGE_ID: Final = struct.Struct(">4sIQ")
 _NO_PROPERTIES: Final = b"\x00\x00"
 
-for _layout, _size in ((_NEW, 88), (_CHECKED, 88), (_ALL, 88), (BATCH_PREAMBLE, 24), (_HOST, 8)):
+for _layout, _size in ((_NEW, 88), (_CHECKED, 88), (_ALL, 88), (BATCH_PREAMBLE, 24)):
     if _layout.size != _size:
         raise AssertionError(f"{_layout.format} should pack {_size} bytes, packs {_layout.size}")
 
@@ -324,53 +322,13 @@ def decode_records(buf: bytes) -> list[DecodedRecord]:
         records.append(
             make(
                 DecodedRecord,
-                (topic, queue_id, queue_offset, physical_offset, born_time_ms, _host(born_host),
-                 store_time_ms, _host(store_host), body, buf[properties_at:record_end], flag,
-                 reconsume_times, sysflag, size),
+                (topic, queue_id, queue_offset, physical_offset,
+                 born_time_ms, decode_host(born_host), store_time_ms, decode_host(store_host),
+                 body, buf[properties_at:record_end], flag, reconsume_times, sysflag, size),
             )
         )  # fmt: skip
         at = record_end
     return records
-
-
-def encode_host(host: tuple[str, int]) -> bytes:
-    """The 8 bytes of an IPv4 address and a port.
-
-    Raises:
-        InvalidRecord: not an IPv4 address, or not a port.
-    """
-    try:
-        packed = IPv4Address(host[0]).packed
-    except AddressValueError:
-        raise InvalidRecord(0, "host", "an IPv4 address", host[0]) from None
-    if not 0 <= host[1] <= 65_535:
-        raise InvalidRecord(0, "port", "0 to 65535", host[1])
-    return _HOST.pack(packed, host[1])
-
-
-def message_id(store_host: tuple[str, int], physical_offset: int) -> str:
-    """RocketMQ's offsetMsgId: 32 upper-case hex digits of address, port and physical offset."""
-    return (encode_host(store_host) + physical_offset.to_bytes(8, "big")).hex().upper()
-
-
-def parse_message_id(text: str) -> tuple[tuple[str, int], int]:
-    """The store host and the physical offset in a message id.
-
-    Raises:
-        InvalidRecord: not 32 hex digits.
-    """
-    try:
-        packed = bytes.fromhex(text) if re.fullmatch(r"[0-9A-Fa-f]{32}", text) else b""
-        address, port, physical_offset = _MESSAGE_ID.unpack(packed)
-    except struct.error:
-        raise InvalidRecord(0, "message id", "32 hex digits", repr(text)) from None
-    return (str(IPv4Address(address)), port), physical_offset
-
-
-@lru_cache(maxsize=65_536)
-def _host(packed: bytes) -> tuple[str, int]:
-    address, port = _HOST.unpack(packed)
-    return str(IPv4Address(address)), port
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,354 @@
+"""The file layer: the only way from the store to a disk.
+
+Every byte the store reads or writes passes through `FileSystem`, so that a simulator can put a
+faulty disk below the real code: unsynced writes lost or torn, EIO, ENOSPC, slow or failing fsync,
+directory entries that vanish. `OsFiles` is the real one. Nothing here retries, caches or decides;
+nothing writes through a memory map, which would turn a full disk into SIGBUS and lose write-back
+errors (see `docs/formats.md`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NewType, Protocol
+
+from crc32c import crc32c
+
+from store.errors import CorruptionFound
+
+Handle = NewType("Handle", int)
+Buffer = bytes | bytearray | memoryview
+
+IOV_MAX: Final = 1024  # POSIX guarantees 16; Linux has had 1,024 since 2.4.
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+CHUNK_BYTES: Final = 1 << 20
+
+_ZEROS: Final = bytes(CHUNK_BYTES)
+_CRC_SIZE: Final = 4
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+_LIBC.mlock.argtypes = _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+class FileSystem(Protocol):
+    """What the store needs from an operating system. Every call may raise OSError."""
+
+    def open(self, path: Path) -> Handle:
+        """An existing file, for reading and writing."""
+        ...
+
+    def create(self, path: Path) -> Handle:
+        """A new, empty file, for reading and writing; FileExistsError if there is one."""
+        ...
+
+    def close(self, handle: Handle) -> None: ...
+
+    def pread(self, handle: Handle, size: int, offset: int) -> bytes:
+        """At most `size` bytes; fewer only at the file's end or when interrupted."""
+        ...
+
+    def pwritev(self, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
+        """Writes at most `IOV_MAX` buffers; returns how many bytes, perhaps not all."""
+        ...
+
+    def fdatasync(self, handle: Handle) -> None:
+        """The file's bytes and what is needed to read them are durable."""
+        ...
+
+    def fsync(self, handle: Handle) -> None: ...
+
+    def fallocate(self, handle: Handle, size: int) -> None:
+        """The file has `size` bytes whose blocks exist; new ones read as zeros."""
+        ...
+
+    def truncate(self, handle: Handle, size: int) -> None: ...
+
+    def size(self, handle: Handle) -> int: ...
+
+    def data_ranges(self, handle: Handle, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Ranges within `[start, end)` that may hold bytes other than zero, ascending."""
+        ...
+
+    def pin(self, handle: Handle) -> str | None:
+        """Locks the file's pages into memory until it is closed; else says why it could not."""
+        ...
+
+    def unpin(self, handle: Handle) -> None:
+        """The pages may be evicted again; no error if they were not pinned."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def mkdir(self, path: Path) -> None:
+        """A directory with one existing parent; no error if it exists already."""
+        ...
+
+    def rmdir(self, path: Path) -> None: ...
+
+    def fsync_directory(self, path: Path) -> None:
+        """The names in the directory are durable."""
+        ...
+
+    def listdir(self, path: Path) -> list[str]:
+        """The names in the directory, sorted."""
+        ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def free_bytes(self, path: Path) -> int:
+        """What an unprivileged process may still write to the disk that holds `path`."""
+        ...
+
+    def lock(self, path: Path) -> Handle | None:
+        """An exclusive lock on the file, made if need be, until closed; None if it is taken."""
+        ...
+
+
+class OsFiles:
+    """`FileSystem` on Linux; a handle is a file descriptor."""
+
+    def __init__(self) -> None:
+        self._pinned: dict[int, tuple[int, int]] = {}
+
+    def open(self, path: Path) -> Handle:
+        return Handle(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def create(self, path: Path) -> Handle:
+        return Handle(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+
+    def close(self, handle: Handle) -> None:
+        self.unpin(handle)
+        os.close(handle)
+
+    def pread(self, handle: Handle, size: int, offset: int) -> bytes:
+        return os.pread(handle, size, offset)
+
+    def pwritev(self, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
+        return os.pwritev(handle, buffers, offset)
+
+    def fdatasync(self, handle: Handle) -> None:
+        os.fdatasync(handle)
+
+    def fsync(self, handle: Handle) -> None:
+        os.fsync(handle)
+
+    def fallocate(self, handle: Handle, size: int) -> None:
+        os.posix_fallocate(handle, 0, size)
+
+    def truncate(self, handle: Handle, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def size(self, handle: Handle) -> int:
+        return os.fstat(handle).st_size
+
+    def data_ranges(self, handle: Handle, start: int, end: int) -> Iterator[tuple[int, int]]:
+        at = start
+        while at < end:
+            try:
+                data = os.lseek(handle, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # Nothing but a hole up to the end.
+                    return
+                raise
+            if data >= end:
+                return
+            at = min(os.lseek(handle, data, os.SEEK_HOLE), end)
+            yield data, at
+
+    def pin(self, handle: Handle) -> str | None:
+        # Read-only: Python's own mmap gives no address of one, so libc is asked directly.
+        size = self.size(handle)
+        address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
+        if address == _MAP_FAILED:
+            return f"mmap: {os.strerror(ctypes.get_errno())}"
+        if _LIBC.mlock(address, size) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            _LIBC.munmap(address, size)
+            return f"mlock: {reason}"
+        self._pinned[handle] = (address, size)
+        return None
+
+    def unpin(self, handle: Handle) -> None:
+        pinned = self._pinned.pop(handle, None)
+        if pinned is not None:
+            _LIBC.munmap(*pinned)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def rmdir(self, path: Path) -> None:
+        os.rmdir(path)
+
+    def fsync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def listdir(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def free_bytes(self, path: Path) -> int:
+        state = os.statvfs(path)
+        return state.f_bavail * state.f_frsize
+
+    def lock(self, path: Path) -> Handle | None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        return Handle(descriptor)
+
+
+def write_all(files: FileSystem, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
+    """All of `buffers` are written one after the other from `offset` on; returns their bytes."""
+    total = 0
+    for first in range(0, len(buffers), IOV_MAX):
+        group = buffers[first : first + IOV_MAX]
+        wanted = sum(map(len, group))
+        written = files.pwritev(handle, group, offset + total)
+        if written < wanted:  # Rare: a signal, or a disk that is almost full.
+            rest = memoryview(b"".join(group))
+            while written < wanted:
+                written += files.pwritev(handle, [rest[written:]], offset + total + written)
+        total += wanted
+    return total
+
+
+def read_exactly(files: FileSystem, handle: Handle, size: int, offset: int, name: str) -> bytes:
+    """`size` bytes from `offset`.
+
+    Raises:
+        CorruptionFound: the file ends before.
+    """
+    content = files.pread(handle, size, offset)
+    while len(content) < size:
+        more = files.pread(handle, size - len(content), offset + len(content))
+        if not more:
+            found = f"the file's end after {len(content)}"
+            raise CorruptionFound(name, offset + len(content), f"{size} bytes", found)
+        content += more
+    return content
+
+
+def zero_range(files: FileSystem, handle: Handle, start: int, end: int) -> int:
+    """`[start, end)` reads as zeros, written from the end backwards and only where it did not
+    already; returns how many bytes were written. Not yet durable."""
+    zeroed = 0
+    for data_start, data_end in reversed(list(files.data_ranges(handle, start, end))):
+        at = data_end
+        while at > data_start:
+            size = min(CHUNK_BYTES, at - data_start)
+            at -= size
+            if any_nonzero(files.pread(handle, size, at)):
+                zeroed += write_all(files, handle, [memoryview(_ZEROS)[:size]], at)
+    return zeroed
+
+
+def first_nonzero(files: FileSystem, handle: Handle, start: int, end: int) -> int | None:
+    """The offset of the first byte in `[start, end)` that isn't zero; None if all are."""
+    for data_start, data_end in files.data_ranges(handle, start, end):
+        for at in range(data_start, data_end, CHUNK_BYTES):
+            chunk = files.pread(handle, min(CHUNK_BYTES, data_end - at), at)
+            if any_nonzero(chunk):
+                return at + len(chunk) - len(chunk.lstrip(b"\x00"))
+    return None
+
+
+def any_nonzero(chunk: bytes) -> bool:
+    """Whether a byte of `chunk`, of `CHUNK_BYTES` at most, isn't zero. Compares, never copies."""
+    return chunk != (_ZEROS if len(chunk) == CHUNK_BYTES else bytes(len(chunk)))
+
+
+class AtomicFile:
+    """A small file that is replaced as a whole: write a new one, fsync, rename, fsync the
+    directory. A CRC32C of the content follows it, so that a reader can trust what it finds.
+
+    Source: ATC'20, "Can Applications Recover from fsync Failures?"; DLedger deletes the old file
+    first and never syncs.
+    """
+
+    def __init__(self, files: FileSystem, path: Path) -> None:
+        self._files = files
+        self._path = path
+
+    def read(self) -> bytes | None:
+        """The content; None when the file doesn't exist.
+
+        Raises:
+            CorruptionFound: the CRC doesn't fit.
+        """
+        if not self._files.exists(self._path):
+            return None
+        handle = self._files.open(self._path)
+        try:
+            stored = self._files.pread(handle, self._files.size(handle), 0)
+        finally:
+            self._files.close(handle)
+        content, crc = stored[:-_CRC_SIZE], stored[-_CRC_SIZE:]
+        computed = crc32c(content).to_bytes(_CRC_SIZE, "big")
+        if crc != computed:
+            at = max(0, len(stored) - _CRC_SIZE)
+            expected = f"CRC32C {computed.hex()}"
+            raise CorruptionFound(str(self._path), at, expected, crc.hex() or "nothing")
+        return content
+
+    def replace(self, content: bytes) -> None:
+        """The file holds `content` durably when this returns, the old content before that."""
+        crc = crc32c(content).to_bytes(_CRC_SIZE, "big")
+        replace_file(self._files, self._path, content + crc)
+
+    def remove(self) -> None:
+        """The file is gone, durably; no error if it never was."""
+        if self._files.exists(self._path):
+            self._files.unlink(self._path)
+            self._files.fsync_directory(self._path.parent)
+
+
+def replace_file(files: FileSystem, path: Path, content: bytes) -> None:
+    """`path` holds `content` durably when this returns, what it held before that until then."""
+    temporary = path.with_name(path.name + ".tmp")
+    if files.exists(temporary):  # Left by a crash; it was never the truth.
+        files.unlink(temporary)
+    handle = files.create(temporary)
+    try:
+        write_all(files, handle, [content], 0)
+        files.fsync(handle)
+    finally:
+        files.close(handle)
+    files.rename(temporary, path)
+    files.fsync_directory(path.parent)
+
+
+def make_directory(files: FileSystem, path: Path) -> None:
+    """`path` and its missing parents exist, durably."""
+    if files.exists(path):
+        return
+    make_directory(files, path.parent)
+    files.mkdir(path)
+    files.fsync_directory(path.parent)

@@ -1,0 +1,156 @@
+"""Segments made before they are needed.
+
+This owns the making of segment files, and the spare that waits to be written to. A file gets its
+20-digit name only when it has its full size, durably, and it may be used only when that name is
+durable too; so a crash leaves a whole segment or a `.tmp` that is thrown away. A full disk is
+found here, ahead of any message, and costs nothing but `has_room` saying no until space is back.
+
+Source: RocketMQ `AllocateMappedFileService`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store.errors import StorageFull
+from store.files import CHUNK_BYTES, FULL_ERRNOS, FileSystem, Handle, write_all
+from store.segments import Segment, segment_name
+
+RETRY_S: Final = 1.0
+SPARES: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationPolicy:
+    """See `CommitLogOptions`, where these come from."""
+
+    segment_size: int
+    reserve_bytes: int
+    warm_up: bool
+    mlock: bool
+
+
+class Preallocator:
+    """Keeps `SPARES` segments ready. `take` and `give_back` are the owner thread's, `step` a
+    worker's; the deque between them is safe for one thread at each end."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        policy: AllocationPolicy,
+        next_base: int,
+        on_failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self.is_full = False
+        self.pin_failure: str | None = None
+        self._files = files
+        self._directory = directory
+        self._policy = policy
+        self._next_base = next_base
+        self._on_failed = on_failed
+        self._spares: deque[Segment] = deque()
+        self._retired: deque[Segment] = deque()
+        self._wanted = SPARES
+
+    @property
+    def ready(self) -> int:
+        """How many segments can be taken without waiting."""
+        return len(self._spares)
+
+    def take(self) -> Segment | None:
+        """The next segment; None while there is none."""
+        return self._spares.popleft() if self._spares else None
+
+    def give_back(self, segments: Iterable[Segment]) -> None:
+        """Segments that a truncation emptied, in log order, are the next ones to be taken."""
+        self._spares.extendleft(reversed(list(segments)))
+
+    def want(self, count: int) -> bool:
+        """At least `count` spares are made from now on; False if that many were wanted already."""
+        is_news = count > self._wanted
+        self._wanted = max(self._wanted, count)
+        return is_news or not self.is_full
+
+    def retire(self, segment: Segment) -> None:
+        """`segment` is full; its pages need no longer be pinned."""
+        if self._policy.mlock:
+            self._retired.append(segment)
+
+    def shortage(self, count: int) -> StorageFull:
+        """The error for `count` segments being needed and not ready."""
+        free = self._files.free_bytes(self._directory)
+        return StorageFull(str(self._directory), count * self._policy.segment_size, free)
+
+    def step(self) -> float | None:
+        """The spares are complete, or the disk is full; see `store.worker.Step`."""
+        try:
+            while self._retired:
+                self._files.unpin(self._retired.popleft().handle)
+            while len(self._spares) < self._wanted:
+                self._spares.append(self.create())
+        except StorageFull:
+            self.is_full = True
+            return RETRY_S
+        except Exception as error:  # noqa: BLE001 - the thread's boundary: the node must hear of it
+            self._on_failed("preallocation", error)
+            return None
+        self.is_full = False
+        self._wanted = SPARES
+        return None
+
+    def create(self) -> Segment:
+        """The segment behind the last one made, durable, name and all.
+
+        Raises:
+            StorageFull: it would leave less than the reserve, or doesn't fit at all.
+        """
+        free = self._files.free_bytes(self._directory)
+        needed = self._policy.segment_size + self._policy.reserve_bytes
+        if free < needed:
+            raise StorageFull(str(self._directory), needed, free)
+        path = self._directory / segment_name(self._next_base)
+        segment = Segment(self._next_base, path, self._make_file(path))
+        self._next_base += self._policy.segment_size
+        if self._policy.mlock:
+            self.pin_failure = self._files.pin(segment.handle)
+        return segment
+
+    def close(self) -> None:
+        """The spares' files are closed; they stay where they are for the next start."""
+        for segment in self._spares:
+            self._files.close(segment.handle)
+        self._spares.clear()
+
+    def _make_file(self, path: Path) -> Handle:
+        files = self._files
+        temporary = path.with_name(path.name + ".tmp")
+        handle = files.create(temporary)
+        try:
+            files.fallocate(handle, self._policy.segment_size)
+            if self._policy.warm_up:
+                self._write_zeros(handle)
+            files.fsync(handle)
+        except OSError as error:
+            files.close(handle)
+            files.unlink(temporary)
+            if error.errno in FULL_ERRNOS:
+                free = files.free_bytes(self._directory)
+                size = self._policy.segment_size
+                raise StorageFull(str(self._directory), size, free) from error
+            raise
+        files.rename(temporary, path)
+        files.fsync_directory(self._directory)
+        return handle
+
+    def _write_zeros(self, handle: Handle) -> None:
+        """Each page is in the page cache and its block written, so that a later fdatasync needn't
+        turn unwritten extents into written ones."""
+        zeros = bytes(min(CHUNK_BYTES, self._policy.segment_size))
+        for at in range(0, self._policy.segment_size, len(zeros)):
+            size = min(len(zeros), self._policy.segment_size - at)
+            write_all(self._files, handle, [memoryview(zeros)[:size]], at)

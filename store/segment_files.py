@@ -1,0 +1,94 @@
+"""The segment files of a log, as recovery finds them.
+
+This lists and opens them and checks what can be checked without reading: names, order, sizes. It
+must never make up for a file that is missing: a log that was silently shortened lets a node vote
+for a candidate that lacks a committed entry.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store.checkpoint import Checkpoint
+from store.errors import CorruptionFound
+from store.files import FileSystem
+from store.segments import Segment, segment_name
+
+_NAME: Final = re.compile(r"[0-9]{20}")
+_LEFTOVER: Final = re.compile(r"[0-9]{20}\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """`bases` are the physical offsets in the names, ascending; `foreign` names are none of
+    ours and are left alone; `leftovers` are unfinished preallocations."""
+
+    bases: tuple[int, ...]
+    foreign: tuple[str, ...]
+    leftovers: tuple[str, ...]
+
+
+def find_segment_files(files: FileSystem, directory: Path) -> FoundFiles:
+    """What lies in the commit log's directory."""
+    names = files.listdir(directory)
+    ours = [name for name in names if _NAME.fullmatch(name)]
+    leftovers = [name for name in names if _LEFTOVER.fullmatch(name)]
+    foreign = [name for name in names if name not in ours and name not in leftovers]
+    return FoundFiles(tuple(sorted(map(int, ours))), tuple(foreign), tuple(leftovers))
+
+
+def check_bases(
+    directory: Path, bases: tuple[int, ...], segment_size: int, checkpoint: Checkpoint
+) -> None:
+    """The files are those of one log without a gap, from where it is known to begin.
+
+    Raises:
+        CorruptionFound: one is missing, or one has a name that no segment can have.
+    """
+    state = checkpoint.state
+    if not bases:
+        if state.watermark > state.first_offset:
+            missing = directory / segment_name(state.first_offset)
+            raise CorruptionFound(str(missing), 0, "a segment", "no file")
+        return
+    if bases[0] > state.first_offset:
+        missing = directory / segment_name(state.first_offset)
+        raise CorruptionFound(str(missing), 0, "a segment", f"the log begins at {bases[0]}")
+    for position, base in enumerate(bases):
+        expected = bases[0] - bases[0] % segment_size + position * segment_size
+        if base != expected:
+            missing = directory / segment_name(expected)
+            raise CorruptionFound(str(missing), 0, "a segment", f"{segment_name(base)} instead")
+
+
+def open_segment(files: FileSystem, path: Path, segment_size: int) -> Segment:
+    """The segment at `path`, opened; its size is not yet checked."""
+    return Segment(int(path.name), path, files.open(path))
+
+
+def check_size(
+    files: FileSystem, segment: Segment, segment_size: int, *, tail_from: int | None
+) -> bool:
+    """The segment has its full size; True if it had to be given it.
+
+    A file gets its name only at its full size, so a short one was shortened. That loses nothing
+    if all that is missing lies beyond the durable watermark.
+
+    Args:
+        tail_from: for the last segment, the watermark if it is known; None otherwise.
+
+    Raises:
+        CorruptionFound: too long, or too short in a place that counts.
+    """
+    size = files.size(segment.handle)
+    if size == segment_size:
+        return False
+    if size > segment_size or tail_from is None or segment.base + size < tail_from:
+        at = min(size, segment_size)
+        raise CorruptionFound(str(segment.path), at, f"{segment_size} bytes", f"{size} bytes")
+    files.fallocate(segment.handle, segment_size)
+    files.fsync(segment.handle)
+    return True

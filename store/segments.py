@@ -1,0 +1,261 @@
+"""Segments of the log and where each entry begins in them.
+
+This owns the in-memory index from Raft indexes to byte positions, and nothing on disk: it reads
+headers when it has forgotten them, and never writes. The newest segments keep the start of every
+entry (4 bytes each); older ones keep one start per `SPARSE_BYTES` and find the rest again by
+walking the headers of one block, so that memory stays bounded by the size of the log on disk
+(128 KiB a GiB) and a look-up never reads more than one block.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final, Protocol
+
+from store.entry import FILLER_HEADER_SIZE, HEADER_SIZE, EntryHeader, parse_header
+from store.errors import CorruptionFound, InvalidFrame, OutOfRange
+from store.files import FileSystem, Handle, read_exactly
+
+SPARSE_BYTES: Final = 64 << 10
+DENSE_SEGMENTS: Final = 8
+CACHED_BLOCKS: Final = 64
+
+
+def segment_name(base: int) -> str:
+    """The file name of the segment whose first byte has physical offset `base`: 20 digits."""
+    return f"{base:020d}"
+
+
+class Starts(Protocol):
+    """Where the entries of one segment begin. A slot counts entries from 0, offsets are relative
+    to the segment."""
+
+    def start_of(self, slot: int) -> int: ...
+
+    def slot_at(self, offset: int) -> int:
+        """The greatest slot that begins at or before `offset`; -1 if none does."""
+        ...
+
+
+class Segment:
+    """One open segment file and what the log knows of it. Owned by the log's owner thread."""
+
+    __slots__ = ("base", "count", "filled", "first_index", "handle", "path", "starts", "used")
+
+    def __init__(self, base: int, path: Path, handle: Handle) -> None:
+        self.base = base  # Physical offset of the first byte.
+        self.path = path
+        self.handle = handle
+        self.first_index = 0  # Of the first entry, or the next one's while there is none.
+        self.count = 0
+        self.used = 0  # End of the last entry, relative to `base`.
+        self.filled = False  # A filler follows the last entry.
+        self.starts: Starts = DenseStarts()
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset behind the last entry."""
+        return self.base + self.used
+
+    @property
+    def written_end(self) -> int:
+        """End of what is not zero, relative to `base`."""
+        return self.used + FILLER_HEADER_SIZE if self.filled else self.used
+
+    def add(self, size: int) -> None:
+        """An entry of `size` bytes follows the last one."""
+        starts = self.starts
+        if not isinstance(starts, DenseStarts):
+            raise TypeError("entries are added to the newest segment only, which is dense")
+        starts.values.append(self.used)
+        self.used += size
+        self.count += 1
+
+    def end_of(self, slot: int) -> int:
+        """Where the entry in `slot` ends, relative to `base`."""
+        return self.used if slot + 1 >= self.count else self.starts.start_of(slot + 1)
+
+    def cut(self, slot: int, used: int) -> None:
+        """`slot` and what follows it are gone; the entry before it ends at `used`."""
+        kept = array("I", (self.starts.start_of(each) for each in range(slot)))
+        self.starts = DenseStarts(kept)
+        self.count = slot
+        self.used = used
+        self.filled = False
+
+
+class DenseStarts:
+    """Every start, in memory."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: array[int] | None = None) -> None:
+        self.values = array("I") if values is None else values
+
+    def start_of(self, slot: int) -> int:
+        return self.values[slot]
+
+    def slot_at(self, offset: int) -> int:
+        return bisect_right(self.values, offset) - 1
+
+
+class SparseStarts:
+    """One start per block in memory; a block is walked when it is asked for, and the last few
+    blocks of the whole log are remembered in `cache`."""
+
+    __slots__ = ("_cache", "_count", "_files", "_segment", "_slots", "_starts")
+
+    def __init__(self, files: FileSystem, segment: Segment, cache: BlockCache) -> None:
+        self._files = files
+        self._segment = segment
+        self._cache = cache
+        self._count = segment.count
+        self._slots = array("I")
+        self._starts = array("I")
+        for slot in range(segment.count):
+            start = segment.starts.start_of(slot)
+            if not slot or start - self._starts[-1] >= SPARSE_BYTES:
+                self._slots.append(slot)
+                self._starts.append(start)
+
+    def start_of(self, slot: int) -> int:
+        block = bisect_right(self._slots, slot) - 1
+        return self._block(block)[slot - self._slots[block]]
+
+    def slot_at(self, offset: int) -> int:
+        block = bisect_right(self._starts, offset) - 1
+        if block < 0:
+            return -1
+        return self._slots[block] + bisect_right(self._block(block), offset) - 1
+
+    def _block(self, block: int) -> array[int]:
+        key = (self._segment.base, block)
+        starts = self._cache.get(key)
+        if starts is None:
+            last = block + 1 >= len(self._slots)
+            end_slot = self._count if last else self._slots[block + 1]
+            count = end_slot - self._slots[block]
+            starts = walk_starts(self._files, self._segment, self._starts[block], count)
+            self._cache.put(key, starts)
+        return starts
+
+
+class BlockCache:
+    """The last `CACHED_BLOCKS` walked blocks, least recently used out first."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[tuple[int, int], array[int]] = OrderedDict()
+
+    def get(self, key: tuple[int, int]) -> array[int] | None:
+        starts = self._blocks.get(key)
+        if starts is not None:
+            self._blocks.move_to_end(key)
+        return starts
+
+    def put(self, key: tuple[int, int], starts: array[int]) -> None:
+        self._blocks[key] = starts
+        if len(self._blocks) > CACHED_BLOCKS:
+            self._blocks.popitem(last=False)
+
+    def clear(self) -> None:
+        self._blocks.clear()
+
+
+def walk_starts(files: FileSystem, segment: Segment, start: int, count: int) -> array[int]:
+    """Where `count` entries begin, the first of them at `start`, by their headers' sizes."""
+    starts = array("I")
+    chunk, chunk_at, at = b"", start, start
+    for _ in range(count):
+        if at + HEADER_SIZE > chunk_at + len(chunk):
+            size = min(SPARSE_BYTES, segment.used - at)
+            chunk = read_exactly(files, segment.handle, size, at, str(segment.path))
+            chunk_at = at
+        header = _parse(segment, chunk, chunk_at, at)
+        starts.append(at)
+        at += header.total_size
+    return starts
+
+
+def read_header(files: FileSystem, segment: Segment, start: int) -> EntryHeader:
+    """The header of the entry that begins at `start`, from the file.
+
+    Raises:
+        CorruptionFound: there is none any more.
+    """
+    chunk = read_exactly(files, segment.handle, HEADER_SIZE, start, str(segment.path))
+    return _parse(segment, chunk, start, start)
+
+
+def _parse(segment: Segment, chunk: bytes, chunk_at: int, at: int) -> EntryHeader:
+    try:
+        header = parse_header(chunk, at - chunk_at)
+    except InvalidFrame as error:
+        found = f"{error.field} {error.found}"
+        raise CorruptionFound(
+            str(segment.path), at, f"{error.field} {error.expected}", found
+        ) from None
+    if header.physical_offset != segment.base + at:
+        expected = f"physical offset {segment.base + at}"
+        raise CorruptionFound(str(segment.path), at, expected, header.physical_offset)
+    return header
+
+
+class SegmentTable:
+    """The log's segments in order, and look-ups over all of them. The last one is written to."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self.segments: list[Segment] = []
+        self._first_indexes: list[int] = []
+        self._files = files
+        self._cache = BlockCache()
+
+    @property
+    def last(self) -> Segment:
+        return self.segments[-1]
+
+    def add(self, segment: Segment, first_index: int) -> None:
+        """`segment` is the last one now; its first entry will be `first_index`."""
+        segment.first_index = first_index
+        self.segments.append(segment)
+        self._first_indexes.append(first_index)
+        if len(self.segments) > DENSE_SEGMENTS:
+            old = self.segments[-DENSE_SEGMENTS - 1]
+            old.starts = SparseStarts(self._files, old, self._cache)
+
+    def remove_after(self, position: int) -> list[Segment]:
+        """The segments behind the one at `position` in the list, taken out."""
+        removed = self.segments[position + 1 :]
+        del self.segments[position + 1 :]
+        del self._first_indexes[position + 1 :]
+        self._cache.clear()  # Their bytes, and the blocks that spoke of them, are going to change.
+        return removed
+
+    def locate(self, index: int) -> tuple[Segment, int]:
+        """The segment and slot of the entry `index`, which the caller knows to be held."""
+        segment = self.segments[-1]
+        if index < segment.first_index:
+            segment = self.segments[bisect_right(self._first_indexes, index) - 1]
+        return segment, index - segment.first_index
+
+    def position_of_segment(self, segment: Segment) -> int:
+        """Where `segment` stands in the list."""
+        return bisect_right(self.segments, segment.base, key=lambda each: each.base) - 1
+
+    def segment_at(self, physical_offset: int) -> Segment:
+        """The segment that holds the byte at `physical_offset`.
+
+        Raises:
+            OutOfRange: none does.
+        """
+        first, last = self.segments[0], self.segments[-1]
+        if physical_offset >= last.base:
+            segment = last
+        else:
+            found = bisect_right(self.segments, physical_offset, key=lambda each: each.base) - 1
+            segment = self.segments[max(found, 0)]
+        if not segment.base <= physical_offset < segment.end_offset:
+            raise OutOfRange("physical offset", physical_offset, first.base, last.end_offset)
+        return segment
