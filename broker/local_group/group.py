@@ -1,118 +1,60 @@
-"""A group of nodes as background processes of one machine, described by `<dir>/group.json`.
+"""Starting, asking, signalling and stopping the nodes of a local group.
 
-This owns the folder of a local group: its ports, the nodes' configuration files, their
-processes, and the file that says which process is which. Command line, demo, benchmarks and the
-chaos runner drive real processes through it. It must never signal a process that it didn't
-start (`broker.local_process`), nor delete a file that isn't the group's, and it knows nothing of
-Raft beyond what a node's status tells.
+Command line, demo, benchmarks and the chaos runner drive real processes through `LocalGroup`.
+It must never signal a process that it didn't start (`process`), nor delete a file that isn't the
+group's (`layout`), and it knows nothing of Raft beyond what a node's status tells.
 
-The file is read anew for each operation and replaced as a whole under a lock, so several
-programs may work on one group. Idea: etcd's `goreman` Procfile, TiUP's playground.
+`group.json` is read anew for each operation and replaced as a whole under a lock, so several
+programs may work on one group. Idea: etcd's Procfile with goreman, TiUP's playground.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from broker.config import MAX_MEMBERS, MIB, NodeConfig, StoreConfig, dump_toml
-from broker.local_errors import (
+from broker.local_group.errors import (
     GroupDiffers,
-    GroupFileBroken,
     GroupStillRuns,
     LocalGroupError,
     NoAnswer,
     NodeDied,
     NodeNotRunning,
     NoSuchNode,
-    NotAGroup,
     PortInUse,
 )
-from broker.local_ports import pick_ports, port_is_free
-from broker.local_process import ProcessIdentity, is_running, send_signal, spawn_detached
-from broker.local_status import GroupStatus, NodeView, probe
+from broker.local_group.layout import (
+    GROUP_FILE,
+    GroupOptions,
+    LocalGroupFile,
+    LocalNode,
+    lay_out,
+    locked,
+    plan_group,
+    read_group_file,
+    remove_files,
+    write_group_file,
+)
+from broker.local_group.ports import port_is_free
+from broker.local_group.process import send_signal, spawn_detached
+from broker.local_group.status import GroupStatus, NodeView, probe
 
-GROUP_FILE = "group.json"
-LOCK_FILE = "group.lock"
-FORMAT = "dledger-local-group/1"
-DEFAULT_NODES = 3
-DEFAULT_SEGMENT_SIZE_BYTES = 64 * MIB
 START_TIMEOUT_S = 30.0
 STOP_GRACE_S = 10.0  # from SIGTERM to SIGKILL
 KILL_TIMEOUT_S = 5.0  # from SIGKILL until the kernel has cleared the process away
-METRICS_PORT_DISTANCE = 1000  # with a base port: 7001 serves, 8001 has the metrics
 POLL_INTERVAL_S = 0.02
 LOG_TAIL_LINES = 8
 LOG_TAIL_BYTES = 16 << 10
-
-FlushName = Literal["sync", "async"]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """What a new group is made with. For a group that exists, None asks for nothing."""
-
-    nodes: int | None = None
-    base_port: int | None = None
-    segment_size_bytes: int | None = None
-    flush: FlushName | None = None
-
-
-class LocalNode(BaseModel):
-    """One node of a local group, as `group.json` describes it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    address: str
-    metrics_address: str
-    pid: int | None = Field(default=None, gt=1)
-    started: str | None = None
-    data_directory: str
-    config: str
-
-    @property
-    def process(self) -> ProcessIdentity | None:
-        """The process that was last started for this node; it may be over."""
-        if self.pid is None or self.started is None:
-            return None
-        return ProcessIdentity(self.pid, self.started)
-
-    @property
-    def log_file(self) -> Path:
-        """Where the outputs of the node's processes are appended."""
-        return Path(self.config).parent / "node.log"
-
-    def is_running(self) -> bool:
-        """Whether the node has a process (that may be stopped by a SIGSTOP)."""
-        return self.process is not None and is_running(self.process)
-
-
-class _GroupFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    format: Literal["dledger-local-group/1"]
-    group: str
-    base_port: int | None
-    segment_size_bytes: int
-    flush: FlushName
-    nodes: tuple[LocalNode, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
+AS_IT_IS = GroupOptions()
 
 
 class LocalGroup:
-    """The group in a folder. Make one with `create`, `open` or `open_or_create`."""
+    """The group in a folder. Made with `create`, `open` or `open_or_create`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
@@ -126,11 +68,11 @@ class LocalGroup:
             GroupFileBroken: its file can't be read or is something else.
         """
         group = cls(directory)
-        group._read()
+        read_group_file(group.directory)
         return group
 
     @classmethod
-    def create(cls, directory: Path, options: GroupOptions = GroupOptions()) -> LocalGroup:
+    def create(cls, directory: Path, options: GroupOptions = AS_IT_IS) -> LocalGroup:
         """A new group in `directory`, configured and not yet started.
 
         Raises:
@@ -138,14 +80,15 @@ class LocalGroup:
             LocalGroupError: the directory can't be written, or no ports are free.
         """
         group = cls(directory)
-        with group._locked():
+        record = plan_group(group.directory, options)
+        with locked(group.directory):
             if (group.directory / GROUP_FILE).exists():
                 raise GroupDiffers(f"there is a group in {directory} already")
-            group._lay_out(options)
+            lay_out(group.directory, record)
         return group
 
     @classmethod
-    def open_or_create(cls, directory: Path, options: GroupOptions = GroupOptions()) -> LocalGroup:
+    def open_or_create(cls, directory: Path, options: GroupOptions = AS_IT_IS) -> LocalGroup:
         """The group in `directory`, made if need be.
 
         Raises:
@@ -163,7 +106,7 @@ class LocalGroup:
     @property
     def nodes(self) -> tuple[LocalNode, ...]:
         """The nodes, as the file describes them now."""
-        return self._read().nodes
+        return read_group_file(self.directory).nodes
 
     @property
     def addresses(self) -> list[str]:
@@ -184,7 +127,7 @@ class LocalGroup:
 
     async def status(self) -> GroupStatus:
         """What each node says of itself, asked all at once; a silent one takes a second."""
-        record = self._read()
+        record = read_group_file(self.directory)
         answers = await asyncio.gather(*(probe(node.address) for node in record.nodes))
         views = [
             NodeView.of(node.id, node.address, answer)
@@ -205,12 +148,12 @@ class LocalGroup:
         for view in status.nodes:
             if (view.id == status.leader) if who == "leader" else (view.role == "follower"):
                 return self.node(view.id)
-        raise NoAnswer(f"no node says that it is {who}")
+        raise NoAnswer(f"no node says that it is a {who}")
 
     # --- Processes ------------------------------------------------------------------------
 
     async def up(self, timeout_s: float = START_TIMEOUT_S) -> GroupStatus:
-        """Starts the nodes that don't run; true afterwards: all answer and one leads and serves.
+        """Starts the nodes that don't run; true afterwards: all answer, and one leads and serves.
 
         Raises:
             PortInUse: a node can't listen; nothing was started.
@@ -252,7 +195,11 @@ class LocalGroup:
         return True
 
     async def down(self, grace_s: float = STOP_GRACE_S) -> list[str]:
-        """Stops every node, with SIGTERM first; the ids of those that had to be killed."""
+        """Stops every node, with SIGTERM first; the ids of those that had to be killed.
+
+        Raises:
+            GroupStillRuns: as for `kill_all`.
+        """
         nodes = [node for node in self.nodes if node.is_running()]
         for node in nodes:
             if node.process and send_signal(node.process, signal.SIGTERM):
@@ -286,75 +233,18 @@ class LocalGroup:
 
         Raises:
             GroupStillRuns: a node still runs.
-            GroupFileBroken: the file names folders outside of the group's.
+            LocalGroupError: something can't be removed.
         """
-        with self._locked():
-            nodes = self._read().nodes
-            if running := [node.id for node in nodes if node.is_running()]:
+        with locked(self.directory):
+            record = read_group_file(self.directory)
+            if running := [node.id for node in record.nodes if node.is_running()]:
                 raise GroupStillRuns(running)
-            for node in nodes:
-                self._refuse_foreign(node)
-            for node in nodes:
-                shutil.rmtree(self.directory / node.id, ignore_errors=False)
-            (self.directory / GROUP_FILE).unlink()
-            (self.directory / LOCK_FILE).unlink()
-        if not any(self.directory.iterdir()):
-            self.directory.rmdir()
+            remove_files(self.directory, record)
 
-    # --- Making it ------------------------------------------------------------------------
-
-    def _lay_out(self, options: GroupOptions) -> None:
-        count = options.nodes or DEFAULT_NODES
-        ports = self._ports(count, options.base_port)
-        ids = [f"n{number}" for number in range(1, count + 1)]
-        nodes = tuple(
-            LocalNode(
-                id=node_id,
-                address=f"127.0.0.1:{ports[at]}",
-                metrics_address=f"127.0.0.1:{ports[count + at]}",
-                data_directory=str(self.directory / node_id / "data"),
-                config=str(self.directory / node_id / "node.toml"),
-            )
-            for at, node_id in enumerate(ids)
-        )
-        record = _GroupFile(
-            format=FORMAT,
-            group="local",
-            base_port=options.base_port,
-            segment_size_bytes=options.segment_size_bytes or DEFAULT_SEGMENT_SIZE_BYTES,
-            flush=options.flush or "sync",
-            nodes=nodes,
-        )
-        self._write_configurations(record)
-        self._write(record)
-
-    def _ports(self, count: int, base_port: int | None) -> list[int]:
-        if base_port is None:
-            return pick_ports(2 * count)
-        serving = range(base_port, base_port + count)
-        return [*serving, *(port + METRICS_PORT_DISTANCE for port in serving)]
-
-    def _write_configurations(self, record: _GroupFile) -> None:
-        store = StoreConfig(segment_size_bytes=record.segment_size_bytes, flush=record.flush)
-        for node in record.nodes:
-            config = NodeConfig(
-                group=record.group,
-                node_id=node.id,
-                data_directory=Path(node.data_directory),
-                listen=node.address,
-                metrics_listen=node.metrics_address,
-                peers={peer.id: peer.address for peer in record.nodes},
-                store=store,
-            )
-            folder = Path(node.config).parent
-            try:
-                folder.mkdir(exist_ok=True)
-                Path(node.config).write_text(dump_toml(config, folder), encoding="utf-8")
-            except OSError as error:
-                raise LocalGroupError(f"can't write {node.config}: {error.strerror}") from error
+    # --- Starting and waiting -------------------------------------------------------------
 
     def _refuse_differences(self, options: GroupOptions) -> None:
-        record = self._read()
+        record = read_group_file(self.directory)
         pairs = (
             ("nodes", options.nodes, len(record.nodes)),
             ("base port", options.base_port, record.base_port),
@@ -368,32 +258,38 @@ class LocalGroup:
                     "use another --dir, or remove it first (group down --wipe)"
                 )
 
-    # --- Starting and waiting -------------------------------------------------------------
-
     def _launch(self, node_ids: list[str]) -> dict[str, int]:
-        """Starts those that don't run; for each of them, where its log ended before."""
+        """Starts those that don't run; for each of them, where its log ended before.
+
+        No await between a start and its entry in the file: a program that is interrupted
+        leaves no process that nobody knows of.
+        """
         log_ends: dict[str, int] = {}
-        with self._locked():
-            record = self._read()
+        with locked(self.directory):
+            record = read_group_file(self.directory)
             missing = [n for n in record.nodes if n.id in node_ids and not n.is_running()]
             for node in missing:
                 for address in (node.address, node.metrics_address):
                     if not port_is_free(address):
                         raise PortInUse(node.id, address)
             for node in missing:
-                log = node.log_file
-                log_ends[node.id] = log.stat().st_size if log.exists() else 0
-                command = [sys.executable, "-m", "broker.cli", "node", "--config", node.config]
-                try:
-                    process = spawn_detached(command, log)
-                except OSError as error:
-                    raise LocalGroupError(f"can't start {node.id}: {error}") from error
-                update = {"pid": process.pid, "started": process.started}
-                started = node.model_copy(update=update)
-                nodes = tuple(started if n.id == node.id else n for n in record.nodes)
-                record = record.model_copy(update={"nodes": nodes})
-                self._write(record)
+                log_ends[node.id] = _size(node.log_file)
+                record = record.with_node(self._launch_one(node, record))
         return log_ends
+
+    def _launch_one(self, node: LocalNode, record: LocalGroupFile) -> LocalNode:
+        command = [sys.executable, "-m", "broker.cli", "node", "--config", node.config]
+        try:
+            process = spawn_detached(command, node.log_file)
+        except OSError as error:
+            raise LocalGroupError(f"can't start {node.id}: {error}") from error
+        launched = node.model_copy(update={"pid": process.pid, "started": process.started})
+        try:
+            write_group_file(self.directory, record.with_node(launched))
+        except LocalGroupError:
+            send_signal(process, signal.SIGKILL)
+            raise
+        return launched
 
     async def _wait_until(
         self, reached: Callable[[GroupStatus], bool], log_ends: dict[str, int], timeout_s: float
@@ -413,53 +309,9 @@ class LocalGroup:
                 raise NoAnswer(f"{detail} after {timeout_s:g} s (logs in {self.directory}/*/)")
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    # --- The file -------------------------------------------------------------------------
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One program at a time changes the group; the sections under it never wait."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise LocalGroupError(f"can't write to {self.directory}: {reason}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _read(self) -> _GroupFile:
-        path = self.directory / GROUP_FILE
-        try:
-            text = path.read_bytes()
-        except FileNotFoundError:
-            raise NotAGroup(self.directory) from None
-        except OSError as error:
-            raise GroupFileBroken(path, error.strerror or str(error)) from error
-        try:
-            return _GroupFile.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            reason = f"{place}: {first['msg']}" if place else first["msg"]
-            raise GroupFileBroken(path, reason) from error
-
-    def _write(self, record: _GroupFile) -> None:
-        path = self.directory / GROUP_FILE
-        fresh = path.with_suffix(".json.new")
-        try:
-            fresh.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
-            fresh.replace(path)  # a reader sees the old file or the new one, never half of one
-        except OSError as error:
-            raise LocalGroupError(f"can't write {path}: {error.strerror}") from error
-
-    def _refuse_foreign(self, node: LocalNode) -> None:
-        folder = self.directory / node.id
-        if Path(node.config) != folder / "node.toml" or folder.is_symlink():
-            path = self.directory / GROUP_FILE
-            raise GroupFileBroken(path, f"{node.config} isn't in the folder of {node.id}")
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
 
 
 def _tail(log: Path, start: int) -> list[str]:

@@ -1,0 +1,81 @@
+"""Why something can't be done with a local group.
+
+    LocalGroupError
+    ├── NotAGroup          the directory holds no group
+    ├── GroupFileBroken    group.json can't be read, or isn't ours
+    ├── GroupDiffers       a group was asked for that isn't the one that is there
+    ├── GroupStillRuns     processes that must be over, and aren't
+    ├── PortInUse          a node couldn't listen
+    ├── NodeDied           a node ended at its start; carries the end of its log
+    ├── NodeNotRunning     a signal for a node without a process
+    ├── NoSuchNode         neither a role nor a node of the group
+    └── NoAnswer           no node, or no leader, answered in time
+
+Source: promise 6 of the design (honest errors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class LocalGroupError(Exception):
+    """Root of the errors of local groups; its text is fit for the terminal as it is."""
+
+
+class NotAGroup(LocalGroupError):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"there is no group in {directory} (make one with: dledger group up)")
+        self.directory = directory
+
+
+class GroupFileBroken(LocalGroupError):
+    """Nothing is signalled or deleted on the word of such a file."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(f"{file} doesn't describe a local group: {reason}")
+        self.file = file
+        self.reason = reason
+
+
+class GroupDiffers(LocalGroupError):
+    pass
+
+
+class GroupStillRuns(LocalGroupError):
+    def __init__(self, node_ids: Sequence[str]) -> None:
+        super().__init__(f"still running: {', '.join(node_ids)}")
+        self.node_ids = tuple(node_ids)
+
+
+class PortInUse(LocalGroupError):
+    def __init__(self, node_id: str, address: str) -> None:
+        super().__init__(f"{node_id} can't listen on {address}: the port is in use")
+        self.node_id = node_id
+        self.address = address
+
+
+class NodeDied(LocalGroupError):
+    def __init__(self, node_id: str, log: Path, tail: Sequence[str]) -> None:
+        lines = "".join(f"\n  {line}" for line in tail) or " nothing"
+        super().__init__(f"{node_id} ended at its start; {log} says:{lines}")
+        self.node_id = node_id
+        self.log = log
+        self.tail = tuple(tail)
+
+
+class NodeNotRunning(LocalGroupError):
+    def __init__(self, node_id: str) -> None:
+        super().__init__(f"{node_id} isn't running")
+        self.node_id = node_id
+
+
+class NoSuchNode(LocalGroupError):
+    def __init__(self, who: str, node_ids: Sequence[str]) -> None:
+        super().__init__(f"no node {who!r} here; there are {', '.join(node_ids)}")
+        self.who = who
+
+
+class NoAnswer(LocalGroupError):
+    pass

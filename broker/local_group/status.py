@@ -1,0 +1,135 @@
+"""What the nodes of a group say of themselves, put side by side.
+
+This asks each node directly and decides nothing: unlike the client it needs no leader, so it
+works on a group that has lost its quorum, which is when one looks. It must not wait longer than
+a second for a node that is silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
+
+PROBE_TIMEOUT_S = 1.0
+# Channels share their connections, and with them a dead node's back-off; a probe must look anew.
+CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+GET_STATUS = "/dledger.v1.Cluster/GetStatus"
+
+
+async def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeStatus | None:
+    """The status that the node at `address` gives; None when it doesn't answer."""
+    async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel:
+        get_status = channel.unary_unary(
+            GET_STATUS,
+            request_serializer=GetStatusRequest.SerializeToString,
+            response_deserializer=NodeStatus.FromString,
+        )
+        try:
+            answer: NodeStatus = await get_status(GetStatusRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError:
+            return None
+    return answer
+
+
+async def group_status(addresses: Sequence[str]) -> GroupStatus:
+    """The status of the group that the nodes at `addresses` belong to.
+
+    Members that aren't among `addresses` are learned from the answers and asked as well.
+    """
+    first = dict(zip(addresses, await asyncio.gather(*map(probe, addresses)), strict=True))
+    known = {peer.address: peer.node_id for one in first.values() if one for peer in one.peers}
+    others = [address for address in known if address not in first]
+    second = dict(zip(others, await asyncio.gather(*map(probe, others)), strict=True))
+    answers = first | second
+    group = next((one.group for one in answers.values() if one), "")
+    views = [
+        NodeView.of(one.node_id if one else known.get(address, ""), address, one)
+        for address, one in answers.items()
+    ]
+    return GroupStatus.of(group, views)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node of a group. `alive`: it answered; what a silent node is, is not known."""
+
+    id: str
+    address: str
+    alive: bool
+    role: str | None = None
+    term: int | None = None
+    last_index: int | None = None
+    commit_index: int | None = None
+    applied_index: int | None = None
+    serving: bool = False
+
+    @classmethod
+    def of(cls, node_id: str, address: str, answer: NodeStatus | None) -> NodeView:
+        """The view that an answer gives, or its absence."""
+        if answer is None:
+            return cls(node_id, address, alive=False)
+        return cls(
+            node_id,
+            address,
+            alive=True,
+            role=answer.role,
+            term=answer.term,
+            last_index=answer.last_index,
+            commit_index=answer.commit_index,
+            applied_index=answer.applied_index,
+            serving=answer.serving,
+        )
+
+    def facts(self) -> dict[str, object]:
+        """The node's object in the JSON of `group status`."""
+        keys = ("id", "role", "term", "last_index", "commit_index", "applied_index")
+        return {key: getattr(self, key) for key in (*keys, "address", "alive")}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """All nodes of a group. `leader` is the one that says so in the newest term."""
+
+    group: str
+    leader: str | None
+    term: int | None
+    nodes: tuple[NodeView, ...]
+
+    @classmethod
+    def of(cls, group: str, nodes: Sequence[NodeView]) -> GroupStatus:
+        """Finds the leader among what the nodes said.
+
+        A leader that was cut off still says that it leads; the newer term is right.
+        """
+        leaders = [node for node in nodes if node.role == "leader"]
+        leader = max(leaders, key=lambda node: node.term or 0, default=None)
+        terms = [node.term for node in nodes if node.term is not None]
+        return cls(group, leader.id if leader else None, max(terms, default=None), tuple(nodes))
+
+    @property
+    def serves(self) -> bool:
+        """Whether the leader takes messages."""
+        return any(node.id == self.leader and node.serving for node in self.nodes)
+
+    @property
+    def serves_fully(self) -> bool:
+        """Whether it does, and every node answers."""
+        return self.serves and all(node.alive for node in self.nodes)
+
+    def answers(self, node_id: str) -> bool:
+        """Whether that node answers."""
+        return any(node.id == node_id and node.alive for node in self.nodes)
+
+    def facts(self) -> dict[str, object]:
+        """The JSON of `group status`."""
+        return {
+            "group": self.group,
+            "leader": self.leader,
+            "term": self.term,
+            "nodes": [node.facts() for node in self.nodes],
+        }
