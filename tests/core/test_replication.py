@@ -78,10 +78,10 @@ def appends_to(messages: list[IncomingMessage], to: NodeId) -> list[AppendReques
 def connected(leader_is: Node, options: RaftOptions | None = None) -> Node:
     """`leader_is` elected, with both peers acknowledging the no-op, in REPLICATE."""
     node = leader_is
-    while node.core.role is not Role.CANDIDATE:
-        for message in node.tick():
-            if isinstance(message, PreVoteRequest):
-                node.step(PreVoteResponse(message.to, A, message.term, True))
+    for message in node.tick(30):
+        if isinstance(message, PreVoteRequest) and node.core.role is Role.PRE_CANDIDATE:
+            node.step(PreVoteResponse(message.to, A, message.term, True))
+    assert node.core.role is Role.CANDIDATE
     term = node.core.term
     node.step(VoteResponse(B, A, term, True))
     for peer in (B, C):
@@ -110,10 +110,10 @@ def test_s26_figure_7_followers_converge(which: str) -> None:
 def test_s27_old_term_entry_is_not_committed_by_counting() -> None:
     """Figure 8: an old term's entry on a majority commits only with one of this term (§5.4.2)."""
     node = Node(A, Configuration(frozenset({A, B, C, D, E})), entries=entries_of(1, 2), term=3)
-    while node.core.role is not Role.CANDIDATE:
-        for message in node.tick():
-            if isinstance(message, PreVoteRequest):
-                node.step(PreVoteResponse(message.to, A, message.term, True))
+    for message in node.tick(30):
+        if isinstance(message, PreVoteRequest) and node.core.role is Role.PRE_CANDIDATE:
+            node.step(PreVoteResponse(message.to, A, message.term, True))
+    assert node.core.role is Role.CANDIDATE
     node.step(VoteResponse(B, A, Term(4), True))
     node.step(VoteResponse(C, A, Term(4), True))
     assert node.terms() == [1, 2, 4]
@@ -579,11 +579,12 @@ def test_the_view_is_not_asked_for_one_entry() -> None:
 def test_proposal_waits_for_the_noop_frame() -> None:
     """Between the election and its effects a proposal would overtake the no-op's frame."""
     node = Node(A, Configuration(frozenset({A})))
-    while node.core.role is not Role.LEADER:
+    for _ in range(31):
         node.core.tick()
-        effects = node.core.take_effects()
-        if effects.persist is not None and node.core.role is Role.CANDIDATE:
-            node.core.on_persisted(effects.persist.sequence)
+    persist = node.core.take_effects().persist
+    assert persist is not None
+    node.core.on_persisted(persist.sequence)
+    assert node.core.role is Role.LEADER
     with pytest.raises(ProposalRefused):
         node.core.propose(100)
     assert node.core.take_effects().noop is not None
@@ -654,8 +655,9 @@ def test_compacted_entries_send_a_peer_to_snapshot() -> None:
         hard_state=type(Node(A, THREE).disk_hard_state)(Term(1)),
     )
     assert core.commit_index == 100
-    while core.role is not Role.CANDIDATE:
+    for _ in range(31):
         core.tick()
+    assert core.role is Role.CANDIDATE
     persist = core.take_effects().persist
     assert persist is not None
     core.on_persisted(persist.sequence)
