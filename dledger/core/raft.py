@@ -3,7 +3,8 @@
 `Raft` owns one node's `RaftState`, fences every incoming message by its term, and hands it to the
 rule that decides. It must never touch a clock, a socket, a file or a thread, and never let a
 message out that isn't safe to send. The shape (a message-driven core that returns what is to be
-persisted and sent) comes from etcd-io/raft; the code does not.
+persisted and sent) comes from etcd-io/raft; the code does not. It is longer than most modules
+because it is the whole public surface; the rules are in the modules it calls.
 
     driver                                core
       step / tick / propose / ... ──────▶  state changes, nothing leaves

@@ -509,6 +509,24 @@ def test_s43_wiped_follower_of_an_idle_leader_is_replicated_again() -> None:
     assert (leader.leads, leader.term) == (True, 1)
 
 
+def test_s43_what_a_wiped_follower_had_does_not_count_any_more() -> None:
+    """A peer that refuses what it acknowledged has lost it: its match is taken back."""
+    node = connected(Node(A, THREE))
+    node.core.peer_unreachable(B)
+    (probe,) = appends_to(node.pump(), B)
+    refusal = AppendResponse(
+        B,
+        A,
+        Term(1),
+        False,
+        rejected_prev_index=probe.prev_index,
+        conflict_first_index=Index(1),
+    )
+    (again,) = appends_to(node.step(refusal), B)
+    assert (again.prev_index, len(again.entries)) == (0, 1)
+    assert node.core.statistics().peers[B].match_index == 0
+
+
 def test_s43_restarted_follower_of_an_idle_leader_learns_the_commit_index() -> None:
     """A restart forgets the commit index; an idle leader gives it back without resending."""
     cluster = Cluster()
@@ -614,7 +632,8 @@ def test_learner_is_replicated_to_and_does_not_count() -> None:
     assert leader.core.commit_index == placed.index - 1
 
 
-def test_joint_configuration_needs_both_majorities() -> None:
+@pytest.mark.parametrize("order", [(B, C, D), (D, E, B)], ids=["old first", "new first"])
+def test_joint_configuration_needs_both_majorities(order: tuple[NodeId, ...]) -> None:
     """While joint, an entry commits with a majority of both halves (dissertation §4.3)."""
     node = connected(Node(A, THREE))
     joint = Configuration(frozenset({A, D, E}), frozenset({A, B, C}))
@@ -624,10 +643,10 @@ def test_joint_configuration_needs_both_majorities() -> None:
     assert {m.to for m in node.pump()} == {B, C, D, E}
     with pytest.raises(ProposalRefused):
         node.core.propose(100, EntryKind.CONFIGURATION, THREE)
-    for peer in (B, C):
+    for peer in order[:2]:
         node.step(AppendResponse(peer, A, Term(1), True, placed.index))
     assert node.core.commit_index == placed.index - 1
-    node.step(AppendResponse(D, A, Term(1), True, placed.index))
+    node.step(AppendResponse(order[2], A, Term(1), True, placed.index))
     assert node.core.commit_index == placed.index
 
 
