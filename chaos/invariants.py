@@ -4,7 +4,8 @@ Pure and without knowledge of how nodes run: tests of the core use it, and so do
 It sees nodes through `NodeView` and raises `InvariantBroken` at the first step that breaks one,
 so that a failing schedule stops where the damage was done and not where it was noticed.
 
-Source: Raft paper figure 3 (the five properties); `docs/raft-scenarios` for the others.
+Source: Raft paper figure 3 (the five properties); the others are what the scenario tests of
+`tests/core` state one by one.
 """
 
 from __future__ import annotations
