@@ -5,10 +5,9 @@ nothing that a failover needs is anywhere else (promise 4). Applying must be a p
 the log and of the state before it: no clock (time is the entry's append time), no randomness,
 no configuration that differs between nodes may decide anything here.
 
-`apply` also derives the ConsumeQueues (D7). Entries up to `derived_through` were derived and
-made durable by an earlier life of the process; while those are replayed only the state is
-rebuilt, and at that point the files are compared with it: missing or short ones mean that all
-are rebuilt from the log.
+`apply` also derives the ConsumeQueues (D7). Entries up to `derived_through` were derived and made
+durable by an earlier life of the process: while those are replayed only the state is rebuilt
+(`broker.replay` then compares the files with it).
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
-from store.dispatch import units_for_entry
 
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
+from store.dispatch import units_for_entry
 from store.entry import HEADER_SIZE, EntryHeader, parse_header
 from store.record import BATCH_PREAMBLE
 
@@ -107,7 +106,6 @@ class StateMachine:
         queues: QueueFiles,
         *,
         derived_through: int = 0,
-        on_derived: Callable[[], None] = lambda: None,
         options: MachineOptions = MachineOptions(),
     ) -> None:
         """Starts empty, before entry 1.
@@ -115,7 +113,6 @@ class StateMachine:
         Args:
             queues: where units go.
             derived_through: entries up to this index are in the ConsumeQueues already.
-            on_derived: is called once, before the first entry after `derived_through`.
             options: bounds.
         """
         self.topics: dict[str, TopicState] = {}
@@ -125,7 +122,6 @@ class StateMachine:
         self.append_time_ms = 0
         self._queues = queues
         self._derived_through = derived_through
-        self._on_derived = on_derived
         self._options = options
         self._messages = 0
         self._arrived: Callable[[QueueKey], None] = lambda _: None
@@ -158,8 +154,6 @@ class StateMachine:
             at += header.total_size
 
     def _apply_entry(self, header: EntryHeader, frames: bytes, at: int) -> None:
-        if header.index == self._derived_through + 1:
-            self._on_derived()
         self.applied_index = header.index
         self.append_time_ms = header.append_time_ms
         if header.kind == EntryKind.DATA:
@@ -171,7 +165,7 @@ class StateMachine:
     # --- messages -----------------------------------------------------------------------------
 
     def _apply_data(self, header: EntryHeader, frames: bytes, at: int) -> None:
-        frame = memoryview(frames)[at : at + header.total_size]
+        frame = frames[at : at + header.total_size]
         topic_name, queue_id, base, units = units_for_entry(header, frame)
         topic = self.topics.get(topic_name)
         if topic is None or queue_id >= len(topic.next_offsets):

@@ -24,7 +24,6 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from store.consumequeue import ConsumeQueues
 
 from broker.append import Appender
 from broker.config import NodeConfig, split_address
@@ -48,6 +47,7 @@ from dledger.transport import GrpcTransport, Identity
 from dledger.wire import broker_pb2, cluster_pb2, raft_pb2
 from dledger.wire.cluster_pb2 import NodeStatus
 from store.commitlog import CommitLog
+from store.consumequeue import ConsumeQueues
 from store.entry import HEADER_SIZE, EntryHeader, walk_frames
 from store.errors import InvalidFrame, StoreError
 from store.record import BATCH_PREAMBLE, record_starts
@@ -305,13 +305,12 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
-            applied = self.machine.applied_index
+            applied, work = self.machine.applied_index, self.queues.take()
             try:
-                await loop.run_in_executor(self._pool, self.queues.flush)
-            except (OSError, StoreError) as error:
-                # Derived files: pulls go on from what is written, and the log has everything.
-                log.error("consume_queue_flush_failed", error=str(error))
-                continue
+                await loop.run_in_executor(self._pool, work.perform)
+            except OSError as error:
+                self.driver.on_storage_failed(error)  # D8, whatever file it was
+                return
             _note_derived(self.log, applied)
 
     # --- what services ask --------------------------------------------------------------------

@@ -12,7 +12,6 @@ import contextlib
 from dataclasses import asdict, dataclass
 
 import structlog
-from store.consumequeue import ConsumeQueues
 
 from broker.config import NodeConfig
 from broker.machine import StateMachine
@@ -23,6 +22,7 @@ from dledger.errors import HardStateCorrupt
 from dledger.hard_state import HardStateStore
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
+from store.consumequeue import ConsumeQueues
 from store.directory import DataDirectory, Identity
 from store.files import AtomicFile, FileSystem, OsFiles, make_directory
 

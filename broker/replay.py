@@ -10,6 +10,7 @@ doesn't bear out (RocketMQ #7355, #7599, #8032).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -26,17 +27,20 @@ class ReplayLog(Protocol):
 
     @property
     def last_index(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    def position_of(self, index: int) -> int: ...
     def read(self, first: int, last: int) -> bytes: ...
+    def read_at(self, physical_offset: int, size: int) -> bytes: ...
     def last_that_fits(self, first: int, last: int, max_bytes: int) -> int: ...
 
 
 class DerivedQueues(QueueFiles, Protocol):
     """The ConsumeQueues, as far as checking and dropping them goes."""
 
+    def recover(self, keep_below: int, read_at: Callable[[int, int], bytes]) -> None: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
-    def truncate_queue(self, topic: str, queue_id: int, next_offset: int) -> None: ...
-    def existing(self) -> list[tuple[str, int]]: ...
-    def wipe(self) -> None: ...
+    def queues(self) -> list[tuple[str, int]]: ...
 
 
 def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: int) -> StateMachine:
@@ -44,18 +48,23 @@ def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: in
 
     Args:
         source: the recovered log; entries up to `derived_through` are committed.
-        queues: the ConsumeQueues as an earlier life left them.
+        queues: the ConsumeQueues as an earlier life left them, not yet recovered.
         derived_through: every entry up to it was dispatched and made durable; clipped to the
             log's end.
     """
     derived_through = min(derived_through, source.last_index)
+    keep_below = source.end_offset
+    if derived_through < source.last_index:
+        keep_below = source.position_of(derived_through + 1)
+    queues.recover(keep_below, source.read_at)
     machine = StateMachine(queues, derived_through=derived_through)
     _replay(source, machine, derived_through)
     reason = _disagreement(machine, queues)
     if reason is None:
         return machine
     log.warning("consume_queues_rebuilt", reason=reason, through_index=derived_through)
-    queues.wipe()
+    for topic in {name for name, _ in queues.queues()}:
+        queues.delete_topic(topic)
     machine = StateMachine(queues)
     _replay(source, machine, derived_through)
     return machine
@@ -70,7 +79,7 @@ def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
 
 
 def _disagreement(machine: StateMachine, queues: DerivedQueues) -> str | None:
-    """What the files lack; surplus units were written after `derived_through` and are cut."""
+    """How the files differ from what the log says they hold; None if they don't."""
     expected = {
         (topic.name, queue_id): offset
         for topic in machine.topics.values()
@@ -78,10 +87,7 @@ def _disagreement(machine: StateMachine, queues: DerivedQueues) -> str | None:
     }
     for (topic, queue_id), offset in expected.items():
         held = queues.max_offset(topic, queue_id)
-        if held < offset:
-            return f"{topic}/{queue_id} holds {held} of {offset} units"
-        if held > offset:
-            queues.truncate_queue(topic, queue_id, offset)
-    for topic in {name for name, _ in queues.existing()} - set(machine.topics):
-        queues.delete_topic(topic)
-    return None
+        if held != offset:
+            return f"{topic}/{queue_id} holds {held} units, the log has {offset}"
+    surplus = [name for name in queues.queues() if name not in expected]
+    return f"{surplus[0][0]}/{surplus[0][1]} is in no topic" if surplus else None

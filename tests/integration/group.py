@@ -1,0 +1,161 @@
+"""Real nodes in this process: real files, real ports, one event loop.
+
+Killing a node here means taking its streams and server away without a word, and dropping what
+its process would have held; for real processes see tests/cli and chaos.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from broker.config import NodeConfig
+from broker.node import Node
+from dledger.wire import broker_pb2, cluster_pb2, errors_pb2, raft_pb2
+from tests.broker.leader import batch
+
+SEGMENT_BYTES = 8 << 20
+SERVICES = {
+    "Broker": broker_pb2.DESCRIPTOR.services_by_name["Broker"],
+    "Cluster": cluster_pb2.DESCRIPTOR.services_by_name["Cluster"],
+    "RaftPeer": raft_pb2.DESCRIPTOR.services_by_name["RaftPeer"],
+}
+WAIT_S = 20.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on right now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def make_configs(directory: Path, count: int = 3, **changes: Any) -> list[NodeConfig]:
+    """Configurations of a group of `count`; `changes` replace keys of each."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    peers = {f"n{i + 1}": address for i, address in enumerate(addresses)}
+    return [
+        NodeConfig.model_validate(
+            {
+                "group": "g1",
+                "node_id": name,
+                "data_directory": str(directory / name),
+                "listen": address,
+                "peers": peers,
+                "store": {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": 0},
+                **changes,
+            }
+        )
+        for name, address in peers.items()
+    ]
+
+
+class Group:
+    """A running group; every call has a deadline."""
+
+    def __init__(self, configs: list[NodeConfig]) -> None:
+        self.configs = {config.node_id: config for config in configs}
+        self.nodes: dict[str, Node] = {}
+        self._channels: dict[str, Any] = {}  # the stubs want arguments that have defaults
+
+    async def start(self, *names: str) -> None:
+        """Starts `names`, or everybody."""
+        for name in names or self.configs:
+            node = Node(self.configs[name])
+            await node.start()
+            self.nodes[name] = node
+
+    async def stop(self, name: str) -> int:
+        """A clean stop, as SIGTERM does it."""
+        return await self.nodes.pop(name).stop()
+
+    async def close(self) -> None:
+        """Everything is stopped."""
+        for channel in self._channels.values():
+            await channel.close()
+        await asyncio.gather(*(self.stop(name) for name in list(self.nodes)))
+
+    async def leader(self) -> Node:
+        """The node that serves, as soon as there is one."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            for node in self.nodes.values():
+                if node.leadership.serving:
+                    return node
+            await asyncio.sleep(0.005)
+        raise AssertionError("no leader in time")
+
+    async def applied_everywhere(self) -> None:
+        """Every node has applied what the leader has."""
+        leader = await self.leader()
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            wanted = leader.driver.applied_index
+            if all(node.driver.applied_index >= wanted for node in self.nodes.values()):
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError("a node does not catch up")
+
+    def channel(self, name: str) -> Any:
+        """A channel to a node, kept."""
+        if name not in self._channels:
+            self._channels[name] = grpc.aio.insecure_channel(self.configs[name].listen)
+        return self._channels[name]
+
+    async def call(self, name: str, service: str, method: str, request: Message | bytes) -> Any:
+        """A unary call with a message or with raw bytes."""
+        descriptor = SERVICES[service].methods_by_name[method]
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        path = f"/dledger.v1.{service}/{method}"
+        stub: Any = self.channel(name).unary_unary(path)
+        answer = await stub(data, timeout=WAIT_S)
+        return GetMessageClass(descriptor.output_type).FromString(answer)
+
+    async def ask(self, method: str, request: Message | bytes) -> Any:
+        """A call on the Broker service of the leader."""
+        leader = await self.leader()
+        return await self.call(leader.config.node_id, "Broker", method, request)
+
+    async def create_topic(self, name: str = "t", queues: int = 2) -> None:
+        await self.ask("CreateTopic", broker_pb2.CreateTopicRequest(name=name, queue_count=queues))
+
+    async def send(self, sequence: int, *bodies: bytes, queue_id: int = 0) -> broker_pb2.SendResult:
+        """Sends one batch of the test's producer to the leader."""
+        request = broker_pb2.SendRequest(
+            producer_id=b"producer-number1", batches=[batch(sequence, *bodies, queue_id=queue_id)]
+        )
+        answer: broker_pb2.SendResponse = await self.ask("Send", request)
+        return answer.results[0]
+
+
+def error_of(failure: grpc.aio.AioRpcError) -> errors_pb2.Error:
+    """The error in a failed call's trailing metadata."""
+    metadata: Any = failure.trailing_metadata()
+    for key, value in metadata or ():
+        if key == "dledger-error-bin":
+            assert isinstance(value, bytes)
+            return errors_pb2.Error.FromString(value)
+    raise AssertionError(f"no error detail in {failure!r}")
+
+
+@contextlib.asynccontextmanager
+async def running_group(directory: Path, count: int = 3, **changes: Any) -> AsyncIterator[Group]:
+    """A group with a leader; stopped at the end."""
+    group = Group(make_configs(directory, count, **changes))
+    try:
+        await group.start()
+        await group.leader()
+        yield group
+    finally:
+        await group.close()
