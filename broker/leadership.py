@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import structlog
 
@@ -28,6 +28,7 @@ from dledger.core.types import (
     PeerStateChanged,
     Role,
     RoleChanged,
+    StorageFailed,
     TransferEnded,
 )
 from dledger.wire import cluster_pb2 as cpb
@@ -98,10 +99,14 @@ class Leadership:
                 log.warning("log_truncated", from_index=index, term=term)
             case PeerStateChanged(peer=peer, state=state):
                 log.info("peer_state_changed", peer=peer, state=state)
+            case StorageFailed(term=term):
+                log.error("storage_failed", term=term)
             case TransferEnded(target=target, outcome=outcome):
                 log.info("leadership_transfer_ended", target=target, outcome=outcome)
                 if outcome != "done":
                     self._finish_transfers(f"the transfer to {target} was {outcome}")
+            case _:
+                assert_never(event)
 
     def on_applied(self, index: Index) -> None:
         """Answers who waited for entries up to `index`; starts serving when all is applied."""
