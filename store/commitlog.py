@@ -23,8 +23,8 @@ from pathlib import Path
 from store.appending import LogEnd
 from store.checkpoint import Checkpoint
 from store.entry import EntryHeader, walk_frames
-from store.errors import OutOfRange
-from store.files import Buffer, FileSystem, OsFiles, make_directory
+from store.errors import OutOfRange, StorageFull
+from store.files import FULL_ERRNOS, Buffer, FileSystem, OsFiles, make_directory
 from store.flusher import FlushMode, FlushQueue, Work
 from store.options import CommitLogOptions
 from store.preallocation import SPARES, Preallocator
@@ -85,6 +85,24 @@ class CommitLog:
             StorageFull: there is no log yet and no room for its first segment.
         """
         files, options = files or OsFiles(), options or CommitLogOptions()
+        try:
+            return cls._open(directory, options, files, workers, clock)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            raise StorageFull(
+                str(directory), options.segment_size_bytes, files.free_bytes(directory)
+            ) from error
+
+    @classmethod
+    def _open(
+        cls,
+        directory: Path,
+        options: CommitLogOptions,
+        files: FileSystem,
+        workers: WorkerFactory,
+        clock: Callable[[], float],
+    ) -> CommitLog:
         make_directory(files, directory / "commitlog")
         stopped_cleanly = not files.exists(directory / "abort")
         if stopped_cleanly:
@@ -93,12 +111,11 @@ class CommitLog:
             files.fsync_directory(directory)
         checkpoint = Checkpoint(files, directory / "checkpoint")
         intent = TruncationIntent(files, directory / "truncation")
-        size = options.segment_size_bytes
         try:
             recovered = Recovery(
                 files,
                 directory / "commitlog",
-                size,
+                options.segment_size_bytes,
                 checkpoint,
                 intent,
                 stopped_cleanly=stopped_cleanly,

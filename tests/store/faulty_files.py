@@ -79,6 +79,9 @@ class SimulatedDisk:
             if survivors:
                 self._adopt(parent, states[survivors - 1])
         self._name_changes.clear()
+        for path in sorted(self._durable_names):  # Parents first: what they held is lost with them.
+            if path.parent not in self._durable_names:
+                del self._durable_names[path]
         self._names = dict(self._durable_names)
         for file in self._names.values():
             if file is not None:
@@ -114,6 +117,10 @@ class SimulatedDisk:
     def paths(self) -> list[Path]:
         """All files, sorted."""
         return sorted(path for path, file in self._names.items() if file is not None)
+
+    def open_handles(self) -> list[int]:
+        """Handles that nobody has closed."""
+        return sorted(self._open)
 
     def count(self, operation: str, name: str = "") -> int:
         """How often `operation` was called on files whose names hold `name`."""
@@ -188,6 +195,9 @@ class SimulatedDisk:
         file = self._file(old)
         del self._names[old]
         self._set_name(new, file)
+        for handle, (path, opened) in list(self._open.items()):
+            if path == old:
+                self._open[handle] = (new, opened)
 
     def unlink(self, path: Path) -> None:
         self._note("unlink", path)

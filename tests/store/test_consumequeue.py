@@ -1,0 +1,360 @@
+"""ConsumeQueues: derived from the log, and rebuilt from it to the same bytes."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.consumequeue import ConsumeQueues
+from store.dispatch import UNIT, UNIT_SIZE, units_by_loop, units_by_vector, units_for_entry
+from store.entry import EntryKind, parse_header, walk_frames
+from store.errors import DivergenceFound, InvalidRecord, OutOfRange
+from store.record import (
+    BATCH_PREAMBLE,
+    RecordTemplate,
+    encode_properties,
+    stamp_records,
+    tags_code,
+    validate_records,
+)
+from tests.store.faulty_files import SimulatedDisk
+from tests.store.logs import DATA, LogUnderTest
+
+ROOT = DATA / "consumequeue"
+PER_FILE = 5
+
+
+def data_body(
+    topic: str, queue_id: int, bodies: list[bytes], base: int, position: int, tag: str = ""
+) -> bytearray:
+    """The body of a data entry at `position`, its records stamped from queue offset `base`."""
+    properties = encode_properties({"TAGS": tag}) if tag else b""
+    template = RecordTemplate(topic, ("10.0.0.1", 1))
+    body = bytearray(BATCH_PREAMBLE.pack(bytes(16), 0))
+    for each in bodies:
+        body += template.encode(queue_id, each, properties, 1)
+    starts = validate_records(
+        memoryview(body)[24:], topic=topic, queue_id=queue_id, max_record_size=1 << 20
+    )
+    stamp_records(
+        body,
+        starts,
+        at=24,
+        base_queue_offset=base,
+        base_physical_offset=position + 80,
+        store_time_ms=1000 + 10 * base,
+        store_host=(bytes(4), 1),
+    )
+    return body
+
+
+class Broker:
+    """A log with data entries of several queues, and what is next in each."""
+
+    def __init__(self) -> None:
+        self.made = LogUnderTest(SimulatedDisk())
+        self.next: dict[tuple[str, int], int] = {}
+
+    def send(self, topic: str, queue_id: int, bodies: list[bytes], tag: str = "") -> None:
+        log = self.made.log
+        base = self.next.get((topic, queue_id), 0)
+        size = 56 + len(data_body(topic, queue_id, bodies, 0, 0, tag))
+        if not log.has_room(size):
+            self.made.preallocate()
+        body = data_body(topic, queue_id, bodies, base, log.next_position(size), tag)
+        log.append(EntryKind.DATA, log.last_index + 1, 1, 7, len(bodies), body)
+        self.next[(topic, queue_id)] = base + len(bodies)
+        self.made.flush()
+
+    def dispatch(self, queues: ConsumeQueues, first: int = 1) -> None:
+        log = self.made.log
+        for index in range(first, log.last_index + 1):
+            frame = log.read(index, index)
+            header = parse_header(frame, 0)
+            if header.kind == EntryKind.DATA:
+                queues.dispatch(*units_for_entry(header, frame))
+
+    def queues(self) -> ConsumeQueues:
+        return ConsumeQueues(DATA, self.made.disk, units_per_file=PER_FILE)
+
+    def files(self) -> dict[Path, bytes]:
+        disk = self.made.disk
+        return {path: bytes(disk.content(path)) for path in disk.paths() if ROOT in path.parents}
+
+
+def make_broker(seed: int = 1, entries: int = 30) -> Broker:
+    broker, chance = Broker(), Random(seed)
+    for _ in range(entries):
+        bodies = [chance.randbytes(chance.randrange(30)) for _ in range(chance.randrange(1, 4))]
+        topic = chance.choice(("orders", "%RETRY%group"))
+        broker.send(topic, chance.randrange(2), bodies, chance.choice(("", "blue")))
+    return broker
+
+
+def test_units_have_rocketmqs_bytes() -> None:
+    """Golden: physical offset, size, tags code; the file named by its first byte's place."""
+    broker = Broker()
+    broker.send("orders", 3, [b"hello", b""], "TagA")
+    queues = broker.queues()
+    broker.dispatch(queues)
+    content = broker.files()[ROOT / "orders" / "3" / ("0" * 20)]
+    assert content[:40].hex() == (
+        "0000000000000050" "00000070" "000000000027a807"
+        "00000000000000c0" "0000006b" "000000000027a807"
+    )  # fmt: skip
+    assert len(content) == PER_FILE * UNIT_SIZE
+    assert not any(content[40:])
+
+
+def test_negative_tags_codes_are_sign_extended() -> None:
+    broker = Broker()
+    broker.send("orders", 0, [b""], "polygenelubricants")
+    queues = broker.queues()
+    broker.dispatch(queues)
+    assert queues.units("orders", 0, 0, 1)[12:].hex() == "ffffffff80000000"
+
+
+def test_every_message_is_found_through_its_unit() -> None:
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    assert queues.queues() == sorted(broker.next)
+    for (topic, queue_id), end in broker.next.items():
+        assert (queues.min_offset(topic, queue_id), queues.max_offset(topic, queue_id)) == (0, end)
+        units = queues.units(topic, queue_id, 0, end + 99)
+        assert len(units) == end * UNIT_SIZE
+        for offset, (physical, size, code) in enumerate(UNIT.iter_unpack(units)):
+            record = broker.made.log.read_at(physical, size)
+            assert int.from_bytes(record[20:28], "big") == offset
+            assert code == (tags_code("blue") if b"TAGS" in record else 0)
+
+
+def test_deleted_queues_are_rebuilt_to_the_same_bytes() -> None:
+    """D7: ConsumeQueues are a pure function of the log."""
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    before = broker.files()
+    assert len(before) > 8
+    queues.close()
+    for path in before:
+        broker.made.disk.unlink(path)
+    again = broker.queues()
+    again.recover(0, broker.made.log.read_at)
+    broker.dispatch(again)
+    assert broker.files() == before
+
+
+def test_replaying_what_is_there_changes_nothing() -> None:
+    """After a restart entries are dispatched again from some earlier index."""
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    before = broker.files()
+    for first in (1, 7, 30):
+        broker.dispatch(queues, first)
+    assert broker.files() == before
+
+
+def test_gap_and_difference_are_divergence() -> None:
+    """D5: the stamped queue offset must be the next one."""
+    queues = Broker().queues()
+    queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0) * 3)
+    with pytest.raises(DivergenceFound, match="queue t/0 diverges from the log: expected queue"):
+        queues.dispatch("t", 0, 4, UNIT.pack(80, 100, 0))
+    with pytest.raises(DivergenceFound):
+        queues.dispatch("t", 0, 2, UNIT.pack(81, 100, 0))
+    with pytest.raises(DivergenceFound):
+        queues.dispatch("new", 0, 1, UNIT.pack(80, 100, 0))
+    assert queues.max_offset("t", 0) == 3
+
+
+@pytest.mark.parametrize("at", [80 + 27, 80 + 35, 80 + 99 + 27])
+def test_records_that_lie_about_their_place_are_divergence(at: int) -> None:
+    """A wrong queue offset or physical offset, in the first record or a later one."""
+    body = data_body("t", 0, [b"12345678", b"x"], 5, 0)
+    frame = bytearray(56) + body
+    header = parse_header(_framed(body), 0)
+    units_for_entry(header, bytes(frame))
+    frame[at] ^= 1
+    with pytest.raises(DivergenceFound):
+        units_for_entry(header, bytes(frame))
+
+
+def _framed(body: bytearray, count: int = 2) -> bytes:
+    made = LogUnderTest(SimulatedDisk())
+    made.log.append(EntryKind.DATA, 1, 1, 0, count, body)
+    return made.log.read(1, 1)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=70),
+    equal=st.booleans(),
+    tag=st.sampled_from(["", "blue"]),
+    base=st.integers(0, 1 << 40),
+)
+def test_both_ways_of_building_units_agree(
+    sizes: list[int], equal: bool, tag: str, base: int
+) -> None:
+    bodies = [bytes(sizes[0] if equal else size) for size in sizes]
+    frame = bytes(56) + bytes(data_body("t", 1, bodies, base, 1 << 33, tag))
+    count, bases = len(bodies), (base, 1 << 33)
+    assert units_by_vector(frame, count, bases) == units_by_loop(frame, count, bases)
+    spoiled = bytearray(frame)
+    spoiled[80 + 27] ^= 1
+    for build in (units_by_vector, units_by_loop):
+        with pytest.raises(DivergenceFound):
+            build(bytes(spoiled), count, bases)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_entry_whose_records_do_not_fill_it_is_refused(count: int) -> None:
+    frame = _framed(data_body("t", 0, [b"a", b"b"], 0, 0), count)
+    with pytest.raises(InvalidRecord):
+        units_for_entry(parse_header(frame, 0), frame)
+
+
+def test_units_out_of_range_are_refused() -> None:
+    queues = Broker().queues()
+    queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0) * 7)
+    assert queues.units("t", 0, 7, 10) == b""
+    assert queues.units("t", 0, 3, 3) == UNIT.pack(80, 100, 0) * 3
+    assert queues.units("unknown", 0, 0, 10) == b""
+    for topic, offset in (("t", 8), ("t", -1), ("unknown", 1)):
+        with pytest.raises(OutOfRange):
+            queues.units(topic, 0, offset, 1)
+
+
+def test_offset_by_time_finds_the_first_message_at_or_after() -> None:
+    broker = Broker()
+    for _ in range(12):
+        broker.send("t", 0, [b"x"])  # Stored at 1000, 1010, …
+    queues = broker.queues()
+    broker.dispatch(queues)
+    read_at = broker.made.log.read_at
+    for time_ms, offset in ((0, 0), (1000, 0), (1001, 1), (1050, 5), (1110, 11), (1111, 12)):
+        assert queues.offset_by_time("t", 0, time_ms, read_at) == offset
+    assert queues.offset_by_time("unknown", 0, 5, read_at) == 0
+
+
+def test_truncation_drops_units_of_all_queues_from_a_position() -> None:
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    before = broker.files()
+    for index in (25, 11, 1):
+        queues.truncate_to_physical(broker.made.log.position_of(index))
+        fresh = Broker()
+        shorter = ConsumeQueues(DATA, fresh.made.disk, units_per_file=PER_FILE)
+        for header_index in range(1, index):
+            frame = broker.made.log.read(header_index, header_index)
+            shorter.dispatch(*units_for_entry(walk_frames(frame)[0], frame))
+        assert broker.files() == fresh.files()
+    broker.dispatch(queues)
+    assert broker.files() == before
+
+
+def test_deleted_topic_leaves_nothing_and_can_come_back() -> None:
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    queues.delete_topic("orders")
+    queues.delete_topic("never was")
+    assert not [path for path in broker.files() if "orders" in path.parts]
+    assert queues.max_offset("orders", 0) == 0
+    queues.flush()
+    broker.made.disk.power_cut()
+    assert not [path for path in broker.files() if "orders" in path.parts]
+    again = broker.queues()
+    again.dispatch("orders", 0, 0, UNIT.pack(80, 100, 0))
+    assert again.max_offset("orders", 0) == 1
+
+
+def test_flush_makes_units_and_names_durable() -> None:
+    """Files, queue directories and topic directories; dispatching may go on meanwhile."""
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    work = queues.take()
+    queues.dispatch("later", 0, 0, UNIT.pack(80, 100, 0))
+    work.perform()
+    flushed = {
+        path: content for path, content in broker.files().items() if "later" not in path.parts
+    }
+    broker.made.disk.power_cut()
+    assert broker.files() == flushed
+
+
+def test_flush_of_a_deleted_topic_is_harmless() -> None:
+    queues = Broker().queues()
+    queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))
+    work = queues.take()
+    queues.delete_topic("t")
+    work.perform()
+
+
+def test_failed_flush_is_told() -> None:
+    """D8 holds for derived files as well: the node stops."""
+    broker = Broker()
+    queues = broker.queues()
+    queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))
+    broker.made.disk.fail_next("fsync", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        queues.flush()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_power_cut_then_replay_gives_the_same_bytes(seed: int) -> None:
+    """Whatever pages survive: units above the durable index are dropped and dispatched again."""
+    chance = Random(seed)
+    whole = make_broker(seed)
+    whole.dispatch(whole.queues())
+    expected = whole.files()
+    broker = make_broker(seed)
+    queues = broker.queues()
+    durable = chance.randrange(0, 30)
+    for index in range(1, 31):
+        frame = broker.made.log.read(index, index)
+        queues.dispatch(*units_for_entry(parse_header(frame, 0), frame))
+        if index == durable:
+            queues.flush()
+    broker.made.disk.power_cut(chance)
+    broker.made = LogUnderTest(broker.made.disk)
+    again = broker.queues()
+    again.recover(broker.made.log.position_of(durable + 1), broker.made.log.read_at)
+    broker.dispatch(again, chance.randrange(1, durable + 2))
+    assert broker.files() == expected
+
+
+def test_unit_that_half_a_page_made_up_is_dropped() -> None:
+    """It ascends and has a size, but no record says that it belongs there."""
+    broker = Broker()
+    for _ in range(4):
+        broker.send("t", 0, [b"x"])
+    queues = broker.queues()
+    broker.dispatch(queues)
+    content = broker.made.disk.content(ROOT / "t" / "0" / ("0" * 20))
+    content[3 * UNIT_SIZE : 4 * UNIT_SIZE] = UNIT.pack(broker.made.log.end_offset - 90, 100, 0)
+    queues.close()
+    again = broker.queues()
+    again.recover(broker.made.log.end_offset, broker.made.log.read_at)
+    assert again.max_offset("t", 0) == 3
+    assert not any(broker.made.disk.content(ROOT / "t" / "0" / ("0" * 20))[60:])
+
+
+def test_few_files_are_kept_open_for_many_queues() -> None:
+    """A thousand queues must not cost a thousand descriptors."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE, open_files=4)
+    for base in range(12):
+        for queue in range(9):
+            queues.dispatch("t", queue, base, UNIT.pack(80 + base, 100, 0))
+    assert all(queues.max_offset("t", queue) == 12 for queue in range(9))
+    assert len(disk.open_handles()) == 4
+    queues.close()
+    assert disk.open_handles() == []

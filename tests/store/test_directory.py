@@ -1,0 +1,179 @@
+"""The data directory: one owner, one identity; and small files replaced as a whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
+from store.directory import DataDirectory, Identity
+from store.errors import CorruptionFound, DirectoryInUse, WrongIdentity
+from store.files import AtomicFile, OsFiles, first_nonzero, read_exactly, write_all, zero_range
+from tests.store.faulty_files import SimulatedDisk
+from tests.store.logs import DATA
+
+IDENTITY = Identity("group-a", "n1", 1 << 20)
+
+
+def test_second_owner_is_refused_until_the_first_has_closed(tmp_path: Path) -> None:
+    """With the kernel's own lock."""
+    first = DataDirectory.open(tmp_path / "a" / "b", IDENTITY, holder="process 41")
+    with pytest.raises(DirectoryInUse, match="is in use by process 41"):
+        DataDirectory.open(tmp_path / "a" / "b", IDENTITY)
+    first.close()
+    first.close()
+    DataDirectory.open(tmp_path / "a" / "b", IDENTITY).close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("group", "group-b"), ("node_id", "n2"), ("segment_size_bytes", 1 << 21)],
+)
+def test_directory_of_another_identity_is_refused(
+    tmp_path: Path, field: str, value: str | int
+) -> None:
+    """The message names both values, and the lock is free again."""
+    DataDirectory.open(tmp_path, IDENTITY).close()
+    other = replace(IDENTITY, **{field: value})  # type: ignore[arg-type]
+    with pytest.raises(WrongIdentity) as wrong:
+        DataDirectory.open(tmp_path, other)
+    assert (wrong.value.field, wrong.value.configured) == (field, value)
+    assert repr(getattr(IDENTITY, field)) in str(wrong.value)
+    assert repr(value) in str(wrong.value)
+    DataDirectory.open(tmp_path, IDENTITY).close()
+
+
+def test_identity_is_readable_by_people_and_checked(tmp_path: Path) -> None:
+    DataDirectory.open(tmp_path, IDENTITY).close()
+    path = tmp_path / "identity.json"
+    stored = json.loads(path.read_text())
+    seal = stored.pop("crc32c")
+    assert stored == {
+        "format_version": 1,
+        "group": "group-a",
+        "node_id": "n1",
+        "segment_size_bytes": 1 << 20,
+    }
+    assert len(seal) == 8
+    for spoiled in (path.read_text().replace("n1", "n2"), "{", "[]", ""):
+        path.write_text(spoiled)
+        with pytest.raises(CorruptionFound):
+            DataDirectory.open(tmp_path, IDENTITY)
+
+
+def test_identity_is_durable_when_open_returns() -> None:
+    disk = SimulatedDisk()
+    DataDirectory.open(DATA, IDENTITY, disk)
+    disk.power_cut()
+    with pytest.raises(WrongIdentity):
+        DataDirectory.open(DATA, replace(IDENTITY, group="other"), disk)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_replaced_file_is_old_or_new_wherever_the_power_fails(seed: int) -> None:
+    """And new once `replace` has returned."""
+    chance = Random(seed)
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    disk.fsync_directory(Path("/"))
+    file = AtomicFile(disk, DATA / "vote")
+    assert file.read() is None
+    file.replace(b"old")
+    steps = len(disk.calls)
+    fatal = steps + chance.randrange(8)
+
+    def stop(_operation: str, _name: str) -> None:
+        if len(disk.calls) > fatal:
+            raise InterruptedError
+
+    disk.before = stop
+    expected = [b"old", b"new"]
+    try:
+        file.replace(b"new")
+        expected = [b"new"]
+    except InterruptedError:
+        pass
+    disk.before = lambda _operation, _name: None
+    disk.power_cut(chance)
+    assert file.read() in expected
+    file.replace(b"later")
+    assert file.read() == b"later"
+
+
+def test_spoiled_atomic_file_is_found() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    file = AtomicFile(disk, DATA / "vote")
+    file.replace(b"content")
+    for at in range(len(disk.content(DATA / "vote"))):
+        disk.content(DATA / "vote")[at] ^= 1
+        with pytest.raises(CorruptionFound):
+            file.read()
+        disk.content(DATA / "vote")[at] ^= 1
+    del disk.content(DATA / "vote")[3:]
+    with pytest.raises(CorruptionFound):
+        file.read()
+    file.remove()
+    file.remove()
+    assert file.read() is None
+
+
+def test_checkpoint_has_the_documented_bytes() -> None:
+    """Golden: one page, everything within its first 64 bytes."""
+    page = encode_checkpoint(CheckpointState(0x1000, 0x20, 3, 4, 5, 6))
+    assert len(page) == 4096
+    assert page[:8].hex() == "daa320c100000001"
+    assert page[12:64].hex() == (
+        "00000000" "0000000000001000" "0000000000000020" "0000000000000003"
+        "0000000000000004" "0000000000000005" "0000000000000006"
+    )  # fmt: skip
+    assert not any(page[64:])
+    assert decode_checkpoint(page) == CheckpointState(0x1000, 0x20, 3, 4, 5, 6)
+
+
+def test_every_flipped_byte_makes_a_checkpoint_unreadable() -> None:
+    page = encode_checkpoint(CheckpointState(1, 2, 3, 4, 5, 6))
+    for at in range(len(page)):
+        spoiled = bytearray(page)
+        spoiled[at] ^= 0x20
+        assert decode_checkpoint(bytes(spoiled)) is None
+
+
+def test_real_files_do_what_the_simulated_disk_does(tmp_path: Path) -> None:
+    """The same calls, the same answers: holes, zeroing, sizes, names."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    answers = []
+    for files, root in ((OsFiles(), tmp_path), (disk, DATA)):
+        handle = files.create(root / "file")
+        files.fallocate(handle, 3 << 20)
+        write_all(files, handle, [b"a", b"bc", b"d" * 5000] + [b"e"] * 3000, (1 << 20) - 10)
+        files.fdatasync(handle)
+        seen: list[object] = [files.size(handle)]
+        seen.append(first_nonzero(files, handle, 0, 3 << 20))
+        seen.append(read_exactly(files, handle, 8010, (1 << 20) - 10, "file"))
+        zero_range(files, handle, 1 << 20, 3 << 20)
+        seen.append(read_exactly(files, handle, 20, (1 << 20) - 15, "file"))
+        seen.append(first_nonzero(files, handle, 1 << 20, 3 << 20))
+        files.truncate(handle, 100)
+        files.rename(root / "file", root / "other")
+        files.fsync_directory(root)
+        seen += [files.size(handle), files.listdir(root), files.exists(root / "file")]
+        with pytest.raises(CorruptionFound, match="the file's end after 10"):
+            read_exactly(files, handle, 30, 90, "file")
+        with pytest.raises(FileExistsError):
+            files.create(root / "other")
+        files.unlink(root / "other")
+        with pytest.raises(FileNotFoundError):
+            files.open(root / "other")
+        files.mkdir(root / "sub")
+        files.mkdir(root / "sub")
+        files.rmdir(root / "sub")
+        seen.append(files.listdir(root))
+        files.close(handle)
+        answers.append(seen)
+    assert answers[0] == answers[1]
