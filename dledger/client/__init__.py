@@ -1,0 +1,105 @@
+"""The public client library: `from dledger.client import Client`.
+
+    async with Client.connect("127.0.0.1:7001") as client:
+        async with client.producer() as producer:
+            stored = await producer.send("topic", b"body", key="k")
+
+Everything named here is the API; the modules behind it are not. The blocking face is
+`dledger.client.blocking`. It imports `store.record` (pure) and `dledger.wire`, nothing else of
+the project.
+"""
+
+from dledger.client.client import Client
+from dledger.client.consumer import Consumer
+from dledger.client.errors import (
+    BufferFull,
+    Busy,
+    ClientClosed,
+    ClientError,
+    DeadlineExceeded,
+    GroupUnreachable,
+    InvalidArgument,
+    LeadershipLost,
+    MessageNotFound,
+    MessageTooLarge,
+    NotLeader,
+    NotReady,
+    OffsetOutOfRange,
+    Outcome,
+    OutOfSequence,
+    ProducerClosed,
+    QueueNotFound,
+    RecordCorrupt,
+    ServerError,
+    StorageFull,
+    TopicExists,
+    TopicNotFound,
+    TransferFailed,
+    Unavailable,
+    UnknownProducer,
+    WrongGroup,
+)
+from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
+from dledger.client.producer import Producer
+from dledger.client.results import (
+    LeaderInfo,
+    Message,
+    NodeState,
+    PeerState,
+    ProducerStatistics,
+    PullResult,
+    QueueInfo,
+    QueueOffsets,
+    SendResult,
+    TopicDescription,
+    TopicInfo,
+)
+from dledger.client.routing import queue_of_key
+
+__all__ = [
+    "BufferFull",
+    "Busy",
+    "Client",
+    "ClientClosed",
+    "ClientError",
+    "ClientOptions",
+    "Consumer",
+    "ConsumerOptions",
+    "DeadlineExceeded",
+    "GroupUnreachable",
+    "InvalidArgument",
+    "LeaderInfo",
+    "LeadershipLost",
+    "Message",
+    "MessageNotFound",
+    "MessageTooLarge",
+    "NodeState",
+    "NotLeader",
+    "NotReady",
+    "OffsetOutOfRange",
+    "OutOfSequence",
+    "Outcome",
+    "PeerState",
+    "Producer",
+    "ProducerClosed",
+    "ProducerOptions",
+    "ProducerStatistics",
+    "PullResult",
+    "QueueInfo",
+    "QueueNotFound",
+    "QueueOffsets",
+    "RecordCorrupt",
+    "SendResult",
+    "ServerError",
+    "StartFrom",
+    "StorageFull",
+    "TopicDescription",
+    "TopicExists",
+    "TopicInfo",
+    "TopicNotFound",
+    "TransferFailed",
+    "Unavailable",
+    "UnknownProducer",
+    "WrongGroup",
+    "queue_of_key",
+]

@@ -1,0 +1,469 @@
+"""The client: one group's public face. Topics, offsets, single reads, administration.
+
+This turns verbs into calls on the group and answers into values; producers and consumers are made
+here and closed with it at the latest. It owns no retry or leader logic: see
+`dledger.client.group`. What may be repeated is written beside each call, as its `Effect`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address
+from types import TracebackType
+from typing import Self
+
+from dledger.client import connection as rpc
+from dledger.client.arguments import i64, text, u32
+from dledger.client.connection import WhenDeposed
+from dledger.client.consumer import Consumer
+from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, RecordCorrupt
+from dledger.client.group import Effect, Group, parse_bootstrap
+from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
+from dledger.client.producer import Producer
+from dledger.client.results import (
+    LeaderInfo,
+    Message,
+    NodeState,
+    PullResult,
+    QueueInfo,
+    QueueOffsets,
+    TopicDescription,
+    TopicInfo,
+    decode_messages,
+    node_state,
+)
+from dledger.wire import broker_pb2 as pb
+from dledger.wire import cluster_pb2 as cpb
+
+
+class Client:
+    """A connection to a group: `async with Client.connect("host:port,...") as client`."""
+
+    def __init__(self, addresses: Sequence[str], group: str | None, options: ClientOptions) -> None:
+        self._addresses = addresses
+        self._group_name = group
+        self._options = options
+        self._opened: Group | None = None
+        self._born_host = (_own_ipv4(addresses[0]), 0)
+        self._producers: list[Producer] = []
+        self._consumers: list[Consumer] = []
+
+    @classmethod
+    def connect(
+        cls,
+        bootstrap: str | Sequence[str],
+        group: str | None = None,
+        options: ClientOptions | None = None,
+    ) -> Self:
+        """A client of the group to which the nodes at these addresses belong; enter it as an
+        async context manager. It dials at once and waits for nothing: calls wait.
+
+        Args:
+            bootstrap: `host:port,...`, or a sequence of `host:port`; one living node is enough.
+            group: the group's name, where a mix-up must show itself.
+
+        Raises:
+            InvalidArgument: an address is not `host:port`.
+        """
+        return cls(parse_bootstrap(bootstrap), group, options or ClientOptions())
+
+    async def __aenter__(self) -> Self:
+        self._opened = Group(self._addresses, self._group_name, self._options)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes; who is being cancelled or interrupted does not wait for producers to flush."""
+        try:
+            for producer in list(self._producers):
+                await producer.__aexit__(kind, error, trace)
+        finally:
+            for producer in list(self._producers):
+                await producer.abort()
+            for consumer in list(self._consumers):
+                await consumer.close()
+            group, self._opened = self._opened, None
+            if group is not None:
+                await group.close()
+
+    async def close(self) -> None:
+        """Flushes and closes the producers, closes the consumers and every connection."""
+        await self.__aexit__(None, None, None)
+
+    @property
+    def _group(self) -> Group:
+        if self._opened is None:
+            raise ClientClosed("the client is not open: use it as an async context manager")
+        return self._opened
+
+    # --- topics -------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        queues: int = 4,
+        if_not_exists: bool = False,
+        deadline_s: float | None = None,
+    ) -> TopicInfo:
+        """The topic exists.
+
+        Args:
+            queues: 1 to 1,024.
+            if_not_exists: a topic that exists with as many queues is a success.
+
+        Raises:
+            TopicExists: it existed, or with another number of queues.
+            InvalidArgument: name or number of queues is not allowed.
+        """
+        if queues < 1:
+            raise InvalidArgument(f"a topic has 1 to 1,024 queues, not {queues}")
+        request = pb.CreateTopicRequest(
+            name=text("topic name", name),
+            queue_count=u32("queues", queues),
+            if_not_exists=if_not_exists,
+        )
+        effect = Effect.IDEMPOTENT if if_not_exists else Effect.ONCE
+        answer = await self._group.call(rpc.CREATE_TOPIC, request, effect, deadline_s=deadline_s)
+        return _topic(answer.topic)
+
+    async def delete_topic(self, name: str, *, deadline_s: float | None = None) -> None:
+        """The topic and all its messages are gone.
+
+        Raises:
+            TopicNotFound: no topic has this name.
+        """
+        request = pb.DeleteTopicRequest(name=text("topic name", name))
+        await self._group.call(rpc.DELETE_TOPIC, request, Effect.ONCE, deadline_s=deadline_s)
+
+    async def topics(self, *, deadline_s: float | None = None) -> list[TopicInfo]:
+        """Every topic, by name."""
+        answer = await self._group.call(
+            rpc.LIST_TOPICS, pb.ListTopicsRequest(), Effect.NONE, deadline_s=deadline_s
+        )
+        return [_topic(topic) for topic in answer.topics]
+
+    async def describe_topic(
+        self, name: str, *, deadline_s: float | None = None
+    ) -> TopicDescription:
+        """The topic, its queues' bounds and its groups' progress.
+
+        Raises:
+            TopicNotFound: no topic has this name.
+        """
+        request = pb.DescribeTopicRequest(name=text("topic name", name))
+        answer = await self._group.call(
+            rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
+        )
+        return TopicDescription(
+            topic=_topic(answer.topic),
+            queues=[QueueInfo(q.queue_id, q.min_offset, q.max_offset) for q in answer.queues],
+            groups={group.group: _offsets(group.offsets) for group in answer.groups},
+        )
+
+    # --- offsets ------------------------------------------------------------------------------
+
+    async def queue_offsets(
+        self, topic: str, queue_id: int, *, deadline_s: float | None = None
+    ) -> QueueOffsets:
+        """The queue's bounds; linearizable.
+
+        Raises:
+            TopicNotFound, QueueNotFound: there is no such queue.
+        """
+        request = pb.GetQueueOffsetsRequest(
+            topic=text("topic name", topic), queue_id=u32("queue id", queue_id)
+        )
+        answer = await self._group.call(
+            rpc.GET_QUEUE_OFFSETS, request, Effect.NONE, deadline_s=deadline_s
+        )
+        return QueueOffsets(answer.min_offset, answer.max_offset)
+
+    async def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, *, deadline_s: float | None = None
+    ) -> int:
+        """The offset of the first message stored at or after `time_ms` (since the epoch), or
+        one past the last message.
+
+        Raises:
+            TopicNotFound, QueueNotFound: there is no such queue.
+        """
+        request = pb.GetOffsetByTimeRequest(
+            topic=text("topic name", topic),
+            queue_id=u32("queue id", queue_id),
+            time_ms=i64("time_ms", time_ms),
+        )
+        answer = await self._group.call(
+            rpc.GET_OFFSET_BY_TIME, request, Effect.NONE, deadline_s=deadline_s
+        )
+        return answer.offset
+
+    async def commit_offsets(
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        reset: bool = False,
+        deadline_s: float | None = None,
+    ) -> dict[int, int]:
+        """The group's offsets as they stand afterwards, by queue.
+
+        Args:
+            offsets: by queue id, the next offset to consume.
+            reset: offsets may move back; otherwise the higher one stays.
+
+        Raises:
+            TopicNotFound, QueueNotFound, OffsetOutOfRange: nothing was committed.
+        """
+        request = pb.CommitOffsetsRequest(
+            group=text("group", group), topic=text("topic name", topic), reset=reset
+        )
+        for queue_id, offset in offsets.items():
+            if offset < 0:
+                raise InvalidArgument(f"offset {offset} of queue {queue_id} is negative")
+            request.offsets.add(queue_id=u32("queue id", queue_id), offset=i64("offset", offset))
+        # Repeating a reset is harmless as long as nobody commits in between, which a reset has
+        # to make sure of anyway.
+        answer = await self._group.call(
+            rpc.COMMIT_OFFSETS, request, Effect.IDEMPOTENT, deadline_s=deadline_s
+        )
+        return _offsets(answer.offsets)
+
+    async def fetch_offsets(
+        self, group: str, topic: str, *, deadline_s: float | None = None
+    ) -> dict[int, int]:
+        """The group's committed offsets by queue, for queues that have one; linearizable.
+
+        Raises:
+            TopicNotFound: no topic has this name.
+        """
+        request = pb.FetchOffsetsRequest(
+            group=text("group", group), topic=text("topic name", topic)
+        )
+        answer = await self._group.call(
+            rpc.FETCH_OFFSETS, request, Effect.NONE, deadline_s=deadline_s
+        )
+        return _offsets(answer.offsets)
+
+    # --- messages -----------------------------------------------------------------------------
+
+    async def get_message(
+        self,
+        *,
+        message_id: str | None = None,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        offset: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Message:
+        """The message with this id, or at this place.
+
+        Raises:
+            MessageNotFound: there is none.
+            InvalidArgument: neither an id nor a whole place is given, or both.
+        """
+        request = pb.GetMessageRequest()
+        place = (topic, queue_id, offset)
+        if message_id is not None and place == (None, None, None):
+            request.message_id = text("message id", message_id)
+        elif (
+            message_id is None and topic is not None and queue_id is not None and offset is not None
+        ):
+            request.position.topic = text("topic name", topic)
+            request.position.queue_id = u32("queue id", queue_id)
+            request.position.offset = i64("offset", offset)
+        else:
+            raise InvalidArgument("give message_id, or all of topic, queue_id and offset")
+        answer = await self._group.call(
+            rpc.GET_MESSAGE, request, Effect.NONE, deadline_s=deadline_s
+        )
+        messages = decode_messages(answer.record)
+        if len(messages) != 1:
+            raise RecordCorrupt(f"the node answered with {len(messages)} records instead of one")
+        return messages[0]
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        max_bytes: int = 256 << 10,
+        hold_ms: int = 0,
+        deadline_s: float | None = None,
+    ) -> PullResult:
+        """The messages from `offset` on, none when there are none yet.
+
+        Args:
+            max_bytes: of records; one message is given even if it is longer.
+            hold_ms: waits this long for a message, 20,000 at most.
+
+        Raises:
+            OffsetOutOfRange: not between the queue's bounds.
+            TopicNotFound, QueueNotFound: there is no such queue.
+        """
+        request = pb.PullRequest(
+            topic=text("topic name", topic),
+            queue_id=u32("queue id", queue_id),
+            offset=i64("offset", offset),
+            max_messages=u32("max_messages", max_messages),
+            max_bytes=u32("max_bytes", max_bytes),
+            hold_ms=u32("hold_ms", hold_ms),
+        )
+        total_s = self._options.deadline_s if deadline_s is None else deadline_s
+        answer = await self._group.call(
+            rpc.PULL, request, Effect.NONE, deadline_s=total_s + hold_ms / 1000
+        )
+        return PullResult(
+            messages=decode_messages(answer.records),
+            next_offset=answer.next_offset,
+            min_offset=answer.min_offset,
+            max_offset=answer.max_offset,
+        )
+
+    # --- producers and consumers --------------------------------------------------------------
+
+    def producer(self, options: ProducerOptions | None = None) -> Producer:
+        """A producer, closed with the client at the latest."""
+        producer = Producer(
+            self._group, options or ProducerOptions(), self._born_host, self._producers.remove
+        )
+        self._producers.append(producer)
+        return producer
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        start: StartFrom = StartFrom.FIRST,
+        queues: Sequence[int] | None = None,
+        idle_timeout_s: float | None = None,
+        options: ConsumerOptions | None = None,
+    ) -> Consumer:
+        """A consumer of a topic's queues, closed with the client at the latest.
+
+        Args:
+            group: whose offsets it begins at (`StartFrom.COMMITTED`) and commits.
+            queues: the ids to read; None: all.
+            idle_timeout_s: the iteration ends when all queues were empty together for so long.
+        """
+        consumer = Consumer(
+            self,
+            self._group,
+            topic,
+            consumer_group=group,
+            start=start,
+            queues=queues,
+            idle_timeout_s=idle_timeout_s,
+            options=options or ConsumerOptions(),
+            on_closed=self._forget_consumer,
+        )
+        self._consumers.append(consumer)
+        return consumer
+
+    def _forget_consumer(self, consumer: Consumer) -> None:
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
+
+    # --- administration -----------------------------------------------------------------------
+
+    async def leader(self, *, deadline_s: float | None = None) -> LeaderInfo:
+        """The leader, once one serves.
+
+        Raises:
+            GroupUnreachable, NotReady: none does within the deadline.
+        """
+        group = self._group
+        total_s = self._options.deadline_s if deadline_s is None else deadline_s
+        link = await group.serving_link(asyncio.get_running_loop().time() + total_s)
+        known = group.leader()
+        if known is None:
+            return LeaderInfo("", link.address, 0)
+        member, term = known
+        return LeaderInfo(member.node_id, member.address, term)
+
+    async def status(self) -> list[NodeState]:
+        """Each known member; one that does not answer in time is marked as not alive."""
+        states = await asyncio.gather(
+            *(
+                self._node_state(node_id, address)
+                for address, node_id in sorted(self._group.addresses.items())
+            )
+        )
+        # Members named by a node that was heard only now are missing from the first round.
+        known = {state.address for state in states}
+        late = [
+            await self._node_state(node_id, address)
+            for address, node_id in sorted(self._group.addresses.items())
+            if address not in known and node_id not in {state.node_id for state in states}
+        ]
+        return sorted([*states, *late], key=lambda state: (state.node_id, state.address))
+
+    async def _node_state(self, node_id: str, address: str) -> NodeState:
+        link = self._group.link(address)
+        try:
+            status = await link.call(
+                rpc.GET_STATUS,
+                cpb.GetStatusRequest(),
+                self._options.status_timeout_s,
+                WhenDeposed.AWAIT,
+            )
+        except ClientError:
+            return NodeState(node_id=node_id, address=address, alive=False)
+        return node_state(address, status)
+
+    async def transfer_leadership(
+        self, target: str | None = None, *, deadline_s: float | None = None
+    ) -> LeaderInfo:
+        """The new leader, as the old one sees it.
+
+        Args:
+            target: a node id; None: the best caught-up voter.
+
+        Raises:
+            TransferFailed: no hand-over took place.
+            InvalidArgument: the target can't lead.
+            ClientError: with `Outcome.MAY_HAVE_HAPPENED` when the answer was lost.
+        """
+        answer = await self._group.call(
+            rpc.TRANSFER_LEADERSHIP,
+            cpb.TransferLeadershipRequest(target=text("target", target or "")),
+            Effect.ONCE,
+            deadline_s=deadline_s,
+            when_deposed=WhenDeposed.AWAIT,
+        )
+        known = self._group.leader()
+        return LeaderInfo(
+            answer.leader.node_id, answer.leader.address, known[1] if known is not None else 0
+        )
+
+
+def _topic(topic: pb.Topic) -> TopicInfo:
+    return TopicInfo(topic.name, topic.queue_count, topic.created_time_ms)
+
+
+def _offsets(offsets: Sequence[pb.QueueOffset]) -> dict[int, int]:
+    return {offset.queue_id: offset.offset for offset in offsets}
+
+
+def _own_ipv4(towards: str) -> str:
+    """This machine's address on the way to `host:port`, without sending anything; written into
+    records as the born host. 0.0.0.0 where that needs a name server or IPv6."""
+    host, _, port = towards.rpartition(":")
+    try:
+        IPv4Address(host)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))
+            own: str = probe.getsockname()[0]
+            return own
+    except (OSError, ValueError):
+        return "0.0.0.0"

@@ -1,0 +1,196 @@
+"""One node as the client sees it: a channel, the watch on its view, the calls under way.
+
+A link never retries a call and never decides who leads. It keeps the WatchLeader stream open for
+ever (jittered back-off of 20 ms to 1 s), reports each view and each loss, and can abandon its
+calls: a leader that was stopped by SIGSTOP breaks no connection and answers nothing, so only the
+news of its successor ends the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from dledger.client.errors import ClientError, LeadershipLost, Outcome, Unavailable, from_rpc
+from dledger.client.leader_view import View, from_wire
+from dledger.client.options import CHANNEL_OPTIONS
+from dledger.wire import broker_pb2 as pb
+from dledger.wire import cluster_pb2 as cpb
+
+WATCH_BACKOFF_MIN_S: Final = 0.02
+WATCH_BACKOFF_MAX_S: Final = 1.0
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request, Response]):
+    """A unary method of the wire contract."""
+
+    path: str
+    request: type[Request]
+    response: type[Response]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def _broker(
+    name: str, request: type[Request], response: type[Response]
+) -> Method[Request, Response]:
+    return Method(f"/dledger.v1.Broker/{name}", request, response)
+
+
+SEND: Final = _broker("Send", pb.SendRequest, pb.SendResponse)
+PULL: Final = _broker("Pull", pb.PullRequest, pb.PullResponse)
+GET_QUEUE_OFFSETS: Final = _broker(
+    "GetQueueOffsets", pb.GetQueueOffsetsRequest, pb.GetQueueOffsetsResponse
+)
+GET_OFFSET_BY_TIME: Final = _broker(
+    "GetOffsetByTime", pb.GetOffsetByTimeRequest, pb.GetOffsetByTimeResponse
+)
+GET_MESSAGE: Final = _broker("GetMessage", pb.GetMessageRequest, pb.GetMessageResponse)
+CREATE_TOPIC: Final = _broker("CreateTopic", pb.CreateTopicRequest, pb.CreateTopicResponse)
+DELETE_TOPIC: Final = _broker("DeleteTopic", pb.DeleteTopicRequest, pb.DeleteTopicResponse)
+LIST_TOPICS: Final = _broker("ListTopics", pb.ListTopicsRequest, pb.ListTopicsResponse)
+DESCRIBE_TOPIC: Final = _broker("DescribeTopic", pb.DescribeTopicRequest, pb.DescribeTopicResponse)
+COMMIT_OFFSETS: Final = _broker("CommitOffsets", pb.CommitOffsetsRequest, pb.CommitOffsetsResponse)
+FETCH_OFFSETS: Final = _broker("FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
+GET_STATUS: Final = Method("/dledger.v1.Cluster/GetStatus", cpb.GetStatusRequest, cpb.NodeStatus)
+TRANSFER_LEADERSHIP: Final = Method(
+    "/dledger.v1.Cluster/TransferLeadership",
+    cpb.TransferLeadershipRequest,
+    cpb.TransferLeadershipResponse,
+)
+WATCH_LEADER_PATH: Final = "/dledger.v1.Cluster/WatchLeader"
+
+
+class WhenDeposed(Enum):
+    """What becomes of a call when its node is known to lead no longer."""
+
+    ABANDON = "abandon"  # give up at once: it will not be answered, or with an error
+    AWAIT = "await"  # the answer comes from a node that leads no longer, as of a hand-over
+
+
+class NodeLink:
+    """The connection to one address.
+
+    Args:
+        address: `host:port`.
+        group: the group that the node must belong to; empty: any.
+        on_view: is given each view of the node.
+        on_lost: is told when the watch broke, and why.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        group: str,
+        on_view: Callable[[str, View], None],
+        on_lost: Callable[[str, ClientError], None],
+    ) -> None:
+        self.address = address
+        self._group = group
+        self._on_view = on_view
+        self._on_lost = on_lost
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._callables: dict[str, Any] = {}
+        self._calls: dict[Any, WhenDeposed] = {}
+        self._abandoned: set[Any] = set()
+        self._nudged = asyncio.Event()
+        self._watching = asyncio.create_task(self._watch(), name=f"watch-leader-{address}")
+
+    async def call(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        timeout_s: float,
+        when_deposed: WhenDeposed = WhenDeposed.ABANDON,
+    ) -> Response:
+        """The node's answer.
+
+        Raises:
+            ClientError: whatever went wrong; LeadershipLost when the call was abandoned.
+        """
+        call = self._callable(method)(request, timeout=timeout_s)
+        self._calls[call] = when_deposed
+        try:
+            response: Response = await call
+            return response
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, self.address) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if call in self._abandoned and not (task is not None and task.cancelling()):
+                raise LeadershipLost(
+                    f"{self.address} leads no longer and had not answered",
+                    outcome=Outcome.MAY_HAVE_HAPPENED,
+                ) from None
+            raise
+        finally:
+            self._calls.pop(call, None)
+            self._abandoned.discard(call)
+
+    def abandon_calls(self) -> None:
+        """Ends every call that waits for an answer only a leader gives."""
+        for call, when_deposed in list(self._calls.items()):
+            if when_deposed is WhenDeposed.ABANDON:
+                self._abandoned.add(call)
+                call.cancel()
+
+    def nudge(self) -> None:
+        """Tries the watch again now, if it is waiting to be tried."""
+        self._nudged.set()
+
+    async def close(self) -> None:
+        """Ends the watch and the channel, and with it every call."""
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
+        await self._channel.close(None)
+
+    def _callable(self, method: Method[Request, Response]) -> Any:
+        known = self._callables.get(method.path)
+        if known is None:
+            known = self._callables[method.path] = self._channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+        return known
+
+    async def _watch(self) -> None:
+        watch: Any = self._channel.unary_stream(
+            WATCH_LEADER_PATH,
+            request_serializer=cpb.WatchLeaderRequest.SerializeToString,
+            response_deserializer=cpb.LeaderView.FromString,
+        )
+        backoff_s = WATCH_BACKOFF_MIN_S
+        while True:
+            call = watch(cpb.WatchLeaderRequest(group=self._group))
+            failure: ClientError = Unavailable(f"{self.address} ended the watch")
+            try:
+                async for view in call:
+                    backoff_s = WATCH_BACKOFF_MIN_S
+                    self._on_view(self.address, from_wire(view))
+            except grpc.aio.AioRpcError as error:
+                failure = from_rpc(error, self.address)
+            finally:
+                call.cancel()
+            self._on_lost(self.address, failure)
+            await self._pause(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = min(2 * backoff_s, WATCH_BACKOFF_MAX_S)
+
+    async def _pause(self, seconds: float) -> None:
+        self._nudged.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._nudged.wait(), seconds)

@@ -1,0 +1,330 @@
+"""Errors of the client library, each saying whether the thing happened.
+
+This owns the mapping from what a node answers, or from how a call broke, to one exception that
+a caller can act on. It must never guess in the comfortable direction: whatever is not known to
+have been refused *may have happened* (promise 6 of the design).
+
+    ClientError
+    ├── InvalidArgument      the request is wrong; the same one will never work
+    │   ├── MessageTooLarge  a body over 4 MiB, or over what the group allows
+    │   └── RecordCorrupt    record bytes whose lengths or CRC lie
+    ├── TopicNotFound
+    ├── TopicExists
+    ├── QueueNotFound
+    ├── OffsetOutOfRange
+    ├── MessageNotFound
+    ├── WrongGroup           the nodes at this address belong to another group
+    ├── NotLeader            asked a node that does not lead (retriable)
+    ├── NotReady             elected, not yet serving; or being stopped (retriable)
+    ├── Busy                 a bound of the node is reached (retriable)
+    ├── StorageFull          the leader's disk is full (retriable)
+    ├── OutOfSequence        an earlier batch of this producer is missing (retriable)
+    ├── UnknownProducer      the group has forgotten this producer's sequences
+    ├── LeadershipLost       leadership changed while the answer was awaited (retriable)
+    ├── TransferFailed       leadership was not handed over (retriable)
+    ├── Unavailable          the node can't be reached, or the connection broke (retriable)
+    ├── DeadlineExceeded     the time given by the caller is over
+    ├── GroupUnreachable     no member of the group could be reached in that time
+    ├── ServerError          a node failed in a way that only its log explains
+    ├── BufferFull           the producer's bound is reached: wait for `room()` (retriable)
+    ├── ProducerClosed       the producer was closed
+    └── ClientClosed         the client was closed
+
+Three facts are common to all: `code` (the wire's name for it), `retriable` (the same call may
+succeed later) and `outcome`. Source: `dledger/wire/errors.proto`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar, Final, Self
+
+import grpc
+
+from dledger.wire import errors_pb2 as pb
+
+ERROR_METADATA_KEY: Final = "dledger-error-bin"
+
+
+class Outcome(Enum):
+    """What the caller may conclude about the thing that was asked for."""
+
+    DID_NOT_HAPPEN = "did not happen"
+    MAY_HAVE_HAPPENED = "may have happened"
+
+
+class Subject(Enum):
+    """What an error is about: (name, what happens to it)."""
+
+    REQUEST = ("the request", "carried out")
+    MESSAGE = ("the message", "stored")
+
+
+class ClientError(Exception):
+    """Root of the client's errors.
+
+    Attributes:
+        message: what went wrong, without the outcome; `str()` adds the outcome.
+        retriable: the same call may succeed later, unchanged.
+        outcome: whether the thing happened.
+        leader: `(node id, address)` of the leader, where the node that refused knew one.
+        term: the term of the node that refused, 0 when unknown.
+    """
+
+    code: ClassVar[str] = "CLIENT_ERROR"
+    default_retriable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        outcome: Outcome = Outcome.DID_NOT_HAPPEN,
+        retriable: bool | None = None,
+        subject: Subject = Subject.REQUEST,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.outcome = outcome
+        self.retriable = self.default_retriable if retriable is None else retriable
+        self.subject = subject
+        self.leader: tuple[str, str] | None = None
+        self.term = 0
+
+    def __str__(self) -> str:
+        name, verb = self.subject.value
+        if self.outcome is Outcome.DID_NOT_HAPPEN:
+            return f"{self.message}; {name} was not {verb}"
+        return f"{self.message}; {name} may have been {verb}"
+
+    def about_message(self, outcome: Outcome) -> Self:
+        """A fresh copy for one message's future. Futures must not share an exception: each
+        `await` that raises it would add its frames to the same traceback."""
+        copy = type(self)(
+            self.message, outcome=outcome, retriable=self.retriable, subject=Subject.MESSAGE
+        )
+        copy.leader, copy.term = self.leader, self.term
+        return copy
+
+
+class InvalidArgument(ClientError):
+    """The request is wrong."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class MessageTooLarge(InvalidArgument):
+    """The body is over the limit."""
+
+    code = "MESSAGE_TOO_LARGE"
+
+
+class RecordCorrupt(InvalidArgument):
+    """Record bytes contradict themselves; on a pull, the fault is the node's or the network's."""
+
+    code = "RECORD_CORRUPT"
+
+
+class TopicNotFound(ClientError):
+    """No topic of this name exists."""
+
+    code = "TOPIC_NOT_FOUND"
+
+
+class TopicExists(ClientError):
+    """A topic of this name exists, perhaps with another number of queues."""
+
+    code = "TOPIC_EXISTS"
+
+
+class QueueNotFound(ClientError):
+    """The topic has fewer queues."""
+
+    code = "QUEUE_NOT_FOUND"
+
+
+class OffsetOutOfRange(ClientError):
+    """The offset is negative, deleted by retention, or beyond the end of the queue."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class MessageNotFound(ClientError):
+    """No message is at this place."""
+
+    code = "MESSAGE_NOT_FOUND"
+
+
+class WrongGroup(ClientError):
+    """The node is a member of another group than the one asked for."""
+
+    code = "WRONG_GROUP"
+
+
+class NotLeader(ClientError):
+    """The node does not lead; `leader` says who does, where it knows."""
+
+    code = "NOT_LEADER"
+    default_retriable = True
+
+
+class NotReady(ClientError):
+    """The node is elected but does not serve yet, or is being stopped."""
+
+    code = "NOT_READY"
+    default_retriable = True
+
+
+class Busy(ClientError):
+    """A bound of the node is reached."""
+
+    code = "BUSY"
+    default_retriable = True
+
+
+class StorageFull(ClientError):
+    """The leader's disk is full."""
+
+    code = "STORAGE_FULL"
+    default_retriable = True
+
+
+class OutOfSequence(ClientError):
+    """An earlier batch of this producer has not been stored."""
+
+    code = "OUT_OF_SEQUENCE"
+    default_retriable = True
+
+
+class UnknownProducer(ClientError):
+    """The group remembers nothing of this producer's sequence."""
+
+    code = "UNKNOWN_PRODUCER"
+
+
+class LeadershipLost(ClientError):
+    """Leadership changed after the request was taken, or while its answer was awaited."""
+
+    code = "LEADERSHIP_LOST"
+    default_retriable = True
+
+
+class TransferFailed(ClientError):
+    """Leadership was not handed over."""
+
+    code = "TRANSFER_FAILED"
+    default_retriable = True
+
+
+class Unavailable(ClientError):
+    """The node can't be reached, or the connection broke before the answer."""
+
+    code = "UNAVAILABLE"
+    default_retriable = True
+
+
+class DeadlineExceeded(ClientError):
+    """The time for this is over."""
+
+    code = "TIMED_OUT"
+    default_retriable = True
+
+
+class GroupUnreachable(ClientError):
+    """No member of the group could be reached."""
+
+    code = "GROUP_UNREACHABLE"
+    default_retriable = True
+
+
+class ServerError(ClientError):
+    """A node failed; its log says why."""
+
+    code = "INTERNAL"
+
+
+class BufferFull(ClientError):
+    """The producer holds as many messages or bytes as it may."""
+
+    code = "BUFFER_FULL"
+    default_retriable = True
+
+
+class ProducerClosed(ClientError):
+    """The producer was closed."""
+
+    code = "PRODUCER_CLOSED"
+
+
+class ClientClosed(ClientError):
+    """The client was closed."""
+
+    code = "CLIENT_CLOSED"
+
+
+_BY_CODE: Final[dict[int, type[ClientError]]] = {
+    pb.INVALID_ARGUMENT: InvalidArgument,
+    pb.MESSAGE_TOO_LARGE: MessageTooLarge,
+    pb.RECORD_CORRUPT: RecordCorrupt,
+    pb.TOPIC_NOT_FOUND: TopicNotFound,
+    pb.TOPIC_EXISTS: TopicExists,
+    pb.QUEUE_NOT_FOUND: QueueNotFound,
+    pb.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    pb.NOT_LEADER: NotLeader,
+    pb.NOT_READY: NotReady,
+    pb.BUSY: Busy,
+    pb.STORAGE_FULL: StorageFull,
+    pb.OUT_OF_SEQUENCE: OutOfSequence,
+    pb.UNKNOWN_PRODUCER: UnknownProducer,
+    pb.LEADERSHIP_LOST: LeadershipLost,
+    pb.TIMED_OUT: DeadlineExceeded,
+    pb.SHUTTING_DOWN: NotReady,
+    pb.WRONG_GROUP: WrongGroup,
+    pb.INTERNAL: ServerError,
+    pb.MESSAGE_NOT_FOUND: MessageNotFound,
+    pb.TRANSFER_FAILED: TransferFailed,
+}
+
+
+def from_wire(error: pb.Error) -> ClientError:
+    """The exception for an error that a node told. A code or an outcome that this version does
+    not know is taken for the worse one."""
+    kind = _BY_CODE.get(error.code, ServerError)
+    refused = error.outcome == pb.DID_NOT_HAPPEN
+    outcome = Outcome.DID_NOT_HAPPEN if refused else Outcome.MAY_HAVE_HAPPENED
+    told = kind(error.message or kind.code, outcome=outcome, retriable=error.retriable)
+    told.term = error.term
+    if error.HasField("leader"):
+        told.leader = (error.leader.node_id, error.leader.address)
+    return told
+
+
+def from_rpc(error: grpc.aio.AioRpcError, address: str) -> ClientError:
+    """The exception for a call to `address` that ended without an answer."""
+    metadata: Any = error.trailing_metadata() or ()
+    for key, value in metadata:
+        if key == ERROR_METADATA_KEY and isinstance(value, bytes):
+            return from_wire(pb.Error.FromString(value))
+    details = error.details() or error.code().name
+    return _from_status(error.code(), details, f"{address}: {details}")
+
+
+def _from_status(status: grpc.StatusCode, details: str, text: str) -> ClientError:
+    """gRPC's own failures. Only two of its texts prove that no handler saw the request; should
+    a later gRPC word them otherwise, the outcome becomes "may have", which is safe."""
+    unknown = Outcome.MAY_HAVE_HAPPENED
+    match status:
+        case grpc.StatusCode.UNAVAILABLE:
+            never_sent = details.startswith("failed to connect to all addresses")
+            return Unavailable(text, outcome=Outcome.DID_NOT_HAPPEN if never_sent else unknown)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded(text, outcome=unknown)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
+            return MessageTooLarge(text, outcome=Outcome.DID_NOT_HAPPEN)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return Busy(text, outcome=unknown)
+        case grpc.StatusCode.CANCELLED | grpc.StatusCode.ABORTED:
+            return Unavailable(text, outcome=unknown)
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return ServerError(text, outcome=Outcome.DID_NOT_HAPPEN)
+        case _:
+            return ServerError(text, outcome=unknown)

@@ -1,0 +1,330 @@
+"""The group behind the addresses: every node watched, the leader found, calls retried.
+
+This owns one link per known address and the conclusions drawn from their views. Every call goes
+to the leader. A call is repeated with jittered back-off until its total deadline is over, and
+only as far as its `Effect` allows: what may have happened and must not happen twice is told to
+the caller instead. Members are learnt from the views and added; they are never dropped, for an
+address that was good once costs one idle watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final
+
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_before_delay,
+    wait_exponential_jitter,
+)
+
+from dledger.client.connection import Method, NodeLink, Request, Response, WhenDeposed
+from dledger.client.errors import (
+    ClientClosed,
+    ClientError,
+    DeadlineExceeded,
+    GroupUnreachable,
+    InvalidArgument,
+    NotReady,
+    Outcome,
+    WrongGroup,
+)
+from dledger.client.leader_view import LeaderBoard, Member, View
+from dledger.client.options import ClientOptions
+
+MAX_LINKS: Final = 64  # far above any group's size; a bound on what views can make us dial
+_BACKOFF = wait_exponential_jitter(initial=0.01, max=0.5, jitter=0.01)
+
+
+class Effect(Enum):
+    """What repeating a call that may have happened would do."""
+
+    NONE = "none"  # a read
+    IDEMPOTENT = "idempotent"  # the second time changes nothing
+    ONCE = "once"  # the second time is another act, or an error that misleads
+
+
+class Group:
+    """The connection to a group. Made and used inside one running event loop.
+
+    Args:
+        addresses: `host:port` of at least one member.
+        group: the group's name; None accepts any, as long as all nodes are of the same.
+    """
+
+    def __init__(self, addresses: Sequence[str], group: str | None, options: ClientOptions) -> None:
+        self.options = options
+        self._name = group or ""
+        self._loop = asyncio.get_running_loop()
+        self._board = LeaderBoard()
+        self._links: dict[str, NodeLink] = {}
+        self._failures: dict[str, ClientError] = {}  # why an address is not heard
+        self._listeners: set[Callable[[], None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._target: NodeLink | None = None
+        self._presume_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        for address in addresses:
+            self._link(address)
+        self._refresh()
+
+    # --- who leads ----------------------------------------------------------------------------
+
+    @property
+    def target(self) -> NodeLink | None:
+        """Where a request may be sent now: the leader that serves."""
+        return self._target
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Node id of each known address; empty for a node that was never heard."""
+        members = {member.address: member.node_id for member in self._board.members().values()}
+        unheard = {address: self._board.node_id(address) for address in self._links}
+        named = set(members.values())
+        return members | {
+            address: node_id
+            for address, node_id in unheard.items()
+            if address not in members and (not node_id or node_id not in named)
+        }
+
+    def leader(self) -> tuple[Member, int] | None:
+        """The leader and its term, as last heard."""
+        return self._board.leader()
+
+    def link(self, address: str) -> NodeLink:
+        """The link to one address, known or new."""
+        return self._links.get(address) or self._link(address)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` whenever `target` has changed."""
+        self._listeners.add(listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        """Stops calling `listener`."""
+        self._listeners.discard(listener)
+
+    def on_refused(self, link: NodeLink, error: ClientError) -> None:
+        """A call at `link` failed: follows the hint in the error, withdraws a presumption."""
+        if error.leader is not None and error.leader[1] != link.address:
+            self._board.on_hint(error.term, Member(*error.leader))
+            self._learn(error.leader[1])
+        if self._target is link and self._board.serving_address() != link.address:
+            self._target = None
+        self._refresh()
+
+    async def serving_link(self, deadline: float) -> NodeLink:
+        """The leader's link, once one serves.
+
+        Args:
+            deadline: of the loop's clock.
+
+        Raises:
+            GroupUnreachable, NotReady, WrongGroup, ClientClosed: nothing was sent.
+        """
+        while self._target is None:
+            self._check_open()
+            left = deadline - self._loop.time()
+            failure = self._no_leader()
+            if left <= 0 or isinstance(failure, WrongGroup):
+                raise failure
+            changed: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.add(changed)
+            try:
+                await asyncio.wait([changed], timeout=left)
+            finally:
+                self._waiters.discard(changed)
+        return self._target
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        effect: Effect,
+        *,
+        deadline_s: float | None = None,
+        when_deposed: WhenDeposed = WhenDeposed.ABANDON,
+    ) -> Response:
+        """The leader's answer, whoever that is by then.
+
+        Raises:
+            ClientError: a refusal that retrying can't change, or DeadlineExceeded with the last
+                failure as its cause, or GroupUnreachable.
+        """
+        total = self.options.deadline_s if deadline_s is None else deadline_s
+        deadline = self._loop.time() + total
+        doubts: list[ClientError] = []
+
+        async def attempt() -> Response:
+            link = await self.serving_link(deadline)
+            left = max(deadline - self._loop.time(), 0.001)
+            try:
+                return await link.call(method, request, left, when_deposed)
+            except ClientError as error:
+                self.on_refused(link, error)
+                if error.outcome is Outcome.MAY_HAVE_HAPPENED:
+                    doubts.append(error)
+                raise
+
+        def repeatable(error: BaseException) -> bool:
+            return (
+                isinstance(error, ClientError)
+                and error.retriable
+                and (effect is not Effect.ONCE or error.outcome is Outcome.DID_NOT_HAPPEN)
+            )
+
+        def give_up(state: RetryCallState) -> Response:
+            raise self._given_up(method.name, total, state)
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(repeatable),
+            wait=_BACKOFF,
+            stop=stop_before_delay(total),
+            retry_error_callback=give_up,
+        )
+        try:
+            answer: Response = await retrying(attempt)
+        except ClientError as error:
+            happened = bool(doubts) and effect is not Effect.NONE
+            error.outcome = Outcome.MAY_HAVE_HAPPENED if happened else Outcome.DID_NOT_HAPPEN
+            raise
+        return answer
+
+    def _given_up(self, name: str, total: float, state: RetryCallState) -> ClientError:
+        last = state.outcome.exception() if state.outcome is not None else None
+        if isinstance(last, GroupUnreachable):
+            return last
+        text = last.message if isinstance(last, ClientError) else str(last)
+        error = DeadlineExceeded(
+            f"{name} was given {total:g} s, attempt {state.attempt_number} failed: {text}"
+        )
+        error.__cause__ = last
+        return error
+
+    async def close(self) -> None:
+        """Ends every watch and call."""
+        self._closed = True
+        if self._presume_timer is not None:
+            self._presume_timer.cancel()
+        self._target = None
+        self._wake()
+        links, self._links = self._links, {}
+        await asyncio.gather(*(link.close() for link in links.values()))
+
+    # --- what the links report ----------------------------------------------------------------
+
+    def _on_view(self, address: str, view: View) -> None:
+        if self._closed:
+            return
+        if self._name and view.group != self._name:
+            self._on_lost(address, WrongGroup(f"{address} is of group {view.group!r}"))
+            return
+        self._name = view.group  # the first node heard decides; the others must agree
+        self._failures.pop(address, None)
+        self._board.on_view(address, view)
+        for member in view.members:
+            self._learn(member.address)
+        if view.leader is not None and view.leader.address in self._links:
+            self._links[view.leader.address].nudge()
+        self._refresh()
+
+    def _on_lost(self, address: str, failure: ClientError) -> None:
+        if self._closed:
+            return
+        self._failures[address] = failure
+        self._board.on_lost(address)
+        self._refresh()
+
+    def _learn(self, address: str) -> None:
+        if address not in self._links and len(self._links) < MAX_LINKS and not self._closed:
+            self._link(address)
+
+    def _link(self, address: str) -> NodeLink:
+        self._check_open()
+        link = self._links[address] = NodeLink(address, self._name, self._on_view, self._on_lost)
+        return link
+
+    def _refresh(self) -> None:
+        """Draws the conclusions: deposed nodes' calls end, `target` follows the board."""
+        for address, link in self._links.items():
+            if self._board.is_deposed(address):
+                link.abandon_calls()
+        serving = self._board.serving_address()
+        if serving is not None:
+            self._aim(self._links[serving])
+        elif self._target is not None and not self._is_presumed(self._target):
+            self._aim(None)
+        if self._target is None:
+            self._arm_presumption()
+
+    def _is_presumed(self, link: NodeLink) -> bool:
+        """Whether `link` was chosen by hearsay, which still names it."""
+        presumed = self._board.presumed()
+        heard = self._board.node_id(link.address)
+        return not heard and presumed is not None and presumed.address == link.address
+
+    def _aim(self, target: NodeLink | None) -> None:
+        if target is self._target:
+            return
+        self._target = target
+        if target is not None and self._presume_timer is not None:
+            self._presume_timer.cancel()
+            self._presume_timer = None
+        self._wake()
+
+    def _arm_presumption(self) -> None:
+        if self._presume_timer is None and not self._closed:
+            after = self.options.presume_after_s
+            self._presume_timer = self._loop.call_later(after, self._presume)
+
+    def _presume(self) -> None:
+        """Nobody gave word for a while: tries the leader by hearsay. A wrong guess costs one
+        refusal; without it, a leader whose watch is refused could never be used."""
+        self._presume_timer = None
+        presumed = self._board.presumed()
+        link = self._links.get(presumed.address) if presumed is not None else None
+        if link is not None and self._is_presumed(link):
+            self._aim(link)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        for listener in tuple(self._listeners):
+            listener()
+
+    # --- errors -------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client was closed")
+
+    def _no_leader(self) -> ClientError:
+        reasons = "; ".join(f"{error.message}" for error in self._failures.values())
+        if len(self._failures) < len(self._links):
+            return NotReady("no leader serves" + (f"; not reached: {reasons}" if reasons else ""))
+        if any(isinstance(error, WrongGroup) for error in self._failures.values()):
+            return WrongGroup(f"no member of group {self._name!r} was found: {reasons}")
+        return GroupUnreachable(f"no member of the group can be reached: {reasons}")
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[str]:
+    """The addresses in `host:port,host:port`, or in a sequence of `host:port`.
+
+    Raises:
+        InvalidArgument: none is given, or one of them is not `host:port`.
+    """
+    given = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
+    addresses = list(dict.fromkeys(text.strip() for text in given if text.strip()))
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
+            raise InvalidArgument(f"bootstrap address {address!r} is not host:port")
+    if not addresses:
+        raise InvalidArgument("no bootstrap address is given")
+    return addresses

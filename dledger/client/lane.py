@@ -1,0 +1,365 @@
+"""The lane of one producer into one queue: batches, sequences, retries. Pure: no clock, no I/O.
+
+A lane owns the order of its batches and what is known of each. It must never let a batch be
+stored twice, nor let one be stored ahead of an earlier one, nor say *was not stored* of one that
+may have been. Sequence numbers count messages within an *epoch* (a producer id); the group
+stores a batch only if its number is the next one.
+
+States of a batch:
+
+    GATHERED ──take──▶ IN_FLIGHT ──stored──────────▶ STORED   leaves when it is the first
+    (no number yet)     ▲     │──retriable error───▶ RETRY    same bytes, same number
+                        └─────────────take───────────┘
+                              └──refused for good──▶ REFUSED  judged when it is the first
+    any ──deadline, close, an earlier one in doubt─▶ DEAD     later answers are ignored
+
+The window holds the batches that have a number, oldest first, five at most (the group remembers
+five for deduplication). Rules, each held by a test:
+
+ 1. New batches follow at once while the window is clean. After any failure nothing is sent until
+    every answer of the lane is in; then all RETRY batches go again, in order, before new ones.
+ 2. A batch is *doubtful* from the first attempt whose outcome is unknown; it stays so.
+ 3. The first of the window REFUSED, not doubtful: it alone fails, *was not stored*. As its number
+    was never used, none behind it can have been stored, in doubt or not. They lose their numbers
+    and start a new epoch: reusing the old numbers could let a late copy of one batch be taken for
+    another.
+ 4. The first REFUSED, doubtful: *may have been stored*. What follows must not be sent as if it
+    had been: all of it fails (*was not stored*, unless sent and in doubt); a new epoch begins.
+ 5. UNKNOWN_PRODUCER: behind an earlier batch it only says that that one is missing: RETRY. Of the
+    first, not doubtful: rule 3 without a victim. Of the first, doubtful: rule 4.
+ 6. The deadline of the first is over: if it is in flight or doubtful, rule 4; else rule 3.
+ 7. An empty lane moves to the producer's newest epoch, so that lanes share requests again.
+
+Source: Kafka's idempotent producer (KIP-98, KIP-360), with the epoch replaced by a fresh id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from enum import Enum, auto
+from itertools import chain
+from typing import Final, NamedTuple
+
+from dledger.client.errors import (
+    ClientError,
+    DeadlineExceeded,
+    Outcome,
+    OutOfSequence,
+    UnknownProducer,
+)
+from dledger.client.options import MAX_SENT_BATCHES
+from dledger.client.results import SendResult
+
+PRODUCER_ID_SIZE: Final = 16
+NO_DEADLINE: Final = float("inf")
+
+
+class BatchState(Enum):
+    """See the module's picture."""
+
+    GATHERED = auto()
+    IN_FLIGHT = auto()
+    RETRY = auto()
+    STORED = auto()
+    REFUSED = auto()
+    DEAD = auto()
+
+
+_UNDISTURBED: Final = (BatchState.IN_FLIGHT, BatchState.STORED)
+
+
+class Batch:
+    """Messages that are sent, stored and judged together; the bytes never change."""
+
+    __slots__ = (
+        "base_sequence",
+        "count",
+        "deadline",
+        "doubtful",
+        "error",
+        "futures",
+        "records",
+        "settled",
+        "size",
+        "sizes",
+        "state",
+    )
+
+    def __init__(
+        self, parts: list[bytes], futures: list[asyncio.Future[SendResult]], deadline: float
+    ) -> None:
+        self.records = b"".join(parts)
+        self.size = len(self.records)
+        self.sizes = list(map(len, parts))
+        self.futures = futures
+        self.count = len(futures)
+        self.deadline = deadline
+        self.base_sequence = -1
+        self.state = BatchState.GATHERED
+        self.doubtful = False
+        self.error: ClientError | None = None
+        self.settled: asyncio.Future[None] | None = None  # made by who waits (flush)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its futures have been told."""
+        return self.state in (BatchState.STORED, BatchState.DEAD)
+
+
+class Failure(NamedTuple):
+    """A batch that is over, and what its messages' futures are told."""
+
+    batch: Batch
+    error: ClientError
+    outcome: Outcome
+
+
+class Epochs:
+    """The ids under which one producer has numbered its batches; the last is the newest."""
+
+    def __init__(self) -> None:
+        self._ids = [os.urandom(PRODUCER_ID_SIZE)]
+
+    @property
+    def newest(self) -> int:
+        return len(self._ids) - 1
+
+    def producer_id(self, epoch: int) -> bytes:
+        """The 16 random bytes that name `epoch`."""
+        return self._ids[epoch]
+
+    def after(self, epoch: int) -> int:
+        """The newest epoch, which is later than `epoch`. Lanes that fail together share it."""
+        if epoch == self.newest:
+            self._ids.append(os.urandom(PRODUCER_ID_SIZE))
+        return self.newest
+
+
+class Lane:
+    """One producer's way into one queue. `parts`, `futures` and `gathered_bytes` are the open
+    gather; the producer fills it directly, as that is done once per message."""
+
+    __slots__ = (
+        "_epochs",
+        "_next_sequence",
+        "_renumber",
+        "epoch",
+        "futures",
+        "gather_deadline",
+        "gathered_bytes",
+        "parts",
+        "queue_id",
+        "ready",
+        "topic",
+        "window",
+    )
+
+    def __init__(self, topic: str, queue_id: int, epochs: Epochs) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.parts: list[bytes] = []
+        self.futures: list[asyncio.Future[SendResult]] = []
+        self.gathered_bytes = 0
+        self.gather_deadline = NO_DEADLINE
+        self.ready: deque[Batch] = deque()  # sealed, without a number
+        self.window: deque[Batch] = deque()  # with a number
+        self.epoch = epochs.newest
+        self._epochs = epochs
+        self._next_sequence = 0
+        self._renumber = False  # rule 3 waits for the last answers
+
+    # --- gathering ----------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """What was gathered is a batch now."""
+        if not self.parts:
+            return
+        self.ready.append(Batch(self.parts, self.futures, self.gather_deadline))
+        self.parts, self.futures, self.gathered_bytes = [], [], 0
+        self.gather_deadline = NO_DEADLINE
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits here for anything."""
+        return not (self.parts or self.ready or self.window)
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether a batch sealed now could be sent now; if not, it may as well go on growing."""
+        clean = all(batch.state in _UNDISTURBED for batch in self.window)
+        return clean and len(self.window) + len(self.ready) < MAX_SENT_BATCHES
+
+    @property
+    def sending_epoch(self) -> int:
+        """The epoch under which `take` would send (rule 7)."""
+        return self.epoch if self.window else self._epochs.newest
+
+    def batches(self) -> list[Batch]:
+        """Every batch that is not over, in order."""
+        return [*self.window, *self.ready]
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def take(self, room_bytes: int) -> list[Batch]:
+        """The batches to send now, in order; they are in flight from here on.
+
+        Args:
+            room_bytes: the most they may hold together.
+        """
+        taken: list[Batch] = []
+        if not self._may_send():
+            return taken
+        if not self.window and self.epoch != self._epochs.newest:
+            self._begin_epoch()
+        for batch in self.window:
+            if batch.state is BatchState.REFUSED:
+                return taken
+            if batch.state is not BatchState.RETRY:
+                continue
+            if batch.size > room_bytes:
+                return taken
+            room_bytes -= batch.size
+            batch.state = BatchState.IN_FLIGHT
+            taken.append(batch)
+        while self.ready and len(self.window) < MAX_SENT_BATCHES:
+            if self.ready[0].size > room_bytes:
+                break
+            batch = self.ready.popleft()
+            room_bytes -= batch.size
+            self._number(batch)
+            taken.append(batch)
+        return taken
+
+    def _may_send(self) -> bool:
+        """Rule 1."""
+        states = {batch.state for batch in self.window}
+        failed = self._renumber or BatchState.RETRY in states or BatchState.REFUSED in states
+        return not (failed and BatchState.IN_FLIGHT in states)
+
+    def _number(self, batch: Batch) -> None:
+        batch.base_sequence = self._next_sequence
+        self._next_sequence += batch.count
+        batch.state = BatchState.IN_FLIGHT
+        self.window.append(batch)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def on_stored(self, batch: Batch) -> None:
+        """`batch`, in flight, is stored; its futures are the caller's to resolve."""
+        batch.state = BatchState.STORED
+
+    def on_error(self, batch: Batch, error: ClientError) -> bool:
+        """An attempt of `batch`, in flight, failed; `settle` draws the conclusions. Whether the
+        batch will be sent again."""
+        batch.error = error
+        if isinstance(error, UnknownProducer):
+            again = self._is_worth_repeating(batch)
+        else:
+            again = error.retriable
+            batch.doubtful |= error.outcome is Outcome.MAY_HAVE_HAPPENED
+        batch.state = BatchState.RETRY if again else BatchState.REFUSED
+        return again
+
+    def _is_worth_repeating(self, batch: Batch) -> bool:
+        """Rule 5, after UNKNOWN_PRODUCER. The attempt itself was refused, whatever the error
+        says of earlier ones."""
+        if self.window[0] is not batch:
+            return True
+        self._renumber |= not batch.doubtful
+        return not batch.doubtful
+
+    def settle(self) -> list[Failure]:
+        """Drops from the front of the window what is over; the batches that failed with it.
+        Called after the batches of an answer were told of it."""
+        failures: list[Failure] = []
+        while self.window:
+            first = self.window[0]
+            if first.state is BatchState.STORED:
+                self.window.popleft()
+            elif first.state is BatchState.REFUSED:
+                if first.error is None:
+                    raise AssertionError("a refused batch has an error")
+                if first.doubtful and not self._renumber:
+                    return failures + self.break_off(first.error)
+                self.window.popleft()
+                failures.append(self._over(first, first.error, Outcome.DID_NOT_HAPPEN))
+                self._renumber = True
+            else:
+                break
+        if self._renumber and all(b.state is not BatchState.IN_FLIGHT for b in self.window):
+            self._take_numbers_back()
+        return failures
+
+    def expire(self, now: float) -> list[Failure]:
+        """Fails what is past its deadline (rule 6)."""
+        failures: list[Failure] = []
+        while self.window and self.window[0].deadline <= now:
+            first = self.window[0]
+            error = DeadlineExceeded(_overdue(first.error))
+            if first.doubtful or first.state is BatchState.IN_FLIGHT:
+                return failures + self.break_off(error)
+            first.error, first.state = error, BatchState.REFUSED
+            failures += self.settle()
+        if self.gather_deadline <= now:
+            self.seal()
+        while not self.window and self.ready and self.ready[0].deadline <= now:
+            batch = self.ready.popleft()
+            error = DeadlineExceeded(_overdue(batch.error))
+            failures.append(self._over(batch, error, Outcome.DID_NOT_HAPPEN))
+        return failures
+
+    def next_deadline(self) -> float:
+        """When `expire` has something to do, on the clock of the deadlines given."""
+        for batch in chain(self.window, self.ready):
+            return batch.deadline
+        return self.gather_deadline
+
+    def break_off(self, error: ClientError) -> list[Failure]:
+        """Fails everything here (rule 4): the first batch with `error`, the rest for its sake."""
+        self.seal()
+        failures: list[Failure] = []
+        for batch in chain(self.window, self.ready):
+            if batch.state is BatchState.STORED:
+                continue
+            unknown = batch.doubtful or batch.state is BatchState.IN_FLIGHT
+            outcome = Outcome.MAY_HAVE_HAPPENED if unknown else Outcome.DID_NOT_HAPPEN
+            failures.append(self._over(batch, error, outcome))
+            if len(failures) == 1:
+                error = OutOfSequence(
+                    f"an earlier message to {self.topic}/{self.queue_id} failed: {error.message}"
+                )
+        self.window.clear()
+        self.ready.clear()
+        self._begin_epoch()
+        return failures
+
+    # --- epochs -------------------------------------------------------------------------------
+
+    def _take_numbers_back(self) -> None:
+        """Rule 3: what is left goes again, under a new id."""
+        for batch in reversed(self.window):
+            if batch.state is BatchState.STORED:
+                continue
+            batch.state = BatchState.GATHERED
+            batch.base_sequence = -1
+            batch.doubtful = False
+            self.ready.appendleft(batch)
+        self.window.clear()
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.epoch = self._epochs.after(self.epoch)
+        self._next_sequence = 0
+        self._renumber = False
+
+    def _over(self, batch: Batch, error: ClientError, outcome: Outcome) -> Failure:
+        batch.state = BatchState.DEAD
+        return Failure(batch, error, outcome)
+
+
+def _overdue(last: ClientError | None) -> str:
+    if last is None:
+        return "the delivery timeout is over"
+    return f"the delivery timeout is over; the last attempt: {last.message}"

@@ -1,0 +1,139 @@
+"""Options of the client, its producers and its consumers: values, defaults, bounds.
+
+Every bound that the client keeps (time, count, bytes) is named here, beside the reason for its
+default. An impossible value fails where it is written, not at the first call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from dledger.client.errors import InvalidArgument
+
+MAX_MESSAGE_BYTES: Final = 4 << 20  # of a body; RocketMQ's maxMessageSize
+MAX_SENT_BATCHES: Final = 5  # per queue; the group remembers that many for deduplication
+MAX_REQUEST_BYTES: Final = 8 << 20  # of records in one Send; nodes accept 16 MiB
+MAX_REQUEST_BATCHES: Final = 1_024
+RPC_LIMIT_BYTES: Final = 16 << 20
+
+# A node's process that is stopped, or a host that is gone, answers nothing: without keepalive
+# pings only the kernel would notice, after a quarter of an hour. `min_reconnect_backoff_ms` is
+# gRPC's limit for one connection attempt, not its pace; 50 ms as a limit would keep a client
+# off a loaded or distant node for ever. The pace is `initial` to `max`.
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
+    ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),  # retries are ours: gRPC's would hide what may have happened
+)
+
+
+class StartFrom(Enum):
+    """Where a consumer begins."""
+
+    FIRST = "first"  # the oldest message that is kept
+    LAST = "last"  # only what arrives from now on
+    COMMITTED = "committed"  # the group's committed offset; FIRST for a queue without one
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client finds its group and how long it tries.
+
+    Attributes:
+        deadline_s: total time for one call, retries included, unless the call says otherwise.
+        status_timeout_s: how long `status()` waits for each node.
+        presume_after_s: without word from a serving leader, a leader known by hearsay is tried
+            after this long; matters only where WatchLeader is not to be had.
+    """
+
+    deadline_s: float = 10.0
+    status_timeout_s: float = 1.0
+    presume_after_s: float = 0.25
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "deadline_s", "status_timeout_s", "presume_after_s")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer gathers, bounds and retries.
+
+    Attributes:
+        linger_ms: while something is in flight, a message waits this long for company.
+        batch_bytes: a queue's gather is sent when it reaches this size, 1 KiB to 3 MiB.
+        max_inflight_requests: Send calls under way at once, 1 to 64.
+        max_buffered_messages: accepted and not yet settled; past it `send` raises BufferFull.
+        max_buffered_bytes: the same in bytes of body; one message is always accepted.
+        delivery_timeout_ms: a batch that is not settled this long after its first message was
+            accepted fails, and so does everything behind it in its queue.
+        request_timeout_ms: a Send call without an answer is retried after this long. A leader
+            that hangs is noticed sooner, by the election of the next one.
+        close_timeout_ms: how long `close` waits for what is buffered.
+    """
+
+    linger_ms: float = 2.0
+    batch_bytes: int = 256 << 10
+    max_inflight_requests: int = 4
+    max_buffered_messages: int = 100_000
+    max_buffered_bytes: int = 64 << 20
+    delivery_timeout_ms: int = 120_000
+    request_timeout_ms: int = 15_000
+    close_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if self.linger_ms < 0:
+            raise InvalidArgument(f"linger_ms is {self.linger_ms}, less than 0")
+        _check_positive(
+            self,
+            "max_buffered_messages",
+            "max_buffered_bytes",
+            "delivery_timeout_ms",
+            "request_timeout_ms",
+            "close_timeout_ms",
+        )
+        _check_range("batch_bytes", self.batch_bytes, 1 << 10, 3 << 20)
+        _check_range("max_inflight_requests", self.max_inflight_requests, 1, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer fetches ahead.
+
+    Attributes:
+        prefetch_bytes: records held for the application over all queues, about; each queue
+            has at most two answers waiting or under way.
+        pull_bytes: the most that one Pull asks for; lowered so that all queues together keep
+            to `prefetch_bytes`, though not below 16 KiB.
+        hold_ms: how long the leader holds a Pull for which there is nothing, up to 20,000.
+        deadline_s: a queue that can't be read for this long ends the iteration with an error.
+    """
+
+    prefetch_bytes: int = 32 << 20
+    pull_bytes: int = 1 << 20
+    hold_ms: int = 15_000
+    deadline_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "prefetch_bytes", "deadline_s")
+        _check_range("pull_bytes", self.pull_bytes, 1, 8 << 20)
+        _check_range("hold_ms", self.hold_ms, 0, 20_000)
+
+
+def _check_positive(options: object, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if not value > 0:
+            raise InvalidArgument(f"{name} is {value}, not above 0")
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidArgument(f"{name} is {value}, outside of {low} to {high}")

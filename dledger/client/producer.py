@@ -1,0 +1,329 @@
+"""The producer: accepts single messages within bounds and gives a future for each.
+
+This owns the bounds (messages, bytes), the topics' routes, and the end. It hands messages to the
+`Dispatcher` and never talks to a node itself but to ask how many queues a topic has. `send` must
+stay a few microseconds: no task, timer, event or lock per message (D10).
+
+A future whose caller never looks at it makes no noise; `statistics()` counts what failed.
+Cancelling a future does not take the message back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from time import time
+from types import TracebackType
+from typing import Self
+
+from dledger.client.connection import DESCRIBE_TOPIC
+from dledger.client.dispatch import Dispatcher, fail_quietly
+from dledger.client.errors import (
+    BufferFull,
+    ClientError,
+    MessageTooLarge,
+    Outcome,
+    ProducerClosed,
+    QueueNotFound,
+    Subject,
+)
+from dledger.client.group import Effect, Group
+from dledger.client.lane import Lane
+from dledger.client.options import MAX_MESSAGE_BYTES, ProducerOptions
+from dledger.client.results import ProducerStatistics, SendResult
+from dledger.client.routing import HeldMessage, Route, encode_labels, for_queue, labels
+from dledger.wire import broker_pb2 as pb
+
+
+class Producer:
+    """Sends messages to the topics of one group. Made by `Client.producer`; one event loop."""
+
+    def __init__(
+        self,
+        group: Group,
+        options: ProducerOptions,
+        born_host: tuple[str, int],
+        on_closed: Callable[[Producer], None],
+    ) -> None:
+        self._group = group
+        self._on_closed = on_closed
+        self._options = options
+        self._born_host = born_host
+        self._loop = asyncio.get_running_loop()
+        self._dispatcher = Dispatcher(group, options, self)
+        self._add = self._dispatcher.add
+        self._routes: dict[str, Route] = {}
+        self._resolving: set[asyncio.Task[None]] = set()
+        self._room_waiters: set[asyncio.Future[None]] = set()
+        self._refused_bytes = 0
+        self._messages = self._bytes = 0  # accepted and not settled; bytes of records
+        self._max_messages = options.max_buffered_messages
+        self._max_bytes = options.max_buffered_bytes
+        self._failed_unrouted = 0
+        self._closing = False
+        self._ended = asyncio.Event()
+        # Producers should not all begin with queue 0.
+        self._first_sticky = int.from_bytes(os.urandom(2), "big")
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Accepts a message; the future tells where it was stored, or why it wasn't.
+
+        Args:
+            body: up to 4 MiB; empty is fine.
+            key: decides the queue and so the order: a key's messages are stored as they were sent.
+            tag: for filters.
+            properties: more names and values.
+            queue_id: overrides the choice by key.
+
+        Raises:
+            BufferFull: wait for `room()`.
+            InvalidArgument: topic or properties can't be encoded.
+            MessageTooLarge: the body is over 4 MiB.
+            QueueNotFound: the topic is known to have no such queue.
+            ProducerClosed: after `close`.
+        """
+        route = self._routes.get(topic)
+        if route is None or self._closing:
+            route = self._open_route(topic)
+        body_size = len(body)
+        if (
+            self._messages >= self._max_messages
+            or self._bytes + body_size > self._max_bytes
+            or body_size > MAX_MESSAGE_BYTES
+        ):
+            self._refuse_size(body_size)
+        if properties:
+            encoded = encode_labels(key, tag, properties)
+        elif key is None and tag is None:
+            encoded = b""
+        else:
+            encoded = labels(key, tag)
+        lane = self._choose(route, key, queue_id)
+        record = route.encode(lane.queue_id if lane else 0, body, encoded, int(time() * 1000))
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        if lane is None:
+            self._hold(route, HeldMessage(record, key, queue_id, future))
+        else:
+            self._add(lane, record, future)
+        self._messages += 1
+        self._bytes += len(record)
+        return future
+
+    def _choose(self, route: Route, key: str | None, queue_id: int | None) -> Lane | None:
+        """The message's lane; None while the topic isn't known."""
+        if key is None and queue_id is None:
+            return route.sticky
+        if not route.lanes:
+            return None
+        try:
+            return route.choose(key, queue_id)
+        except QueueNotFound:
+            # The topic may have been made anew with more queues: the next send asks again.
+            self.on_place_gone(route.topic)
+            raise
+
+    def _refuse_size(self, body_size: int) -> None:
+        """Raises what forbids a body of this size now; an empty buffer accepts any one message."""
+        if body_size > MAX_MESSAGE_BYTES:
+            raise MessageTooLarge(
+                f"the body has {body_size} bytes, the limit is {MAX_MESSAGE_BYTES}",
+                subject=Subject.MESSAGE,
+            )
+        if self._messages:
+            self._refused_bytes = body_size
+            raise BufferFull(
+                f"{self._messages} messages and {self._bytes} bytes are buffered",
+                subject=Subject.MESSAGE,
+            )
+
+    async def room(self) -> None:
+        """Returns when there is room for more, and for what was refused last.
+
+        Raises:
+            ProducerClosed: no room will ever be.
+        """
+        while not self._has_room():
+            if self._closing:
+                raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._room_waiters.discard(waiter)
+
+    def _has_room(self) -> bool:
+        """A quarter of the bounds is free: waking callers for each message would cost more."""
+        spare_bytes = max(self._max_bytes // 4, self._refused_bytes)
+        return not self._messages or (
+            self._messages <= self._max_messages * 3 // 4
+            and self._bytes + spare_bytes <= self._max_bytes
+        )
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def _open_route(self, topic: str) -> Route:
+        if self._closing:
+            raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
+        route = self._routes[topic] = Route(topic, self._born_host)
+        return route
+
+    def _hold(self, route: Route, message: HeldMessage) -> None:
+        """Keeps a message until the topic's queues are known; the first one asks for them."""
+        route.held.append(message)
+        if len(route.held) == 1:
+            task = self._loop.create_task(self._resolve(route))
+            self._resolving.add(task)
+            task.add_done_callback(self._resolving.discard)
+
+    async def _resolve(self, route: Route) -> None:
+        """Asks for the topic's queues, then lets go of what waited for them."""
+        request = pb.DescribeTopicRequest(name=route.topic)
+        timeout_s = self._options.delivery_timeout_ms / 1000
+        try:
+            answer = await self._group.call(
+                DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=timeout_s
+            )
+        except ClientError as error:
+            self._routes.pop(route.topic, None)
+            self._fail_held(route, error)
+            return
+        lanes = [self._dispatcher.lane(route.topic, i) for i in range(answer.topic.queue_count)]
+        route.resolve(lanes, self._first_sticky)
+        held, route.held = route.held, []
+        for message in held:
+            self._release(route, message)
+
+    def _release(self, route: Route, message: HeldMessage) -> None:
+        try:
+            lane = route.choose(message.key, message.queue_id)
+        except QueueNotFound as error:
+            route.held = [message]
+            self._fail_held(route, error)
+            return
+        self._add(lane, for_queue(message.record, lane.queue_id), message.future)
+
+    def _fail_held(self, route: Route, error: ClientError) -> None:
+        held, route.held = route.held, []
+        for message in held:
+            self._failed_unrouted += 1
+            fail_quietly(message.future, error.about_message(Outcome.DID_NOT_HAPPEN))
+            self.on_over(1, len(message.record))
+
+    # --- what the dispatcher tells ------------------------------------------------------------
+
+    def on_sealed(self, lane: Lane) -> None:
+        """A gather was closed: the next unkeyed messages go to another queue."""
+        route = self._routes.get(lane.topic)
+        if route is not None and route.sticky is lane:
+            route.turn_sticky()
+
+    def on_over(self, count: int, size: int) -> None:
+        """Messages are settled: their room is free."""
+        self._messages -= count
+        self._bytes -= size
+        if self._room_waiters and self._has_room():
+            self._refused_bytes = 0
+            self._wake_room_waiters()
+
+    def on_place_gone(self, topic: str) -> None:
+        """What is known of the topic is wrong: the next message asks again. A route that is
+        being asked for holds messages and stays."""
+        route = self._routes.get(topic)
+        if route is not None and route.lanes:
+            del self._routes[topic]
+
+    def _wake_room_waiters(self) -> None:
+        for waiter in self._room_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Returns when everything accepted before this call is settled, well or badly."""
+        if self._resolving:
+            await asyncio.wait(list(self._resolving))
+        for batch in self._dispatcher.seal_all():
+            if batch.is_over:
+                continue
+            if batch.settled is None:
+                batch.settled = self._loop.create_future()
+            await asyncio.wait([batch.settled])
+
+    async def close(self) -> None:
+        """Flushes for `close_timeout_ms` at most; what is left then fails with ProducerClosed,
+        saying whether it may have been stored. No task is left behind."""
+        if self._closing:
+            await self._ended.wait()
+            return
+        self._closing = True
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.close_timeout_ms / 1000):
+                    await self.flush()
+        finally:
+            await self.abort()
+
+    async def abort(self) -> None:
+        """Closes without flushing."""
+        if self._ended.is_set():
+            return
+        self._closing = True
+        error = ProducerClosed("the producer was closed before the message was acknowledged")
+        for route in self._routes.values():
+            self._fail_held(route, error)
+        for task in self._resolving:
+            task.cancel()
+        if self._resolving:
+            await asyncio.wait(list(self._resolving))
+        await self._dispatcher.abort(error)
+        self._wake_room_waiters()
+        if not self._ended.is_set():
+            self._ended.set()
+            self._on_closed(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes; who is being cancelled or interrupted does not wait for the flush."""
+        if kind is None or issubclass(kind, Exception):
+            await self.close()
+        else:
+            await self.abort()
+
+    def statistics(self) -> ProducerStatistics:
+        """A frozen picture, as of now."""
+        sent = self._dispatcher
+        failed = sent.failed + self._failed_unrouted
+        return ProducerStatistics(
+            accepted=sent.stored + failed + sent.unknown + self._messages,
+            stored=sent.stored,
+            failed=failed,
+            unknown=sent.unknown,
+            duplicates=sent.duplicates,
+            buffered_messages=self._messages,
+            buffered_bytes=self._bytes,
+            requests=sent.requests,
+            requests_in_flight=sent.requests_in_flight,
+            batches_retried=sent.batches_retried,
+        )

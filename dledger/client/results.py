@@ -1,0 +1,211 @@
+"""What the client answers with: plain values, cheap where there is one per message.
+
+`Message` is the store's decoded record: properties, tags, keys and the message id are worked out
+only when asked for. `SendResult` is a tuple for the same reason: a producer makes tens of
+thousands a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dledger.client.errors import Outcome, RecordCorrupt
+from dledger.wire import cluster_pb2 as cpb
+from store.errors import InvalidRecord
+from store.record import DecodedRecord as Message
+from store.record import decode_records
+
+__all__ = [
+    "LeaderInfo",
+    "Message",
+    "NodeState",
+    "PeerState",
+    "ProducerStatistics",
+    "PullResult",
+    "QueueInfo",
+    "QueueOffsets",
+    "SendResult",
+    "TopicDescription",
+    "TopicInfo",
+    "decode_messages",
+    "node_state",
+]
+
+
+class SendResult(NamedTuple):
+    """Where a message was stored, on a majority of disks. Offsets as the leader stamped them;
+    `store_host` is 8 bytes, IPv4 and port, big-endian."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_time_ms: int
+    store_host: bytes
+    duplicate: bool  # an earlier attempt of this client had stored it
+
+    @property
+    def message_id(self) -> str:
+        """RocketMQ's offsetMsgId: 32 upper-case hex digits."""
+        return (self.store_host + self.physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+class QueueOffsets(NamedTuple):
+    """The first offset that is kept, and one past the last message."""
+
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """Messages from one queue, in order; `next_offset` is where to go on."""
+
+    messages: list[Message]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic; the time is of its creation, ms since the epoch."""
+
+    name: str
+    queue_count: int
+    created_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """One queue of a described topic."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic, its queues, and each group's committed offset by queue id."""
+
+    topic: TopicInfo
+    queues: list[QueueInfo]
+    groups: dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderInfo:
+    """The leader, as last heard."""
+
+    node_id: str
+    address: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerState:
+    """A peer as the answering node sees it; `state` is empty unless that node leads."""
+
+    node_id: str
+    address: str
+    state: str
+    match_index: int
+    recently_active: bool
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One member. A node that did not answer has `alive` false and says nothing else."""
+
+    node_id: str
+    address: str
+    alive: bool
+    group: str = ""
+    role: str = ""
+    term: int = 0
+    leader_id: str = ""
+    leader_address: str = ""
+    serving: bool = False
+    first_index: int = 0
+    last_index: int = 0
+    durable_index: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    end_offset: int = 0
+    committed_offset: int = 0
+    committed_digest: int = 0
+    segment_size_bytes: int = 0
+    data_directory: str = ""
+    version: str = ""
+    peers: tuple[PeerState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """A producer's counts since it was made, and what it holds now."""
+
+    accepted: int
+    stored: int
+    failed: int  # did not happen
+    unknown: int  # may have happened
+    duplicates: int  # stored by an earlier attempt
+    buffered_messages: int
+    buffered_bytes: int
+    requests: int
+    requests_in_flight: int
+    batches_retried: int
+
+
+def decode_messages(records: bytes) -> list[Message]:
+    """The messages in an answer's record bytes.
+
+    Raises:
+        RecordCorrupt: they are not whole, intact records.
+    """
+    try:
+        return decode_records(records)
+    except InvalidRecord as error:
+        raise RecordCorrupt(
+            f"the node answered with bytes that are no records: {error}",
+            outcome=Outcome.DID_NOT_HAPPEN,
+        ) from error
+
+
+def node_state(address: str, status: cpb.NodeStatus) -> NodeState:
+    """What the node at `address` says of itself."""
+    return NodeState(
+        node_id=status.node_id,
+        address=address,
+        alive=True,
+        group=status.group,
+        role=status.role,
+        term=status.term,
+        leader_id=status.leader.node_id,
+        leader_address=status.leader.address,
+        serving=status.serving,
+        first_index=status.first_index,
+        last_index=status.last_index,
+        durable_index=status.durable_index,
+        commit_index=status.commit_index,
+        applied_index=status.applied_index,
+        end_offset=status.end_offset,
+        committed_offset=status.committed_offset,
+        committed_digest=status.committed_digest,
+        segment_size_bytes=status.segment_size_bytes,
+        data_directory=status.data_directory,
+        version=status.version,
+        peers=tuple(
+            PeerState(
+                peer.node_id,
+                peer.address,
+                peer.state,
+                peer.match_index,
+                peer.recently_active,
+                peer.connected,
+            )
+            for peer in status.peers
+        ),
+    )

@@ -1,0 +1,137 @@
+"""Which queue a message goes to.
+
+    explicit queue id   that queue
+    a key               abs(Java's String.hashCode(key)) % queues, as RocketMQ's
+                        SelectMessageQueueByHash: the same key, the same queue, in any language
+    neither             the sticky queue: one queue until its gather is sent, then the next one,
+                        so that unkeyed messages make few large batches, not many small ones
+
+A route holds what is known of one topic and, until that is known, the messages that wait for it
+(they count against the producer's bounds). It never asks the group itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from dledger.client.errors import InvalidArgument, QueueNotFound, Subject
+from dledger.client.lane import Lane
+from dledger.client.results import SendResult
+from store.errors import InvalidProperties, InvalidRecord
+from store.record import KEYS, TAGS, RecordTemplate, encode_properties, set_queue_id, tags_code
+
+
+@lru_cache(maxsize=65_536)
+def queue_of_key(key: str, queue_count: int) -> int:
+    """The queue of `key`, stable over clients, versions and languages.
+
+    Source: RocketMQ `SelectMessageQueueByHash`.
+    """
+    return abs(tags_code(key)) % queue_count
+
+
+@lru_cache(maxsize=8_192)
+def labels(key: str | None, tag: str | None) -> bytes:
+    """The properties string of a message with these labels and nothing else.
+
+    Raises:
+        InvalidArgument: they can't be encoded.
+    """
+    return encode_labels(key, tag, {})
+
+
+def encode_labels(key: str | None, tag: str | None, properties: Mapping[str, str]) -> bytes:
+    """The properties string of a message.
+
+    Raises:
+        InvalidArgument: a name or value can't be encoded, or a label is given twice.
+    """
+    combined = dict(properties)
+    for name, value in ((KEYS, key), (TAGS, tag)):
+        if value is None:
+            continue
+        if name in combined:
+            raise InvalidArgument(
+                f"{name} is given as an argument and as a property", subject=Subject.MESSAGE
+            )
+        combined[name] = value
+    try:
+        return encode_properties(combined)
+    except InvalidProperties as error:
+        raise InvalidArgument(str(error), subject=Subject.MESSAGE) from error
+
+
+class HeldMessage(NamedTuple):
+    """A message whose topic's queue count isn't known yet."""
+
+    record: bytes
+    key: str | None
+    queue_id: int | None
+    future: asyncio.Future[SendResult]
+
+
+class Route:
+    """What a producer knows of one topic.
+
+    Args:
+        topic: its name.
+        born_host: the client's IPv4 address and port, written into each record.
+
+    Raises:
+        InvalidArgument: no topic can have this name.
+    """
+
+    __slots__ = ("encode", "held", "lanes", "sticky", "topic")
+
+    def __init__(self, topic: str, born_host: tuple[str, int]) -> None:
+        try:
+            self.encode = RecordTemplate(topic, born_host).encode
+        except InvalidRecord as error:
+            raise InvalidArgument(
+                f"topic name {topic[:160]!r}: 1 to 127 of the characters A-Z a-z 0-9 _ % - are "
+                "allowed",
+                subject=Subject.MESSAGE,
+            ) from error
+        self.topic = topic
+        self.lanes: list[Lane] = []  # by queue id; empty until the topic is known
+        self.sticky: Lane | None = None
+        self.held: list[HeldMessage] = []
+
+    def resolve(self, lanes: list[Lane], first_sticky: int) -> None:
+        """The topic has these queues; the first sticky one is `first_sticky` modulo their count."""
+        self.lanes = lanes
+        self.sticky = lanes[first_sticky % len(lanes)]
+
+    def turn_sticky(self) -> None:
+        """The sticky queue has sent a batch: the next queue's turn."""
+        if self.sticky is not None:
+            self.sticky = self.lanes[(self.sticky.queue_id + 1) % len(self.lanes)]
+
+    def choose(self, key: str | None, queue_id: int | None) -> Lane:
+        """The lane of a message. The topic is known.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        if queue_id is not None:
+            if not 0 <= queue_id < len(self.lanes):
+                raise QueueNotFound(
+                    f"topic {self.topic!r} has queues 0 to {len(self.lanes) - 1}, not {queue_id}",
+                    subject=Subject.MESSAGE,
+                )
+            return self.lanes[queue_id]
+        if key is not None:
+            return self.lanes[queue_of_key(key, len(self.lanes))]
+        if self.sticky is None:
+            raise AssertionError("a resolved route has a sticky queue")
+        return self.sticky
+
+
+def for_queue(record: bytes, queue_id: int) -> bytes:
+    """`record`, which was encoded before its queue was known, for `queue_id`."""
+    patched = bytearray(record)
+    set_queue_id(patched, (0,), queue_id)
+    return bytes(patched)

@@ -1,0 +1,453 @@
+"""A group of fake nodes behind real gRPC servers: one shared, replicated model in memory.
+
+It keeps the contract of `proto/dledger/wire` that the client relies on: producer sequences with
+deduplication of the last five batches, leader views, leader hints, long polls, offsets. What a
+real group does by accident it does on command: a node is killed (its port closes, connections
+break), frozen (connected, silent, as after SIGSTOP), elected, made to refuse the next calls with
+an error, or to lose an answer after it has acted.
+
+The model is one object for all nodes, as if replication took no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from dledger.wire import broker_pb2 as pb
+from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import errors_pb2 as epb
+from store.record import decode_records, message_id, record_starts, stamp_records
+
+STORE_HOST = ("127.0.0.1", 9_999)
+STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")
+REMEMBERED_BATCHES = 5
+
+REFUSED: dict[epb.ErrorCode, tuple[bool, epb.Outcome]] = {
+    epb.NOT_LEADER: (True, epb.DID_NOT_HAPPEN),
+    epb.NOT_READY: (True, epb.DID_NOT_HAPPEN),
+    epb.BUSY: (True, epb.DID_NOT_HAPPEN),
+    epb.STORAGE_FULL: (True, epb.DID_NOT_HAPPEN),
+    epb.SHUTTING_DOWN: (True, epb.DID_NOT_HAPPEN),
+    epb.OUT_OF_SEQUENCE: (True, epb.DID_NOT_HAPPEN),
+    epb.UNKNOWN_PRODUCER: (False, epb.MAY_HAVE_HAPPENED),
+    epb.LEADERSHIP_LOST: (True, epb.MAY_HAVE_HAPPENED),
+    epb.TIMED_OUT: (True, epb.MAY_HAVE_HAPPENED),
+    epb.INTERNAL: (False, epb.MAY_HAVE_HAPPENED),
+}
+
+
+def wire_error(code: epb.ErrorCode, message: str = "") -> epb.Error:
+    """An error as a node tells it; codes that aren't listed are definitive refusals."""
+    retriable, outcome = REFUSED.get(code, (False, epb.DID_NOT_HAPPEN))
+    name = epb.ErrorCode.Name(code)
+    return epb.Error(code=code, message=message or name, retriable=retriable, outcome=outcome)
+
+
+class Refusal(Exception):
+    """Ends a call with an error."""
+
+    def __init__(self, error: epb.Error) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@dataclass
+class FakeQueue:
+    """Stamped records by offset; `min_offset` moves when a test deletes old ones."""
+
+    records: list[bytes] = field(default_factory=list)
+    min_offset: int = 0
+
+
+@dataclass
+class Sequence:
+    next_sequence: int = 0
+    recent: deque[tuple[int, int, pb.SendResult]] = field(
+        default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES)
+    )
+
+
+class Model:
+    """The replicated state: topics, queues, sequences, offsets."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[FakeQueue]] = {}
+        self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
+        self.offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self.physical = 1_000
+        self.arrived = asyncio.Condition()
+
+    def create(self, name: str, queues: int) -> None:
+        self.topics[name] = [FakeQueue() for _ in range(queues)]
+
+    def queue(self, topic: str, queue_id: int) -> FakeQueue:
+        if topic not in self.topics:
+            raise Refusal(wire_error(epb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist"))
+        queues = self.topics[topic]
+        if queue_id >= len(queues):
+            raise Refusal(wire_error(epb.QUEUE_NOT_FOUND, f"{len(queues)} queues"))
+        return queues[queue_id]
+
+    def store(self, producer: bytes, batch: pb.SendBatch) -> pb.SendResult:
+        """Stores a batch once, as the state machine would."""
+        queue = self.queue(batch.topic, batch.queue_id)
+        key = (producer, batch.topic, batch.queue_id)
+        state = self.sequences.get(key, Sequence())
+        for base, count, result in state.recent:
+            if (base, count) == (batch.base_sequence, batch.count):
+                again = pb.SendResult()
+                again.CopyFrom(result)
+                again.duplicate = True
+                return again
+        if batch.base_sequence > state.next_sequence:
+            code = epb.OUT_OF_SEQUENCE if state.next_sequence else epb.UNKNOWN_PRODUCER
+            raise Refusal(wire_error(code, f"{batch.base_sequence} is not next"))
+        if batch.base_sequence < state.next_sequence:
+            raise Refusal(wire_error(epb.INVALID_ARGUMENT, "older than what is remembered"))
+        result = self._append(queue, batch)
+        state.next_sequence += batch.count
+        state.recent.append((batch.base_sequence, batch.count, result))
+        self.sequences[key] = state
+        return result
+
+    def _append(self, queue: FakeQueue, batch: pb.SendBatch) -> pb.SendResult:
+        buf = bytearray(batch.records)
+        starts = record_starts(buf, 0, batch.count)
+        base = len(queue.records)
+        stamp_records(
+            buf,
+            starts,
+            at=0,
+            base_queue_offset=base,
+            base_physical_offset=self.physical,
+            store_time_ms=1_700_000_000_000 + self.physical,
+            store_host=(STORE_HOST_WIRE[:4], STORE_HOST[1]),
+        )
+        ends = [*starts[1:], len(buf)]
+        queue.records += [bytes(buf[start:end]) for start, end in zip(starts, ends, strict=True)]
+        result = pb.SendResult(
+            base_queue_offset=base,
+            base_physical_offset=self.physical,
+            store_time_ms=1_700_000_000_000 + self.physical,
+            store_host=STORE_HOST_WIRE,
+        )
+        self.physical += len(buf)
+        return result
+
+    def bodies(self, topic: str, queue_id: int) -> list[bytes]:
+        """What is stored in a queue, in order."""
+        return [decode_records(record)[0].body for record in self.topics[topic][queue_id].records]
+
+
+Intercept = Callable[[str, "FakeNode", Any], Awaitable[None]]
+
+
+class FakeNode:
+    """One node: a gRPC server at an address that stays the same when it is restarted."""
+
+    def __init__(self, group: FakeGroup, node_id: str) -> None:
+        self.group = group
+        self.node_id = node_id
+        self.address = ""
+        self.calls: Counter[str] = Counter()
+        self.frozen = asyncio.Event()
+        self.frozen.set()  # set: running
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+        server.add_generic_rpc_handlers((self._handler("Broker"), self._handler("Cluster")))
+        port = server.add_insecure_port(self.address or "127.0.0.1:0")
+        self.address = self.address or f"127.0.0.1:{port}"
+        await server.start()
+        self._server = server
+
+    async def kill(self) -> None:
+        """As SIGKILL: the port closes, connections break, nobody gets an answer."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace=None)
+
+    def _handler(self, service: str) -> grpc.GenericRpcHandler[Any, Any]:
+        descriptor = (pb if service == "Broker" else cpb).DESCRIPTOR.services_by_name[service]
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        for method in descriptor.methods:
+            kinds = {**vars(pb), **vars(cpb)}
+            make = (
+                grpc.unary_stream_rpc_method_handler
+                if method.server_streaming
+                else grpc.unary_unary_rpc_method_handler
+            )
+            act = self._watch if method.server_streaming else self._unary(method.name)
+            methods[method.name] = make(
+                act,
+                request_deserializer=kinds[method.input_type.name].FromString,
+                response_serializer=kinds[method.output_type.name].SerializeToString,
+            )
+        generic: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
+            f"dledger.v1.{service}", methods
+        )
+        return generic
+
+    def _unary(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def handle(request: Any, context: Any) -> Any:
+            self.calls[name] += 1
+            await self.frozen.wait()
+            try:
+                for before in self.group.before:
+                    await before(name, self, request)
+                if name != "GetStatus":
+                    self.group.check_leader(self)
+                answer = await getattr(self.group, f"on_{name}")(self, request)
+                for after in self.group.after:
+                    await after(name, self, request)
+            except Refusal as refusal:
+                metadata = (("dledger-error-bin", refusal.error.SerializeToString()),)
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
+            await self.frozen.wait()
+            return answer
+
+        return handle
+
+    async def _watch(self, request: cpb.WatchLeaderRequest, context: Any) -> None:
+        self.calls["WatchLeader"] += 1
+        if request.group and request.group != self.group.name:
+            error = wire_error(epb.WRONG_GROUP, f"this is {self.group.name}")
+            metadata = (("dledger-error-bin", error.SerializeToString()),)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
+        if self.group.refuse_watches:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watchers")
+        while True:
+            async with self.group.changed:
+                await self.frozen.wait()
+                await context.write(self.group.view(self))
+                await self.group.changed.wait()
+
+
+class FakeGroup:
+    """Some fake nodes; the first one leads in term 1. An async context manager.
+
+    `before` and `after` are awaited around each call that isn't a watch: `before` may raise a
+    Refusal; an exception or a wait in `after` loses the answer of a call that has taken effect.
+    """
+
+    def __init__(self, nodes: int = 3, name: str = "g1") -> None:
+        self.name = name
+        self.model = Model()
+        self.nodes = [FakeNode(self, f"n{number + 1}") for number in range(nodes)]
+        self.term = 1
+        self.leader: FakeNode | None = self.nodes[0]
+        self.serving = True
+        self.changed = asyncio.Condition()
+        self.before: list[Intercept] = []
+        self.after: list[Intercept] = []
+        self.refuse_watches = False
+        self.sends: list[pb.SendRequest] = []
+
+    async def __aenter__(self) -> FakeGroup:
+        for node in self.nodes:
+            await node.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in self.nodes:
+            node.frozen.set()
+            await node.kill()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.address for node in self.nodes)
+
+    async def elect(self, node: FakeNode | None, *, serving: bool = True) -> None:
+        """`node` leads in the next term; None: the term has no leader yet."""
+        self.term += 1
+        await self.tell(node, serving=serving)
+
+    async def tell(self, node: FakeNode | None, *, serving: bool) -> None:
+        """Changes leader and readiness within the term, and tells every watcher."""
+        self.leader, self.serving = node, serving
+        async with self.changed:
+            self.changed.notify_all()
+
+    def view(self, node: FakeNode) -> cpb.LeaderView:
+        leader = self.leader
+        return cpb.LeaderView(
+            group=self.name,
+            node_id=node.node_id,
+            term=self.term,
+            leader=self._address(leader) if leader is not None else None,
+            serving=node is leader and self.serving,
+            members=[self._address(member) for member in self.nodes],
+        )
+
+    def _address(self, node: FakeNode) -> epb.NodeAddress:
+        return epb.NodeAddress(node_id=node.node_id, address=node.address)
+
+    def check_leader(self, node: FakeNode) -> None:
+        if node is not self.leader:
+            error = wire_error(epb.NOT_LEADER)
+            error.term = self.term
+            if self.leader is not None:
+                error.leader.CopyFrom(self._address(self.leader))
+            raise Refusal(error)
+        if not self.serving:
+            raise Refusal(wire_error(epb.NOT_READY))
+
+    # --- the services -------------------------------------------------------------------------
+
+    async def on_Send(self, node: FakeNode, request: pb.SendRequest) -> pb.SendResponse:
+        self.sends.append(request)
+        answer = pb.SendResponse()
+        for batch in request.batches:
+            try:
+                answer.results.append(self.model.store(request.producer_id, batch))
+            except Refusal as refusal:
+                answer.results.add(error=refusal.error)
+        async with self.model.arrived:
+            self.model.arrived.notify_all()
+        return answer
+
+    async def on_Pull(self, node: FakeNode, request: pb.PullRequest) -> pb.PullResponse:
+        queue = self.model.queue(request.topic, request.queue_id)
+        if not queue.min_offset <= request.offset <= len(queue.records):
+            raise Refusal(wire_error(epb.OFFSET_OUT_OF_RANGE, f"offset {request.offset}"))
+        if request.offset == len(queue.records) and request.hold_ms:
+            async with self.model.arrived:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(
+                        self.model.arrived.wait_for(lambda: len(queue.records) > request.offset),
+                        request.hold_ms / 1000,
+                    )
+        found: list[bytes] = []
+        size = 0
+        for record in queue.records[request.offset : request.offset + (request.max_messages or 32)]:
+            if found and size + len(record) > (request.max_bytes or 262_144):
+                break
+            found.append(record)
+            size += len(record)
+        return pb.PullResponse(
+            records=b"".join(found),
+            count=len(found),
+            next_offset=request.offset + len(found),
+            min_offset=queue.min_offset,
+            max_offset=len(queue.records),
+        )
+
+    async def on_GetQueueOffsets(
+        self, node: FakeNode, request: pb.GetQueueOffsetsRequest
+    ) -> pb.GetQueueOffsetsResponse:
+        queue = self.model.queue(request.topic, request.queue_id)
+        return pb.GetQueueOffsetsResponse(
+            min_offset=queue.min_offset, max_offset=len(queue.records)
+        )
+
+    async def on_GetOffsetByTime(
+        self, node: FakeNode, request: pb.GetOffsetByTimeRequest
+    ) -> pb.GetOffsetByTimeResponse:
+        queue = self.model.queue(request.topic, request.queue_id)
+        times = [decode_records(record)[0].store_time_ms for record in queue.records]
+        offset = next((at for at, time in enumerate(times) if time >= request.time_ms), len(times))
+        return pb.GetOffsetByTimeResponse(offset=offset)
+
+    async def on_GetMessage(
+        self, node: FakeNode, request: pb.GetMessageRequest
+    ) -> pb.GetMessageResponse:
+        if request.WhichOneof("by") == "position":
+            at = request.position
+            queue = self.model.queue(at.topic, at.queue_id)
+            if at.offset < len(queue.records):
+                return pb.GetMessageResponse(record=queue.records[at.offset])
+        for queues in self.model.topics.values():
+            for record in (record for queue in queues for record in queue.records):
+                if message_id(STORE_HOST, decode_records(record)[0].physical_offset) == (
+                    request.message_id
+                ):
+                    return pb.GetMessageResponse(record=record)
+        raise Refusal(wire_error(epb.MESSAGE_NOT_FOUND))
+
+    async def on_CreateTopic(
+        self, node: FakeNode, request: pb.CreateTopicRequest
+    ) -> pb.CreateTopicResponse:
+        queues = request.queue_count or 4
+        existing = self.model.topics.get(request.name)
+        if existing is None:
+            self.model.create(request.name, queues)
+        elif not request.if_not_exists or len(existing) != queues:
+            raise Refusal(wire_error(epb.TOPIC_EXISTS))
+        return pb.CreateTopicResponse(topic=self._topic(request.name))
+
+    async def on_DeleteTopic(
+        self, node: FakeNode, request: pb.DeleteTopicRequest
+    ) -> pb.DeleteTopicResponse:
+        self.model.queue(request.name, 0)
+        del self.model.topics[request.name]
+        self.model.sequences = {
+            key: state for key, state in self.model.sequences.items() if key[1] != request.name
+        }
+        return pb.DeleteTopicResponse()
+
+    async def on_ListTopics(
+        self, node: FakeNode, request: pb.ListTopicsRequest
+    ) -> pb.ListTopicsResponse:
+        return pb.ListTopicsResponse(topics=[self._topic(name) for name in self.model.topics])
+
+    async def on_DescribeTopic(
+        self, node: FakeNode, request: pb.DescribeTopicRequest
+    ) -> pb.DescribeTopicResponse:
+        self.model.queue(request.name, 0)
+        answer = pb.DescribeTopicResponse(topic=self._topic(request.name))
+        for queue_id, queue in enumerate(self.model.topics[request.name]):
+            answer.queues.add(
+                queue_id=queue_id, min_offset=queue.min_offset, max_offset=len(queue.records)
+            )
+        for (group, topic), offsets in self.model.offsets.items():
+            if topic == request.name:
+                answer.groups.add(group=group, offsets=_wire_offsets(offsets))
+        return answer
+
+    async def on_CommitOffsets(
+        self, node: FakeNode, request: pb.CommitOffsetsRequest
+    ) -> pb.CommitOffsetsResponse:
+        offsets = self.model.offsets.setdefault((request.group, request.topic), {})
+        for wanted in request.offsets:
+            if request.reset or wanted.offset > offsets.get(wanted.queue_id, -1):
+                offsets[wanted.queue_id] = wanted.offset
+        return pb.CommitOffsetsResponse(offsets=_wire_offsets(offsets))
+
+    async def on_FetchOffsets(
+        self, node: FakeNode, request: pb.FetchOffsetsRequest
+    ) -> pb.FetchOffsetsResponse:
+        offsets = self.model.offsets.get((request.group, request.topic), {})
+        return pb.FetchOffsetsResponse(offsets=_wire_offsets(offsets))
+
+    async def on_GetStatus(self, node: FakeNode, request: cpb.GetStatusRequest) -> cpb.NodeStatus:
+        return cpb.NodeStatus(
+            group=self.name,
+            node_id=node.node_id,
+            role="leader" if node is self.leader else "follower",
+            term=self.term,
+            leader=self._address(self.leader) if self.leader is not None else None,
+        )
+
+    async def on_TransferLeadership(
+        self, node: FakeNode, request: cpb.TransferLeadershipRequest
+    ) -> cpb.TransferLeadershipResponse:
+        target = next((n for n in self.nodes if n.node_id == request.target), None)
+        if target is None:
+            raise Refusal(wire_error(epb.INVALID_ARGUMENT, f"no member {request.target!r}"))
+        await self.elect(target)
+        return cpb.TransferLeadershipResponse(leader=self._address(target))
+
+    def _topic(self, name: str) -> pb.Topic:
+        return pb.Topic(name=name, queue_count=len(self.model.topics[name]))
+
+
+def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:
+    return [pb.QueueOffset(queue_id=q, offset=offset) for q, offset in sorted(offsets.items())]
