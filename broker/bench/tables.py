@@ -68,7 +68,11 @@ def _cells(spread: Spread) -> tuple[str, str, str]:
 
 
 def _ratio(figure: Figure) -> str:
-    return "" if figure.ratio is None else f"{figure.ratio.median:.2f} × {figure.yardstick}"
+    if figure.ratio is None:
+        return ""
+    ratio = figure.ratio
+    rounds = f" ({ratio.minimum:.1f}-{ratio.maximum:.1f})" if len(ratio.rounds) > 1 else ""
+    return f"{ratio.median:.2f}{rounds} × {figure.yardstick}"
 
 
 def _target(figure: Figure) -> str:
