@@ -4,15 +4,11 @@ Each command picks the group to measure, runs one benchmark there and prints its
 tables or with --json as one JSON object (`broker.bench.figures` says which). Exit codes: 0 when
 what must hold holds, 1 when it doesn't (a message was lost, a send failed) or, with --strict,
 when a target was missed. A slow machine is no failure otherwise.
-
-Where errors are turned into exit codes is `broker.cli.outcome`; it is imported when a command
-runs, since importing it builds the whole program, this module included.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -36,6 +32,10 @@ from broker.bench.rounds import Tell
 from broker.bench.steady import steady as measure_steady
 from broker.bench.tables import print_report
 from broker.bench.yardsticks import echo_server
+from broker.cli.options import JsonOption, parse_addresses, parse_size
+from broker.cli.outcome import ExitCode, end, errors_told
+from broker.cli.output import print_json
+from broker.config import MAX_MEMBERS
 from broker.local_group import GroupOptions
 
 Measure = Callable[[Arena, str, Tell], Coroutine[object, object, Report]]
@@ -58,8 +58,9 @@ BootstrapOption = Annotated[
     str | None,
     typer.Option("--bootstrap", metavar="HOST:PORT,...", help="Measure this group instead."),
 ]
-NodesOption = Annotated[int, typer.Option("--nodes", min=1, help="Of a new group.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+NodesOption = Annotated[
+    int, typer.Option("--nodes", min=1, max=MAX_MEMBERS, help="Of a new group.")
+]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Exit 1 if a target was missed.")]
 RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="How many rounds.")]
 SizeOption = Annotated[int, typer.Option("--size", min=8, max=4 << 20, help="Bytes of a body.")]
@@ -239,8 +240,6 @@ def steady(
       dledger bench steady
       dledger bench steady --minutes 60 --bytes 2GB
     """
-    from broker.cli.options import parse_size
-
     limit = None if bytes_limit is None else parse_size(bytes_limit)
     measure = _steady(minutes, limit, size, in_flight)
     _benchmark([measure], Place(directory, None, nodes), as_json, strict)
@@ -324,8 +323,6 @@ def _steady(minutes: float, bytes_limit: int | None, size: int, in_flight: int) 
 
 def _benchmark(measures: list[Measure], where: Place, as_json: bool, strict: bool) -> None:
     """Runs each on a group as asked for, prints the reports, ends with the exit code."""
-    from broker.cli.outcome import ExitCode, end, errors_told
-
     found: list[tuple[Report, dict[str, str | int]]] = []
     with errors_told(), sigterm_interrupts():
         for measure in measures:
@@ -334,16 +331,12 @@ def _benchmark(measures: list[Measure], where: Place, as_json: bool, strict: boo
                 print_report(Console(), *found[-1])
     if as_json:
         facts = [report.facts(machine) for report, machine in found]
-        typer.echo(
-            json.dumps(facts[0] if len(facts) == 1 else {"format": FORMAT, "reports": facts})
-        )
+        print_json(facts[0] if len(facts) == 1 else {"format": FORMAT, "reports": facts})
     good = all(report.holds and (report.targets_reached or not strict) for report, _ in found)
     end(ExitCode.DONE if good else ExitCode.FAILED)
 
 
 def _measured(measure: Measure, where: Place) -> tuple[Report, dict[str, str | int]]:
-    from broker.cli.options import parse_addresses
-
     bootstrap = None if where.bootstrap is None else parse_addresses(where.bootstrap)
     options = GroupOptions(nodes=where.nodes)
     with (
