@@ -150,7 +150,8 @@ class HeldPulls:
         limit: pulls held at once; past it a pull is refused as BUSY.
         """
         self._limit = limit
-        self._waiting: defaultdict[QueueKey, set[asyncio.Future[None]]] = defaultdict(set)
+        # Dictionaries in the place of sets: pulls are woken in the order in which they came.
+        self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], None]] = defaultdict(dict)
         self._held = self._woken = self._refused = 0
 
     def wake(self, key: QueueKey) -> None:
@@ -179,7 +180,7 @@ class HeldPulls:
             self._refused += 1
             raise BrokerError(epb.BUSY, f"{self._held} pulls are held, the limit")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[key].add(future)
+        self._waiting[key][future] = None
         self._held += 1
         try:
             await asyncio.wait([future], timeout=min(timeout_s, RECHECK_S))
@@ -187,7 +188,7 @@ class HeldPulls:
             self._held -= 1
             waiting = self._waiting.get(key)
             if waiting is not None:
-                waiting.discard(future)
+                waiting.pop(future, None)
                 if not waiting:
                     del self._waiting[key]
 

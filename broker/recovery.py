@@ -9,6 +9,8 @@ so it was lost or put back from a copy, and this node may have voted since (scen
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import structlog
@@ -22,11 +24,26 @@ from dledger.errors import HardStateCorrupt
 from dledger.hard_state import HardStateStore
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
-from store.consumequeue import ConsumeQueues
+from store.consumequeue import UNITS_PER_FILE, ConsumeQueues
 from store.directory import DataDirectory, Identity
 from store.files import AtomicFile, FileSystem, OsFiles, make_directory
+from store.worker import ThreadWorker, WorkerFactory
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMachinery:
+    """What runs the store, and how small its parts are; a simulator's are its own. `log_options`
+    None: as the node is configured."""
+
+    workers: WorkerFactory = ThreadWorker
+    clock: Callable[[], float] = time.monotonic
+    log_options: CommitLogOptions | None = None
+    units_per_file: int = UNITS_PER_FILE
+
+
+REAL_MACHINERY = StoreMachinery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +59,11 @@ class Recovered:
     summary: LogSummary
 
 
-def recover(config: NodeConfig, files: FileSystem | None = None) -> Recovered:
+def recover(
+    config: NodeConfig,
+    files: FileSystem | None = None,
+    machinery: StoreMachinery = REAL_MACHINERY,
+) -> Recovered:
     """Opens and checks the node's data directory, creating it at the first start.
 
     Raises:
@@ -56,8 +77,13 @@ def recover(config: NodeConfig, files: FileSystem | None = None) -> Recovered:
     opened = contextlib.ExitStack()
     directory = opened.enter_context(contextlib.closing(DataDirectory.open(path, identity, files)))
     try:
+        options = machinery.log_options or log_options(config)
         commit_log = opened.enter_context(
-            contextlib.closing(CommitLog.open(path, log_options(config), files))
+            contextlib.closing(
+                CommitLog.open(
+                    path, options, files, workers=machinery.workers, clock=machinery.clock
+                )
+            )
         )
         log.info("log_recovered", **asdict(commit_log.recovery))
         make_directory(files, path / "raft")
@@ -67,7 +93,7 @@ def recover(config: NodeConfig, files: FileSystem | None = None) -> Recovered:
             raise HardStateCorrupt(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
-        queues = ConsumeQueues(path, files)
+        queues = ConsumeQueues(path, files, units_per_file=machinery.units_per_file)
         machine = replay_derived(
             commit_log, queues, commit_log.checkpoint.state.consume_queue_index
         )

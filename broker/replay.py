@@ -63,7 +63,7 @@ def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: in
     if reason is None:
         return machine
     log.warning("consume_queues_rebuilt", reason=reason, through_index=derived_through)
-    for topic in {name for name, _ in queues.queues()}:
+    for topic in dict.fromkeys(name for name, _ in queues.queues()):  # in order, unlike a set
         queues.delete_topic(topic)
     machine = StateMachine(queues)
     _replay(source, machine, derived_through)

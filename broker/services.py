@@ -77,11 +77,12 @@ class BrokerService:
         limits = self._node.config.broker
         wanted_ms = request.hold_ms if request.HasField("hold_ms") else limits.long_poll_default_ms
         hold_ms = min(wanted_ms, limits.long_poll_max_ms)
-        deadline = time.monotonic() + hold_ms / 1000
+        now = asyncio.get_running_loop().time
+        deadline = now() + hold_ms / 1000
         while True:
             self._leadership.check_serving()
             found = await self._pull_once(request)
-            left = deadline - time.monotonic()
+            left = deadline - now()
             if found.count or left <= 0:
                 return pb.PullResponse(
                     records=found.records,
