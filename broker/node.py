@@ -15,6 +15,7 @@ import contextlib
 import random
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ from broker.reads import HeldPulls, QueueReader
 from broker.recovery import Recovered, recover
 from broker.rpc import service_handler
 from broker.services import BrokerService, ClusterService
+from broker.surroundings import Surroundings, surroundings_of
 from broker.ticker import Ticker
 from dledger.codec import decode_configuration
 from dledger.core import Raft
@@ -55,6 +57,7 @@ from store.record import BATCH_PREAMBLE, record_starts
 HOUSEKEEPING_S = 1.0  # how often ConsumeQueues are made durable and the checkpoint moves on
 DRAIN_S = 2.0  # how long a stop waits for those who wait for a commit
 SERVER_GRACE_S = 0.5
+SWITCH_INTERVAL_S = 0.0005
 RPC_LIMIT_BYTES = 16 << 20  # one gRPC message; the largest batch and append are far below
 RPCS_BESIDE_PULLS = 4_096  # concurrent calls beyond the held pulls; past it RESOURCE_EXHAUSTED
 
@@ -81,6 +84,7 @@ class Node:
         self._stop_asked = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self._undo = contextlib.AsyncExitStack()
+        self.surroundings: Surroundings
         self.log: CommitLog
         self.queues: ConsumeQueues
         self.machine: StateMachine
@@ -100,7 +104,8 @@ class Node:
             StoreError, HardStateCorrupt, OSError: it can't start; nothing is left behind.
         """
         try:
-            recovered = recover(self.config)
+            self.surroundings = surroundings_of(self.config)
+            recovered = recover(self.config, self.surroundings.files)
             self._undo.push_async_callback(self._close_store, recovered)
             self._build(recovered)
             await self._open()
@@ -128,7 +133,8 @@ class Node:
             commit_index=Index(recovered.machine.applied_index),
         )
         identity = Identity(config.group, node, config.store.segment_size_bytes)
-        self.transport = GrpcTransport(identity, members, self._on_message, self._on_broken)
+        dial = {NodeId(name): address for name, address in config.dial.items()}
+        self.transport = GrpcTransport(identity, members, self._on_message, self._on_broken, dial)
         self.held = HeldPulls(config.broker.max_held_pulls)
         probe = CommitProbe(self.metrics.commit_seconds)
         self.appender = Appender(
@@ -148,7 +154,7 @@ class Node:
             observer=probe,
             configuration_of=configuration_of,
             call_soon=loop.call_soon,
-            now_ms=lambda: int(time.time() * 1000),
+            now_ms=self.surroundings.now_ms,
             fail=self._on_failed,
         )
         self.driver = RaftDriver(core, node, ports, Index(self.machine.applied_index))
@@ -428,6 +434,9 @@ async def run_node(config: NodeConfig) -> int:
     Raises:
         StoreError, HardStateCorrupt, OSError: it could not start.
     """
+    # The flusher needs the interpreter for moments between its system calls; the default of 5 ms
+    # would make it wait that long for a busy event loop, several times in each group commit.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     node = Node(config)
     loop = asyncio.get_running_loop()
     await node.start()

@@ -38,6 +38,7 @@ from dledger.core.types import (
     Proposed,
     ReadAborted,
     ReadReady,
+    Role,
 )
 from dledger.errors import ReplicaDiverged
 from dledger.hard_state import HardStateStore
@@ -106,7 +107,7 @@ class RaftDriver(Generic[H]):
         self._ports = ports
         self._applied = applied_index
         self._scheduled = False
-        self._applying = False
+        self._applying = self._apply_scheduled = False
         self._stopped = False
         self._read_context = 0
         self._reads_to_start: list[ReadDone] = []
@@ -305,7 +306,11 @@ class RaftDriver(Generic[H]):
             self._perform(effects)
         else:
             raise InvariantViolation(f"the core has effects after {EFFECT_ROUNDS} rounds")
-        self._apply()
+        if self._applied < self._core.commit_index:
+            if self._core.role is Role.LEADER:
+                self._apply()  # callers wait for it
+            else:
+                self._schedule_apply()
 
     def _perform(self, effects: Effects) -> None:
         """Does what `effects` ask for; truncation and follower appends are done already."""
@@ -384,6 +389,17 @@ class RaftDriver(Generic[H]):
 
     # --- applying -----------------------------------------------------------------------------
 
+    def _schedule_apply(self) -> None:
+        """Applies in a turn of its own: on a follower nobody waits for it, but the flusher, which
+        may just have been given work, waits for this thread to pause."""
+        if not self._apply_scheduled and not self._stopped:
+            self._apply_scheduled = True
+            self._ports.call_soon(self._apply_in_turn)
+
+    def _apply_in_turn(self) -> None:
+        self._apply_scheduled = False
+        self._guarded(self._apply)
+
     def _apply(self) -> None:
         """Applies one slice; schedules the next when there is more."""
         commit = self._core.commit_index
@@ -402,7 +418,7 @@ class RaftDriver(Generic[H]):
         finally:
             self._applying = False
         if self._applied < commit:
-            self._schedule()
+            self._schedule_apply()
 
     # --- linearizable reads -------------------------------------------------------------------
 
