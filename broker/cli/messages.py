@@ -1,0 +1,28 @@
+"""A message as JSON, the same in `consume` and `query`."""
+
+from __future__ import annotations
+
+import base64
+
+from dledger.client import Message
+
+
+def message_facts(message: Message) -> dict[str, object]:
+    """The JSON object of a message; a body that isn't UTF-8 is in base64, and says so."""
+    try:
+        body, encoding = message.body.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        body, encoding = base64.b64encode(message.body).decode("ascii"), "base64"
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
+        "keys": message.keys,
+        "tags": message.tags,
+        "properties": dict(message.properties),
+        "born_time_ms": message.born_time_ms,
+        "store_time_ms": message.store_time_ms,
+        "body": body,
+        "body_encoding": encoding,
+    }

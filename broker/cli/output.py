@@ -1,0 +1,59 @@
+"""What commands print: JSON for programs, columns for people.
+
+Results go to standard output, everything else (progress, remarks) to standard error and only
+when that is a terminal, so that a command in a pipe says nothing but its result.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+
+def print_json(facts: object) -> None:
+    """One line of JSON."""
+    typer.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def print_columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table whose columns are as wide as their widest cell; `-` stands for nothing."""
+    lines = [[str(title) for title in titles]]
+    lines += [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+def remark(text: str) -> None:
+    """A line for a person who watches; nothing when nobody does."""
+    if sys.stderr.isatty():
+        typer.echo(text, err=True)
+
+
+def progress_bar(unit: str) -> Progress:
+    """A bar on standard error, shown only on a terminal. Tasks count `unit`."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TaskProgressColumn(show_speed=True),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )

@@ -1,0 +1,130 @@
+"""Bytes in and out of the program's files, pipes and terminals, beside a running event loop.
+
+A read waits for data and a write for a reader without blocking the loop and without a thread:
+threads that hang in a read keep the program from ending at Ctrl-C. Pipes and terminals are
+waited for with the loop's selector and then used with one system call, which can't block any
+more; they stay in blocking mode, because that mode belongs to every process that has them open.
+Regular files are never waited for. Memory is bounded by a chunk and the longest line.
+
+Source: pipe(7): a pipe that is writable takes PIPE_BUF bytes without blocking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+READ_BYTES = 256 << 10
+PIPE_BYTES = 4096  # PIPE_BUF on Linux
+
+
+class LineTooLong(Exception):
+    """A line is longer than a message may be; what follows it was not read."""
+
+    def __init__(self, number: int, limit_bytes: int) -> None:
+        super().__init__(f"line {number} is longer than {limit_bytes} bytes")
+        self.number = number
+        self.limit_bytes = limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Some lines, with their endings (the last line of a file may have none)."""
+
+    lines: list[bytes]
+    bytes_read: int  # from the descriptor so far, to show progress
+
+
+class LineReader:
+    """The lines of a file, pipe or terminal, as they come."""
+
+    def __init__(self, descriptor: int, limit_bytes: int) -> None:
+        """Args: `limit_bytes` is the length from which a line is refused."""
+        self._descriptor = descriptor
+        self._limit = limit_bytes
+        self._waits = _can_wait(descriptor)
+
+    async def __aiter__(self) -> AsyncIterator[Lines]:
+        """Yields what is there, as soon as it holds a whole line.
+
+        Raises:
+            LineTooLong: after the lines before it were yielded.
+        """
+        partial: list[bytes] = []  # one unfinished line, in pieces
+        held = number = total = 0
+        while chunk := await self._read():
+            total += len(chunk)
+            head, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                # Not splitlines(): that would also end lines at a lone carriage return.
+                lines = [line + newline for line in (b"".join(partial) + head).split(newline)]
+                partial, held = [], 0
+                for at, line in enumerate(lines):
+                    if len(line) > self._limit:
+                        yield Lines(lines[:at], total)
+                        raise LineTooLong(number + at + 1, self._limit)
+                number += len(lines)
+                yield Lines(lines, total)
+            partial.append(rest)
+            held += len(rest)
+            if held > self._limit:
+                raise LineTooLong(number + 1, self._limit)
+        if held:
+            yield Lines([b"".join(partial)], total)
+
+    async def _read(self) -> bytes:
+        if self._waits:
+            loop = asyncio.get_running_loop()
+            await _ready(self._descriptor, loop.add_reader, loop.remove_reader)
+        else:
+            await asyncio.sleep(0)  # a file is always ready: let the loop breathe between chunks
+        return os.read(self._descriptor, READ_BYTES)
+
+
+class ByteWriter:
+    """Writes to a file, pipe or terminal, at the pace of whoever reads it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._waits = _can_wait(descriptor)
+
+    async def write(self, data: bytes) -> None:
+        """Everything is handed to the system.
+
+        Raises:
+            BrokenPipeError: nobody reads any more.
+            OSError: the disk is full, for one.
+        """
+        view = memoryview(data)
+        while view:
+            if self._waits:
+                loop = asyncio.get_running_loop()
+                await _ready(self._descriptor, loop.add_writer, loop.remove_writer)
+            view = view[os.write(self._descriptor, view[: PIPE_BYTES if self._waits else None]) :]
+
+
+def _can_wait(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
+async def _ready(
+    descriptor: int,
+    add: Callable[[int, Callable[[], None]], None],
+    remove: Callable[[int], object],
+) -> None:
+    """Returns once the descriptor is ready for one call."""
+    ready = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(descriptor, wake)
+    try:
+        await ready
+    finally:
+        remove(descriptor)

@@ -1,0 +1,31 @@
+"""Commands run within the test's process on one event loop, as a program's single command does.
+
+grpc.aio has one poller for the whole process and may still hold events of a loop that was closed;
+a loop for each of a hundred commands would make the tests depend on when they are thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+import uvloop
+
+
+@pytest.fixture(scope="session")
+def shared_runner() -> Iterator[asyncio.Runner]:
+    """The one loop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        yield runner
+
+
+@pytest.fixture(autouse=True)
+def _commands_share_the_loop(
+    shared_runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "broker.cli.outcome.new_runner", lambda: contextlib.nullcontext(shared_runner)
+    )
+    monkeypatch.delenv("DLEDGER_BOOTSTRAP", raising=False)

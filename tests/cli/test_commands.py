@@ -1,0 +1,253 @@
+"""The program without a group: help, wrong use, exit codes, nobody there."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from broker.cli.app import app
+from broker.cli.options import bootstrap_addresses, parse_addresses, parse_size
+from broker.cli.outcome import EXIT_CODES, ExitCode, errors_told, exit_code_of
+from broker.config import ConfigError
+from broker.local_group import GROUP_FILE, LocalGroup, NoAnswer, NoSuchNode, NotAGroup, PortInUse
+from dledger.client import DeadlineExceeded, GroupUnreachable, TopicNotFound
+from store.errors import CorruptionFound, DirectoryInUse
+
+COMMANDS = [
+    ["node"],
+    ["group", "up"],
+    ["group", "status"],
+    ["group", "kill"],
+    ["group", "start"],
+    ["group", "down"],
+    ["group", "transfer"],
+    ["topic", "create"],
+    ["topic", "list"],
+    ["topic", "describe"],
+    ["topic", "delete"],
+    ["produce"],
+    ["consume"],
+    ["query", "id"],
+    ["query", "offset"],
+    ["version"],
+]
+
+
+@pytest.fixture
+def dead_address() -> Iterator[str]:
+    """An address that is taken, and where nobody listens."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+    """What to type stands in the help."""
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert f"dledger {' '.join(command)}" in result.stdout.partition("Example")[2]
+
+
+def test_help_lists_every_command() -> None:
+    """And the list above is complete."""
+    shown = CliRunner().invoke(app, ["--help"]).stdout.partition("Commands:")[2]
+    listed = set(re.findall(r"^  ([a-z]+)", shown, re.MULTILINE))
+    assert listed == {command[0] for command in COMMANDS} | {"bench"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["produce"],
+        ["topic", "create", "t", "--queues", "0"],
+        ["topic", "create", "t", "--queues", "1025"],
+        ["group", "up", "--nodes", "16"],
+        ["group", "up", "--segment-size", "large"],
+        ["group", "up", "--flush", "never"],
+        ["group", "kill", "n1", "--signal", "HUP"],
+        ["consume", "t", "--from", "middle"],
+        ["consume", "t", "--from", "committed"],
+        ["consume", "t", "--max", "0"],
+        ["query", "offset", "t", "0", "-1"],
+        ["topic", "list", "--bootstrap", "nowhere"],
+        ["topic", "list", "--bootstrap", "host:0"],
+        ["topic", "list", "--bootstrap", ","],
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_ends_with_2(arguments: list[str], tmp_path: Path) -> None:
+    """Before anything is asked of a group."""
+    with_directory = arguments[0] == "group" and arguments[1] != "up"
+    extra = ["--dir", str(tmp_path)] if with_directory else []
+    result = CliRunner().invoke(app, arguments + extra)
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stdout == "" or "Usage" in result.stdout
+    assert result.stderr != "" or "Usage" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["group", "status"],
+        ["group", "kill", "leader"],
+        ["group", "start", "n1"],
+        ["group", "down"],
+        ["topic", "list"],
+        ["produce", "t", "--input", "/dev/null"],
+        ["consume", "t"],
+        ["query", "id", "00"],
+    ],
+    ids=" ".join,
+)
+def test_directory_without_a_group_ends_with_2(command: list[str], tmp_path: Path) -> None:
+    """The remedy is told in one line."""
+    result = CliRunner().invoke(app, [*command, "--dir", str(tmp_path)])
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr == (
+        f"dledger: there is no group in {tmp_path} (make one with: dledger group up)\n"
+    )
+
+
+def test_broken_group_file_ends_with_1(tmp_path: Path) -> None:
+    """Not a usage error: the file was right once."""
+    (tmp_path / GROUP_FILE).write_text("{")
+    result = CliRunner().invoke(app, ["group", "down", "--dir", str(tmp_path)])
+    assert result.exit_code == ExitCode.FAILED
+    assert "doesn't describe a local group: Invalid JSON" in result.stderr
+
+
+def test_status_of_a_dead_group_is_told_and_ends_with_3(dead_address: str) -> None:
+    """The JSON is complete all the same."""
+    arguments = ["group", "status", "--json", "--bootstrap", dead_address]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert json.loads(result.stdout)["leader"] is None
+    assert result.stderr == "dledger: no leader serves\n"
+
+
+def test_status_of_a_group_that_was_never_started(tmp_path: Path) -> None:
+    """Each node with all its keys, and none alive."""
+    group = LocalGroup.create(tmp_path)
+    result = CliRunner().invoke(app, ["group", "status", "--json", "--dir", str(tmp_path)])
+    assert result.exit_code == ExitCode.UNREACHABLE
+    facts = json.loads(result.stdout)
+    assert list(facts) == ["group", "leader", "term", "nodes"]
+    silent = {"role": None, "term": None, "last_index": None, "commit_index": None}
+    assert facts["nodes"] == [
+        {"id": node.id, **silent, "applied_index": None, "address": node.address, "alive": False}
+        for node in group.nodes
+    ]
+
+
+def test_unreachable_group_ends_with_3(dead_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait is bounded, and the variable names the group."""
+    monkeypatch.setenv("DLEDGER_BOOTSTRAP", dead_address)
+    monkeypatch.setattr("broker.cli.options.CALL_DEADLINE_S", 0.3)
+    result = CliRunner().invoke(app, ["topic", "list"])
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert result.stderr.startswith("dledger: ")
+
+
+def test_wrong_configuration_ends_a_node_with_2(tmp_path: Path) -> None:
+    """One line names file, key, found and expected."""
+    file = tmp_path / "node.toml"
+    file.write_text('group = "g"\n')
+    result = CliRunner().invoke(app, ["node", "--config", str(file)])
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr.startswith(f"dledger: {file}: node_id: found nothing")
+    assert result.stderr.count("\n") == 1
+
+
+def test_version_names_what_it_runs_on() -> None:
+    """As text and as JSON."""
+    facts = json.loads(CliRunner().invoke(app, ["version", "--json"]).stdout)
+    assert set(facts) == {"dledger", "python", "grpc"}
+    lines = CliRunner().invoke(app, ["version"]).stdout.splitlines()
+    assert lines == [f"{name} {number}" for name, number in facts.items()]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError(Path("f"), "k", "a", "b"), 2),
+        (NotAGroup(Path("d")), 2),
+        (NoSuchNode("n9", ["n1"]), 2),
+        (NoAnswer("no leader"), 3),
+        (PortInUse("n1", "a:1"), 1),
+        (GroupUnreachable("nobody"), 3),
+        (DeadlineExceeded("late"), 3),
+        (TopicNotFound("t"), 1),
+        (DirectoryInUse("d", "pid 7"), 1),
+        (CorruptionFound("f", 1, "a", "b"), 1),
+        (OSError(98, "Address already in use"), 1),
+    ],
+)
+def test_error_is_told_in_one_line_with_its_exit_code(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors of the world have no traceback."""
+    with pytest.raises(typer.Exit) as ended, errors_told():
+        raise error
+    assert ended.value.exit_code == code
+    assert capsys.readouterr().err == f"dledger: {error}\n"
+
+
+def test_no_error_is_hidden_by_its_base_in_the_table() -> None:
+    """The first match decides, so a subclass stands before its base."""
+    kinds = [kind for kind, _ in EXIT_CODES]
+    for at, kind in enumerate(kinds):
+        assert not any(issubclass(kind, before) for before in kinds[:at]), kind
+
+
+def test_bug_keeps_its_traceback() -> None:
+    """What isn't in the table is ours to mend, and must not look like a user's mistake."""
+    assert exit_code_of(AssertionError()) is None
+    with pytest.raises(ZeroDivisionError), errors_told():
+        raise ZeroDivisionError
+
+
+def test_ctrl_c_ends_with_130() -> None:
+    """128 + SIGINT, as shells do."""
+    with pytest.raises(typer.Exit) as ended, errors_told():
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 130
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64MiB", 64 << 20),
+        ("64M", 64 << 20),
+        ("64 mb", 64 << 20),
+        ("1GiB", 1 << 30),
+        ("4096", 4096),
+    ],
+)
+def test_sizes_are_powers_of_two(text: str, size: int) -> None:
+    """All the usual ways of writing them."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1.5G", "-1", "64TiB", "64 M B"])
+def test_other_sizes_are_refused(text: str) -> None:
+    """Rather than guessed."""
+    with pytest.raises(typer.BadParameter):
+        parse_size(text)
+
+
+def test_bootstrap_goes_before_the_directory(tmp_path: Path) -> None:
+    """The order of the design: option or variable, then the local group."""
+    group = LocalGroup.create(tmp_path)
+    assert bootstrap_addresses(None, tmp_path) == group.addresses
+    assert bootstrap_addresses("a:1, b:2,", tmp_path) == ["a:1", "b:2"]
+    assert parse_addresses("a:1") == ["a:1"]
