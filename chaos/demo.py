@@ -1,0 +1,223 @@
+"""The main job, shown: the standard library goes through a group whose leader is killed twice.
+
+Every line of every top-level module of the running Python is sent as a message, keyed by file.
+When a third and when two thirds of the lines are acknowledged, the leader's process gets a
+SIGKILL while lines are under way, and is started again three seconds later; sending goes on
+meanwhile. Then a consumer that has never met the sender reads the topic from its beginning, puts
+the files together and compares their SHA-256 with the originals'.
+
+The load is never slowed. Because a third of the lines may take less time than a restart, the
+sender stops before the second kill until the first node has caught up (a majority must survive
+each kill), and the kill waits until lines are being acknowledged again. A kill happens while half
+of the sender's window is under way, or the run fails: it would have shown nothing.
+
+    python -m chaos.demo        exit code 0: every file is identical and no promise was broken
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from broker.local_group import LocalGroup, LocalGroupError
+from chaos.account import Received, Settlement, settle
+from chaos.corpus import Corpus, standard_library
+from chaos.demo_load import TOPIC, DemoFailed, Kill, Killer, Load, say
+from dledger.client import (
+    Client,
+    ClientError,
+    ProducerOptions,
+    StartFrom,
+)
+
+QUEUES = 8
+READ_IDLE_TIMEOUT_S = 20.0
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run showed."""
+
+    settlement: Settlement
+    kills: tuple[Kill, ...]
+    send_duration_s: float
+    read_duration_s: float
+
+
+async def run_demo(group: LocalGroup, corpus: Corpus, console: Console) -> Report:
+    """One run against a group that isn't started yet; it is left running.
+
+    Raises:
+        DemoFailed, LocalGroupError, ClientError: it came to no settlement.
+    """
+    await group.up()
+    with _progress() as progress:
+        begun = time.monotonic()
+        async with Client.connect(group.addresses) as client:
+            await client.create_topic(TOPIC, queues=QUEUES)
+            async with client.producer(ProducerOptions(close_timeout_ms=1)) as producer:
+                load = Load(producer, corpus, progress)
+                kills = await _send_and_kill(load, Killer(group, client, load, progress.console))
+        sent_at = time.monotonic()
+        received = await _read_everything(group.addresses, progress)
+        read_at = time.monotonic()
+    return Report(
+        settle(corpus, load.sent, received),
+        kills,
+        sent_at - begun,
+        read_at - sent_at,
+    )
+
+
+async def _send_and_kill(load: Load, killer: Killer) -> tuple[Kill, ...]:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.run())
+            killing = tasks.create_task(killer.run())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # the other task was cancelled because of it
+    return tuple(killing.result())
+
+
+async def _read_everything(addresses: list[str], progress: Progress) -> Received:
+    """The topic from its beginning to its present end, by a consumer that is new to it."""
+    received = Received()
+    async with Client.connect(addresses) as client:
+        described = await client.describe_topic(TOPIC)
+        missing = {queue.queue_id: queue.max_offset for queue in described.queues}
+        total = sum(missing.values())
+        task = progress.add_task("reading", total=total)
+        consumer = client.consumer(TOPIC, start=StartFrom.FIRST, idle_timeout_s=READ_IDLE_TIMEOUT_S)
+        async with consumer:
+            async for batch in consumer.batches():
+                for message in batch:
+                    received.on_message(message.properties, message.body)
+                    if message.queue_offset + 1 >= missing.get(message.queue_id, 0):
+                        missing.pop(message.queue_id, None)
+                progress.update(task, advance=len(batch))
+                if not any(missing.values()):
+                    return received
+    raise DemoFailed(f"nothing came for {READ_IDLE_TIMEOUT_S:g} s, of queues {sorted(missing)}")
+
+
+def _progress() -> Progress:
+    console = Console()
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("lines"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def show(report: Report, console: Console) -> None:
+    """The table at the end."""
+    found = report.settlement
+    table = Table(show_header=False, title="the standard library, through two dead leaders")
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in (
+        ("sent", found.sent),
+        ("acknowledged", found.acknowledged),
+        ("failed", found.failed),
+        ("unknown", found.unknown),
+        ("lost", found.lost),
+        ("duplicated", found.duplicated),
+        ("out of order", found.out_of_order),
+        ("never sent, yet received", found.phantom),
+    ):
+        table.add_row(name, f"{value:,}")
+    table.add_row("files identical", f"{found.files_identical} of {found.files}")
+    for number, kill in enumerate(report.kills, 1):
+        table.add_row(
+            f"kill {number} ({kill.node_id}, {kill.under_way:,} under way) to the first\n"
+            "acknowledgement by the next leader",
+            f"{kill.gap_ms:.0f} ms",
+        )
+    table.add_row("sending, kills and restarts", f"{report.send_duration_s:.1f} s")
+    table.add_row("reading", f"{report.read_duration_s:.1f} s")
+    console.print(table)
+
+
+@contextmanager
+def scratch_group(parent: Path) -> Iterator[LocalGroup]:
+    """A group in a fresh folder; afterwards no process runs and no file is left, come what may."""
+    parent_was_there = parent.exists()
+    parent.mkdir(parents=True, exist_ok=True)
+    group = LocalGroup.create(Path(tempfile.mkdtemp(prefix="demo-", dir=parent)))
+    try:
+        yield group
+    finally:
+        with _interrupts_ignored():
+            group.kill_all()
+            group.wipe()
+            if not parent_was_there:
+                with suppress(OSError):  # someone else put something there meanwhile
+                    parent.rmdir()
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _end_like_ctrl_c() -> None:
+    """A closed terminal and a SIGTERM end the run as Ctrl-C does: with everything cleared up."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the demo; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.demo", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--dir", type=Path, default=Path("run"), help="where a folder is made")
+    parser.add_argument("--files", type=int, help="only so many files, for a quick look")
+    options = parser.parse_args(arguments)
+    console = Console()
+    corpus = standard_library(options.files)
+    _end_like_ctrl_c()
+    try:
+        with scratch_group(options.dir) as group:
+            say(
+                console,
+                f"{len(corpus.files)} files, {corpus.line_count:,} lines; "
+                f"three nodes in {group.directory}",
+            )
+            report = asyncio.run(run_demo(group, corpus, console))
+    except KeyboardInterrupt:
+        say(console, "interrupted; the nodes are stopped and their files removed")
+        return EXIT_INTERRUPTED
+    except (DemoFailed, LocalGroupError, ClientError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    show(report, console)
+    return 0 if report.settlement.flawless else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

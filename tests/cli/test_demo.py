@@ -1,0 +1,73 @@
+"""The demo on a part of the library: flawless, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.local_group import LocalGroup
+from broker.local_group.process import ProcessIdentity, is_running
+from chaos.demo import EXIT_INTERRUPTED
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 120.0
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A demo of thirty files that was just started."""
+    command = [sys.executable, "-m", "chaos.demo", "--files", "30", "--dir", str(tmp_path / "run")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        yield running
+        running.terminate()
+
+
+def processes_of(running: subprocess.Popen[str]) -> tuple[Path, list[ProcessIdentity]]:
+    """The demo's folder, and its nodes' processes once the leader has been killed."""
+    assert running.stdout is not None
+    first = running.stdout.readline()
+    folder = re.search(r"three nodes in (\S+)", first)
+    assert folder is not None, first
+    for line in running.stdout:
+        first += line
+        if line.startswith("killed "):
+            nodes = LocalGroup.open(Path(folder[1])).nodes
+            return Path(folder[1]), [node.process for node in nodes if node.process]
+    raise AssertionError(f"the demo ended before its first kill: {first}")
+
+
+def test_demo_loses_nothing_and_leaves_nothing(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+    """Exit code 0, a table that says so, no process and no file."""
+    folder, processes = processes_of(demo)
+    assert demo.stdout is not None
+    report = demo.stdout.read()
+    assert demo.wait(WAIT_S) == 0, report
+    assert re.search(r"files identical .* 30 of 30 ", report)
+    for count in ("failed", "unknown", "lost", "duplicated", "out of order"):
+        assert re.search(rf"{count} +│ +0 ", report), report
+    assert len(re.findall(r"^.*kill [12] \(n[123], [1-9][0-9,]* under way\)", report, re.M)) == 2
+    assert not any(is_running(process) for process in processes)
+    assert not folder.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_demo_leaves_nothing(
+    demo: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C in the middle, while a node is dead."""
+    _, processes = processes_of(demo)
+    assert any(is_running(process) for process in processes)
+    demo.send_signal(number)
+    assert demo.wait(WAIT_S) == EXIT_INTERRUPTED
+    assert not any(is_running(process) for process in processes)
+    assert list(tmp_path.iterdir()) == []
