@@ -418,8 +418,9 @@ class CommitLog:
     def close(self) -> None:
         """All that was submitted is durable, the stop is marked clean, the files are closed.
 
-        What was appended and never submitted is lost. After a failure nothing more is written and
-        the next start is an unclean one. Closing twice is harmless.
+        What was appended and never submitted is lost. `on_durable` may still be called, on the
+        calling thread, for what was submitted and not yet flushed. After a failure nothing more
+        is written and the next start is an unclean one. Closing twice is harmless.
 
         Raises:
             StorageFailed: the last flush failed.

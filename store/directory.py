@@ -8,6 +8,7 @@ are a function of the segment size, so replicas that differ in it can't be byte-
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -42,12 +43,16 @@ class DataDirectory:
 
     @classmethod
     def open(
-        cls, path: Path, identity: Identity, files: FileSystem | None = None, holder: str = ""
+        cls,
+        path: Path,
+        identity: Identity,
+        files: FileSystem | None = None,
+        holder: str | None = None,
     ) -> DataDirectory:
         """The directory exists, is this process's alone, and is `identity`'s.
 
         Args:
-            holder: how this process names itself to one that comes later, e.g. its process id.
+            holder: how this process names itself to one that comes later; its id by default.
 
         Raises:
             DirectoryInUse: another process holds it.
@@ -60,7 +65,7 @@ class DataDirectory:
         if lock is None:
             raise DirectoryInUse(str(path), _holder_of(files, path / "LOCK"))
         try:
-            _name_holder(files, lock, holder)
+            _name_holder(files, lock, holder or f"process {os.getpid()}")
             _check_identity(files, path, identity)
         except BaseException:
             files.close(lock)

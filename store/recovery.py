@@ -41,7 +41,7 @@ from store.errors import CorruptionFound, InvalidFrame
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_exactly, write_all
 from store.history import History
 from store.segment_files import check_bases, check_size, find_segment_files, open_segment
-from store.segments import Segment, SegmentTable
+from store.segments import Segment, SegmentTable, segment_name
 from store.truncation import TruncationIntent, ZeroRange, cut_tail
 from store.walking import LogWalker, Stop
 
@@ -150,8 +150,8 @@ class Recovery:
         """All segments are open and of full size; the name of the one that had to be extended."""
         extended = None
         for base in bases:
-            path = self._directory / f"{base:020d}"
-            segment = open_segment(self._files, path, self._segment_size)
+            path = self._directory / segment_name(base)
+            segment = open_segment(self._files, path)
             self._segments.append(segment)
             may_be_short = base == bases[-1] and self._checkpoint.readable
             tail_from = self._watermark if may_be_short else None

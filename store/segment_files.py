@@ -64,7 +64,7 @@ def check_bases(
             raise CorruptionFound(str(missing), 0, "a segment", f"{segment_name(base)} instead")
 
 
-def open_segment(files: FileSystem, path: Path, segment_size: int) -> Segment:
+def open_segment(files: FileSystem, path: Path) -> Segment:
     """The segment at `path`, opened; its size is not yet checked."""
     return Segment(int(path.name), path, files.open(path))
 

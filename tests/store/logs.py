@@ -94,3 +94,20 @@ def segment_paths(disk: SimulatedDisk) -> list[Path]:
 
 
 ASYNC = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0, flush=FlushMode.ASYNC)
+
+# Three segments: fillers of different lengths, a last segment that is half full.
+BODIES = [b"a" * 1500, b"b" * 700, b"c" * 1900, b"d" * 40, b"e" * 3000, b"f" * 300, b"g" * 1]
+
+
+def stopped_log(*, clean: bool) -> SimulatedDisk:
+    """A disk whose log holds BODIES, all durable."""
+    made = make_log(BODIES)
+    if clean:
+        made.log.close()
+    made.disk.kill()
+    return made.disk
+
+
+def assert_zeros_behind(disk: SimulatedDisk, end: int) -> None:
+    for path in segment_paths(disk):
+        assert not any(disk.content(path)[max(0, end - int(path.name)) :])

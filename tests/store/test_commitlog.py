@@ -103,6 +103,21 @@ def test_frames_that_do_not_continue_the_log_are_refused(
     assert follower.log.last_index == 1
 
 
+def test_frames_from_a_log_with_other_segments_are_refused() -> None:
+    """Same history, same digests as far as sizes go, but the leader's segments are larger."""
+    disk = SimulatedDisk()
+    larger = CommitLogOptions(segment_size_bytes=2 * SEGMENT, reserve_bytes=0)
+    leader = LogUnderTest(disk, larger)
+    follower = LogUnderTest(SimulatedDisk())
+    leader.append(b"x" * 3000)
+    leader.append(b"y" * 3000)
+    blob = leader.log.read(1, 2)
+    follower.preallocate()
+    with pytest.raises(AppendRefused, match=f"physical offset should be {SEGMENT}, is 3056"):
+        follower.log.append_frames(blob, walk_frames(blob))
+    assert follower.log.last_index == 0
+
+
 def test_append_checks_index_and_term() -> None:
     made = make_log([b"x"])
     with pytest.raises(AppendRefused, match="index should be 2, is 3"):

@@ -117,6 +117,7 @@ def test_failure_of_a_write_or_fsync_is_fatal_and_never_retried(
     assert [type(each) for each in made.failures] == [StorageFailed]
     assert made.durable == [1]
     before = list(made.disk.calls)
+    made.clock.now += 60  # Whatever timer there is has run out.
     made.flusher.run_pending()
     refused: list[Callable[[], object]] = [
         lambda: made.append(b"more"),
