@@ -20,7 +20,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, Self
+from typing import Annotated, Literal, NoReturn, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -40,6 +40,7 @@ GIB = 1 << 30
 MAX_MEMBERS = 15
 RECORD_SLACK_BYTES = MIB  # what a segment must hold beside the largest body: headers, properties
 PAGE_BYTES = 4096
+FAULT_INJECTION_VARIABLE = "DLEDGER_FAULT_INJECTION"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
@@ -203,6 +204,27 @@ class LogConfig(_Section):
     file: FilePath | None = None
 
 
+class FaultsConfig(_Section):
+    """`[faults]`: this node is under test, and its disk and clock fail on order (ADR 16).
+
+    The folder holds what the tester orders and what a power cut would take back. A node that
+    finds this section without `FAULT_INJECTION_VARIABLE` in its environment doesn't start: a
+    file that was copied from a test must never make a real node lie about its disk.
+    """
+
+    directory: FilePath
+
+    @model_validator(mode="after")
+    def _is_admitted(self) -> Self:
+        if os.environ.get(FAULT_INJECTION_VARIABLE) != "1":
+            refuse(
+                f"no such section, or {FAULT_INJECTION_VARIABLE}=1 in the environment",
+                key="directory",
+                found=str(self.directory),
+            )
+        return self
+
+
 class NodeConfig(_Section):
     """Everything one node needs to know before it starts."""
 
@@ -212,10 +234,12 @@ class NodeConfig(_Section):
     listen: Address
     metrics_listen: Address | None = None
     peers: dict[Name, Address] = Field(min_length=1, max_length=MAX_MEMBERS)
+    dial: dict[Name, Address] = Field(default_factory=dict)  # instead of the address in peers
     raft: RaftConfig = RaftConfig()
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     log: LogConfig = LogConfig()
+    faults: FaultsConfig | None = None
 
     @model_validator(mode="after")
     def _node_is_a_member(self) -> Self:
@@ -228,6 +252,14 @@ class NodeConfig(_Section):
             refuse("a different address for each member", key="peers", found=dict(self.peers))
         if self.metrics_listen == self.listen:
             refuse("an address other than listen", key="metrics_listen", found=self.listen)
+        return self
+
+    @model_validator(mode="after")
+    def _only_peers_are_dialed(self) -> Self:
+        for name in self.dial:
+            if name == self.node_id or name not in self.peers:
+                others = ", ".join(peer for peer in self.peers if peer != self.node_id)
+                refuse(f"one of the other peers: {others}", key="dial", found=name)
         return self
 
     @model_validator(mode="after")
@@ -274,12 +306,14 @@ def dump_toml(config: NodeConfig, folder: Path) -> str:
     document["data_directory"] = _relative(config.data_directory, folder)
     if config.log.file is not None:
         document["log"]["file"] = _relative(config.log.file, folder)
+    if config.faults is not None:
+        document["faults"]["directory"] = _relative(config.faults.directory, folder)
     plain = {key: value for key, value in document.items() if not isinstance(value, dict)}
     sections = [_toml_lines(plain)]
     sections += [
         f"[{name}]\n{_toml_lines(table)}"
         for name, table in document.items()
-        if isinstance(table, dict)
+        if isinstance(table, dict) and table
     ]
     return "\n".join(sections)
 
@@ -288,8 +322,13 @@ def _anchored(config: NodeConfig, folder: Path) -> NodeConfig:
     log = config.log
     if log.file is not None:
         log = log.model_copy(update={"file": folder / log.file})
+    faults = config.faults
+    if faults is not None:
+        faults = faults.model_copy(update={"directory": folder / faults.directory})
     data_directory = Path(os.path.normpath(folder / config.data_directory))
-    return config.model_copy(update={"data_directory": data_directory, "log": log})
+    return config.model_copy(
+        update={"data_directory": data_directory, "log": log, "faults": faults}
+    )
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -368,9 +407,10 @@ def _known_keys(detail: ErrorDetails) -> str:
     """The keys of the section where an unknown one stood, the likeliest first."""
     model: type[BaseModel] = NodeConfig
     for part in detail["loc"][:-1]:
-        section = NodeConfig.model_fields[str(part)].annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            model = section
+        annotation = NodeConfig.model_fields[str(part)].annotation
+        for section in (annotation, *get_args(annotation)):
+            if isinstance(section, type) and issubclass(section, BaseModel):
+                model = section
     known = list(model.model_fields)
     close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
     return f"{close[0]}?" if close else f"one of {', '.join(known)}"

@@ -149,6 +149,7 @@ class GrpcTransport:
         members: address (`host:port`) of every member, this node included.
         on_message: is given each message of a peer; raises InvalidFrames for a broken one.
         on_broken: is told when a stream with a peer, in either direction, has ended.
+        dial: where to dial a peer instead of at its address; everybody is still told the address.
     """
 
     def __init__(
@@ -157,9 +158,11 @@ class GrpcTransport:
         members: Mapping[NodeId, str],
         on_message: Callable[[NodeId, PeerMessage], None],
         on_broken: Callable[[NodeId], None],
+        dial: Mapping[NodeId, str] | None = None,
     ) -> None:
         self._identity = identity
         self._members = dict(members)
+        self._dialed = {**self._members, **(dial or {})}
         self._on_message = on_message
         self._on_broken = on_broken
         self._requests: dict[NodeId, Outbox] = {}
@@ -184,7 +187,7 @@ class GrpcTransport:
 
     def start(self) -> None:
         """Starts dialing every peer."""
-        for peer, address in self._members.items():
+        for peer, address in self._dialed.items():
             if peer != self._identity.node:
                 task = asyncio.create_task(self._keep_dialing(peer, address), name=f"dial {peer}")
                 self._tasks.append(task)

@@ -1,0 +1,26 @@
+"""A disk and a clock that fail on order, for real nodes under test (ADR 16).
+
+The tester (`chaos.real`) writes orders into a node's faults folder; the node's file layer and
+clock follow them. Only a node whose configuration has a `[faults]` section loads this package,
+and this package knows nothing of nodes, Raft or the tester: it imports the store's file layer.
+
+    <directory>/orders.json     what is to fail now (`orders`)
+    <directory>/undo/           what a power cut would take back (`undo`, `power`)
+"""
+
+from chaos.faults.clock import FaultyClock
+from chaos.faults.files import FaultyFiles
+from chaos.faults.orders import NO_FAULTS, FaultOrders, Orders, OrdersBroken, give_orders
+from chaos.faults.power import Loss, cut_power
+
+__all__ = [
+    "NO_FAULTS",
+    "FaultOrders",
+    "FaultyClock",
+    "FaultyFiles",
+    "Loss",
+    "Orders",
+    "OrdersBroken",
+    "cut_power",
+    "give_orders",
+]

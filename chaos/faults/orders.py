@@ -1,0 +1,119 @@
+"""What is to fail now: one small JSON file, replaced as a whole by the tester, read by the node.
+
+The node looks at the file's identity before each operation that may fail (a stat, about a
+microsecond) and reads it only when it was replaced. A file that can't be understood stops the
+node: a fault that was silently not injected would make a test pass that tested nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Final
+
+ORDERS_FILE: Final = "orders.json"
+UNDO_FOLDER: Final = "undo"
+FAILABLE: Final = ("pread", "pwritev", "fdatasync", "fsync", "fsync_directory", "fallocate")
+
+
+class OrdersBroken(Exception):
+    """The orders file isn't what it should be."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(f"{file}: {reason}")
+        self.file = file
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class FaultOrders:
+    """What fails.
+
+    Attributes:
+        failing: operation (one of `FAILABLE`) to the name of the errno it fails with.
+        sync_delay_ms: how much longer each sync takes.
+        free_bytes: how much more the disk takes from the moment of the order on; None: all
+            that fits. What is deleted meanwhile gives nothing back.
+        clock_offset_ms: how far the wall clock is off.
+    """
+
+    failing: dict[str, str] = field(default_factory=dict)
+    sync_delay_ms: int = 0
+    free_bytes: int | None = None
+    clock_offset_ms: int = 0
+
+    def errno_of(self, operation: str) -> int | None:
+        """What `operation` fails with; None if it doesn't."""
+        name = self.failing.get(operation)
+        return None if name is None else int(getattr(errno, name))
+
+
+NO_FAULTS: Final = FaultOrders()
+
+
+def give_orders(directory: Path, orders: FaultOrders) -> None:
+    """Nodes whose faults folder is `directory` follow `orders` from their next operation on.
+
+    Raises:
+        OrdersBroken: an operation or an errno that doesn't exist.
+    """
+    _check(orders, directory / ORDERS_FILE)
+    new = directory / (ORDERS_FILE + ".new")
+    new.write_text(json.dumps(asdict(orders)), encoding="utf-8")
+    os.replace(new, directory / ORDERS_FILE)
+
+
+class Orders:
+    """The node's view of its orders; any thread may ask.
+
+    Raises:
+        OSError: the folder can't be made.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.undo_folder = directory / UNDO_FOLDER
+        self.undo_folder.mkdir(parents=True, exist_ok=True)
+        self._file = str(directory / ORDERS_FILE)
+        self._known: tuple[tuple[int, int] | None, FaultOrders] = (None, NO_FAULTS)
+
+    def current(self) -> FaultOrders:
+        """What fails now.
+
+        Raises:
+            OrdersBroken: the file makes no sense.
+        """
+        try:
+            stat = os.stat(self._file)
+        except FileNotFoundError:
+            return NO_FAULTS
+        identity = (stat.st_ino, stat.st_mtime_ns)
+        known, orders = self._known
+        if identity != known:
+            orders = _read(Path(self._file))
+            self._known = (identity, orders)
+        return orders
+
+
+def _read(file: Path) -> FaultOrders:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise OrdersBroken(file, f"is no JSON: {error}") from error
+    names = {each.name for each in fields(FaultOrders)}
+    if not isinstance(document, dict) or not document.keys() <= names:
+        raise OrdersBroken(file, f"is no object of {', '.join(sorted(names))}")
+    orders = FaultOrders(**document)
+    _check(orders, file)
+    return orders
+
+
+def _check(orders: FaultOrders, file: Path) -> None:
+    for operation, name in orders.failing.items():
+        if operation not in FAILABLE:
+            raise OrdersBroken(file, f"{operation!r} is none of {', '.join(FAILABLE)}")
+        if name not in errno.errorcode.values():
+            raise OrdersBroken(file, f"{name!r} is no errno")
