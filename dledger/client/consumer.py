@@ -115,23 +115,32 @@ class Consumer:
             ClientError: a queue can't be read any more; nothing was skipped.
         """
         while not self._current:
-            batch = await self._next_batch()
+            batch = await self.next_batch()
             if not batch:
                 raise StopAsyncIteration
             batch.reverse()
             self._current = batch
         message = self._current.pop()
-        self._handed_over[message.queue_id] = message.queue_offset + 1
+        self.hand_over(message)
         return message
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """The messages in lists, as they were fetched: one queue's each, in order."""
-        while batch := await self._next_batch():
-            self._handed_over[batch[-1].queue_id] = batch[-1].queue_offset + 1
+        while batch := await self.next_batch():
+            self.hand_over(batch[-1])
             yield batch
 
-    async def _next_batch(self) -> list[Message]:
-        """The next messages of some queue; none when the iteration is over."""
+    def hand_over(self, message: Message) -> None:
+        """`message`, and those before it in its queue, belong to the application: `commit`
+        covers them. The iterators do this; who uses `next_batch` does it itself."""
+        self._handed_over[message.queue_id] = message.queue_offset + 1
+
+    async def next_batch(self) -> list[Message]:
+        """The next messages of some queue; none when the iteration is over.
+
+        Raises:
+            ClientError: a queue can't be read any more; nothing was skipped.
+        """
         if not self._started and not self._closed:
             await self._begin()
         while not self._chunks:

@@ -19,7 +19,8 @@ from tenacity import (
     RetryCallState,
     retry_if_exception,
     stop_before_delay,
-    wait_exponential_jitter,
+    wait_exponential,
+    wait_random,
 )
 
 from dledger.client.connection import Method, NodeLink, Request, Response, WhenDeposed
@@ -31,13 +32,14 @@ from dledger.client.errors import (
     InvalidArgument,
     NotReady,
     Outcome,
+    Unavailable,
     WrongGroup,
 )
 from dledger.client.leader_view import LeaderBoard, Member, View
 from dledger.client.options import ClientOptions
 
 MAX_LINKS: Final = 64  # far above any group's size; a bound on what views can make us dial
-_BACKOFF = wait_exponential_jitter(initial=0.01, max=0.5, jitter=0.01)
+_BACKOFF = wait_exponential(multiplier=0.01, max=0.5) + wait_random(0, 0.01)  # seconds
 
 
 class Effect(Enum):
@@ -67,6 +69,8 @@ class Group:
         self._waiters: set[asyncio.Future[None]] = set()
         self._target: NodeLink | None = None
         self._presume_timer: asyncio.TimerHandle | None = None
+        self._guess = ""  # the address that is tried without the node's own word
+        self._guesses = 0
         self._closed = False
         for address in addresses:
             self._link(address)
@@ -109,11 +113,15 @@ class Group:
 
     def on_refused(self, link: NodeLink, error: ClientError) -> None:
         """A call at `link` failed: follows the hint in the error, withdraws a presumption."""
+        guessed = self._guess == link.address
+        if guessed:
+            self._guess = ""
         if error.leader is not None and error.leader[1] != link.address:
-            self._board.on_hint(error.term, Member(*error.leader))
-            self._learn(error.leader[1])
-        if self._target is link and self._board.serving_address() != link.address:
-            self._target = None
+            leader = Member(*error.leader)
+            self._board.on_hint(error.term, leader)
+            self._learn(leader.address)
+            if guessed and not self._board.node_id(leader.address):
+                self._guess = leader.address
         self._refresh()
 
     async def serving_link(self, deadline: float) -> NodeLink:
@@ -209,8 +217,7 @@ class Group:
     async def close(self) -> None:
         """Ends every watch and call."""
         self._closed = True
-        if self._presume_timer is not None:
-            self._presume_timer.cancel()
+        self._disarm_presumption()
         self._target = None
         self._wake()
         links, self._links = self._links, {}
@@ -226,6 +233,8 @@ class Group:
             return
         self._name = view.group  # the first node heard decides; the others must agree
         self._failures.pop(address, None)
+        if self._guess == address:
+            self._guess = ""
         self._board.on_view(address, view)
         for member in view.members:
             self._learn(member.address)
@@ -256,25 +265,19 @@ class Group:
                 link.abandon_calls()
         serving = self._board.serving_address()
         if serving is not None:
+            self._guess = ""
             self._aim(self._links[serving])
-        elif self._target is not None and not self._is_presumed(self._target):
-            self._aim(None)
+        else:
+            self._aim(self._links.get(self._guess))
         if self._target is None:
             self._arm_presumption()
-
-    def _is_presumed(self, link: NodeLink) -> bool:
-        """Whether `link` was chosen by hearsay, which still names it."""
-        presumed = self._board.presumed()
-        heard = self._board.node_id(link.address)
-        return not heard and presumed is not None and presumed.address == link.address
 
     def _aim(self, target: NodeLink | None) -> None:
         if target is self._target:
             return
         self._target = target
-        if target is not None and self._presume_timer is not None:
-            self._presume_timer.cancel()
-            self._presume_timer = None
+        if target is not None:
+            self._disarm_presumption()
         self._wake()
 
     def _arm_presumption(self) -> None:
@@ -282,14 +285,29 @@ class Group:
             after = self.options.presume_after_s
             self._presume_timer = self._loop.call_later(after, self._presume)
 
+    def _disarm_presumption(self) -> None:
+        if self._presume_timer is not None:
+            self._presume_timer.cancel()
+            self._presume_timer = None
+
     def _presume(self) -> None:
-        """Nobody gave word for a while: tries the leader by hearsay. A wrong guess costs one
-        refusal; without it, a leader whose watch is refused could never be used."""
+        """Nobody gave word for a while: tries the leader by hearsay, or any node. A wrong guess
+        costs one refusal; without it, a group whose watches are refused could not be used. A
+        node that is heard will give word itself, and one that can't be reached is no use."""
         self._presume_timer = None
+        silent = [
+            address
+            for address in self._links
+            if not self._board.node_id(address)
+            and not isinstance(self._failures.get(address), Unavailable | WrongGroup)
+        ]
         presumed = self._board.presumed()
-        link = self._links.get(presumed.address) if presumed is not None else None
-        if link is not None and self._is_presumed(link):
-            self._aim(link)
+        if presumed is not None and presumed.address in silent:
+            self._guess = presumed.address
+        elif presumed is None and silent:
+            self._guess = silent[self._guesses % len(silent)]
+            self._guesses += 1
+        self._refresh()
 
     def _wake(self) -> None:
         for waiter in self._waiters:

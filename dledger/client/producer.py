@@ -264,6 +264,11 @@ class Producer:
                 batch.settled = self._loop.create_future()
             await asyncio.wait([batch.settled])
 
+    @property
+    def close_timeout_s(self) -> float:
+        """How long `close` waits for what is buffered."""
+        return self._options.close_timeout_ms / 1000
+
     async def close(self) -> None:
         """Flushes for `close_timeout_ms` at most; what is left then fails with ProducerClosed,
         saying whether it may have been stored. No task is left behind."""
@@ -273,7 +278,7 @@ class Producer:
         self._closing = True
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.close_timeout_ms / 1000):
+                async with asyncio.timeout(self.close_timeout_s):
                     await self.flush()
         finally:
             await self.abort()

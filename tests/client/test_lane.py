@@ -1,0 +1,457 @@
+"""The lane's rules (see `dledger.client.lane`), one transition at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dledger.client.errors import (
+    Busy,
+    ClientError,
+    DeadlineExceeded,
+    InvalidArgument,
+    LeadershipLost,
+    Outcome,
+    OutOfSequence,
+    ServerError,
+    UnknownProducer,
+)
+from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
+from dledger.client.options import MAX_SENT_BATCHES
+
+ROOM = 1 << 20
+NOT_STORED = Outcome.DID_NOT_HAPPEN
+MAYBE = Outcome.MAY_HAVE_HAPPENED
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that never runs: futures need one."""
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+class Bench:
+    """A lane and short words for what happens to it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.epochs = Epochs()
+        self.lane = Lane("t", 0, self.epochs)
+
+    def gather(self, *names: str, deadline: float = 100.0) -> None:
+        """One batch with a message for each name."""
+        for name in names:
+            self.lane.parts.append(name.encode())
+            self.lane.futures.append(self.loop.create_future())
+        self.lane.gather_deadline = deadline
+        self.lane.seal()
+
+    def take(self) -> list[Batch]:
+        return self.lane.take(ROOM)
+
+    def fly(self, *names: str) -> list[Batch]:
+        """Batches of one message each, all in flight."""
+        for name in names:
+            self.gather(name)
+        return self.take()
+
+    def states(self) -> list[BatchState]:
+        return [batch.state for batch in self.lane.window]
+
+
+@pytest.fixture
+def bench(loop: asyncio.AbstractEventLoop) -> Bench:
+    return Bench(loop)
+
+
+def lost() -> ClientError:
+    return LeadershipLost("gone", outcome=MAYBE)
+
+
+def unknown_producer() -> ClientError:
+    return UnknownProducer("who?", outcome=MAYBE)
+
+
+def told(failures: list[Failure]) -> list[tuple[bytes, type[ClientError], Outcome]]:
+    return [(f.batch.records, type(f.error), f.outcome) for f in failures]
+
+
+def records(batches: list[Batch]) -> list[bytes]:
+    return [batch.records for batch in batches]
+
+
+def test_sequences_count_messages_from_zero(bench: Bench) -> None:
+    """`base_sequence` is the number of messages before the batch."""
+    bench.gather("a", "b", "c")
+    bench.gather("d")
+    bench.gather("e", "f")
+    assert [batch.base_sequence for batch in bench.take()] == [0, 3, 4]
+
+
+def test_new_batches_follow_while_the_window_is_clean(bench: Bench) -> None:
+    """Rule 1: a batch need not wait for the one before it."""
+    first = bench.fly("a")
+    second = bench.fly("b")
+    assert records(first + second) == [b"a", b"b"]
+    assert bench.states() == [BatchState.IN_FLIGHT] * 2
+
+
+def test_window_holds_as_many_batches_as_the_group_remembers(bench: Bench) -> None:
+    """A sixth batch could make the group forget the first before it was acknowledged."""
+    taken = bench.fly(*"abcdefg")
+    assert len(taken) == MAX_SENT_BATCHES
+    bench.lane.on_stored(taken[1])
+    bench.lane.settle()
+    assert bench.take() == []
+    bench.lane.on_stored(taken[0])
+    bench.lane.settle()
+    assert records(bench.take()) == [b"f", b"g"]
+
+
+def test_take_keeps_to_the_room_it_is_given(bench: Bench) -> None:
+    """A request has a bound; the next one carries the rest."""
+    bench.gather("aaaa")
+    bench.gather("bbbb")
+    assert records(bench.lane.take(7)) == [b"aaaa"]
+    assert records(bench.lane.take(7)) == [b"bbbb"]
+
+
+def test_stored_batch_leaves_only_when_it_is_first(bench: Bench) -> None:
+    """The window stays a run of sequence numbers."""
+    first, second = bench.fly("a", "b")
+    bench.lane.on_stored(second)
+    assert bench.lane.settle() == []
+    assert bench.states() == [BatchState.IN_FLIGHT, BatchState.STORED]
+    bench.lane.on_stored(first)
+    bench.lane.settle()
+    assert bench.lane.is_empty
+
+
+def test_nothing_is_sent_after_a_failure_until_every_answer_is_in(bench: Bench) -> None:
+    """Rule 1: otherwise a newer batch could overtake the one that is to be retried."""
+    first, second = bench.fly("a", "b")
+    bench.gather("c")
+    bench.lane.on_error(first, Busy("later"))
+    bench.lane.settle()
+    assert bench.take() == []
+    bench.lane.on_error(second, OutOfSequence("a is missing"))
+    bench.lane.settle()
+    assert records(bench.take()) == [b"a", b"b", b"c"]
+
+
+def test_retry_carries_the_same_bytes_and_number(bench: Bench) -> None:
+    """Promise 3: the group recognises a retry by its number."""
+    (batch,) = bench.fly("a")
+    before = (batch.records, batch.base_sequence, bench.lane.epoch)
+    bench.lane.on_error(batch, lost())
+    bench.lane.settle()
+    assert bench.take() == [batch]
+    assert (batch.records, batch.base_sequence, bench.lane.epoch) == before
+
+
+def test_partial_retry_keeps_later_batches_back(bench: Bench) -> None:
+    """With room for one of two retries, the second waits for the first one's answer."""
+    first, second = bench.fly("aaaa", "bbbb")
+    for batch in (first, second):
+        bench.lane.on_error(batch, Busy("later"))
+    assert bench.lane.take(5) == [first]
+    assert bench.lane.take(5) == []
+    bench.lane.on_stored(first)
+    bench.lane.settle()
+    assert bench.lane.take(5) == [second]
+
+
+def test_refused_batch_fails_alone_and_the_rest_is_renumbered(bench: Bench) -> None:
+    """Rule 3: its number was never used, so those behind it get new ones under a new id."""
+    first, second, third = bench.fly("a", "b", "c")
+    bench.lane.on_error(first, InvalidArgument("bad"))
+    assert told(bench.lane.settle()) == [(b"a", InvalidArgument, NOT_STORED)]
+    bench.lane.on_error(second, OutOfSequence("a is missing"))
+    bench.lane.on_error(third, OutOfSequence("a is missing"))
+    assert bench.lane.settle() == []
+    assert records(bench.take()) == [b"b", b"c"]
+    assert [second.base_sequence, third.base_sequence] == [0, 1]
+    assert bench.lane.epoch == 1
+
+
+def test_renumbering_waits_for_the_answers_under_the_old_numbers(bench: Bench) -> None:
+    """Rule 3: a batch in flight keeps its number until it is known to be refused."""
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(first, InvalidArgument("bad"))
+    bench.lane.settle()
+    assert bench.take() == []
+    assert (bench.lane.epoch, second.base_sequence) == (0, 1)
+
+
+def test_doubtful_batch_behind_a_refused_one_is_known_not_to_be_stored(bench: Bench) -> None:
+    """Rule 3: the group stores no batch whose predecessor is missing."""
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(second, lost())
+    bench.lane.on_error(first, InvalidArgument("bad"))
+    bench.lane.settle()
+    assert bench.take() == [second]
+    assert not second.doubtful
+    bench.lane.on_error(second, InvalidArgument("bad too"))
+    assert told(bench.lane.settle()) == [(b"b", InvalidArgument, NOT_STORED)]
+
+
+def test_refusal_behind_an_unsettled_batch_is_judged_later(bench: Bench) -> None:
+    """Whether the first is stored decides which numbers the others get."""
+    first, second, third = bench.fly("a", "b", "c")
+    bench.lane.on_error(second, InvalidArgument("bad"))
+    bench.lane.on_error(third, OutOfSequence("b is missing"))
+    bench.lane.on_error(first, lost())
+    assert bench.lane.settle() == []
+    assert bench.take() == [first], "the one before the refused batch is retried alone"
+    bench.lane.on_stored(first)
+    assert told(bench.lane.settle()) == [(b"b", InvalidArgument, NOT_STORED)]
+    assert records(bench.take()) == [b"c"]
+
+
+def test_refusal_of_a_doubtful_batch_fails_everything_behind_it(bench: Bench) -> None:
+    """Rule 4: an earlier attempt may have been stored, so nothing may be sent as if it had."""
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(first, lost())
+    bench.lane.on_error(second, OutOfSequence("a is missing"))
+    bench.lane.settle()
+    bench.take()
+    bench.lane.on_error(first, InvalidArgument("older than what is remembered"))
+    bench.lane.parts.append(b"z")
+    bench.lane.futures.append(bench.loop.create_future())
+    assert told(bench.lane.settle()) == [
+        (b"a", InvalidArgument, MAYBE),
+        (b"b", OutOfSequence, MAYBE),
+        (b"z", OutOfSequence, NOT_STORED),
+    ]
+    assert bench.lane.is_empty
+    assert bench.lane.epoch == 1
+
+
+def test_failure_of_unknown_outcome_that_is_not_retriable_is_in_doubt(bench: Bench) -> None:
+    """INTERNAL: the node will not say, and trying again will not help."""
+    (batch,) = bench.fly("a")
+    bench.lane.on_error(batch, ServerError("oops", outcome=MAYBE))
+    assert told(bench.lane.settle()) == [(b"a", ServerError, MAYBE)]
+
+
+def test_unknown_producer_behind_an_earlier_batch_is_a_gap(bench: Bench) -> None:
+    """Rule 5: a group that has seen nothing of this lane calls a gap by that name."""
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(second, unknown_producer())
+    bench.lane.on_error(first, Busy("later"))
+    bench.lane.settle()
+    assert bench.take() == [first, second]
+    assert bench.lane.epoch == 0
+    assert not second.doubtful
+
+
+def test_forgotten_producer_goes_on_under_a_new_id(bench: Bench) -> None:
+    """Rule 5: the sequences have expired; the batch itself was only ever refused."""
+    (batch,) = bench.fly("a")
+    bench.lane.on_stored(batch)
+    bench.lane.settle()
+    (batch,) = bench.fly("b")
+    assert batch.base_sequence == 1
+    bench.lane.on_error(batch, unknown_producer())
+    assert bench.lane.settle() == []
+    assert bench.take() == [batch]
+    assert (batch.base_sequence, bench.lane.epoch) == (0, 1)
+
+
+def test_forgotten_producer_with_a_doubtful_batch_is_in_doubt(bench: Bench) -> None:
+    """Rule 5: what would have recognised the retry is gone."""
+    (batch,) = bench.fly("a")
+    bench.lane.on_error(batch, lost())
+    bench.lane.settle()
+    bench.take()
+    bench.lane.on_error(batch, unknown_producer())
+    assert told(bench.lane.settle()) == [(b"a", UnknownProducer, MAYBE)]
+
+
+def test_deadline_of_a_batch_that_was_never_sent(bench: Bench) -> None:
+    """Rule 6: those behind it are not concerned."""
+    bench.gather("a", deadline=5.0)
+    bench.gather("b", deadline=6.0)
+    assert told(bench.lane.expire(5.0)) == [(b"a", DeadlineExceeded, NOT_STORED)]
+    assert records(bench.take()) == [b"b"]
+
+
+def test_deadline_of_an_open_gather(bench: Bench) -> None:
+    """Messages that no leader was there for expire too."""
+    bench.lane.parts.append(b"a")
+    bench.lane.futures.append(bench.loop.create_future())
+    bench.lane.gather_deadline = 5.0
+    assert bench.lane.next_deadline() == 5.0
+    assert bench.lane.expire(4.9) == []
+    assert told(bench.lane.expire(5.0)) == [(b"a", DeadlineExceeded, NOT_STORED)]
+
+
+def test_deadline_of_a_refused_batch_spares_the_rest(bench: Bench) -> None:
+    """Rule 6: it was answered BUSY each time, so it is known not to be stored."""
+    bench.gather("a", deadline=5.0)
+    bench.gather("b", deadline=9.0)
+    first, second = bench.take()
+    bench.lane.on_error(first, Busy("later"))
+    bench.lane.on_error(second, OutOfSequence("a is missing"))
+    bench.lane.settle()
+    assert told(bench.lane.expire(5.0)) == [(b"a", DeadlineExceeded, NOT_STORED)]
+    assert bench.take() == [second]
+    assert (second.base_sequence, bench.lane.epoch) == (0, 1)
+
+
+def test_deadline_of_a_batch_in_flight_ends_the_epoch(bench: Bench) -> None:
+    """Rules 6 and 4; the answer that comes too late changes nothing."""
+    bench.gather("a", deadline=5.0)
+    bench.gather("b", deadline=9.0)
+    (first, second) = bench.take()
+    bench.gather("c")
+    assert told(bench.lane.expire(5.0)) == [
+        (b"a", DeadlineExceeded, MAYBE),
+        (b"b", OutOfSequence, MAYBE),
+        (b"c", OutOfSequence, NOT_STORED),
+    ]
+    assert [first.state, second.state] == [BatchState.DEAD] * 2
+    (later,) = bench.fly("d")
+    assert (later.base_sequence, bench.lane.epoch) == (0, 1)
+
+
+def test_close_tells_apart_what_was_sent_and_what_was_not(bench: Bench) -> None:
+    """Honest to the end (promise 6)."""
+    bench.fly("a")
+    bench.gather("b")
+    failures = bench.lane.break_off(Busy("closing"))
+    assert [outcome for _, _, outcome in failures] == [MAYBE, NOT_STORED]
+
+
+def test_stored_batch_does_not_fail_with_the_rest(bench: Bench) -> None:
+    """Its futures were resolved while it waited for the one before it."""
+    _, second = bench.fly("a", "b")
+    bench.lane.on_stored(second)
+    assert told(bench.lane.break_off(Busy("closing"))) == [(b"a", Busy, MAYBE)]
+
+
+def test_lanes_that_fail_together_share_the_next_epoch(loop: asyncio.AbstractEventLoop) -> None:
+    """One request carries one id: lanes with an id each could never share a request again."""
+    bench = Bench(loop)
+    other = Lane("t", 1, bench.epochs)
+    bench.lane.break_off(Busy("x"))
+    other.break_off(Busy("x"))
+    assert (bench.lane.epoch, other.epoch) == (1, 1)
+    assert bench.epochs.producer_id(0) != bench.epochs.producer_id(1)
+    assert len(bench.epochs.producer_id(1)) == 16
+
+
+def test_empty_lane_moves_to_the_newest_epoch(bench: Bench) -> None:
+    """Rule 7: with its numbers starting anew, as they are under that id."""
+    (batch,) = bench.fly("a")
+    bench.lane.on_stored(batch)
+    bench.lane.settle()
+    bench.epochs.after(bench.epochs.newest)
+    assert bench.lane.sending_epoch == 1
+    (batch,) = bench.fly("b")
+    assert (bench.lane.epoch, batch.base_sequence) == (1, 0)
+
+
+def test_busy_lane_stays_in_its_epoch(bench: Bench) -> None:
+    """Rule 7 is for lanes about whose batches nothing is open."""
+    bench.fly("a")
+    bench.epochs.after(bench.epochs.newest)
+    (batch,) = bench.fly("b")
+    assert (bench.lane.epoch, batch.base_sequence) == (0, 1)
+
+
+class OneQueue:
+    """What a group keeps of one queue: stored bodies and, by id, sequence and last batches."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self.next: dict[bytes, int] = {}
+        self.recent: dict[bytes, list[int]] = {}
+
+    def offer(self, producer: bytes, base: int, body: bytes) -> ClientError | None:
+        expected = self.next.get(producer, 0)
+        if base in self.recent.get(producer, []):
+            return None
+        if base > expected:
+            return OutOfSequence("gap") if expected else unknown_producer()
+        if base < expected:
+            return InvalidArgument("forgotten")
+        self.stored.append(body)
+        self.next[producer] = base + 1
+        self.recent.setdefault(producer, []).append(base)
+        del self.recent[producer][:-MAX_SENT_BATCHES]
+        return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 1 << 32), refusals=st.integers(0, 3))
+def test_no_history_stores_twice_or_out_of_order_or_lies(seed: int, refusals: int) -> None:
+    """Any mix of lost requests, lost answers, late copies, refusals and expiries: each batch is
+    stored once at most and in order; *was not stored* is true; STORED is true."""
+    rng = random.Random(seed)
+    loop = asyncio.new_event_loop()
+    bench, queue = Bench(loop), OneQueue()
+    stored: set[bytes] = set()
+    verdicts: dict[bytes, Outcome] = {}
+    late: list[tuple[bytes, int, bytes]] = []
+    poison = {b"%03d" % rng.randrange(40) for _ in range(refusals)}
+
+    def note(failures: list[Failure]) -> None:
+        for batch, _, outcome in failures:
+            assert batch.records not in stored
+            verdicts[batch.records] = outcome
+
+    def answer(batch: Batch, producer: bytes) -> None:
+        if batch.state is not BatchState.IN_FLIGHT:
+            return
+        fate = rng.random()
+        copy = (producer, batch.base_sequence, batch.records)
+        if fate < 0.15:
+            bench.lane.on_error(batch, Busy("refused at the door"))
+        elif fate < 0.30:
+            late.append(copy)
+            bench.lane.on_error(batch, lost())
+        elif batch.records in poison:
+            bench.lane.on_error(batch, InvalidArgument("poison"))
+        else:
+            error = queue.offer(*copy)
+            if fate < 0.45:
+                bench.lane.on_error(batch, lost())
+            elif error is None:
+                stored.add(batch.records)
+                bench.lane.on_stored(batch)
+            else:
+                bench.lane.on_error(batch, error)
+        note(bench.lane.settle())
+
+    for number in range(40):
+        bench.gather(f"{number:03}", deadline=float(number + 1))
+        flights = [(batch, bench.epochs.producer_id(bench.lane.epoch)) for batch in bench.take()]
+        if rng.random() < 0.3:
+            rng.shuffle(flights)
+        for flight in flights:
+            answer(*flight)
+        if late and rng.random() < 0.5:
+            copy = late.pop(rng.randrange(len(late)))
+            if copy[2] not in poison:
+                queue.offer(*copy)
+        if rng.random() < 0.05:
+            note(bench.lane.expire(float(number + 1 - rng.randrange(6))))
+    note(bench.lane.break_off(Busy("closing")))
+    loop.close()
+
+    assert len(queue.stored) == len(set(queue.stored)), "stored twice"
+    in_doubt = {body for body, outcome in verdicts.items() if outcome is MAYBE}
+    certain = [body for body in queue.stored if body not in in_doubt]
+    assert certain == sorted(certain), "out of order"
+    assert stored <= set(queue.stored), "acknowledged and not there"
+    for body, outcome in verdicts.items():
+        if outcome is NOT_STORED:
+            assert body not in queue.stored, "said to be not stored, and is"
