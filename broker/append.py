@@ -211,11 +211,12 @@ class Appender:
         key = (producer, topic, queue_id)
         if producer != NO_PRODUCER and self._answer_known(key, batch, pending, position):
             return
-        starts = self._validate(batch)
-        stored, index = self._append(key, batch, starts)
+        records = batch.records  # each access copies them
+        starts = self._validate(batch, records)
+        stored, index = self._append(key, batch, records, starts)
         self._batches += 1
         self._messages += batch.count
-        self._bytes += len(batch.records)
+        self._bytes += len(records)
         self._waiting.setdefault(index, []).append(Waiting(pending, position, self._result(stored)))
 
     def _check_place(self, topic: str, queue_id: int) -> None:
@@ -228,21 +229,21 @@ class Appender:
                 f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
             )
 
-    def _validate(self, batch: SendBatch) -> list[int]:
+    def _validate(self, batch: SendBatch, records: bytes) -> list[int]:
         if not 0 < batch.count <= MAX_BATCH_RECORDS:
             raise BrokerError(
                 epb.INVALID_ARGUMENT,
                 f"a batch holds 1 to {MAX_BATCH_RECORDS} messages, not {batch.count}",
             )
-        if len(batch.records) > self._max_batch:
+        if len(records) > self._max_batch:
             raise BrokerError(
                 epb.MESSAGE_TOO_LARGE,
-                f"{len(batch.records)} bytes of records, the limit is {self._max_batch} "
+                f"{len(records)} bytes of records, the limit is {self._max_batch} "
                 f"({self._max_message} for one message)",
             )
         try:
             starts = validate_records(
-                batch.records,
+                records,
                 topic=batch.topic,
                 queue_id=batch.queue_id,
                 max_record_size=self._max_record,
@@ -253,8 +254,8 @@ class Appender:
             raise BrokerError(
                 epb.RECORD_CORRUPT, f"{len(starts)} records in a batch that says {batch.count}"
             )
-        if len(batch.records) > self._max_message:
-            self._check_bodies(batch.records, starts)
+        if len(records) > self._max_message:
+            self._check_bodies(records, starts)
         return starts
 
     def _check_bodies(self, records: bytes, starts: list[int]) -> None:
@@ -269,7 +270,7 @@ class Appender:
                 )
 
     def _append(
-        self, key: SequenceKey, batch: SendBatch, starts: list[int]
+        self, key: SequenceKey, batch: SendBatch, records: bytes, starts: list[int]
     ) -> tuple[StoredBatch, int]:
         """Proposes the batch; what it will be once committed, and the entry's index."""
         producer, topic, queue_id = key
@@ -277,9 +278,9 @@ class Appender:
         base = self._next_offsets.get(place)
         if base is None:
             base = self._machine.topics[topic].next_offsets[queue_id]
-        body = bytearray(RECORDS_AT + len(batch.records))
+        body = bytearray(RECORDS_AT + len(records))
         BATCH_PREAMBLE.pack_into(body, 0, producer, batch.base_sequence)
-        body[RECORDS_AT:] = batch.records
+        body[RECORDS_AT:] = records
         stamped: list[int] = []
 
         def stamp(physical_offset: int, append_time_ms: int) -> None:

@@ -72,14 +72,17 @@ class FlushWork:
 
 
 class _Queue:
-    """One queue: `[first, next)` are the offsets whose units it holds."""
+    """One queue: `[first, next)` are the offsets whose units it holds. The path of the file used
+    last is kept: making and hashing one costs more than writing a unit."""
 
-    __slots__ = ("directory", "first", "next")
+    __slots__ = ("directory", "file_base", "file_path", "first", "next")
 
     def __init__(self, directory: Path, first: int, next_offset: int) -> None:
         self.directory = directory
         self.first = first
         self.next = next_offset
+        self.file_base = -1
+        self.file_path = directory
 
 
 class ConsumeQueues:
@@ -249,7 +252,10 @@ class ConsumeQueues:
     def _place(self, queue: _Queue, offset: int) -> tuple[Path, int]:
         """The file that holds the unit of `offset`, and the unit's byte in it."""
         at = offset * UNIT_SIZE % self._file_size
-        return queue.directory / f"{offset * UNIT_SIZE - at:020d}", at
+        base = offset * UNIT_SIZE - at
+        if base != queue.file_base:
+            queue.file_base, queue.file_path = base, queue.directory / f"{base:020d}"
+        return queue.file_path, at
 
     def _read(self, queue: _Queue, first: int, count: int) -> bytes:
         pieces: list[bytes] = []
