@@ -156,14 +156,14 @@ class Producer:
             ProducerClosed: no room will ever be.
         """
         while not self._has_room():
-            if self._closing:
-                raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._room_waiters.add(waiter)
             try:
                 await waiter
             finally:
                 self._room_waiters.discard(waiter)
+        if self._closing:
+            raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
 
     def _has_room(self) -> bool:
         """A quarter of the bounds is free: waking callers for each message would cost more."""

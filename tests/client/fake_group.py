@@ -28,6 +28,7 @@ from store.record import decode_records, message_id, record_starts, stamp_record
 STORE_HOST = ("127.0.0.1", 9_999)
 STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")
 REMEMBERED_BATCHES = 5
+SERVER_OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20))
 
 REFUSED: dict[epb.ErrorCode, tuple[bool, epb.Outcome]] = {
     epb.NOT_LEADER: (True, epb.DID_NOT_HAPPEN),
@@ -157,12 +158,13 @@ class FakeNode:
         self.node_id = node_id
         self.address = ""
         self.calls: Counter[str] = Counter()
-        self.frozen = asyncio.Event()
-        self.frozen.set()  # set: running
+        self.running = asyncio.Event()  # cleared: as after SIGSTOP
+        self.running.set()
+        self._calling = asyncio.Event()
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+        server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self._handler("Broker"), self._handler("Cluster")))
         port = server.add_insecure_port(self.address or "127.0.0.1:0")
         self.address = self.address or f"127.0.0.1:{port}"
@@ -174,6 +176,16 @@ class FakeNode:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace=None)
+
+    async def called(self, name: str, times: int) -> None:
+        """Returns once `name` has been called so often, answered or not."""
+        while self.calls[name] < times:
+            self._calling.clear()
+            await self._calling.wait()
+
+    def _count(self, name: str) -> None:
+        self.calls[name] += 1
+        self._calling.set()
 
     def _handler(self, service: str) -> grpc.GenericRpcHandler[Any, Any]:
         descriptor = (pb if service == "Broker" else cpb).DESCRIPTOR.services_by_name[service]
@@ -198,8 +210,8 @@ class FakeNode:
 
     def _unary(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(request: Any, context: Any) -> Any:
-            self.calls[name] += 1
-            await self.frozen.wait()
+            self._count(name)
+            await self.running.wait()
             try:
                 for before in self.group.before:
                     await before(name, self, request)
@@ -211,24 +223,29 @@ class FakeNode:
             except Refusal as refusal:
                 metadata = (("dledger-error-bin", refusal.error.SerializeToString()),)
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
-            await self.frozen.wait()
+            await self.running.wait()
             return answer
 
         return handle
 
     async def _watch(self, request: cpb.WatchLeaderRequest, context: Any) -> None:
-        self.calls["WatchLeader"] += 1
+        self._count("WatchLeader")
         if request.group and request.group != self.group.name:
             error = wire_error(epb.WRONG_GROUP, f"this is {self.group.name}")
             metadata = (("dledger-error-bin", error.SerializeToString()),)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
         if self.group.refuse_watches:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watchers")
-        while True:
-            async with self.group.changed:
-                await self.frozen.wait()
+        changed = asyncio.Event()
+        self.group.watchers.add(changed)
+        try:
+            while True:
+                changed.clear()
+                await self.running.wait()
                 await context.write(self.group.view(self))
-                await self.group.changed.wait()
+                await changed.wait()
+        finally:
+            self.group.watchers.discard(changed)
 
 
 class FakeGroup:
@@ -245,7 +262,7 @@ class FakeGroup:
         self.term = 1
         self.leader: FakeNode | None = self.nodes[0]
         self.serving = True
-        self.changed = asyncio.Condition()
+        self.watchers: set[asyncio.Event] = set()
         self.before: list[Intercept] = []
         self.after: list[Intercept] = []
         self.refuse_watches = False
@@ -258,23 +275,23 @@ class FakeGroup:
 
     async def __aexit__(self, *_: object) -> None:
         for node in self.nodes:
-            node.frozen.set()
+            node.running.set()
             await node.kill()
 
     @property
     def bootstrap(self) -> str:
         return ",".join(node.address for node in self.nodes)
 
-    async def elect(self, node: FakeNode | None, *, serving: bool = True) -> None:
+    def elect(self, node: FakeNode | None, *, serving: bool = True) -> None:
         """`node` leads in the next term; None: the term has no leader yet."""
         self.term += 1
-        await self.tell(node, serving=serving)
+        self.tell(node, serving=serving)
 
-    async def tell(self, node: FakeNode | None, *, serving: bool) -> None:
+    def tell(self, node: FakeNode | None, *, serving: bool) -> None:
         """Changes leader and readiness within the term, and tells every watcher."""
         self.leader, self.serving = node, serving
-        async with self.changed:
-            self.changed.notify_all()
+        for watcher in self.watchers:
+            watcher.set()
 
     def view(self, node: FakeNode) -> cpb.LeaderView:
         leader = self.leader
@@ -442,7 +459,7 @@ class FakeGroup:
         target = next((n for n in self.nodes if n.node_id == request.target), None)
         if target is None:
             raise Refusal(wire_error(epb.INVALID_ARGUMENT, f"no member {request.target!r}"))
-        await self.elect(target)
+        self.elect(target)
         return cpb.TransferLeadershipResponse(leader=self._address(target))
 
     def _topic(self, name: str) -> pb.Topic:
