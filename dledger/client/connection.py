@@ -14,12 +14,19 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, assert_never
 
 import grpc
 from google.protobuf.message import Message
 
-from dledger.client.errors import ClientError, LeadershipLost, Outcome, Unavailable, from_rpc
+from dledger.client.errors import (
+    ClientClosed,
+    ClientError,
+    LeadershipLost,
+    Outcome,
+    Unavailable,
+    from_rpc,
+)
 from dledger.client.leader_view import View, from_wire
 from dledger.client.options import CHANNEL_OPTIONS
 from dledger.wire import broker_pb2 as pb
@@ -27,6 +34,7 @@ from dledger.wire import cluster_pb2 as cpb
 
 WATCH_BACKOFF_MIN_S: Final = 0.02
 WATCH_BACKOFF_MAX_S: Final = 1.0
+GRACE_S: Final = 0.5
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -78,7 +86,8 @@ WATCH_LEADER_PATH: Final = "/dledger.v1.Cluster/WatchLeader"
 class WhenDeposed(Enum):
     """What becomes of a call when its node is known to lead no longer."""
 
-    ABANDON = "abandon"  # give up at once: it will not be answered, or with an error
+    ABANDON = "abandon"  # give up at once and ask the next leader
+    GRACE = "grace"  # give up soon: a refusal, if it comes, says more than giving up does
     AWAIT = "await"  # the answer comes from a node that leads no longer, as of a hand-over
 
 
@@ -131,22 +140,37 @@ class NodeLink:
             raise from_rpc(error, self.address) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if call in self._abandoned and not (task is not None and task.cancelling()):
-                raise LeadershipLost(
-                    f"{self.address} leads no longer and had not answered",
-                    outcome=Outcome.MAY_HAVE_HAPPENED,
+            if task is not None and task.cancelling():
+                raise
+            unknown = Outcome.MAY_HAVE_HAPPENED
+            if call not in self._abandoned:
+                raise ClientClosed(
+                    "the client was closed during the call", outcome=unknown
                 ) from None
-            raise
+            text = f"{self.address} leads no longer and had not answered"
+            raise LeadershipLost(text, outcome=unknown) from None
         finally:
             self._calls.pop(call, None)
             self._abandoned.discard(call)
 
     def abandon_calls(self) -> None:
-        """Ends every call that waits for an answer only a leader gives."""
+        """The node leads no longer: ends its calls, each as it was made to."""
         for call, when_deposed in list(self._calls.items()):
-            if when_deposed is WhenDeposed.ABANDON:
-                self._abandoned.add(call)
-                call.cancel()
+            match when_deposed:
+                case WhenDeposed.ABANDON:
+                    self._abandon(call)
+                case WhenDeposed.GRACE:
+                    self._calls[call] = WhenDeposed.AWAIT
+                    asyncio.get_running_loop().call_later(GRACE_S, self._abandon, call)
+                case WhenDeposed.AWAIT:
+                    pass
+                case _:
+                    assert_never(when_deposed)
+
+    def _abandon(self, call: Any) -> None:
+        if call in self._calls:
+            self._abandoned.add(call)
+            call.cancel()
 
     def nudge(self) -> None:
         """Tries the watch again now, if it is waiting to be tried."""

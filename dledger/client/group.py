@@ -113,6 +113,8 @@ class Group:
 
     def on_refused(self, link: NodeLink, error: ClientError) -> None:
         """A call at `link` failed: follows the hint in the error, withdraws a presumption."""
+        if self._closed:
+            return
         guessed = self._guess == link.address
         if guessed:
             self._guess = ""
@@ -156,9 +158,13 @@ class Group:
         effect: Effect,
         *,
         deadline_s: float | None = None,
-        when_deposed: WhenDeposed = WhenDeposed.ABANDON,
+        when_deposed: WhenDeposed | None = None,
     ) -> Response:
         """The leader's answer, whoever that is by then.
+
+        Args:
+            deadline_s: total time; None: the client's default.
+            when_deposed: None: what fits `effect`.
 
         Raises:
             ClientError: a refusal that retrying can't change, or DeadlineExceeded with the last
@@ -167,12 +173,14 @@ class Group:
         total = self.options.deadline_s if deadline_s is None else deadline_s
         deadline = self._loop.time() + total
         doubts: list[ClientError] = []
+        once = effect is Effect.ONCE
+        patience = when_deposed or (WhenDeposed.GRACE if once else WhenDeposed.ABANDON)
 
         async def attempt() -> Response:
             link = await self.serving_link(deadline)
             left = max(deadline - self._loop.time(), 0.001)
             try:
-                return await link.call(method, request, left, when_deposed)
+                return await link.call(method, request, left, patience)
             except ClientError as error:
                 self.on_refused(link, error)
                 if error.outcome is Outcome.MAY_HAVE_HAPPENED:
@@ -183,7 +191,7 @@ class Group:
             return (
                 isinstance(error, ClientError)
                 and error.retriable
-                and (effect is not Effect.ONCE or error.outcome is Outcome.DID_NOT_HAPPEN)
+                and (not once or error.outcome is Outcome.DID_NOT_HAPPEN)
             )
 
         def give_up(state: RetryCallState) -> Response:
@@ -248,6 +256,7 @@ class Group:
         self._failures[address] = failure
         self._board.on_lost(address)
         self._refresh()
+        self._wake_waiters()  # the reason why there is no leader may be final
 
     def _learn(self, address: str) -> None:
         if address not in self._links and len(self._links) < MAX_LINKS and not self._closed:
@@ -310,11 +319,14 @@ class Group:
         self._refresh()
 
     def _wake(self) -> None:
+        self._wake_waiters()
+        for listener in tuple(self._listeners):
+            listener()
+
+    def _wake_waiters(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        for listener in tuple(self._listeners):
-            listener()
 
     # --- errors -------------------------------------------------------------------------------
 

@@ -1,0 +1,261 @@
+"""The consumer against a group of fake nodes: order, starts, idleness, failover, commits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dledger.client import (
+    Client,
+    ClientOptions,
+    Consumer,
+    ConsumerOptions,
+    InvalidArgument,
+    OffsetOutOfRange,
+    QueueNotFound,
+    RecordCorrupt,
+    StartFrom,
+    TopicNotFound,
+)
+from tests.client.fake_group import FakeGroup, FakeNode
+from tests.client.loops import async_test
+
+QUICK = ClientOptions(presume_after_s=0.02)
+
+
+@asynccontextmanager
+async def stocked(counts: dict[int, int], size: int = 0) -> AsyncIterator[tuple[FakeGroup, Client]]:
+    """A topic `t` with so many messages in each queue: their bodies are their numbers."""
+    async with (
+        FakeGroup() as group,
+        Client.connect(group.bootstrap, options=QUICK) as client,
+    ):
+        group.model.create("t", len(counts))
+        async with client.producer() as producer:
+            for queue_id, count in counts.items():
+                for number in range(count):
+                    producer.send("t", b"%d" % number + bytes(size), queue_id=queue_id)
+        yield group, client
+
+
+async def drain(consumer: Consumer) -> dict[int, list[int]]:
+    """Offsets by queue, in the order in which they came."""
+    offsets: dict[int, list[int]] = {}
+    async for message in consumer:
+        offsets.setdefault(message.queue_id, []).append(message.queue_offset)
+    return offsets
+
+
+@async_test
+async def test_every_queue_is_read_in_order_from_the_first() -> None:
+    """Whatever the prefetching does."""
+    async with stocked({0: 300, 1: 0, 2: 7}) as (_, client):
+        options = ConsumerOptions(pull_bytes=2_000)
+        async with client.consumer("t", idle_timeout_s=0, options=options) as consumer:
+            assert await drain(consumer) == {0: list(range(300)), 2: list(range(7))}
+
+
+@async_test
+async def test_batches_are_lists_of_one_queue() -> None:
+    """The faster face of the same thing."""
+    async with (
+        stocked({0: 50, 1: 50}) as (_, client),
+        client.consumer("t", idle_timeout_s=0) as consumer,
+    ):
+        seen: dict[int, list[int]] = {0: [], 1: []}
+        async for batch in consumer.batches():
+            (queue_id,) = {message.queue_id for message in batch}
+            seen[queue_id] += [message.queue_offset for message in batch]
+        assert seen == {0: list(range(50)), 1: list(range(50))}
+
+
+@async_test
+async def test_start_from_the_last_sees_only_what_arrives() -> None:
+    """And wakes for it: the pull is held."""
+    async with (
+        stocked({0: 5}) as (group, client),
+        client.consumer("t", start=StartFrom.LAST) as consumer,
+    ):
+        first = asyncio.ensure_future(anext(consumer))
+        await group.nodes[0].called("Pull", 1)
+        async with client.producer() as producer:
+            await producer.send("t", b"new")
+        assert (await first).body == b"new"
+
+
+@async_test
+async def test_committed_offsets_are_gone_on_from() -> None:
+    """A queue without one is read from its beginning. At least once, and no more than that."""
+    async with (
+        stocked({0: 4, 1: 4}) as (group, client),
+        client.consumer("t", group="g", queues=[0]) as consumer,
+    ):
+        for _ in range(3):
+            await anext(consumer)
+        assert consumer.positions == {0: 3}
+        await consumer.commit()
+        await consumer.commit()
+        assert group.nodes[0].calls["CommitOffsets"] == 1
+        assert await client.fetch_offsets("g", "t") == {0: 3}
+        async with client.consumer(
+            "t", group="g", start=StartFrom.COMMITTED, idle_timeout_s=0
+        ) as consumer:
+            assert await drain(consumer) == {0: [3], 1: [0, 1, 2, 3]}
+
+
+@async_test
+async def test_first_is_the_oldest_message_that_is_kept() -> None:
+    """Retention moves it."""
+    async with stocked({0: 6}) as (group, client):
+        group.model.topics["t"][0].min_offset = 4
+        async with client.consumer("t", idle_timeout_s=0) as consumer:
+            assert await drain(consumer) == {0: [4, 5]}
+
+
+@async_test
+async def test_idle_timeout_ends_the_iteration() -> None:
+    """Only once every queue was empty for so long."""
+    async with (
+        stocked({0: 1, 1: 1}) as (_, client),
+        client.consumer("t", idle_timeout_s=0.1) as consumer,
+    ):
+        assert await drain(consumer) == {0: [0], 1: [0]}
+        loop = asyncio.get_running_loop()
+        since = [reader.empty_since for reader in consumer._readers]
+        assert all(moment is not None and loop.time() - moment >= 0.1 for moment in since)
+
+
+@async_test
+async def test_outage_does_not_look_like_the_end() -> None:
+    """A queue that can't be asked is not empty."""
+    async with (
+        stocked({0: 1}) as (group, client),
+        client.consumer("t", idle_timeout_s=0.05) as consumer,
+    ):
+        await anext(consumer)
+        await group.nodes[0].kill()
+        group.elect(None)
+        rest = asyncio.ensure_future(drain(consumer))
+        await asyncio.wait([rest], timeout=0.3)
+        assert not rest.done()
+        group.elect(group.nodes[1])
+        async with client.producer() as producer:
+            await producer.send("t", b"after")
+        assert await rest == {0: [1]}
+
+
+@async_test
+async def test_failover_loses_and_repeats_nothing() -> None:
+    """A held pull is asked again at the next leader."""
+    async with (
+        stocked({0: 3, 1: 3}) as (group, client),
+        client.consumer("t") as consumer,
+    ):
+        before = [await anext(consumer) for _ in range(6)]
+        await group.nodes[0].kill()
+        group.elect(group.nodes[1])
+        async with client.producer() as producer:
+            for queue_id in (0, 1):
+                await producer.send("t", b"after", queue_id=queue_id)
+        after = [await anext(consumer) for _ in range(2)]
+        places = [(message.queue_id, message.queue_offset) for message in before + after]
+        assert sorted(places) == [(q, o) for q in (0, 1) for o in range(4)]
+
+
+@async_test
+async def test_prefetching_is_bounded() -> None:
+    """An application that takes nothing: two answers a queue, and no more calls."""
+    async with stocked({0: 100}, size=1_000) as (group, client):
+        options = ConsumerOptions(prefetch_bytes=1, pull_bytes=5_000)
+        async with client.consumer("t", options=options) as consumer:
+            await anext(consumer)
+            await group.nodes[0].called("Pull", 3)  # one taken, two ahead
+            held = sum(len(chunk.records) for chunk in consumer._chunks)
+            assert held <= 2 * 5_000
+            await client.topics()
+            assert group.nodes[0].calls["Pull"] == 3
+
+
+@async_test
+async def test_offset_that_is_deleted_meanwhile_is_an_error() -> None:
+    """Going on at the oldest kept would be a silent gap."""
+    async with stocked({0: 10}) as (group, client):
+        options = ConsumerOptions(pull_bytes=1)
+        async with client.consumer("t", options=options) as consumer:
+            await anext(consumer)
+            await group.nodes[0].called("Pull", 3)
+            group.model.topics["t"][0].min_offset = 8
+            with pytest.raises(OffsetOutOfRange):
+                await drain(consumer)
+            assert consumer.positions == {0: 3}
+
+
+@async_test
+async def test_corrupt_answer_ends_the_iteration_for_good() -> None:
+    """Asking for the next message must not skip the broken ones."""
+    async with stocked({0: 4}) as (group, client):
+        records = group.model.topics["t"][0].records
+        records[0] = records[0][:-1] + b"?"
+        async with client.consumer("t") as consumer:
+            for _ in range(2):
+                with pytest.raises(RecordCorrupt):
+                    await anext(consumer)
+
+
+@async_test
+async def test_what_does_not_exist_or_make_sense_is_refused() -> None:
+    """At the first message at the latest."""
+    async with stocked({0: 1}) as (_, client):
+        with pytest.raises(TopicNotFound):
+            await anext(client.consumer("missing"))
+        with pytest.raises(QueueNotFound):
+            await anext(client.consumer("t", queues=[1]))
+        with pytest.raises(InvalidArgument):
+            client.consumer("t", start=StartFrom.COMMITTED)
+        with pytest.raises(InvalidArgument):
+            client.consumer("t", queues=[])
+        with pytest.raises(InvalidArgument):
+            await client.consumer("t").commit()
+
+
+@async_test
+async def test_stop_ends_a_waiting_iteration() -> None:
+    """From another task, as a signal handler would."""
+    async with stocked({0: 0}) as (group, client), client.consumer("t") as consumer:
+        waiting = asyncio.ensure_future(drain(consumer))
+        await group.nodes[0].called("Pull", 1)
+        consumer.stop()
+        assert await waiting == {}
+
+
+@async_test
+async def test_interrupted_beginning_can_be_begun_again() -> None:
+    """A timeout around the first message must not leave a consumer that hangs."""
+    async with stocked({0: 1}) as (group, client):
+        hold = asyncio.Event()
+
+        async def gate(method: str, node: FakeNode, request: Any) -> None:
+            if method == "DescribeTopic":
+                await hold.wait()
+
+        group.before.append(gate)
+        async with client.consumer("t") as consumer:
+            described = group.nodes[0].calls["DescribeTopic"]
+            first = asyncio.ensure_future(anext(consumer))
+            await group.nodes[0].called("DescribeTopic", described + 1)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            hold.set()
+            assert (await anext(consumer)).body == b"0"
+
+
+@async_test
+async def test_consumer_that_nobody_closes_ends_with_its_client() -> None:
+    """`async_test` fails on any task left behind."""
+    async with stocked({0: 1}) as (_, client):
+        assert (await anext(client.consumer("t"))).body == b"0"

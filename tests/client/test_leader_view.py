@@ -1,0 +1,103 @@
+"""Who leads, concluded from views: each case a sentence."""
+
+from __future__ import annotations
+
+from dledger.client.leader_view import LeaderBoard, Member, View, from_wire
+from dledger.wire.cluster_pb2 import LeaderView
+
+N1, N2, N3 = (Member(f"n{n}", f"h{n}:1") for n in (1, 2, 3))
+
+
+def view(teller: Member, term: int, leader: Member | None, *, serving: bool = False) -> View:
+    return View("g", teller.node_id, term, leader, serving, (N1, N2, N3))
+
+
+def board(*views: View) -> LeaderBoard:
+    result = LeaderBoard()
+    for told in views:
+        teller = next(m for m in (N1, N2, N3) if m.node_id == told.node_id)
+        result.on_view(teller.address, told)
+    return result
+
+
+def test_only_the_leaders_own_word_is_a_go_ahead() -> None:
+    """Followers know who was elected, not whether it serves."""
+    told = board(view(N2, 3, N1), view(N3, 3, N1))
+    assert told.serving_address() is None
+    assert told.presumed() == N1
+    told.on_view(N1.address, view(N1, 3, N1, serving=True))
+    assert told.serving_address() == N1.address
+
+
+def test_leader_of_an_older_term_is_not_sent_to() -> None:
+    """A stopped leader goes on saying that it serves."""
+    told = board(view(N1, 3, N1, serving=True), view(N2, 4, N2), view(N3, 4, N2))
+    assert told.serving_address() is None
+    assert told.leader() == (N2, 4)
+    told.on_view(N2.address, view(N2, 4, N2, serving=True))
+    assert told.serving_address() == N2.address
+
+
+def test_candidate_without_a_leader_does_not_stop_the_leader() -> None:
+    """It may be cut off from its group for good, in a term of its own."""
+    told = board(view(N1, 3, N1, serving=True), view(N3, 9, None))
+    assert told.serving_address() == N1.address
+
+
+def test_leader_elected_again_is_not_deposed() -> None:
+    """A newer term with the same leader."""
+    told = board(view(N1, 3, N1, serving=True), view(N2, 4, N1))
+    assert told.serving_address() == N1.address
+    assert not told.is_deposed(N1.address)
+
+
+def test_silent_leader_is_deposed_by_the_news_of_the_next() -> None:
+    """What it was asked may never be answered."""
+    told = board(view(N1, 3, N1, serving=True), view(N2, 4, N2))
+    assert told.is_deposed(N1.address)
+    assert not told.is_deposed(N2.address)
+
+
+def test_node_that_knows_the_new_term_answers_for_itself() -> None:
+    """It has stepped down and will tell its callers."""
+    told = board(view(N1, 4, N2), view(N2, 4, N2))
+    assert not told.is_deposed(N1.address)
+
+
+def test_node_that_is_not_heard_is_deposed_by_another_leader() -> None:
+    """Its watch broke before the election."""
+    told = board(view(N2, 4, N2))
+    assert told.is_deposed(N1.address)
+
+
+def test_lost_view_counts_no_longer() -> None:
+    """The leader's connection broke: it may be dead."""
+    told = board(view(N1, 3, N1, serving=True), view(N2, 3, N1))
+    told.on_lost(N1.address)
+    assert told.serving_address() is None
+    assert told.presumed() == N1
+
+
+def test_hint_leads_until_a_view_of_its_term_does() -> None:
+    """A refusal names the leader before any watch does."""
+    told = board(view(N2, 3, N1))
+    told.on_hint(5, N3)
+    assert told.presumed() == N3
+    told.on_hint(2, N2)
+    assert told.presumed() == N3, "a hint older than what is known"
+    told.on_view(N2.address, view(N2, 5, N2))
+    assert told.presumed() == N2
+
+
+def test_node_under_two_addresses_is_one_node() -> None:
+    """A bootstrap name is seldom the address that the node gives."""
+    told = LeaderBoard()
+    told.on_view("alias:1", view(N1, 3, N1, serving=True))
+    told.on_view(N2.address, view(N2, 4, N1))
+    assert told.serving_address() == "alias:1"
+    assert not told.is_deposed("alias:1")
+
+
+def test_view_of_the_wire_without_a_leader() -> None:
+    """Absent, not empty."""
+    assert from_wire(LeaderView(group="g", node_id="n1", term=3)).leader is None
