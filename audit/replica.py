@@ -1,0 +1,72 @@
+"""Which replicas are to be compared, and how far each of them claims to be final.
+
+Values only. A replica is a directory, perhaps on another host; its *position* is what its node
+said of itself before anything was read. Positions must be taken first: bytes below a position
+that was true once never change again, so the audit of a running group needs no lock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.errors import UsageMistake
+
+_SPECIFICATION = re.compile(r"(?P<id>[A-Za-z0-9_.-]{1,64})=(?P<path>.+?)(?:@(?P<host>[^@/]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a running node said: its log is committed up to the physical offset `committed`, and
+    the running digest there. `first_index` is the first entry that it still holds."""
+
+    committed: int
+    digest: int
+    index: int
+    first_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One copy of the log. `path` is a data directory or its `commitlog`; `host`: where it lies,
+    for engines that run beside the nodes; `position`: None for a copy nobody was asked about."""
+
+    id: str
+    path: str
+    host: str | None = None
+    position: Position | None = None
+
+
+def parse_replica(text: str) -> Replica:
+    """`NAME=PATH` or `NAME=PATH@HOST`.
+
+    Raises:
+        UsageMistake: it is neither.
+    """
+    match = _SPECIFICATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageMistake(f"{text!r} is no replica; wanted: NAME=PATH or NAME=PATH@HOST")
+    path = match["path"]
+    if match["host"] is None:
+        path = str(Path(path).absolute())
+    elif not Path(path).is_absolute():
+        raise UsageMistake(f"the path of {match['id']} on {match['host']} must be absolute")
+    return Replica(match["id"], path, match["host"])
+
+
+def check_replicas(replicas: list[Replica]) -> None:
+    """The replicas can be told apart.
+
+    Raises:
+        UsageMistake: none are given, or two have one name or one place.
+    """
+    if not replicas:
+        raise UsageMistake("no replica is given: use --replica NAME=PATH, --dir or --bootstrap")
+    for what, values in (
+        ("name", [replica.id for replica in replicas]),
+        ("place", [f"{replica.path}@{replica.host or 'here'}" for replica in replicas]),
+    ):
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise UsageMistake(f"two replicas have the {what} {twice}")
