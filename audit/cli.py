@@ -1,0 +1,125 @@
+"""`dledger audit`: the commands, which parse, call what does the work, print and end.
+
+Exit codes: 0 consistent, 1 not, 2 used wrongly, 3 incomplete or unreachable.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from audit.engines import EngineName, make_engine
+from audit.outcome import errors_told, parse_size
+from audit.plan import DEFAULT_BLOCK_BYTES
+from audit.replica import Replica, parse_replica
+from audit.replicas import LOCATED_BLOCKS, Options, audit_replicas
+from audit.report import Audit, report_as_json
+from audit.terminal import print_report, progress_shown
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Prove that the replicas agree, and read the log as data.\n\n"
+    "Exit codes: 0 consistent, 1 not, 2 used wrongly, 3 incomplete or unreachable.",
+)
+
+ReplicaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--replica",
+        metavar="NAME=PATH[@HOST]",
+        help="A data directory (or its commitlog). Repeat it for each replica.",
+    ),
+]
+EngineOption = Annotated[EngineName, typer.Option("--engine", help="Who does the work.")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Of Spark: local[2], spark://host:port, yarn, k8s://..."),
+]
+ProcessesOption = Annotated[
+    int | None,
+    typer.Option("--processes", min=1, help="Of the local engine.", show_default="one a core"),
+]
+RateOption = Annotated[
+    str | None,
+    typer.Option("--rate", metavar="SIZE", help="Read so many bytes a second at most: 200MB."),
+]
+BlockOption = Annotated[
+    str, typer.Option("--block-size", metavar="SIZE", help="What one digest covers.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+@app.callback()
+def audit() -> None:
+    """Prove that the replicas agree, and read the log as data."""
+
+
+@app.command()
+def replicas(
+    replica: ReplicaOption = None,
+    engine: EngineOption = EngineName.LOCAL,
+    master: MasterOption = None,
+    processes: ProcessesOption = None,
+    derived: Annotated[
+        bool, typer.Option("--derived", help="Check running digests and ConsumeQueues too.")
+    ] = False,
+    accept_retention: Annotated[
+        bool,
+        typer.Option("--accept-retention", help="A log that begins later is as good."),
+    ] = False,
+    block_size: BlockOption = f"{DEFAULT_BLOCK_BYTES >> 10}KiB",
+    rate: RateOption = None,
+    located: Annotated[
+        int, typer.Option("--locate", min=1, help="Look into so many differing blocks.")
+    ] = LOCATED_BLOCKS,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the replicas of a group, block by block.
+
+    \b
+    Examples:
+      dledger audit replicas --replica n1=run/n1/data --replica n2=run/n2/data
+      dledger audit replicas --replica n1=/backup/n1 --replica n2=/backup/n2 --derived
+    """
+    with errors_told():
+        options = Options(
+            block_size=parse_size(block_size),
+            bytes_per_s=parse_size(rate) if rate else 0,
+            located_blocks=located,
+            derived=derived,
+            accept_retention=accept_retention,
+        )
+        audited = run_audit(
+            [parse_replica(text) for text in replica or []],
+            (engine, master, processes),
+            options,
+        )
+        if as_json:
+            typer.echo(json.dumps(report_as_json(audited.report), ensure_ascii=False))
+        else:
+            print_report(audited.report)
+        raise typer.Exit(int(audited.report.exit_code))
+
+
+def run_audit(
+    replicas: list[Replica],
+    engine: tuple[EngineName, str | None, int | None],
+    options: Options,
+) -> Audit:
+    """One audit with an engine of its own, its progress shown."""
+    runner = make_engine(*engine)
+    try:
+        with progress_shown() as started:
+            return audit_replicas(replicas, runner, options, started)
+    finally:
+        runner.close()
+
+
+def write_page(path: Path, page: str) -> None:
+    """The page is in the file, or the file is as it was."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(page, encoding="utf-8")
+    fresh.replace(path)

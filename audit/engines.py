@@ -1,0 +1,34 @@
+"""Which engine an audit gets. Spark is imported only when it is asked for, so that the local
+engine needs neither pyspark nor a JVM."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from audit.engine import Engine, LocalEngine
+
+
+class EngineName(StrEnum):
+    """The engines there are."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+def make_engine(name: EngineName, master: str | None, processes: int | None) -> Engine:
+    """The engine, ready to run; the caller closes it.
+
+    Args:
+        master: of the Spark engine: `local[2]`, `spark://host:port`, `yarn`, `k8s://...`.
+        processes: of the local engine.
+
+    Raises:
+        EngineUnavailable: it can't run here.
+    """
+    match name:
+        case EngineName.LOCAL:
+            return LocalEngine(processes)
+        case EngineName.SPARK:
+            from audit.spark.engine import SparkEngine
+
+            return SparkEngine.start(master)

@@ -1,0 +1,55 @@
+"""Engines and replicas for the audits' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from audit.engine import Engine, LocalEngine
+from audit.errors import EngineUnavailable
+from tests.audit.replicas import LogBuilder, ReplicaSet, build, usual_entries
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> LogBuilder:
+    """A replica that nobody damages; tests copy it."""
+    return build(tmp_path_factory.mktemp("original") / "data", usual_entries())
+
+
+@pytest.fixture
+def three(tmp_path: Path, original: LogBuilder) -> ReplicaSet:
+    """Three equal replicas."""
+    return ReplicaSet(tmp_path, original)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests, on two threads; where it can't be had, its tests are skipped."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+    from audit.spark.session import start_session
+
+    try:
+        session = start_session("local[2]")
+    except EngineUnavailable as error:
+        pytest.skip(str(error))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Each engine in turn."""
+    if request.param == "local":
+        made: Engine = LocalEngine()
+    else:
+        from audit.spark.engine import SparkEngine
+
+        made = SparkEngine(request.getfixturevalue("spark"), stops_session=False)
+    yield made
+    made.close()
