@@ -19,6 +19,7 @@ from broker.cli.node import node
 from broker.cli.options import JsonOption
 from broker.cli.output import print_json
 from broker.cli.produce import produce
+from chaos.cli import app as chaos_app
 
 app = typer.Typer(
     name="dledger",
@@ -39,6 +40,22 @@ app.command()(produce)
 app.command()(consume)
 app.add_typer(query.app, name="query")
 app.add_typer(bench_app, name="bench")
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    }
+)
+def audit(context: typer.Context) -> None:
+    """Prove that the replicas agree, and read the log as data."""
+    # Its own program behind one word: what audits import (numpy, perhaps Spark) costs only them.
+    from audit.cli import app as audit_app
+
+    audit_app(context.args, prog_name="dledger audit")
+app.add_typer(chaos_app, name="chaos")
 
 
 @app.command()

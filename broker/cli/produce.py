@@ -51,7 +51,9 @@ class Job:
 
     def body(self, line: bytes) -> bytes:
         """The message that a line is: without `\\n` or `\\r\\n`, unless they are kept."""
-        return line if self.keep_line_ending else line.removesuffix(b"\n").removesuffix(b"\r")
+        if self.keep_line_ending:
+            return line
+        return line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
 
 InputOption = Annotated[
@@ -112,10 +114,10 @@ async def _produce(addresses: list[str], descriptor: int, job: Job, tally: Tally
         async with client.producer(options) as producer:
             sender = Sender(producer, job, tally)
             with progress_bar("bytes") as progress:
-                return await finished_or_interrupted(_pump(descriptor, sender, progress))
+                return await finished_or_interrupted(pump(descriptor, sender, progress))
 
 
-async def _pump(descriptor: int, sender: Sender, progress: Progress) -> None:
+async def pump(descriptor: int, sender: Sender, progress: Progress) -> None:
     """From the first line to the last answer."""
     size = os.fstat(descriptor).st_size or None
     task = progress.add_task(sender.job.topic, total=size)
@@ -126,7 +128,7 @@ async def _pump(descriptor: int, sender: Sender, progress: Progress) -> None:
             if sender.tally.first_error is not None:
                 break
     except LineTooLong as error:
-        sender.tally.first_error = (error.number, error)
+        sender.tally.on_stopped(error.number, error)
     await sender.flush()
 
 
@@ -142,10 +144,8 @@ class Sender:
         """Hands over all the lines, unless one fails; waits while the producer is full."""
         for line in some.lines:
             body = self.job.body(line)
-            while not self._handed_over(body):
+            while self.tally.first_error is None and not self._handed_over(body):
                 await self._producer.room()
-            if self.tally.first_error is not None:
-                return
 
     async def flush(self) -> None:
         """Waits until every line that was handed over has its answer."""

@@ -85,6 +85,10 @@ class Tally:
         """One more message failed, or will stay unknown."""
         if isinstance(error, ClientError) and error.outcome is Outcome.DID_NOT_HAPPEN:
             self.failed += 1
+        self.on_stopped(line, error)
+
+    def on_stopped(self, line: int, error: Exception) -> None:
+        """Line `line` can't be stored, whether it was sent or not."""
         if self.first_error is None or line < self.first_error[0]:
             self.first_error = (line, error)
 
