@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from audit.engines import EngineName, make_engine
+from audit.errors import UsageMistake
+from audit.live import replicas_of_directory, replicas_of_group
 from audit.outcome import errors_told, parse_size
 from audit.plan import DEFAULT_BLOCK_BYTES
 from audit.replica import Replica, parse_replica
@@ -19,8 +21,13 @@ from audit.replicas import LOCATED_BLOCKS, Options, audit_replicas
 from audit.report import Audit, report_as_json
 from audit.terminal import print_report, progress_shown
 
+DEFAULT_DIRECTORY = Path("run")
+
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     help="Prove that the replicas agree, and read the log as data.\n\n"
     "Exit codes: 0 consistent, 1 not, 2 used wrongly, 3 incomplete or unreachable.",
 )
@@ -31,6 +38,23 @@ ReplicaOption = Annotated[
         "--replica",
         metavar="NAME=PATH[@HOST]",
         help="A data directory (or its commitlog). Repeat it for each replica.",
+    ),
+]
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        help="A local group (group up), running or not.",
+        show_default="run",
+    ),
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        help="Ask these nodes for their positions first, then audit them as they run.",
     ),
 ]
 EngineOption = Annotated[EngineName, typer.Option("--engine", help="Who does the work.")]
@@ -60,6 +84,8 @@ def audit() -> None:
 @app.command()
 def replicas(
     replica: ReplicaOption = None,
+    directory: DirectoryOption = None,
+    bootstrap: BootstrapOption = None,
     engine: EngineOption = EngineName.LOCAL,
     master: MasterOption = None,
     processes: ProcessesOption = None,
@@ -81,6 +107,8 @@ def replicas(
 
     \b
     Examples:
+      dledger audit replicas --dir run --derived
+      dledger audit replicas --bootstrap 10.0.0.1:7001,10.0.0.2:7001 --engine spark --master yarn
       dledger audit replicas --replica n1=run/n1/data --replica n2=run/n2/data
       dledger audit replicas --replica n1=/backup/n1 --replica n2=/backup/n2 --derived
     """
@@ -93,7 +121,7 @@ def replicas(
             accept_retention=accept_retention,
         )
         audited = run_audit(
-            [parse_replica(text) for text in replica or []],
+            wanted_replicas(replica, directory, bootstrap, engine),
             (engine, master, processes),
             options,
         )
@@ -102,6 +130,25 @@ def replicas(
         else:
             print_report(audited.report)
         raise typer.Exit(int(audited.report.exit_code))
+
+
+def wanted_replicas(
+    named: list[str] | None, directory: Path | None, bootstrap: str | None, engine: EngineName
+) -> list[Replica]:
+    """The replicas that one of the three ways names; the group in `run` if none is used.
+
+    Raises:
+        UsageMistake: more than one is used, or it names nothing.
+        Unreachable: nodes that were to be asked don't answer.
+    """
+    if sum(way is not None for way in (named or None, directory, bootstrap)) > 1:
+        raise UsageMistake("--replica, --dir and --bootstrap exclude each other")
+    if named:
+        return [parse_replica(text) for text in named]
+    if bootstrap is not None:
+        addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
+        return replicas_of_group(addresses, on_hosts=engine is EngineName.SPARK)
+    return replicas_of_directory(directory or DEFAULT_DIRECTORY)
 
 
 def run_audit(

@@ -116,7 +116,7 @@ def survey_findings(plan: Plan, accept_retention: bool) -> list[Finding]:
             found.append(_finding(Cause.UNREADABLE_REPLICA, who, 0, 0, survey.problem))
         elif not survey.segments:
             found.append(_finding(Cause.EMPTY_REPLICA, who, 0, plan.end, survey.commitlog))
-        elif survey.end < committed:
+        elif survey.end < committed and not survey.answered:
             detail = f"it ends at {survey.end}, {committed} is committed"
             found.append(_finding(Cause.SHORTER, who, survey.end, committed, detail))
         if _begins_later(plan, survey) and not accept_retention:

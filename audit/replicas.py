@@ -249,6 +249,12 @@ def _notes(plan: Plan, located: Located) -> list[str]:
         for survey_ in plan.surveys
         if survey_.segments and not survey_.checkpoint_readable
     ]
+    committed = max((each.settled for each in plan.surveys), default=0)
+    notes += [
+        f"{each.replica}: runs {committed - each.settled} bytes behind what others know committed"
+        for each in plan.surveys
+        if each.answered and each.settled < committed
+    ]
     if located.unsettled_from is not None:
         notes.append(
             f"from {located.unsettled_from} on, replicas hold entries of different terms that "

@@ -53,7 +53,8 @@ class Survey:
     `problem` is not empty if the directory can't be read at all; then nothing else is known.
     `retained_from`: where the log rightly begins, retention having deleted what was before.
     `derived_index`: the ConsumeQueues hold the units of every entry up to it.
-    `is_running`: a node runs on the directory, or died on it without closing it.
+    `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
+    runs, and said its position.
     """
 
     replica: str
@@ -70,6 +71,7 @@ class Survey:
     foreign: tuple[str, ...] = ()
     consume_queues: tuple[tuple[str, int], ...] = ()
     is_running: bool = False
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ def survey(task: SurveyTask) -> Survey:
         segments=found,
         foreign=foreign,
         consume_queues=_consume_queues(os.path.join(data, "consumequeue")),
+        answered=replica.position is not None,
         is_running=replica.position is not None or os.path.exists(os.path.join(data, "abort")),
     )
 

@@ -1,0 +1,118 @@
+"""Asking running nodes how far they are, before anything of theirs is read.
+
+A node's answer makes its replica: where its data lies, up to where it is committed, and the
+digest there. This only asks; it needs no leader and no quorum, so it works on a group that has
+lost both. A node that doesn't answer is audited as a copy if its directory is known, and reported
+as unreachable if not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from audit.errors import Unreachable, UsageMistake
+from audit.replica import Position, Replica
+from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
+
+TIMEOUT_S: Final = 2.0
+MAX_NODES: Final = 64
+_GET_STATUS: Final = "/dledger.v1.Cluster/GetStatus"
+# A channel of its own: a shared one may still be backing off from a node that was down.
+_CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
+
+
+def replicas_of_directory(directory: Path) -> list[Replica]:
+    """The nodes of the local group in `directory`; those that answer with their positions.
+
+    Raises:
+        UsageMistake: there is no group, or its file is something else.
+    """
+    file = directory / "group.json"
+    try:
+        nodes = json.loads(file.read_bytes())["nodes"]
+        known = [(n["id"], n["address"], n["data_directory"]) for n in nodes]
+    except OSError as error:
+        raise UsageMistake(
+            f"no local group in {directory} ({error.strerror}): start one with `dledger group up`, "
+            "or name the replicas with --replica or --bootstrap"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageMistake(f"{file} doesn't describe a local group: {error!r}") from error
+    answers = ask([address for _, address, _ in known])
+    return [
+        Replica(node_id, str(Path(data).absolute()), position=_position(answers.get(address)))
+        for node_id, address, data in known
+    ]
+
+
+def replicas_of_group(addresses: Sequence[str], *, on_hosts: bool) -> list[Replica]:
+    """The nodes that `addresses` and their answers name, each with its position.
+
+    Args:
+        on_hosts: a node's files are read on the host of its address; else they are read here.
+
+    Raises:
+        Unreachable: none of them answers, or a member that they name doesn't.
+    """
+    answers = ask(addresses)
+    if not answers:
+        raise Unreachable(", ".join(addresses), "no answer")
+    members = {peer.address: peer.node_id for each in answers.values() for peer in each.peers}
+    others = [address for address in members if address and address not in answers]
+    asked_already = {answer.node_id for answer in answers.values()}
+    answers |= ask([a for a in others if a not in addresses and members[a] not in asked_already])
+    by_id = {answer.node_id: (address, answer) for address, answer in answers.items()}
+    silent = sorted(node_id for node_id in members.values() if node_id not in by_id)
+    if silent:
+        raise Unreachable(" and ".join(silent), "no answer; --replica audits what is left of it")
+    return [
+        Replica(
+            node_id,
+            answer.data_directory,
+            address.rpartition(":")[0].strip("[]") if on_hosts else None,
+            _position(answer),
+        )
+        for node_id, (address, answer) in sorted(by_id.items())
+    ]
+
+
+def ask(addresses: Sequence[str]) -> dict[str, NodeStatus]:
+    """What each node says of itself, by address; a silent one is left out."""
+    if not addresses:
+        return {}
+    if len(addresses) > MAX_NODES:
+        raise UsageMistake(f"{len(addresses)} addresses; {MAX_NODES} at most")
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        answers = pool.map(_ask, addresses)
+        return {a: answer for a, answer in zip(addresses, answers, strict=True) if answer}
+
+
+def _ask(address: str) -> NodeStatus | None:
+    with grpc.insecure_channel(address, _CHANNEL_OPTIONS) as channel:
+        get_status = channel.unary_unary(
+            _GET_STATUS,
+            request_serializer=GetStatusRequest.SerializeToString,
+            response_deserializer=NodeStatus.FromString,
+        )
+        try:
+            answer: NodeStatus = get_status(GetStatusRequest(), timeout=TIMEOUT_S)
+        except grpc.RpcError:
+            return None
+        return answer
+
+
+def _position(answer: NodeStatus | None) -> Position | None:
+    if answer is None:
+        return None
+    return Position(
+        committed=answer.committed_offset,
+        digest=answer.committed_digest,
+        index=answer.commit_index,
+        first_index=answer.first_index,
+    )
