@@ -19,7 +19,6 @@ from broker.cli.node import node
 from broker.cli.options import JsonOption
 from broker.cli.output import print_json
 from broker.cli.produce import produce
-from chaos.cli import app as chaos_app
 
 app = typer.Typer(
     name="dledger",
@@ -55,7 +54,6 @@ def audit(context: typer.Context) -> None:
     from audit.cli import app as audit_app
 
     audit_app(context.args, prog_name="dledger audit")
-app.add_typer(chaos_app, name="chaos")
 
 
 @app.command()
