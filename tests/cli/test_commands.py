@@ -57,10 +57,10 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
 
 
 def test_help_lists_every_command() -> None:
-    """And the list above is complete."""
+    """Those above, and those that other packages mount."""
     shown = CliRunner().invoke(app, ["--help"]).stdout.partition("Commands:")[2]
     listed = set(re.findall(r"^  ([a-z]+)", shown, re.MULTILINE))
-    assert listed == {command[0] for command in COMMANDS} | {"bench"}
+    assert {command[0] for command in COMMANDS} | {"bench"} <= listed
 
 
 @pytest.mark.parametrize(
