@@ -451,6 +451,7 @@ class CommitLog:
 
     def _after_append(self) -> None:
         self._cache.evict(self._queue.written_sequence)
+        self._table.forget_starts(self._cache.first_index)
         if self._preallocator.ready < SPARES and not self._preallocator.is_full:
             self._allocator.wake()
 

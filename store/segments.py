@@ -209,6 +209,7 @@ class SegmentTable:
     def __init__(self, files: FileSystem) -> None:
         self.segments: list[Segment] = []
         self._first_indexes: list[int] = []
+        self._sparse = 0  # So many segments, from the first on, have sparse starts.
         self._files = files
         self._cache = BlockCache()
 
@@ -221,15 +222,28 @@ class SegmentTable:
         segment.first_index = first_index
         self.segments.append(segment)
         self._first_indexes.append(first_index)
-        if len(self.segments) > DENSE_SEGMENTS:
-            old = self.segments[-DENSE_SEGMENTS - 1]
+
+    def forget_starts(self, written_below: int) -> None:
+        """Old segments keep few starts from now on, if their files can tell the others.
+
+        Args:
+            written_below: entries below this index are in the files. With a disk that stalls,
+                more than `DENSE_SEGMENTS` segments can be waiting to be written.
+        """
+        oldest_dense = len(self.segments) - DENSE_SEGMENTS
+        while self._sparse < oldest_dense:
+            old = self.segments[self._sparse]
+            if old.first_index + old.count > written_below:
+                return
             old.starts = SparseStarts(self._files, old, self._cache)
+            self._sparse += 1
 
     def remove_after(self, position: int) -> list[Segment]:
         """The segments behind the one at `position` in the list, taken out."""
         removed = self.segments[position + 1 :]
         del self.segments[position + 1 :]
         del self._first_indexes[position + 1 :]
+        self._sparse = min(self._sparse, position)  # The one that is cut is dense again.
         self._cache.clear()  # Their bytes, and the blocks that spoke of them, are going to change.
         return removed
 

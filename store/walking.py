@@ -92,6 +92,7 @@ class LogWalker:
                 return Stop(str(segment.path), at, expected, str(error.found))
             if segment is not self._table.last:
                 self._table.add(segment, header.index)
+                self._table.forget_starts(header.index)
             elif segment.count == 0:
                 segment.first_index = header.index
             segment.add(header.total_size)
