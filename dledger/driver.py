@@ -183,7 +183,13 @@ class RaftDriver(Generic[H]):
         append_time_ms = self._append_time_ms()
         if stamp is not None:
             stamp(log.next_position(size), append_time_ms)
-        log.append(kind, placed.index, placed.term, append_time_ms, record_count, body)
+        try:
+            log.append(kind, placed.index, placed.term, append_time_ms, record_count, body)
+        except Exception as error:
+            # The core has the entry and the log hasn't, as when the flusher has just failed and
+            # its news is still on the way: nothing may be sent or answered from here on.
+            self._fail(error)
+            raise
         self._schedule()
         return placed
 
