@@ -1,0 +1,263 @@
+"""The anomalies of a log, found in a history of sends and polls.
+
+    lost-write           acknowledged, below the highest offset that was polled, and never polled
+    unseen               acknowledged and not polled by the end, though all was read to the end
+    duplicate            one message at two offsets
+    inconsistent-offsets one offset, two values
+    nonmonotonic-poll    a consumer goes back between polls (int-: within one)
+    poll-skip            a consumer jumps over messages between polls (int-: within one)
+    nonmonotonic-send    a producer's later message lands earlier in the same queue
+    phantom              polled, never sent; or sent, definitely rejected, polled all the same
+    stale-read           a linearizable read misses a write acknowledged before it began
+
+Each queue is judged by itself. A topic whose deletion was invoked may take its messages with it:
+then nothing of it is lost or unseen. Each anomaly is reported once for the message or the poll it
+concerns, with the operations that show it.
+
+Source: Jepsen's Kafka workload (`jepsen.tests.kafka`), etcd's robustness tests.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from chaos.checkers.history import Delete, End, History, Operation, Outcome, Poll, Send
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One thing that must not be. `operations` are the numbers of those that show it."""
+
+    name: str
+    where: str
+    detail: str
+    operations: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        shown = f" (operations {', '.join(map(str, self.operations))})" if self.operations else ""
+        return f"{self.name} in {self.where}: {self.detail}{shown}"
+
+
+class Seen(NamedTuple):
+    """A value at an offset, and the operation that says so."""
+
+    offset: int
+    value: str
+    operation: Operation
+
+
+@dataclass(slots=True)
+class QueueHistory:
+    """What the history says of one queue."""
+
+    key: QueueKey
+    sends: list[Operation] = field(default_factory=list)
+    polls: list[Operation] = field(default_factory=list)
+    ends: list[Operation] = field(default_factory=list)
+    may_be_deleted: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.key[0]}/{self.key[1]}"
+
+    def acknowledged(self) -> Iterator[Seen]:
+        """What the acknowledgements of sends say."""
+        for send in self.sends:
+            if send.is_ok and isinstance(send.action, Send) and isinstance(send.result, int):
+                for at, value in enumerate(send.action.values):
+                    yield Seen(send.result + at, value, send)
+
+    def polled(self) -> Iterator[Seen]:
+        """What the polls say."""
+        for poll in self.polls:
+            for offset, value in polled_by(poll):
+                yield Seen(offset, value, poll)
+
+
+def polled_by(poll: Operation) -> tuple[tuple[int, str], ...]:
+    """`(offset, value)` of each message that a poll gave; none unless it is ok."""
+    return poll.result if poll.is_ok and isinstance(poll.result, tuple) else ()
+
+
+def find_anomalies(history: History) -> list[Anomaly]:
+    """Every anomaly of the vocabulary, queue by queue."""
+    found: list[Anomaly] = []
+    for queue in queues_of(history):
+        found += check_offsets(queue)
+        found += check_presence(queue)
+        found += check_phantoms(queue)
+        found += check_polls(queue)
+        found += check_producers(queue)
+        found += check_ends(queue)
+    return found
+
+
+def queues_of(history: History) -> list[QueueHistory]:
+    """The history by queue, in the order in which queues appear."""
+    queues: dict[QueueKey, QueueHistory] = {}
+    deleted: set[str] = set()
+    for operation in history.operations:
+        match operation.action:
+            case Send(topic=topic, queue_id=queue_id):
+                queues.setdefault((topic, queue_id), QueueHistory((topic, queue_id))).sends.append(
+                    operation
+                )
+            case Poll(topic=topic, queue_id=queue_id):
+                queues.setdefault((topic, queue_id), QueueHistory((topic, queue_id))).polls.append(
+                    operation
+                )
+            case End(topic=topic, queue_id=queue_id):
+                queues.setdefault((topic, queue_id), QueueHistory((topic, queue_id))).ends.append(
+                    operation
+                )
+            case Delete(topic=topic) if operation.outcome is not Outcome.FAIL:
+                deleted.add(topic)
+            case _:
+                pass
+    for queue in queues.values():
+        queue.may_be_deleted = queue.key[0] in deleted
+    return list(queues.values())
+
+
+def check_offsets(queue: QueueHistory) -> Iterator[Anomaly]:
+    """duplicate, inconsistent-offsets."""
+    values: dict[int, Seen] = {}
+    offsets: dict[str, Seen] = {}
+    told: set[int | str] = set()
+    for seen in (*queue.acknowledged(), *queue.polled()):
+        first = values.setdefault(seen.offset, seen)
+        if first.value != seen.value and seen.offset not in told:
+            told.add(seen.offset)
+            yield Anomaly(
+                "inconsistent-offsets",
+                queue.name,
+                f"offset {seen.offset} is {first.value} and {seen.value}",
+                (first.operation.op, seen.operation.op),
+            )
+        other = offsets.setdefault(seen.value, seen)
+        if other.offset != seen.offset and seen.value not in told:
+            told.add(seen.value)
+            yield Anomaly(
+                "duplicate",
+                queue.name,
+                f"{seen.value} is at offsets {other.offset} and {seen.offset}",
+                (other.operation.op, seen.operation.op),
+            )
+
+
+def check_presence(queue: QueueHistory) -> Iterator[Anomaly]:
+    """lost-write, unseen."""
+    if queue.may_be_deleted:
+        return
+    polled = {seen.value for seen in queue.polled()}
+    highest = max((seen.offset for seen in queue.polled()), default=-1)
+    all_was_read = any(
+        isinstance(poll.action, Poll) and poll.action.final and poll.is_ok for poll in queue.polls
+    )
+    for seen in queue.acknowledged():
+        if seen.value in polled:
+            continue
+        at = f"{seen.value} was acknowledged at offset {seen.offset}"
+        if seen.offset <= highest:
+            detail = f"{at} and never polled, offset {highest} was"
+            yield Anomaly("lost-write", queue.name, detail, (seen.operation.op,))
+        elif all_was_read:
+            detail = f"{at}, the queue was read to its end at {highest + 1}"
+            yield Anomaly("unseen", queue.name, detail, (seen.operation.op,))
+
+
+def check_phantoms(queue: QueueHistory) -> Iterator[Anomaly]:
+    """phantom."""
+    outcomes: dict[str, Outcome] = {}
+    for send in queue.sends:
+        if isinstance(send.action, Send):
+            outcomes.update(dict.fromkeys(send.action.values, send.outcome))
+    told: set[str] = set()
+    for seen in queue.polled():
+        outcome = outcomes.get(seen.value)
+        if outcome in (Outcome.OK, Outcome.UNKNOWN) or seen.value in told:
+            continue
+        told.add(seen.value)
+        why = "was never sent" if outcome is None else "was rejected for good"
+        detail = f"{seen.value} at offset {seen.offset} {why}"
+        yield Anomaly("phantom", queue.name, detail, (seen.operation.op,))
+
+
+def check_polls(queue: QueueHistory) -> Iterator[Anomaly]:
+    """nonmonotonic-poll, poll-skip, and both within one poll."""
+    by_process: defaultdict[str, list[Operation]] = defaultdict(list)
+    for poll in queue.polls:
+        if polled_by(poll):
+            by_process[poll.process].append(poll)
+    for polls in by_process.values():
+        for poll in polls:
+            steps = pairwise(offset for offset, _ in polled_by(poll))
+            yield from _check_steps("int-", queue.name, steps, (poll.op,))
+        for before, poll in pairwise(polls):
+            if isinstance(poll.action, Poll) and not poll.action.seek:
+                step = (polled_by(before)[-1][0], polled_by(poll)[0][0])
+                yield from _check_steps("", queue.name, [step], (before.op, poll.op))
+
+
+def _check_steps(
+    prefix: str, where: str, steps: Iterable[tuple[int, int]], operations: tuple[int, ...]
+) -> Iterator[Anomaly]:
+    for before, after in steps:
+        if after <= before:
+            detail = f"offset {after} after {before}"
+            yield Anomaly(f"{prefix}nonmonotonic-poll", where, detail, operations)
+        elif after > before + 1:
+            detail = f"offset {after} after {before}"
+            yield Anomaly(f"{prefix}poll-skip", where, detail, operations)
+
+
+def check_producers(queue: QueueHistory) -> Iterator[Anomaly]:
+    """nonmonotonic-send."""
+    places: dict[str, int] = {}
+    for seen in (*queue.acknowledged(), *queue.polled()):
+        places.setdefault(seen.value, seen.offset)
+    by_producer: defaultdict[str, list[Operation]] = defaultdict(list)
+    for send in queue.sends:
+        by_producer[send.process].append(send)
+    for sends in by_producer.values():
+        placed = [
+            (places[value], value, send.op)
+            for send in sends
+            if isinstance(send.action, Send)
+            for value in send.action.values
+            if value in places
+        ]
+        for before, after in pairwise(placed):
+            if after[0] < before[0]:
+                detail = f"{after[1]} is at {after[0]}, {before[1]}, sent before, at {before[0]}"
+                yield Anomaly("nonmonotonic-send", queue.name, detail, (before[2], after[2]))
+
+
+def check_ends(queue: QueueHistory) -> Iterator[Anomaly]:
+    """stale-read: a maximum offset below what was acknowledged, or read, before it was asked."""
+    known = [
+        (send.completed_us or 0, send.result + len(send.action.values), send.op)
+        for send in queue.sends
+        if send.is_ok and isinstance(send.action, Send) and isinstance(send.result, int)
+    ]
+    known += [
+        (end.completed_us or 0, end.result, end.op)
+        for end in queue.ends
+        if end.is_ok and isinstance(end.result, int)
+    ]
+    known.sort()
+    highest, witness, at = 0, -1, 0
+    for end in sorted(queue.ends, key=lambda each: each.invoked_us):
+        while at < len(known) and known[at][0] < end.invoked_us:
+            if known[at][1] > highest:
+                highest, witness = known[at][1], known[at][2]
+            at += 1
+        if end.is_ok and isinstance(end.result, int) and end.result < highest:
+            detail = f"the end was read as {end.result}, {highest} was known before"
+            yield Anomaly("stale-read", queue.name, detail, (witness, end.op))

@@ -1,0 +1,223 @@
+"""Linearizability: is there one order of the operations that explains what everybody saw?
+
+An operation takes effect at one instant between its invocation and its completion; an unknown one
+at some instant after its invocation, or never. `check_linearizable` searches such an order for a
+small model, remembering which (set of operations taken, state) has been tried: Wing & Gong's
+algorithm with Lowe's memory. The search is exponential at worst, so histories are cut by key
+before (linearizability is local) and the search is bounded.
+
+`check_queue_ends` needs no search: a queue's sends carry their offsets, which fixes the order of
+all sends and reads of the end, so it only has to agree with real time.
+
+Source: Wing & Gong (1993); Lowe, "Testing for linearizability" (2017); Jepsen's Knossos, Porcupine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from chaos.checkers.anomalies import Anomaly, QueueHistory, queues_of
+from chaos.checkers.history import (
+    Commit,
+    Create,
+    Delete,
+    Exists,
+    Fetch,
+    History,
+    Operation,
+    Outcome,
+    Send,
+)
+
+MAX_STEPS = 2_000_000
+FOREVER = 1 << 62
+
+S = TypeVar("S", bound=Hashable)
+
+
+class SearchTooLong(Exception):
+    """The history of `key` is too concurrent to be decided within the bound."""
+
+    def __init__(self, key: str, operations: int) -> None:
+        super().__init__(f"{key}: {operations} operations, more than {MAX_STEPS} steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Model(Generic[S]):
+    """A sequential object. `apply(state, operation)` gives the state after the operation, or
+    None if a sequential object in `state` can't answer what it answered. For an unknown
+    operation any answer will do."""
+
+    initial: S
+    apply: Callable[[S, Operation], S | None]
+
+
+def find_order(key: str, operations: list[Operation], model: Model[S]) -> list[Operation] | None:
+    """An order that explains the operations; None if there is none.
+
+    Raises:
+        SearchTooLong: see there.
+    """
+    calls = [each for each in operations if each.outcome is not Outcome.FAIL]
+    calls.sort(key=lambda each: each.invoked_us)
+    ends = [_end(each) for each in calls]
+    required = sum(1 << i for i, end in enumerate(ends) if end != FOREVER)
+    stack: list[tuple[int, S, list[int]]] = [(0, model.initial, [])]
+    tried: set[tuple[int, S]] = {(0, model.initial)}
+    steps = 0
+    while stack:
+        taken, state, order = stack.pop()
+        if taken & required == required:
+            return [calls[i] for i in order]
+        for i in _next(calls, ends, taken):
+            steps += 1
+            if steps > MAX_STEPS:
+                raise SearchTooLong(key, len(calls))
+            after = model.apply(state, calls[i])
+            if after is None:
+                continue
+            place = (taken | 1 << i, after)
+            if place not in tried:
+                tried.add(place)
+                stack.append((*place, [*order, i]))
+    return None
+
+
+def _end(operation: Operation) -> int:
+    if operation.outcome is Outcome.UNKNOWN or operation.completed_us is None:
+        return FOREVER
+    return operation.completed_us
+
+
+def _next(calls: list[Operation], ends: list[int], taken: int) -> list[int]:
+    """The operations that can come next: not taken, and begun before all others not taken end."""
+    candidates: list[int] = []
+    first_end = FOREVER
+    for i, call in enumerate(calls):
+        if call.invoked_us > first_end:
+            break
+        if not taken >> i & 1:
+            candidates.append(i)
+            first_end = min(first_end, ends[i])
+    candidates.sort(key=lambda i: ends[i], reverse=True)  # the stack takes the earliest end first
+    return [i for i in candidates if calls[i].invoked_us <= first_end]
+
+
+# --- the models --------------------------------------------------------------------------------
+
+
+def _apply_topic(exists: bool, operation: Operation) -> bool | None:
+    match operation.action:
+        case Create():
+            return True if not exists or operation.outcome is Outcome.UNKNOWN else None
+        case Delete():
+            return False if exists or operation.outcome is Outcome.UNKNOWN else None
+        case Exists():
+            if operation.outcome is Outcome.UNKNOWN or operation.result is exists:
+                return exists
+            return None
+        case _:
+            raise TypeError(f"{operation.action} says nothing of a topic")
+
+
+def _apply_offset(state: int, operation: Operation) -> int | None:
+    """A committed offset moves forward only; -1: none is committed."""
+    match operation.action:
+        case Commit(offset=offset):
+            after = max(state, offset)
+            return after if operation.result in (None, after) else None
+        case Fetch():
+            if operation.outcome is Outcome.UNKNOWN:
+                return state
+            found = -1 if operation.result is None else operation.result
+            return state if found == state else None
+        case _:
+            raise TypeError(f"{operation.action} says nothing of an offset")
+
+
+TOPIC: Model[bool] = Model(False, _apply_topic)
+COMMITTED_OFFSET: Model[int] = Model(-1, _apply_offset)
+
+
+# --- whole histories ---------------------------------------------------------------------------
+
+
+def check_linearizability(history: History) -> list[Anomaly]:
+    """Everything that claims to be linearizable: ends of queues, topics, committed offsets.
+
+    Raises:
+        SearchTooLong: see there.
+    """
+    found = [anomaly for queue in queues_of(history) for anomaly in check_queue_ends(queue)]
+    topics: defaultdict[str, list[Operation]] = defaultdict(list)
+    offsets: defaultdict[str, list[Operation]] = defaultdict(list)
+    for operation in history.operations:
+        match operation.action:
+            case Create(topic=topic) | Delete(topic=topic) | Exists(topic=topic):
+                topics[f"topic {topic}"].append(operation)
+            case Commit(topic=topic, group=group, queue_id=queue_id):
+                offsets[f"offset of {group} in {topic}/{queue_id}"].append(operation)
+            case Fetch(topic=topic, group=group, queue_id=queue_id):
+                offsets[f"offset of {group} in {topic}/{queue_id}"].append(operation)
+            case _:
+                pass
+    found += _check_each(topics, TOPIC)
+    found += _check_each(offsets, COMMITTED_OFFSET)
+    return found
+
+
+def _check_each(keys: dict[str, list[Operation]], model: Model[S]) -> Iterable[Anomaly]:
+    for key, operations in keys.items():
+        if find_order(key, operations, model) is None:
+            shown = _shortest_prefix(key, operations, model)
+            detail = f"no order explains {len(shown)} operations, the last of them {shown[-1]}"
+            yield Anomaly("not-linearizable", key, detail, tuple(each.op for each in shown[-8:]))
+
+
+def _shortest_prefix(key: str, operations: list[Operation], model: Model[S]) -> list[Operation]:
+    """The operations up to the first completion after which nothing explains them."""
+    done = sorted(
+        (each for each in operations if _end(each) != FOREVER), key=lambda each: _end(each)
+    )
+    for last in done:
+        known = [each for each in operations if each.invoked_us <= _end(last)]
+        cut = [each if _end(each) <= _end(last) else _as_unknown(each) for each in known]
+        if find_order(key, cut, model) is None:
+            return sorted((each for each in known if _end(each) <= _end(last)), key=_end)
+    return operations
+
+
+def _as_unknown(operation: Operation) -> Operation:
+    return Operation(operation.op, operation.process, operation.action, operation.invoked_us)
+
+
+def check_queue_ends(queue: QueueHistory) -> Iterator[Anomaly]:
+    """Sends and reads of the end, ordered by what they say, never contradict real time."""
+    places = {seen.value: seen.offset for seen in (*queue.polled(), *queue.acknowledged())}
+    ordered: list[tuple[int, Operation]] = []
+    for send in queue.sends:
+        if isinstance(send.action, Send) and send.action.values[0] in places:
+            ordered.append((2 * places[send.action.values[0]] + 1, send))
+    for end in queue.ends:
+        if end.is_ok and isinstance(end.result, int):
+            ordered.append((2 * end.result, end))
+    ordered.sort(key=lambda each: each[0])
+    latest: Operation | None = None  # of those with a smaller place, the one invoked last
+    at = 0
+    while at < len(ordered):
+        group_end = at
+        while group_end < len(ordered) and ordered[group_end][0] == ordered[at][0]:
+            group_end += 1
+        group = [operation for _, operation in ordered[at:group_end]]
+        for operation in group:
+            if latest is not None and _end(operation) < latest.invoked_us:
+                detail = f"{operation.action} ended before {latest.action} began, and comes after"
+                yield Anomaly("not-linearizable", queue.name, detail, (operation.op, latest.op))
+                return
+        newest = max(group, key=lambda each: each.invoked_us)
+        if latest is None or newest.invoked_us > latest.invoked_us:
+            latest = newest
+        at = group_end

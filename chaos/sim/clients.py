@@ -1,0 +1,411 @@
+"""Clients of the simulated group, and the history of what they did and saw.
+
+Each client is a coroutine on a loop of its own. Producers send batches with sequence numbers and
+retry over all nodes until they know; up to five batches of a queue are under way at once, so that
+they overtake each other. Consumers poll, commit and fetch offsets, ask for ends. An administrator
+makes and deletes topics. Nobody here may count an unknown outcome as one or the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from chaos.checkers.history import (
+    Action,
+    Commit,
+    Create,
+    Delete,
+    End,
+    Exists,
+    Fetch,
+    History,
+    Operation,
+    Outcome,
+    Poll,
+    Result,
+    Send,
+)
+from chaos.sim.node import Defect
+from dledger.core.types import NodeId
+from dledger.wire import broker_pb2 as pb
+from dledger.wire import errors_pb2 as epb
+from store.errors import InvalidRecord
+from store.record import RecordTemplate, decode_records
+
+WINDOW = 5  # batches of a queue under way: as many as the broker remembers
+BACK_OFF_S = (0.005, 0.1)
+BORN = ("10.0.1.1", 9000)
+
+
+class CallFailed(Exception):
+    """A call gave no answer, or an error. `may_have_happened` decides between fail and unknown."""
+
+    def __init__(self, error: epb.Error | None, *, may_have_happened: bool) -> None:
+        super().__init__(epb.ErrorCode.Name(error.code) if error else "no answer")
+        self.error = error
+        self.code = error.code if error else epb.ERROR_CODE_UNSPECIFIED
+        self.may_have_happened = may_have_happened
+
+
+class Group(Protocol):
+    """The group as clients reach it."""
+
+    members: list[NodeId]
+
+    @property
+    def now_us(self) -> int: ...
+
+    def call(self, client: str, node: NodeId, method: str, request: object) -> Awaitable[Any]:
+        """The answer; raises CallFailed."""
+        ...
+
+    def take_out(self, name: NodeId, why: str) -> bool:
+        """Wrong bytes came from a node: whether its rotten disk explains them."""
+        ...
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all clients have in common. `stopping` ends them; `topics` hold messages."""
+
+    group: Group
+    history: History
+    topics: dict[str, int] = field(default_factory=dict)  # name -> queues
+    stopping: bool = False
+    pending: int = 0  # batches that nobody has answered yet
+
+
+class Client:
+    """One client: whom it believes to lead, and how it calls and records."""
+
+    def __init__(self, name: str, shared: Shared, chance: Random) -> None:
+        self.name = name
+        self.shared = shared
+        self.chance = chance
+        self.target = chance.choice(shared.group.members)
+
+    async def call(self, method: str, request: object) -> Any:
+        """One attempt at whom it believes to lead; what it learns decides whom it asks next."""
+        try:
+            return await self.shared.group.call(self.name, self.target, method, request)
+        except CallFailed as failure:
+            hint = failure.error.leader.node_id if failure.error else ""
+            self.target = NodeId(hint) if hint else self.chance.choice(self.shared.group.members)
+            raise
+
+    def look_elsewhere(self) -> None:
+        """Asks another node next."""
+        self.target = self.chance.choice(self.shared.group.members)
+
+    async def record(
+        self, action: Action, method: str, request: object, read: Callable[[Any], Result]
+    ) -> Operation:
+        """One attempt, recorded as one operation."""
+        history, group = self.shared.history, self.shared.group
+        operation = history.invoke(group.now_us, self.name, action)
+        target = self.target
+        try:
+            answer = await self.call(method, request)
+        except CallFailed as failure:
+            outcome = Outcome.UNKNOWN if failure.may_have_happened else Outcome.FAIL
+            if outcome is Outcome.FAIL:
+                history.complete(group.now_us, operation, outcome)
+            self.check_refusal(action, failure)
+            return operation
+        try:
+            result = read(answer)
+        except InvalidRecord as error:
+            if not group.take_out(target, str(error)):
+                raise Defect("poll", f"{action}: {error}") from error
+            history.complete(group.now_us, operation, Outcome.FAIL)
+            return operation
+        history.complete(group.now_us, operation, Outcome.OK, result)
+        return operation
+
+    def check_refusal(self, action: Action, failure: CallFailed) -> None:
+        """A topic that nobody deletes exists, and its offsets do not vanish."""
+        lies = (epb.TOPIC_NOT_FOUND, epb.QUEUE_NOT_FOUND, epb.OFFSET_OUT_OF_RANGE)
+        if failure.code in lies and action.topic in self.shared.topics:
+            message = failure.error.message if failure.error else ""
+            raise Defect("stale refusal", f"{self.name}, {action}: {message}")
+
+    async def back_off(self) -> None:
+        """A moment, different each time."""
+        await asyncio.sleep(self.chance.uniform(*BACK_OFF_S))
+
+
+# --- producers ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Lane:
+    """One producer's batches to one queue."""
+
+    topic: str
+    queue_id: int
+    template: RecordTemplate
+    sequence: int = 0
+    batches: int = 0
+    under_way: dict[int, int] = field(default_factory=dict)  # base sequence -> number of the batch
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more batch can be sent and the oldest unanswered one still be retried."""
+        oldest = next(iter(self.under_way.values()), self.batches)
+        return self.batches - oldest < WINDOW
+
+
+class Producer(Client):
+    """Sends numbered batches to random queues, in order per queue, until each is answered."""
+
+    def __init__(self, name: str, shared: Shared, chance: Random, interval_s: float) -> None:
+        super().__init__(name, shared, chance)
+        self._interval_s = interval_s
+        self._id = chance.randbytes(16)
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    async def run(self) -> None:
+        """Until the run stops and every batch has been answered."""
+        while not self.shared.stopping:
+            await asyncio.sleep(self.chance.expovariate(1 / self._interval_s))
+            topics = self.shared.topics
+            if not topics or self.shared.stopping:
+                continue
+            topic = self.chance.choice(list(topics))
+            lane = self._lane(topic, self.chance.randrange(topics[topic]))
+            if lane.has_room:
+                self._send(lane)
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    def _lane(self, topic: str, queue_id: int) -> Lane:
+        key = (topic, queue_id)
+        if key not in self._lanes:
+            self._lanes[key] = Lane(topic, queue_id, RecordTemplate(topic, BORN))
+        return self._lanes[key]
+
+    def _send(self, lane: Lane) -> None:
+        chance = self.chance
+        count = chance.choice((1, 1, 1, 2, 5))
+        base = lane.sequence
+        place = f"{self.name}.{lane.topic}.{lane.queue_id}"
+        values = tuple(f"{place}.{base + i}" for i in range(count))
+        padding = chance.choice((0, 10, 100, 700)) * b"."
+        records = b"".join(
+            lane.template.encode(lane.queue_id, value.encode() + padding, b"", 0)
+            for value in values
+        )
+        lane.sequence += count
+        lane.under_way[base] = lane.batches
+        lane.batches += 1
+        batch = pb.SendBatch(
+            topic=lane.topic,
+            queue_id=lane.queue_id,
+            base_sequence=base,
+            count=count,
+            records=records,
+        )
+        action = Send(lane.topic, lane.queue_id, base, values)
+        operation = self.shared.history.invoke(self.shared.group.now_us, self.name, action)
+        self.shared.pending += 1
+        task = asyncio.get_running_loop().create_task(self._deliver(lane, batch, operation))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _deliver(self, lane: Lane, batch: pb.SendBatch, operation: Operation) -> None:
+        request = pb.SendRequest(producer_id=self._id, batches=[batch])
+        while True:
+            # An earlier batch that is under way may be overtaken by this one.
+            is_first = not any(base < batch.base_sequence for base in lane.under_way)
+            try:
+                answer = await self.call("send", request)
+                result = answer.results[0]
+                if not result.HasField("error"):
+                    break
+                self._check_error(batch, result.error, is_first=is_first)
+                if result.error.code != epb.OUT_OF_SEQUENCE:
+                    self.look_elsewhere()
+            except CallFailed as failure:
+                if failure.error is not None:
+                    self._check_error(batch, failure.error, is_first=is_first)
+            await self.back_off()
+        del lane.under_way[batch.base_sequence]
+        self.shared.pending -= 1
+        now_us = self.shared.group.now_us
+        self.shared.history.complete(now_us, operation, Outcome.OK, int(result.base_queue_offset))
+
+    def _check_error(self, batch: pb.SendBatch, error: epb.Error, *, is_first: bool) -> None:
+        """What a producer that does everything right must never be told."""
+        if error.retriable or error.code == epb.INTERNAL:
+            return
+        if error.code == epb.UNKNOWN_PRODUCER and not is_first:
+            return  # the batch before it is on its way
+        raise Defect(
+            "honest producer refused",
+            f"{self.name}: sequence {batch.base_sequence} of {batch.topic}/{batch.queue_id}: "
+            f"{epb.ErrorCode.Name(error.code)} {error.message}",
+        )
+
+
+# --- consumers ---------------------------------------------------------------------------------
+
+
+class Consumer(Client):
+    """Polls queues from where it stands, commits and fetches offsets, asks for ends."""
+
+    def __init__(self, name: str, shared: Shared, chance: Random, interval_s: float) -> None:
+        super().__init__(name, shared, chance)
+        self._interval_s = interval_s
+        self._positions: dict[tuple[str, int], int] = {}
+        self._generation = 0
+
+    async def run(self) -> None:
+        """Until the run stops."""
+        while not self.shared.stopping:
+            await asyncio.sleep(self.chance.expovariate(1 / self._interval_s))
+            topics = self.shared.topics
+            if not topics or self.shared.stopping:
+                continue
+            topic = self.chance.choice(list(topics))
+            queue_id = self.chance.randrange(topics[topic])
+            what = self.chance.random()
+            if what < 0.6:
+                await self.poll(topic, queue_id)
+            elif what < 0.75:
+                await self._commit(topic, queue_id)
+            elif what < 0.85:
+                await self._fetch(topic, queue_id)
+            else:
+                await self.end(topic, queue_id)
+
+    async def poll(self, topic: str, queue_id: int, *, final: bool = False) -> bool:
+        """One poll; tells whether it gave messages, or failed: then there may be more."""
+        key = (topic, queue_id)
+        seek = key not in self._positions
+        offset = self._positions.get(key, 0)
+        hold_ms = 0 if final else self.chance.choice((0, 0, 200))
+        request = pb.PullRequest(
+            topic=topic,
+            queue_id=queue_id,
+            offset=offset,
+            max_messages=0 if final else self.chance.choice((1, 8, 64)),
+            max_bytes=self.chance.choice((0, 1, 4096)),
+            hold_ms=hold_ms,
+        )
+        action = Poll(topic, queue_id, offset, seek=seek, final=final)
+        done = await self.record(action, "pull", request, lambda answer: _polled(action, answer))
+        polled = done.result if isinstance(done.result, tuple) else ()
+        if polled:
+            self._positions[key] = polled[-1][0] + 1
+        return bool(polled) or not done.is_ok
+
+    async def end(self, topic: str, queue_id: int) -> Operation:
+        """Asks for the queue's maximum offset."""
+        request = pb.GetQueueOffsetsRequest(topic=topic, queue_id=queue_id)
+        return await self.record(
+            End(topic, queue_id),
+            "get_queue_offsets",
+            request,
+            lambda answer: int(answer.max_offset),
+        )
+
+    def _group(self) -> str:
+        # A new group now and then keeps each one's history short enough to be decided.
+        self._generation += self.chance.random() < 0.05
+        return f"g{self._generation % 3}.{self._generation // 3}"
+
+    async def _commit(self, topic: str, queue_id: int) -> None:
+        offset = self._positions.get((topic, queue_id), 0)
+        if offset and self.chance.random() < 0.3:
+            offset = self.chance.randrange(offset + 1)
+        group = self._group()
+        request = pb.CommitOffsetsRequest(
+            group=group,
+            topic=topic,
+            offsets=[pb.QueueOffset(queue_id=queue_id, offset=offset)],
+        )
+        action = Commit(topic, group, queue_id, offset)
+        await self.record(action, "commit_offsets", request, lambda _: None)
+
+    async def _fetch(self, topic: str, queue_id: int) -> None:
+        group = self._group()
+        request = pb.FetchOffsetsRequest(group=group, topic=topic)
+
+        def read(answer: Any) -> int | None:
+            found = {each.queue_id: int(each.offset) for each in answer.offsets}
+            return found.get(queue_id)
+
+        await self.record(Fetch(topic, group, queue_id), "fetch_offsets", request, read)
+
+
+def _polled(action: Poll, answer: Any) -> tuple[tuple[int, str], ...]:
+    """The messages of an answer; their bytes are checked as a client checks them."""
+    records = decode_records(answer.records)
+    if len(records) != answer.count:
+        raise InvalidRecord(0, "count", answer.count, len(records))
+    expected = action.offset
+    for record in records:
+        found = (record.topic, record.queue_id, record.queue_offset)
+        if found != (action.topic, action.queue_id, expected):
+            raise InvalidRecord(0, "place", (action.topic, action.queue_id, expected), found)
+        expected += 1
+    return tuple((each.queue_offset, each.body.rstrip(b".").decode()) for each in records)
+
+
+# --- administration ----------------------------------------------------------------------------
+
+
+class Administrator(Client):
+    """Creates, deletes and looks up topics of its own, and throws messages at them that nobody
+    checks: they make the state machine drop and restart queues."""
+
+    def __init__(self, name: str, shared: Shared, chance: Random, interval_s: float) -> None:
+        super().__init__(name, shared, chance)
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Until the run stops."""
+        names = [f"admin-{i}" for i in range(3)]
+        round_number = 0
+        while not self.shared.stopping:
+            await asyncio.sleep(self.chance.expovariate(1 / self._interval_s))
+            round_number += 1
+            name = f"{self.chance.choice(names)}-{round_number // 60}"
+            what = self.chance.random()
+            if what < 0.3:
+                await self.create(name, 2)
+            elif what < 0.5:
+                request = pb.DeleteTopicRequest(name=name)
+                await self.record(Delete(name), "delete_topic", request, lambda _: None)
+            elif what < 0.75:
+                await self._send_unchecked(name)
+            else:
+                await self._exists(name)
+
+    async def create(self, name: str, queues: int) -> Operation:
+        """One attempt to create a topic."""
+        request = pb.CreateTopicRequest(name=name, queue_count=queues)
+        return await self.record(Create(name, queues), "create_topic", request, lambda _: None)
+
+    async def _exists(self, name: str) -> None:
+        request = pb.ListTopicsRequest()
+        await self.record(
+            Exists(name),
+            "list_topics",
+            request,
+            lambda answer: any(topic.name == name for topic in answer.topics),
+        )
+
+    async def _send_unchecked(self, name: str) -> None:
+        queue_id = self.chance.randrange(2)
+        records = RecordTemplate(name, BORN).encode(queue_id, b"x" * 50, b"", 0)
+        batch = pb.SendBatch(topic=name, queue_id=queue_id, count=1, records=records)
+        try:
+            await self.call("send", pb.SendRequest(batches=[batch]))
+        except CallFailed:
+            return

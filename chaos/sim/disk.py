@@ -1,0 +1,355 @@
+"""A disk in memory that forgets what was not synced, and fails when told to.
+
+It implements `store.files.FileSystem` below the real store. A power cut keeps of each file what
+was synced and, page by page as the random source decides, some later writes whole or torn at any
+byte; of each directory the names as of its last fsync and some prefix of the later changes. A
+failed fsync marks the pages clean, as ext4, XFS and Btrfs do (ATC'20): the bytes stay readable
+and never reach the platter. Files are sparse: what was never written costs nothing.
+
+One promise of real disks is kept, as `store.checkpoint` builds on it: the first 512-byte sector
+of a file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+from chaos.sim.files import SimulatedFile
+from chaos.sim.timeline import ActorDied
+from store.files import Buffer, Handle
+
+UNLIMITED = 1 << 50
+LATENT_OPERATIONS = frozenset({"fdatasync", "fsync", "fsync_directory"})
+
+
+class MachineDied(ActorDied):
+    """The power went off in the middle of a disk operation."""
+
+
+class SimulatedDisk:
+    """One machine's disk.
+
+    `latency_us` is asked for the duration of each sync; the sum since the last look is
+    `take_latency`. `is_off` is true from a power cut to the next `power_on`.
+    """
+
+    def __init__(self, latency_us: Callable[[], int] = lambda: 0) -> None:
+        self.capacity_bytes = UNLIMITED
+        self.is_off = False
+        self.is_observed = False  # a check reads through the store: nothing may come of that
+        self.operations = 0
+        self.failures: list[str] = []
+        self.latency_us = latency_us
+        self._cut_at: int | None = None
+        self._latency = 0
+        self._names: dict[Path, SimulatedFile | None] = {Path("/"): None}  # None: a directory
+        self._durable_names: dict[Path, SimulatedFile | None] = {Path("/"): None}
+        self._name_changes: dict[Path, list[dict[Path, SimulatedFile | None]]] = {}
+        self._open: dict[int, tuple[Path, SimulatedFile]] = {}
+        self._locks: dict[int, Path] = {}
+        self._next_handle = 1
+        self._faults: list[tuple[str, str, int]] = []
+        self._parents: dict[Path, tuple[Path, ...]] = {}
+
+    # --- what happens to disks ---------------------------------------------------------------
+
+    def fail_next(self, operation: str, code: int, name: str = "") -> None:
+        """The next `operation` on a file whose name holds `name` raises OSError(code)."""
+        self._faults.append((operation, name, code))
+
+    def heal(self) -> None:
+        """Nothing fails any more, and there is space."""
+        self._faults.clear()
+        self._cut_at = None
+        self.capacity_bytes = UNLIMITED
+
+    def cut_power_in(self, operations: int) -> None:
+        """The power goes off at the `operations`-th disk operation from now."""
+        self._cut_at = self.operations + operations
+
+    def power_off(self, chance: Random) -> None:
+        """The process is gone, and what was not synced with it; see the module."""
+        self.kill()
+        for parent in sorted(self._name_changes):
+            states = self._name_changes[parent]
+            survivors = chance.randrange(len(states) + 1)
+            if survivors:
+                self._adopt(parent, states[survivors - 1])
+        self._name_changes.clear()
+        self._drop_orphans()
+        self._names = dict(self._durable_names)
+        for path in sorted(self._names):
+            file = self._names[path]
+            if file is not None:
+                file.lose(chance)
+        self.is_off = True
+
+    def power_on(self) -> None:
+        """Operations work again."""
+        self.is_off = False
+
+    def kill(self) -> None:
+        """The process is gone; the page cache survives."""
+        self._open.clear()
+        self._locks.clear()
+        self._faults.clear()
+        self._cut_at = None
+
+    def wipe(self) -> None:
+        """A new, empty disk has been put in."""
+        self.kill()
+        self._names = {Path("/"): None}
+        self._durable_names = {Path("/"): None}
+        self._name_changes.clear()
+
+    def take_latency(self) -> int:
+        """Microseconds that the syncs since the last call take."""
+        latency, self._latency = self._latency, 0
+        return latency
+
+    # --- what is on the platter --------------------------------------------------------------
+
+    def paths(self) -> list[Path]:
+        """All files, sorted."""
+        return sorted(path for path, file in self._names.items() if file is not None)
+
+    def content(self, path: Path) -> bytes:
+        """What a read of the whole file gives; trailing zeros of a sparse file are left out."""
+        return bytes(self._file(path).content)
+
+    def durable(self, path: Path) -> bytes | None:
+        """What is on the platter of a file; None if its name isn't."""
+        file = self._durable_file(path)
+        return None if file is None else bytes(file.durable)
+
+    def durable_range(self, path: Path, start: int, end: int) -> bytes:
+        """`[start, end)` of what is on the platter; empty if the name isn't."""
+        file = self._durable_file(path)
+        return b"" if file is None else bytes(file.durable[start:end])
+
+    def _durable_file(self, path: Path) -> SimulatedFile | None:
+        names = self._durable_names
+        parents = self._parents.get(path)
+        if parents is None:
+            parents = self._parents[path] = tuple(path.parents)
+        return names.get(path) if all(parent in names for parent in parents) else None
+
+    def flip(self, path: Path, at: int, bit: int) -> None:
+        """One bit of a file has rotted, on the platter and in what is read."""
+        file = self._file(path)
+        for copy in (file.content, file.durable):
+            if at < len(copy):
+                copy[at] ^= 1 << bit
+
+    # --- FileSystem --------------------------------------------------------------------------
+
+    def open(self, path: Path) -> Handle:
+        self._note("open", path)
+        return self._handle(path, self._file(path))
+
+    def create(self, path: Path) -> Handle:
+        self._note("create", path)
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, "exists", str(path))
+        file = SimulatedFile()
+        self._set_name(path, file)
+        return self._handle(path, file)
+
+    def close(self, handle: Handle) -> None:
+        if handle not in self._open and not self.is_off:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        self._open.pop(handle, None)
+        self._locks.pop(handle, None)
+
+    def pread(self, handle: Handle, size: int, offset: int) -> bytes:
+        path, file = self._at(handle)
+        self._note("pread", path)
+        return file.read(offset, size)
+
+    def pwritev(self, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
+        path, file = self._at(handle)
+        self._note("pwritev", path)
+        data = b"".join(buffers)
+        self._need(file, offset + len(data))
+        file.write(offset, data)
+        return len(data)
+
+    def fdatasync(self, handle: Handle) -> None:
+        self._sync("fdatasync", handle)
+
+    def fsync(self, handle: Handle) -> None:
+        self._sync("fsync", handle)
+
+    def fallocate(self, handle: Handle, size: int) -> None:
+        path, file = self._at(handle)
+        self._note("fallocate", path)
+        self._need(file, size)
+        file.allocated = max(file.allocated, size)
+        if size > file.size:
+            file.resize(size)
+
+    def truncate(self, handle: Handle, size: int) -> None:
+        path, file = self._at(handle)
+        self._note("truncate", path)
+        file.resize(size)
+
+    def size(self, handle: Handle) -> int:
+        return self._at(handle)[1].size
+
+    def data_ranges(self, handle: Handle, start: int, end: int) -> Iterator[tuple[int, int]]:
+        end = min(end, len(self._at(handle)[1].content))
+        if start < end:
+            yield start, end
+
+    def pin(self, handle: Handle) -> str | None:
+        self._note("pin", self._at(handle)[0])
+        return None
+
+    def unpin(self, handle: Handle) -> None:
+        self._note("unpin", self._at(handle)[0])
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._note("rename", new)
+        if old.parent != new.parent:
+            raise NotImplementedError("the store renames within a directory only")
+        file = self._file(old)
+        del self._names[old]
+        self._set_name(new, file)
+
+    def unlink(self, path: Path) -> None:
+        self._note("unlink", path)
+        self._file(path)
+        del self._names[path]
+        self._log_names(path.parent)
+
+    def mkdir(self, path: Path) -> None:
+        self._note("mkdir", path)
+        if path.parent not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no parent", str(path))
+        if path not in self._names:
+            self._set_name(path, None)
+
+    def rmdir(self, path: Path) -> None:
+        self._note("rmdir", path)
+        if self.listdir(path):
+            raise OSError(errno.ENOTEMPTY, "not empty", str(path))
+        if self._names.get(path, path) is not None:
+            raise NotADirectoryError(errno.ENOTDIR, "no directory", str(path))
+        del self._names[path]
+        self._log_names(path.parent)
+
+    def fsync_directory(self, path: Path) -> None:
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+        self._note("fsync_directory", path)
+        if path in self._name_changes:
+            self._adopt(path, self._children(path))
+            del self._name_changes[path]
+
+    def listdir(self, path: Path) -> list[str]:
+        if self._names.get(path, path) is not None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+        return sorted(child.name for child in self._children(path))
+
+    def exists(self, path: Path) -> bool:
+        return path in self._names
+
+    def free_bytes(self, path: Path) -> int:
+        return max(0, self.capacity_bytes - self.used_bytes())
+
+    def used_bytes(self) -> int:
+        """What the files take; holes take nothing."""
+        return sum(file.used_bytes() for file in self._names.values() if file is not None)
+
+    def lock(self, path: Path) -> Handle | None:
+        if path in self._locks.values():
+            return None
+        handle = self.open(path) if path in self._names else self.create(path)
+        self._locks[handle] = path
+        return handle
+
+    # --- below -------------------------------------------------------------------------------
+
+    def _note(self, operation: str, path: Path) -> None:
+        if self.is_observed:
+            return
+        if self.is_off:
+            raise MachineDied
+        self.operations += 1
+        if self._cut_at is not None and self.operations >= self._cut_at:
+            self.is_off = True
+            raise MachineDied
+        if operation in LATENT_OPERATIONS:
+            self._latency += self.latency_us()
+        if self._faults:
+            self._fail_if_told(operation, path)
+
+    def _fail_if_told(self, operation: str, path: Path) -> None:
+        for fault in self._faults:
+            if fault[0] == operation and fault[1] in path.name:
+                self._faults.remove(fault)
+                self.failures.append(f"{operation} of {path.name}: {errno.errorcode[fault[2]]}")
+                raise OSError(fault[2], os.strerror(fault[2]), str(path))
+
+    def _at(self, handle: Handle) -> tuple[Path, SimulatedFile]:
+        found = self._open.get(handle)
+        if found is None:
+            if self.is_off:
+                raise MachineDied
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return found
+
+    def _sync(self, operation: str, handle: Handle) -> None:
+        path, file = self._at(handle)
+        try:
+            self._note(operation, path)
+        except OSError:
+            file.unsynced.clear()  # The pages are clean now, and the bytes are nowhere.
+            raise
+        file.sync()
+
+    def _need(self, file: SimulatedFile, end: int) -> None:
+        more_bytes = end - file.used_bytes()
+        if self.capacity_bytes != UNLIMITED and 0 < more_bytes > self.free_bytes(Path("/")):
+            self.failures.append("no space")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _file(self, path: Path) -> SimulatedFile:
+        file = self._names.get(path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return file
+
+    def _handle(self, path: Path, file: SimulatedFile) -> Handle:
+        handle = Handle(self._next_handle)
+        self._next_handle += 1
+        self._open[handle] = (path, file)
+        return handle
+
+    def _children(self, path: Path) -> dict[Path, SimulatedFile | None]:
+        return {
+            each: file for each, file in self._names.items() if each.parent == path and each != path
+        }
+
+    def _set_name(self, path: Path, file: SimulatedFile | None) -> None:
+        self._names[path] = file
+        self._log_names(path.parent)
+
+    def _log_names(self, parent: Path) -> None:
+        self._name_changes.setdefault(parent, []).append(self._children(parent))
+
+    def _adopt(self, parent: Path, names: dict[Path, SimulatedFile | None]) -> None:
+        for each in [each for each in self._durable_names if each.parent == parent != each]:
+            if each not in names:
+                del self._durable_names[each]
+        self._durable_names.update(names)
+
+    def _drop_orphans(self) -> None:
+        """What lies in a directory that has no name on the platter can't be found."""
+        for path in sorted(self._durable_names):  # parents first
+            if path.parent not in self._durable_names:
+                del self._durable_names[path]

@@ -1,0 +1,107 @@
+"""One file of a simulated disk: what a read sees, what the platter holds, what lies between.
+
+This owns bytes only; names, faults and latency are `chaos.sim.disk`'s. A file is sparse: bytes
+behind the last one written read as zeros and take no memory.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+
+
+class SimulatedFile:
+    """A file. `unsynced` lists writes as (offset, bytes), a new size as (-1, size)."""
+
+    __slots__ = ("allocated", "content", "durable", "durable_size", "size", "unsynced")
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.size = 0
+        self.allocated = 0  # by fallocate, bytes
+        self.durable = bytearray()
+        self.durable_size = 0
+        self.unsynced: list[tuple[int, bytes | int]] = []
+
+    def used_bytes(self) -> int:
+        """What the file takes of the disk."""
+        return max(self.allocated, len(self.content))
+
+    def read(self, offset: int, size: int) -> bytes:
+        """At most `size` bytes; fewer only at the file's end."""
+        end = min(offset + size, self.size)
+        if end <= offset:
+            return b""
+        found = bytes(self.content[offset:end])
+        return found if len(found) == end - offset else found.ljust(end - offset, b"\0")
+
+    def write(self, offset: int, data: bytes) -> None:
+        """`data` is in the page cache."""
+        write_into(self.content, offset, data)
+        self.size = max(self.size, offset + len(data))
+        self.unsynced.append((offset, data))
+
+    def resize(self, size: int) -> None:
+        """The file has `size` bytes; new ones are zeros."""
+        del self.content[size:]
+        self.size = size
+        self.unsynced.append((-1, size))
+
+    def sync(self) -> None:
+        """What was written is on the platter."""
+        for offset, data in self.unsynced:
+            self._persist(offset, data)
+        self.unsynced.clear()
+
+    def lose(self, chance: Random) -> None:
+        """A power cut: of what was not synced, each page is kept, torn or lost by itself."""
+        for offset, data in self.unsynced:
+            if isinstance(data, int):
+                if chance.random() < 0.5:
+                    self._persist(offset, data)
+                continue
+            for at, piece in _pages(offset, data):
+                fate = chance.choice(("lost", "kept", "torn"))
+                if fate == "torn":
+                    piece = _torn(at, piece, chance)
+                if fate != "lost" and piece:
+                    self._persist(at, piece)
+        self.unsynced.clear()
+        self.content = bytearray(self.durable)
+        self.size = self.durable_size
+        self.allocated = min(self.allocated, self.size)
+
+    def _persist(self, offset: int, data: bytes | int) -> None:
+        if isinstance(data, int):
+            del self.durable[data:]
+            self.durable_size = data
+            return
+        write_into(self.durable, offset, data)
+        self.durable_size = max(self.durable_size, offset + len(data))
+
+
+def write_into(content: bytearray, offset: int, data: bytes) -> None:
+    """`content` holds `data` at `offset`, zeros between its end and there."""
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _pages(offset: int, data: bytes) -> list[tuple[int, bytes]]:
+    """`data` cut where pages of the file begin."""
+    pieces: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(data):
+        size = PAGE_BYTES - (offset + at) % PAGE_BYTES
+        pieces.append((offset + at, data[at : at + size]))
+        at += size
+    return pieces
+
+
+def _torn(at: int, piece: bytes, chance: Random) -> bytes:
+    kept = chance.randrange(len(piece) + 1)
+    if at + kept < SECTOR_BYTES:
+        return b""  # the first sector is written whole
+    return piece[:kept]

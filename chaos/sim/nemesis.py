@@ -1,0 +1,345 @@
+"""Makes faults happen: one method a kind, each with what ends it.
+
+This owns when a fault begins and ends, and the two limits that keep the promises testable: a
+majority of disks never rots, and at the end everything is healed. Whom a fault meets is drawn from
+the fault's own randomness at the moment it happens.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Protocol
+
+from chaos.sim import network
+from chaos.sim.disk import UNLIMITED
+from chaos.sim.network import FAIR, Link
+from chaos.sim.node import DATA, SimNode
+from chaos.sim.plan import Fault, FaultEvent
+from chaos.sim.world import NOBODY, World
+from dledger.core.types import NodeId, Role
+from store.checkpoint import decode_checkpoint
+
+SLOW_SYNC_US = 200_000
+REVIVE_US = 200_000
+
+
+class _Strike(Protocol):
+    def __call__(self, chance: Random) -> None: ...
+
+
+class Nemesis:
+    """Carries out a plan's faults on a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_over = False
+        self._strikes: dict[Fault, _Strike] = {
+            Fault.KILL: self._kill,
+            Fault.KILL_MAJORITY: self._kill_majority,
+            Fault.POWER: self._power,
+            Fault.POWER_MIDWAY: self._power_midway,
+            Fault.POWER_ALL: self._power_all,
+            Fault.RESTART_LOOP: self._restart_loop,
+            Fault.TERMINATE: self._terminate,
+            Fault.PAUSE: self._pause,
+            Fault.PAUSE_LEADER: self._pause_leader,
+            Fault.HALVES: self._halves,
+            Fault.ISOLATE_LEADER: self._isolate_leader,
+            Fault.ISOLATE: self._isolate,
+            Fault.RING: self._ring,
+            Fault.BRIDGE: self._bridge,
+            Fault.ONE_WAY: self._one_way,
+            Fault.BREAK_STREAMS: self._break_streams,
+            Fault.TRANSFER: self._transfer,
+            Fault.CLIENT_CUT: self._client_cut,
+            Fault.CLOCK_STEP: self._clock_step,
+            Fault.CLOCK_DRIFT: self._clock_drift,
+            Fault.SLOW_DISK: self._slow_disk,
+            Fault.WRITE_ERROR: self._write_error,
+            Fault.SYNC_ERROR: self._sync_error,
+            Fault.DISK_FULL: self._disk_full,
+            Fault.BIT_FLIP: self._bit_flip,
+            Fault.KILLER: self._killer,
+        }
+
+    def schedule(self, events: Iterable[FaultEvent]) -> None:
+        """All of `events` are going to happen."""
+        for event in events:
+            self._world.timeline.at(event.time_ms * 1000, NOBODY, self._strike, event)
+
+    def make_peace(self) -> None:
+        """No more faults; what is broken and can be healed is healed."""
+        self._is_over = True
+        world = self._world
+        world.network.heal(FAIR)
+        world.client_cuts.clear()
+        for node in world.nodes.values():
+            node.disk.heal()
+            node.sync_us = world.plan.tuning.sync_us
+            node.drift, node.wall_offset_ms = 1.0, 0
+            if node.life is not None:
+                node.life.loop.drift(1.0)
+                node.life.loop.wall_offset_ms = 0
+            node.resume()
+        world.log("nemesis", "everything is healed")
+        self._revive()
+
+    def _revive(self) -> None:
+        """A supervisor starts what is down, again and again: a stop may be under way."""
+        for node in self._nodes:
+            node.boot()
+        self._world.timeline.after(REVIVE_US, NOBODY, self._revive)
+
+    # --- how ---------------------------------------------------------------------------------
+
+    def _strike(self, event: FaultEvent) -> None:
+        if not self._is_over:
+            chance = self._world.plan.random(f"fault/{event.number}")
+            self._world.log("nemesis", f"#{event.number} {event.kind.value}")
+            self._strikes[event.kind](chance)
+
+    def _later(self, delay_ms: float, call: Callable[..., object], *arguments: object) -> None:
+        """`call` after a while, unless peace has come."""
+
+        def unless_over() -> None:
+            if not self._is_over:
+                call(*arguments)
+
+        self._world.timeline.after(int(delay_ms * 1000), NOBODY, unless_over)
+
+    @property
+    def _nodes(self) -> list[SimNode]:
+        return list(self._world.nodes.values())
+
+    def _any(self, chance: Random) -> SimNode:
+        """Some node; often the leader, where most can go wrong."""
+        leader = self._leader()
+        return (
+            leader if leader is not None and chance.random() < 0.4 else chance.choice(self._nodes)
+        )
+
+    def _leader(self) -> SimNode | None:
+        for node in self._nodes:
+            if node.life is not None and node.life.core.role is Role.LEADER:
+                return node
+        return None
+
+    def _names(self, chance: Random) -> list[NodeId]:
+        names = list(self._world.members)
+        chance.shuffle(names)
+        return names
+
+    # --- processes ---------------------------------------------------------------------------
+
+    def _down_and_up(self, node: SimNode, chance: Random) -> None:
+        self._later(chance.choice((1, 50, 500, 2000)) * (0.5 + chance.random()), node.boot)
+
+    def _kill(self, chance: Random) -> None:
+        node = self._any(chance)
+        node.kill()
+        self._down_and_up(node, chance)
+
+    def _kill_majority(self, chance: Random) -> None:
+        for name in self._names(chance)[: len(self._nodes) // 2 + 1]:
+            self._world.nodes[name].kill()
+            self._down_and_up(self._world.nodes[name], chance)
+
+    def _power(self, chance: Random) -> None:
+        node = self._any(chance)
+        node.cut_power()
+        self._down_and_up(node, chance)
+
+    def _power_midway(self, chance: Random) -> None:
+        node = self._any(chance)
+        node.disk.cut_power_in(chance.randrange(1, 40))
+        self._later(2_000, self._power_on, node)
+
+    def _power_on(self, node: SimNode) -> None:
+        if node.disk.is_off:
+            node.boot()
+            if node.life is None and node.disk.is_off:
+                self._later(100, self._power_on, node)
+        elif node.life is None:
+            node.boot()
+
+    def _power_all(self, chance: Random) -> None:
+        for node in self._nodes:
+            node.cut_power()
+            self._down_and_up(node, chance)
+
+    def _restart_loop(self, chance: Random) -> None:
+        node = self._any(chance)
+        for turn in range(5):
+            self._later(turn * 150, node.kill)
+            self._later(turn * 150 + chance.randrange(1, 140), node.boot)
+
+    def _terminate(self, chance: Random) -> None:
+        node = self._any(chance)
+        node.stop()
+        self._later(3_000, node.boot)
+
+    def _pause(self, chance: Random) -> None:
+        node = self._any(chance)
+        node.pause()
+        self._later(chance.choice((20, 200, 1500)), node.resume)
+
+    def _pause_leader(self, chance: Random) -> None:
+        leader = self._leader()
+        if leader is not None:
+            leader.pause()
+            self._later(chance.choice((200, 600, 2500)), leader.resume)
+
+    def _transfer(self, chance: Random) -> None:
+        leader = self._leader()
+        if leader is None or leader.life is None or not leader.life.leadership.serving:
+            return
+        target = chance.choice([None, *self._world.members])
+        self._world.log("nemesis", f"asks {leader.name} to hand over to {target or 'anyone'}")
+        self._world.timeline.after(0, leader.life.loop, leader.hand_over, target)
+
+    # --- partitions --------------------------------------------------------------------------
+
+    def _cut(self, links: list[Link], chance: Random) -> None:
+        cut = self._world.network.cut
+        cut.update(links)
+        names = sorted({name for link in links for name in link})
+        self._world.log("network", f"{len(links)} links are cut among {', '.join(names)}")
+        self._later(chance.choice((100, 700, 3000)) * (0.5 + chance.random()), self._heal, links)
+        if chance.random() < 0.3:  # a connection that is noticed to be dead
+            for one, other in links:
+                self._later(chance.randrange(10, 1000), self._notice, one, other)
+
+    def _notice(self, one: NodeId, other: NodeId) -> None:
+        life = self._world.nodes[one].life
+        if life is not None and (one, other) in self._world.network.cut:
+            self._world.network.break_streams(one, other)
+            self._world.timeline.after(0, life.loop, life.driver.suspect, other)
+
+    def _heal(self, links: list[Link]) -> None:
+        self._world.network.cut.difference_update(links)
+        self._world.log("network", f"{len(links)} links work again")
+
+    def _halves(self, chance: Random) -> None:
+        names = self._names(chance)
+        middle = len(names) // 2
+        self._cut(network.between(names[:middle], names[middle:]), chance)
+
+    def _isolate_leader(self, chance: Random) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self._cut(network.between([leader.name], self._world.members), chance)
+
+    def _isolate(self, chance: Random) -> None:
+        self._cut(network.between(self._names(chance)[:1], self._world.members), chance)
+
+    def _ring(self, chance: Random) -> None:
+        self._cut(network.ring(self._names(chance)), chance)
+
+    def _bridge(self, chance: Random) -> None:
+        self._cut(network.bridge(self._names(chance)), chance)
+
+    def _one_way(self, chance: Random) -> None:
+        victim = self._any(chance).name
+        others = [name for name in self._world.members if name != victim]
+        self._cut(network.one_way(victim, others, sends=chance.random() < 0.5), chance)
+
+    def _break_streams(self, chance: Random) -> None:
+        one, other = self._names(chance)[:2]
+        self._world.log("network", f"streams between {one} and {other} break")
+        self._world.break_streams(one, other)
+
+    def _client_cut(self, chance: Random) -> None:
+        node = self._any(chance).name
+        clients = [f"producer-{i}" for i in range(4)] + [f"consumer-{i}" for i in range(3)]
+        cuts = [(client, node) for client in clients if chance.random() < 0.5]
+        self._world.client_cuts.update(cuts)
+        self._later(chance.randrange(200, 2000), self._world.client_cuts.difference_update, cuts)
+
+    # --- clocks and disks --------------------------------------------------------------------
+
+    def _clock_step(self, chance: Random) -> None:
+        node = self._any(chance)
+        node.wall_offset_ms += chance.choice((-3_600_000, -500, 500, 86_400_000))
+        if node.life is not None:
+            node.life.loop.wall_offset_ms = node.wall_offset_ms
+
+    def _clock_drift(self, chance: Random) -> None:
+        node = self._any(chance)
+        node.drift = chance.choice((0.8, 0.98, 1.02, 1.25))
+        if node.life is not None:
+            node.life.loop.drift(node.drift)
+
+    def _slow_disk(self, chance: Random) -> None:
+        node = self._any(chance)
+        before = self._world.plan.tuning.sync_us
+        node.sync_us = chance.choice((10_000, SLOW_SYNC_US))
+        node.disk.failures.append("slow")
+        self._later(chance.randrange(300, 3000), setattr, node, "sync_us", before)
+
+    def _fail_disk(self, chance: Random, operation: str) -> None:
+        node = self._any(chance)
+        node.disk.fail_next(operation, errno.EIO, chance.choice(("", "0000", "hard_state")))
+        self._later(2_500, node.boot)
+        self._later(5_000, node.boot)
+
+    def _write_error(self, chance: Random) -> None:
+        self._fail_disk(chance, "pwritev")
+
+    def _sync_error(self, chance: Random) -> None:
+        self._fail_disk(chance, chance.choice(("fdatasync", "fsync", "fsync_directory")))
+
+    def _disk_full(self, chance: Random) -> None:
+        node = self._any(chance)
+        disk = node.disk
+        disk.capacity_bytes = disk.used_bytes() + chance.choice((0, 1_000, 20_000))
+        disk.failures.append("no space")
+        self._later(chance.randrange(500, 4000), setattr, disk, "capacity_bytes", UNLIMITED)
+        self._later(4_100, node.boot)
+
+    def _bit_flip(self, chance: Random) -> None:
+        """A bit of a cold part of the log, the hard state or the checkpoint rots."""
+        node = chance.choice(self._nodes)
+        spoiled = [each for each in self._nodes if each.spoiled and each is not node]
+        if len(spoiled) >= (len(self._nodes) - 1) // 2:
+            return
+        disk = node.disk
+        page = disk.durable(DATA / "checkpoint")
+        state = decode_checkpoint(page.ljust(4096, b"\0")) if page else None
+        if state is None or state.watermark < 1024:
+            return
+        at = chance.randrange(state.watermark - 512)
+        base = at - at % self._world.plan.tuning.segment_bytes
+        path = DATA / "commitlog" / f"{base:020d}"
+        if chance.random() < 0.2:
+            path, at, base = DATA / "raft" / "hard_state", chance.randrange(16), 0
+        if path in disk.paths():
+            node.spoiled = True
+            disk.flip(path, at - base, chance.randrange(8))
+            self._world.log("nemesis", f"a bit of {path.name} at {at - base} rots on {node.name}")
+
+    # --- the killer schedule -----------------------------------------------------------------
+
+    def _killer(self, chance: Random) -> None:
+        """Isolate a minority, write, power-fail one of the majority, isolate the rest of it,
+        restart the crashed one together with the minority, write, heal (durability.md)."""
+        names = self._names(chance)
+        world = self._world
+        minority = names[: (len(names) - 1) // 2]
+        victim, *holders = names[len(minority) :]
+        first = network.between(minority, [victim, *holders])
+        second = network.between(holders, [victim, *minority])
+        step = chance.choice((400, 1000, 2000))
+        world.network.cut.update(first)
+        world.log("network", f"minority {', '.join(minority)} is isolated")
+
+        def swap() -> None:
+            world.nodes[victim].cut_power()
+            world.network.cut.difference_update(first)
+            world.network.cut.update(second)
+            world.log("network", f"{', '.join(holders)} are isolated")
+            self._later(100, world.nodes[victim].boot)
+
+        self._later(step, swap)
+        self._later(2 * step + 100, self._heal, second)

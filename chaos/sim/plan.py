@@ -1,0 +1,163 @@
+"""What one seed decides: the size of the group, the load, and which faults at which rates.
+
+A plan is a value: it can be printed as a command line, changed and run again, which is how a
+failure is replayed and shrunk. Swarm testing: a seed draws which features are on at all, because
+a run with every fault at once hides the defects that need one of them to be absent (Groce et al.,
+"Swarm Testing", ISSTA 2012).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+
+from chaos.sim.network import FAIR, Weather
+
+DEFAULT_DURATION_MS = 20_000
+DEFAULT_RATE = 50
+
+
+class Fault(Enum):
+    """What the nemesis can do."""
+
+    KILL = "kill"  # the process dies, the page cache survives
+    KILL_MAJORITY = "kill-majority"
+    POWER = "power"  # what was not synced is lost
+    POWER_MIDWAY = "power-midway"  # in the midst of a disk operation
+    POWER_ALL = "power-all"
+    RESTART_LOOP = "restart-loop"
+    TERMINATE = "terminate"  # a clean stop
+    PAUSE = "pause"
+    PAUSE_LEADER = "pause-leader"
+    HALVES = "halves"
+    ISOLATE_LEADER = "isolate-leader"
+    ISOLATE = "isolate"
+    RING = "ring"
+    BRIDGE = "bridge"
+    ONE_WAY = "one-way"
+    BREAK_STREAMS = "break-streams"
+    TRANSFER = "transfer"
+    CLIENT_CUT = "client-cut"
+    CLOCK_STEP = "clock-step"
+    CLOCK_DRIFT = "clock-drift"
+    SLOW_DISK = "slow-disk"
+    WRITE_ERROR = "write-error"
+    SYNC_ERROR = "sync-error"
+    DISK_FULL = "disk-full"
+    BIT_FLIP = "bit-flip"
+    KILLER = "killer"  # the schedule that found most, see docs/simulator.md
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """One fault to come. `number` is its place in the whole schedule; its own randomness comes
+    from the seed and that number, so that leaving another one out changes nothing in it."""
+
+    number: int
+    time_ms: int
+    kind: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Bounds of store and replication, small so that they are met often. Bytes and counts."""
+
+    segment_bytes: int = 32 << 10
+    cache_bytes: int = 8 << 10
+    units_per_file: int = 64
+    max_append_bytes: int = 4 << 10
+    max_inflight_appends: int = 8
+    max_uncommitted_bytes: int = 64 << 10
+    sync_us: int = 300
+    turn_us: int = 0
+    housekeeping_ms: int = 200
+
+
+SMALL = Tuning()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides a run. Times in milliseconds, `rate` in operations a second."""
+
+    seed: int
+    nodes: int = 3
+    duration_ms: int = DEFAULT_DURATION_MS
+    rate: int = DEFAULT_RATE
+    producers: int = 3
+    consumers: int = 2
+    queues: int = 3
+    admin: bool = True
+    weather: Weather = FAIR
+    tuning: Tuning = SMALL
+    faults: tuple[FaultEvent, ...] = field(default=())
+
+    def random(self, purpose: str) -> Random:
+        """Randomness for one purpose: what others draw doesn't change it."""
+        return Random(f"{self.seed}/{purpose}")
+
+
+def draw_plan(
+    seed: int, *, duration_ms: int = DEFAULT_DURATION_MS, rate: int = DEFAULT_RATE, nodes: int = 0
+) -> Plan:
+    """The plan of `seed`. `nodes` 0: the seed decides, 3 or 5."""
+    chance = Random(f"{seed}/plan")
+    drawn_nodes = chance.choice((3, 3, 3, 5))
+    return Plan(
+        seed,
+        nodes=nodes or drawn_nodes,
+        duration_ms=duration_ms,
+        rate=rate,
+        producers=chance.randint(1, 4),
+        consumers=chance.randint(1, 3),
+        queues=chance.randint(1, 4),
+        weather=_draw_weather(chance),
+        tuning=_draw_tuning(chance),
+        faults=_draw_faults(chance, duration_ms),
+    )
+
+
+def _draw_weather(chance: Random) -> Weather:
+    fair = Weather(
+        delay_us=chance.choice((50, 150, 500, 2_000, 10_000)),
+        jitter_us=chance.choice((0, 100, 1_000, 10_000)),
+    )
+    if chance.random() < 0.5:
+        return fair  # streams, as in production
+    return Weather(
+        fair.delay_us,
+        fair.jitter_us,
+        loss=chance.choice((0.0, 0.001, 0.01, 0.05)),
+        duplication=chance.choice((0.0, 0.01, 0.1)),
+        reordering=chance.choice((0.0, 0.01, 0.2)),
+        spikes=chance.choice((0.0, 0.001, 0.01)),
+        spike_us=chance.choice((50_000, 300_000)),
+    )
+
+
+def _draw_tuning(chance: Random) -> Tuning:
+    return Tuning(
+        segment_bytes=chance.choice((8, 16, 64, 256)) << 10,
+        cache_bytes=chance.choice((0, 2 << 10, 16 << 10, 8 << 20)),
+        units_per_file=chance.choice((16, 64, 1_000)),
+        max_append_bytes=chance.choice((1 << 10, 4 << 10, 64 << 10)),
+        max_inflight_appends=chance.choice((1, 4, 32)),
+        max_uncommitted_bytes=chance.choice((8 << 10, 64 << 10, 1 << 20)),
+        sync_us=chance.choice((50, 300, 1_000, 5_000)),
+        turn_us=chance.choice((0, 0, 200, 2_000)),
+        housekeeping_ms=chance.choice((20, 200, 1_000)),
+    )
+
+
+def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
+    kinds = [kind for kind in Fault if chance.random() < 0.4]
+    every_ms = chance.choice((300, 1_000, 3_000))
+    events: list[FaultEvent] = []
+    at = 500.0
+    while kinds:
+        at += chance.expovariate(1 / every_ms)
+        if at >= duration_ms:
+            break
+        events.append(FaultEvent(len(events), int(at), chance.choice(kinds)))
+    return tuple(events)

@@ -1,0 +1,93 @@
+"""The replicas, compared when a run has come to rest: one truth, down to the bytes.
+
+Logs are compared segment by segment, the replicated state field by field, the ConsumeQueues file
+by file; and the state is derived once more from the log alone, which must give the same. A replica
+that has rotted is not compared: it has stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from broker.machine import StateMachine
+from chaos.sim.node import DATA, Defect, Life, SimNode
+
+
+class _NoQueues:
+    """`QueueFiles` that keep nothing."""
+
+    def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
+        return None
+
+    def delete_topic(self, topic: str) -> None:
+        return None
+
+
+def compare_replicas(nodes: Iterable[SimNode]) -> None:
+    """All that run hold the same.
+
+    Raises:
+        Defect: names the two nodes and what differs.
+    """
+    running = [(node, node.life) for node in nodes if node.life is not None and not node.spoiled]
+    for (one, one_life), (other, other_life) in pairwise(running):
+        _compare_files(one, other)
+        _compare("state", one, other, picture(one_life.machine), picture(other_life.machine))
+    if running:
+        _compare_with_replay(*running[0])
+
+
+def picture(machine: StateMachine) -> dict[str, object]:
+    """The replicated state as plain values."""
+    return {
+        "topics": {name: list(topic.next_offsets) for name, topic in machine.topics.items()},
+        "created": {name: topic.created_time_ms for name, topic in machine.topics.items()},
+        "offsets": {
+            group: {topic: offsets for topic, offsets in topics.items() if offsets}
+            for group, topics in machine.offsets.items()
+            if any(topics.values())
+        },
+        "sequences": {
+            key: (state.next_sequence, state.last_seen_ms, list(state.recent))
+            for key, state in machine.sequences.items()
+        },
+        "order": list(machine.sequences),
+        "applied": machine.applied_index,
+    }
+
+
+def _compare_files(one: SimNode, other: SimNode) -> None:
+    for folder in ("commitlog", "consumequeue"):
+        files = [_files(node, DATA / folder) for node in (one, other)]
+        _compare(folder, one, other, *files)
+
+
+def _files(node: SimNode, folder: Path) -> dict[str, bytes]:
+    """What the files hold, empty ones left out: spares differ between nodes."""
+    found = {
+        str(path.relative_to(folder)): node.disk.content(path).rstrip(b"\0")
+        for path in node.disk.paths()
+        if folder in path.parents
+    }
+    return {name: content for name, content in found.items() if content}
+
+
+def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: object) -> None:
+    if mine == theirs:
+        return
+    detail = ""
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        keys = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
+        detail = f" in {keys[0]}"
+    raise Defect("replicas differ", f"{what} of {one.name} and {other.name}{detail}")
+
+
+def _compare_with_replay(node: SimNode, life: Life) -> None:
+    machine = StateMachine(_NoQueues())
+    log = life.recovered.log
+    for index in range(1, life.machine.applied_index + 1):
+        machine.apply(log.read(index, index))
+    if picture(machine) != picture(life.machine):
+        raise Defect("replicas differ", f"{node.name}'s state isn't what its log gives")

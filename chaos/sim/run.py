@@ -1,0 +1,262 @@
+"""One run from one plan: load under faults, then peace, progress, and a last look at everything.
+
+This owns the two phases. In the first, safety is watched after every event. Then all faults stop,
+and the group must come to rest within a bound: a leader serves, every batch under way is
+answered, every node that can run has applied everything. At the end the history is checked for
+anomalies and the replicas are compared byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from chaos.checkers.anomalies import find_anomalies
+from chaos.checkers.linearizability import check_linearizability
+from chaos.sim.clients import Administrator, Consumer, Producer, Shared
+from chaos.sim.nemesis import Nemesis
+from chaos.sim.node import Defect
+from chaos.sim.plan import Plan
+from chaos.sim.replicas import compare_replicas
+from chaos.sim.timeline import Livelock
+from chaos.sim.world import Line, World
+
+PEACE_US = 15_000_000  # within which the group has to come to rest
+READ_US = 20_000_000  # within which everything has been read
+TOPIC = "orders"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What broke: which check, what it said, when in virtual time."""
+
+    check: str
+    detail: str
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one run gave. `cpu_s`, processor seconds, is the only thing in it that isn't
+    the same every time."""
+
+    plan: Plan
+    failure: Failure | None
+    trace: str
+    events: int
+    checks: int
+    simulated_s: float
+    cpu_s: float
+    operations: int
+    acknowledged: int
+    committed: int
+    leaders: int
+    boots: int
+    ruined: int
+    transcript: tuple[Line, ...]
+
+
+def run_plan(plan: Plan) -> Report:
+    """Runs a plan to its end or to its first failure."""
+    started = time.process_time()
+    with _quiet_logs(), _collecting_garbage_by_hand():
+        run = _Run(plan)
+        failure = run.to_the_end()
+    world = run.world
+    return Report(
+        plan=plan,
+        failure=failure,
+        trace=world.timeline.trace,
+        events=world.timeline.events,
+        checks=world.watch.checks,
+        simulated_s=world.now_us / 1e6,
+        cpu_s=time.process_time() - started,
+        operations=len(world.history.operations),
+        acknowledged=sum(each.is_ok for each in world.history.operations),
+        committed=world.watch.committed,
+        leaders=len(world.watch.checker.leaders),
+        boots=sum(node.boots for node in world.nodes.values()),
+        ruined=sum(node.is_ruined for node in world.nodes.values()),
+        transcript=tuple(world.transcript),
+    )
+
+
+class _Run:
+    """A world with its clients and its nemesis, and what is under way."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.world = World(plan)
+        self.shared = Shared(self.world, self.world.history)
+        self.nemesis = Nemesis(self.world)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def to_the_end(self) -> Failure | None:
+        """Every phase, until something breaks."""
+        try:
+            self._run()
+        except (Defect, Livelock) as error:
+            check = error.check if isinstance(error, Defect) else "livelock"
+            return Failure(check, str(error), self.world.now_us)
+        finally:
+            for node in self.world.nodes.values():
+                if node.life is not None:
+                    node.life.loop.die()
+            self.world.clients.die()
+        return None
+
+    def _run(self) -> None:
+        world, plan = self.world, self.plan
+        world.start()
+        self._spawn(self._create_topic())
+        for client in self._make_clients():
+            self._spawn(client.run())
+        self.nemesis.schedule(plan.faults)
+        self._advance(plan.duration_ms * 1000)
+        self.shared.stopping = True
+        world.timeline.at(world.now_us, world.clients, self.nemesis.make_peace)
+        deadline = world.now_us + PEACE_US
+        if not self._advance(deadline, until_rest=True):
+            raise Defect("no progress", self._what_is_missing())
+        self._read_everything()
+        self._check()
+
+    def _make_clients(self) -> list[Producer | Consumer | Administrator]:
+        plan, shared = self.plan, self.shared
+        count = plan.producers + plan.consumers + plan.admin
+        interval_s = count / plan.rate
+        clients: list[Producer | Consumer | Administrator] = []
+        for i in range(plan.producers):
+            name = f"producer-{i}"
+            clients.append(Producer(name, shared, plan.random(name), interval_s))
+        for i in range(plan.consumers):
+            name = f"consumer-{i}"
+            clients.append(Consumer(name, shared, plan.random(name), interval_s))
+        if plan.admin:
+            chance = plan.random("administrator")
+            clients.append(Administrator("administrator", shared, chance, interval_s))
+        return clients
+
+    async def _create_topic(self) -> None:
+        creator = Administrator("creator", self.shared, self.plan.random("creator"), 1.0)
+        while True:
+            await creator.create(TOPIC, self.plan.queues)
+            if any(
+                topic.name == TOPIC
+                for node in self.world.nodes.values()
+                if node.life
+                for topic in node.machine.topics.values()
+            ):
+                self.shared.topics[TOPIC] = self.plan.queues
+                return
+            await creator.back_off()
+
+    def _spawn(self, body: Coroutine[Any, Any, None]) -> None:
+        loop = self.world.clients
+        loop.enter()
+        self._tasks.append(loop.create_task(body))
+        loop.leave()
+
+    def _advance(self, until_us: int, *, until_rest: bool = False) -> bool:
+        stop = self._has_come_to_rest if until_rest else self._has_failed
+        stopped = self.world.timeline.run(until_us, stop)
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                raise error if isinstance(error, Defect) else Defect("client", repr(error))
+        return stopped
+
+    def _has_failed(self) -> bool:
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception():
+                return True
+        return False
+
+    # --- peace -------------------------------------------------------------------------------
+
+    def _has_come_to_rest(self) -> bool:
+        if self.shared.pending or not all(task.done() for task in self._tasks):
+            return self._has_failed()
+        return self._replicas_agree()
+
+    def _replicas_agree(self) -> bool:
+        nodes = [node for node in self.world.nodes.values() if not node.is_ruined]
+        lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
+        if len(lives) < len(nodes) or not any(life.leadership.serving for life in lives):
+            return False
+        ends = {
+            (life.core.last_index, life.core.durable_index, life.driver.applied_index)
+            for life in lives
+        }
+        return len(ends) == 1 and len(set(ends.pop())) == 1
+
+    def _what_is_missing(self) -> str:
+        states = [
+            f"{node.name}: " + ("ruined" if node.is_ruined else "down")
+            if node.life is None
+            else f"{node.name}: {node.life.core.role.value} of term {node.life.core.term}, "
+            f"last {node.life.core.last_index}, commit {node.life.core.commit_index}, "
+            f"applied {node.life.driver.applied_index}, serving {node.life.leadership.serving}"
+            for node in self.world.nodes.values()
+        ]
+        waiting = sum(not task.done() for task in self._tasks)
+        return "; ".join(
+            [f"{self.shared.pending} batches unanswered, {waiting} clients at work", *states]
+        )
+
+    def _read_everything(self) -> None:
+        self._tasks.clear()
+        for i in range(2):
+            reader = Consumer(f"reader-{i}", self.shared, self.plan.random(f"reader/{i}"), 1.0)
+            self._spawn(self._read(reader))
+        world = self.world
+        if not world.timeline.run(
+            world.now_us + READ_US, lambda: all(t.done() for t in self._tasks)
+        ):
+            raise Defect("no progress", "not everything could be read to its end")
+        self._advance(world.now_us)
+
+    async def _read(self, reader: Consumer) -> None:
+        for topic, queues in self.shared.topics.items():
+            for queue_id in range(queues):
+                while await reader.poll(topic, queue_id, final=True):
+                    continue
+                await reader.end(topic, queue_id)
+
+    def _check(self) -> None:
+        history = self.world.history
+        anomalies = [*find_anomalies(history), *check_linearizability(history)]
+        if anomalies:
+            raise Defect(anomalies[0].name, "; ".join(map(str, anomalies[:5])))
+        compare_replicas(self.world.nodes.values())
+
+
+@contextlib.contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Nodes log nothing while they are simulated: the transcript says what happens."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@contextlib.contextmanager
+def _collecting_garbage_by_hand() -> Iterator[None]:
+    """No collection in the middle of a run: finalizers would run at moments that depend on the
+    memory's state, and time goes into it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,222 @@
+"""What must hold after every event, and whenever something leaves a node.
+
+This joins the pure `chaos.invariants` to simulated nodes, and looks below them: an entry counts as
+durable when its very bytes are on the platter, whatever core, flusher or file layer say. It reads
+and never changes anything. A check that fails raises, so that a run stops where the damage was
+done and not where somebody noticed it.
+
+Cheap enough to be asked after every event because an event touches one node: unless something
+that the invariants speak of has changed in that node, they hold as they did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaos.invariants import InvariantBroken, InvariantChecker
+from chaos.sim.node import DATA, Defect, Life, SimNode
+from dledger.core.types import Index, Role
+from dledger.hard_state import decode_hard_state
+from dledger.wire.raft_pb2 import PeerMessage
+from store.entry import EntryHeader, verify_frame
+from store.errors import InvalidFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HARD_STATE = DATA / "raft" / "hard_state"
+CRC_BYTES = 4  # behind the content of an `AtomicFile`
+
+
+class Watch:
+    """The invariants of one run."""
+
+    def __init__(self, nodes: Sequence[SimNode], segment_bytes: int) -> None:
+        self.checks = 0
+        self.places: dict[int, EntryHeader] = {}  # index -> where and what, as last asked
+        self.segment_bytes = segment_bytes
+        self.pictures = {node.name: Picture(node, self) for node in nodes}
+        self.checker = InvariantChecker(tuple(str(node.name) for node in nodes))
+        self._disks = [node.disk for node in nodes]
+        self._all = list(self.pictures.values())
+        self._paths: dict[int, Path] = {}
+        self._fingerprints: dict[str, tuple[object, ...]] = {}
+
+    @property
+    def committed(self) -> int:
+        """The highest index that any node has called committed."""
+        return len(self.checker.committed)
+
+    def after_event(self, node: SimNode) -> None:
+        """Everything still holds, now that an event of `node` has been handled."""
+        life = node.life
+        if life is None or life.failed is not None:
+            self.pictures[node.name].is_running = False
+            return
+        core, log = life.core, life.recovered.log
+        fingerprint = (
+            core.term,
+            core.commit_index,
+            core.last_index,
+            core.durable_index,
+            core.role,
+            core.vote,
+            life.driver.applied_index,
+            log.last_digest,
+        )
+        if self._fingerprints.get(node.name) == fingerprint:
+            return
+        self._fingerprints[node.name] = fingerprint
+        self.checks += 1
+        self.pictures[node.name].take(life)
+        self._observe(is_observed=True)
+        try:
+            if core.last_index != log.last_index:
+                raise InvariantBroken(f"{node.name}: the core ends elsewhere than the log")
+            self.checker.check(self._all)
+        except InvariantBroken as error:
+            raise Defect("invariant", str(error)) from error
+        finally:
+            self._observe(is_observed=False)
+
+    def on_stopped(self, node: SimNode) -> None:
+        """A process is gone."""
+        self.pictures[node.name].is_running = False
+
+    def on_boot(self, node: SimNode) -> None:
+        """A process started: its memory is new, what it had promised is not."""
+        self._fingerprints.pop(node.name, None)
+        self.pictures[node.name].is_running = False
+        self.checker.on_restart(node.name)
+
+    def _observe(self, *, is_observed: bool) -> None:
+        for disk in self._disks:
+            disk.is_observed = is_observed
+
+    # --- what leaves a node ------------------------------------------------------------------
+
+    def on_sent(self, node: SimNode, to: str, message: PeerMessage) -> None:
+        """Nothing leaves that a crash at this moment could make untrue (D3)."""
+        match message.WhichOneof("body"):
+            case "vote_response" if message.vote_response.granted:
+                self._on_vote(node, message.term, to)
+            case "vote_request":
+                self._on_vote(node, message.term, node.name)
+            case "append_response" if message.append_response.accepted:
+                self._on_acknowledgement(node, message.append_response.match_index)
+            case _:
+                pass
+
+    def _on_vote(self, node: SimNode, term: int, candidate: str) -> None:
+        try:
+            self.checker.on_vote_sent(term, node.name, candidate)
+        except InvariantBroken as error:
+            raise Defect("invariant", str(error)) from error
+        content = node.disk.durable(HARD_STATE)
+        if content is None:
+            raise Defect("vote before fsync", f"{node.name} voted without a hard state on disk")
+        state = decode_hard_state(content[:-CRC_BYTES])
+        if (state.term, state.vote) != (term, candidate) and state.term <= term:
+            raise Defect(
+                "vote before fsync",
+                f"{node.name} voted for {candidate} in term {term}, its disk has {state}",
+            )
+
+    def _on_acknowledgement(self, node: SimNode, match_index: int) -> None:
+        life = node.life
+        if life is None or match_index == 0:
+            return
+        node.disk.is_observed = True
+        header = life.recovered.log.header_at(match_index)
+        node.disk.is_observed = False
+        if not node.spoiled and self.durable_digest(node, header) != header.digest:
+            raise Defect(
+                "acknowledged before fsync",
+                f"{node.name} acknowledged entry {match_index}, its disk doesn't hold it",
+            )
+
+    def on_answered(self, node: SimNode, physical_offset: int) -> None:
+        """A producer is told that its batch at `physical_offset` is stored. Whether what the node
+        calls committed is so is looked at when its event has been handled."""
+        life = node.life
+        if life is None:
+            return
+        index = life.recovered.log.index_at(physical_offset)
+        if index > life.core.commit_index:
+            raise Defect("answered before commit", f"{node.name} answered entry {index}")
+
+    # --- the platter -------------------------------------------------------------------------
+
+    def durable_digest(self, node: SimNode, header: EntryHeader) -> int | None:
+        """The digest of the entry on the platter where `header`'s lies; None if there is none."""
+        base = header.physical_offset - header.physical_offset % self.segment_bytes
+        at = header.physical_offset - base
+        path = self._paths.get(base)
+        if path is None:
+            path = self._paths[base] = DATA / "commitlog" / f"{base:020d}"
+        frame = node.disk.durable_range(path, at, at + header.total_size)
+        try:
+            found = verify_frame(frame, 0, None)
+        except InvalidFrame:
+            return None
+        return found.digest if found.index == header.index else None
+
+
+class Picture:
+    """A `chaos.invariants.NodeView` of a simulated node, as of its last event. An entry's identity
+    is the running digest at it: it covers the entry and everything before."""
+
+    __slots__ = (
+        "_node",
+        "_watch",
+        "applied_index",
+        "commit_index",
+        "is_running",
+        "last_index",
+        "leads",
+        "name",
+        "term",
+        "vote",
+    )
+
+    def __init__(self, node: SimNode, watch: Watch) -> None:
+        self.name = str(node.name)
+        self.is_running = False
+        self.term = self.last_index = self.commit_index = self.applied_index = 0
+        self.vote: str | None = None
+        self.leads = False
+        self._node = node
+        self._watch = watch
+
+    def take(self, life: Life) -> None:
+        """The picture shows the node as it is now."""
+        core = life.core
+        self.is_running = True
+        self.term, self.vote = core.term, core.vote
+        self.leads = core.role is Role.LEADER
+        self.last_index, self.commit_index = core.last_index, core.commit_index
+        self.applied_index = life.driver.applied_index
+
+    @property
+    def _life(self) -> Life:
+        if self._node.life is None:
+            raise RuntimeError(f"{self.name} is down")
+        return self._node.life
+
+    def term_at(self, index: int) -> int:
+        return self._life.core.term_at(Index(index))
+
+    def identity_at(self, index: int) -> Hashable:
+        committed = self._watch.checker.committed
+        if self._node.spoiled and index <= min(self.commit_index, len(committed)):
+            return committed[index - 1]  # its bytes may have rotted; reading them is the node's
+        header = self._life.recovered.log.header_at(index)
+        if index > len(committed):
+            self._watch.places[index] = header
+        return header.digest
+
+    def durable_identity_at(self, index: int) -> Hashable | None:
+        header = self._watch.places.get(index)
+        return None if header is None else self._watch.durable_digest(self._node, header)

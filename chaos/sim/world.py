@@ -1,0 +1,206 @@
+"""The simulated world: machines, network, clients and checks on one timeline.
+
+This owns how calls travel between clients and nodes, who is told when a process dies, and the
+transcript. It decides nothing about faults (`chaos.sim.nemesis`) or load (`chaos.sim.clients`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from broker.errors import BrokerError
+from chaos.checkers.history import History
+from chaos.sim.clients import CallFailed
+from chaos.sim.loop import ProcessLoop
+from chaos.sim.network import Network
+from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.plan import Plan
+from chaos.sim.timeline import Actor, ActorDied, Timeline
+from chaos.sim.watch import Watch
+from dledger.core.types import NodeId
+from dledger.wire import broker_pb2 as pb
+from dledger.wire import errors_pb2 as epb
+from dledger.wire.raft_pb2 import PeerMessage
+
+CALL_TIMEOUT_US = 700_000
+REFUSED_US = 1_000  # until a connection to a dead process is refused
+MAX_TRANSCRIPT = 5_000
+NOBODY = Actor("world", 0)
+
+
+class Line(NamedTuple):
+    """One line of the transcript."""
+
+    time_us: int
+    who: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.time_us / 1e6:10.6f}  {self.who:<12} {self.what}"
+
+
+class World:
+    """Everything there is; see the module."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.timeline = Timeline()
+        self.network = Network(self.timeline, plan.random("network"), plan.weather)
+        self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
+        self.nodes = {
+            name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
+        }
+        self.watch = Watch(list(self.nodes.values()), plan.tuning.segment_bytes)
+        self.clients = ProcessLoop(self.timeline, "clients", 99)
+        self.history = History()
+        self.client_cuts: set[tuple[str, NodeId]] = set()
+        self.transcript: deque[Line] = deque(maxlen=MAX_TRANSCRIPT)
+        self._chance = plan.random("calls")
+        self._open_calls: dict[NodeId, dict[asyncio.Future[Any], None]] = {}
+        self.timeline.after_event = self._after_event
+
+    @property
+    def now_us(self) -> int:
+        return self.timeline.now
+
+    def log(self, who: str, what: str) -> None:
+        """A line of the transcript; it is part of the trace."""
+        self.timeline.note(what.encode())
+        self.transcript.append(Line(self.timeline.now, who, what))
+
+    def start(self) -> None:
+        """Every node boots, a little apart."""
+        for position, node in enumerate(self.nodes.values()):
+            self.timeline.at(1_000 * position, NOBODY, node.boot)
+
+    # --- what nodes tell ---------------------------------------------------------------------
+
+    def on_boot(self, node: SimNode) -> None:
+        self.watch.on_boot(node)
+        self._open_calls[node.name] = {}
+
+    def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None:
+        self.watch.on_sent(node, peer, message)
+
+    def on_stopped(self, node: SimNode) -> None:
+        """Its sockets close: peers and callers notice, unless something is in between."""
+        self.watch.on_stopped(node)
+        for future in self._open_calls.pop(node.name, {}):
+            failure = CallFailed(None, may_have_happened=True)
+            self.timeline.after(self.network.delay(), self.clients, _fail, future, failure)
+        for peer in self.members:
+            if peer != node.name:
+                self.break_streams(node.name, peer)
+
+    def break_streams(self, one: NodeId, other: NodeId) -> None:
+        """The streams between two nodes break; each end that the network reaches notices."""
+        self.network.break_streams(one, other)
+        for here, there in ((one, other), (other, one)):
+            life = self.nodes[here].life
+            if life is not None and (there, here) not in self.network.cut:
+                self.timeline.after(self.network.delay(), life.loop, life.driver.suspect, there)
+
+    def _after_event(self, actor: Actor) -> None:
+        if not isinstance(actor, ProcessLoop):
+            return
+        node = self.nodes.get(NodeId(actor.name))
+        if node is not None and node.disk.is_off and node.life is not None:
+            node.cut_power("lost power in the midst of a disk operation")
+            return
+        if actor.crashes:
+            error = actor.crashes[0]
+            if isinstance(error, Defect):
+                raise error
+            raise Defect("crash", f"{actor.name}: {error!r}") from error
+        if node is not None:
+            self.watch.after_event(node)
+
+    # --- calls -------------------------------------------------------------------------------
+
+    def call(self, client: str, node: NodeId, method: str, request: object) -> asyncio.Future[Any]:
+        """A client calls a node; the future gets the answer, or a CallFailed."""
+        future: asyncio.Future[Any] = self.clients.create_future()
+        target = self.nodes[node]
+        timeline = self.timeline
+        unknown = CallFailed(None, may_have_happened=True)
+        if (client, node) in self.client_cuts:
+            timeline.after(CALL_TIMEOUT_US, self.clients, _fail, future, unknown)
+        elif target.life is None:
+            refused = CallFailed(None, may_have_happened=False)
+            timeline.after(REFUSED_US, self.clients, _fail, future, refused)
+        else:
+            life = target.life
+            self._open_calls[node][future] = None
+            timeline.after(
+                self.network.delay(), life.loop, self._serve, target, life, method, request, future
+            )
+            timeline.after(CALL_TIMEOUT_US, self.clients, _fail, future, unknown)
+        return future
+
+    def take_out(self, name: NodeId, why: str) -> bool:
+        """A client got wrong bytes from a node: True if its disk has rotted; then its operator
+        stops it for good, as the node doesn't notice by itself."""
+        node = self.nodes[name]
+        if node.spoiled and not node.is_ruined:
+            node.is_ruined = True
+            node.kill(f"taken out of service: {why}")
+        return node.spoiled
+
+    def _serve(
+        self, node: SimNode, life: Life, method: str, request: object, future: asyncio.Future[Any]
+    ) -> None:
+        task = life.loop.create_task(node.serve(method, request))
+        task.add_done_callback(lambda done: self._respond(node, life, future, done))
+
+    def _respond(
+        self,
+        node: SimNode,
+        life: Life,
+        future: asyncio.Future[Any],
+        done: asyncio.Task[object],
+    ) -> None:
+        self._open_calls.get(node.name, {}).pop(future, None)
+        if done.cancelled() or node.life is not life:
+            return
+        error = done.exception()
+        if isinstance(error, ActorDied):
+            return
+        if isinstance(error, BrokerError):
+            wire = error.to_wire()
+            failure = CallFailed(wire, may_have_happened=wire.outcome == epb.MAY_HAVE_HAPPENED)
+            self._answer(_fail, future, failure)
+        elif error is not None:
+            if isinstance(error, Defect):
+                raise error
+            raise Defect("service", f"{node.name}: {error!r}") from error
+        else:
+            answer = done.result()
+            if isinstance(answer, pb.SendResponse):
+                for result in answer.results:
+                    if not result.HasField("error"):
+                        self.watch.on_answered(node, result.base_physical_offset)
+            self._answer(_resolve, future, answer)
+
+    def _answer(
+        self,
+        how: Callable[[asyncio.Future[Any], Any], None],
+        future: asyncio.Future[Any],
+        what: object,
+    ) -> None:
+        weather = self.network.weather
+        if weather.loss and self._chance.random() < weather.loss:
+            return  # the time-out speaks
+        self.timeline.after(self.network.delay(), self.clients, how, future, what)
+
+
+def _fail(future: asyncio.Future[Any], failure: CallFailed) -> None:
+    if not future.done():
+        future.set_exception(failure)
+
+
+def _resolve(future: asyncio.Future[Any], answer: object) -> None:
+    if not future.done():
+        future.set_result(answer)
