@@ -35,7 +35,9 @@ class Malformed:
 MALFORMED: Final = Malformed()
 
 
-def service_handler(service: ServiceDescriptor, handlers: object) -> grpc.GenericRpcHandler:
+def service_handler(
+    service: ServiceDescriptor, handlers: object
+) -> grpc.GenericRpcHandler[Any, Any]:
     """Registers `handlers.<method_in_snake_case>` for each method of `service`.
 
     Raises:
@@ -45,7 +47,7 @@ def service_handler(service: ServiceDescriptor, handlers: object) -> grpc.Generi
     for method in service.methods:
         handler: Handler = getattr(handlers, _snake_case(method.name))
         methods[method.name] = _method_handler(method, handler)
-    generic: grpc.GenericRpcHandler = grpc.method_handlers_generic_handler(
+    generic: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
         service.full_name, methods
     )
     return generic
@@ -63,7 +65,7 @@ def _method_handler(method: MethodDescriptor, handler: Handler) -> grpc.RpcMetho
         )
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(
-            _guard_stream(handler), request_deserializer=deserialize, response_serializer=_serialize
+            _guard(handler), request_deserializer=deserialize, response_serializer=_serialize
         )
     return grpc.unary_unary_rpc_method_handler(
         _guard(handler), request_deserializer=deserialize, response_serializer=_serialize
@@ -86,24 +88,17 @@ def _serialize(message: Message) -> bytes:
 
 def _guard(handler: Handler) -> Handler:
     async def guarded(request: Any, context: Context) -> Any:
-        if request is MALFORMED:
-            await abort(context, malformed_request())
         try:
+            if request is MALFORMED:
+                raise malformed_request()
             return await handler(request, context)
         except BrokerError as error:
-            await abort(context, error)
-
-    return guarded
-
-
-def _guard_stream(handler: Handler) -> Handler:
-    async def guarded(request: Any, context: Context) -> None:
-        if request is MALFORMED:
-            await abort(context, malformed_request())
-        try:
-            await handler(request, context)
-        except BrokerError as error:
-            await abort(context, error)
+            refusal = error
+        except Exception as error:
+            # The boundary: a caller must get an answer, and we the traceback.
+            log.exception("call_failed", kind=type(error).__name__)
+            refusal = BrokerError(epb.INTERNAL, "the node failed to answer; its log says why")
+        await abort(context, refusal)
 
     return guarded
 
