@@ -36,11 +36,12 @@ from broker.local_group.layout import (
     lay_out,
     locked,
     plan_group,
+    plan_ports,
     read_group_file,
     remove_files,
     write_group_file,
 )
-from broker.local_group.ports import port_is_free
+from broker.local_group.ports import PortReservation, port_is_free
 from broker.local_group.process import send_signal, spawn_detached
 from broker.local_group.status import GroupStatus, NodeView, probe
 
@@ -58,6 +59,7 @@ class LocalGroup:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
+        self._reservation: PortReservation | None = None  # of a group that was made here
 
     @classmethod
     def open(cls, directory: Path) -> LocalGroup:
@@ -80,7 +82,8 @@ class LocalGroup:
             LocalGroupError: the directory can't be written, or no ports are free.
         """
         group = cls(directory)
-        record = plan_group(group.directory, options)
+        ports, group._reservation = plan_ports(options)
+        record = plan_group(group.directory, options, ports)
         with locked(group.directory):
             if (group.directory / GROUP_FILE).exists():
                 raise GroupDiffers(f"there is a group in {directory} already")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from broker.config import MAX_MEMBERS, MIB, ConfigError, NodeConfig, StoreConfig, dump_toml
 from broker.local_group.errors import GroupFileBroken, LocalGroupError, NotAGroup
-from broker.local_group.ports import LOOPBACK, pick_ports
+from broker.local_group.ports import LOOPBACK, PortReservation, reserve_ports
 from broker.local_group.process import ProcessIdentity, is_running
 
 GROUP_FILE = "group.json"
@@ -164,8 +164,10 @@ def write_group_file(directory: Path, record: LocalGroupFile) -> None:
         raise _cannot_write(path, error) from error
 
 
-def plan_group(directory: Path, options: GroupOptions) -> LocalGroupFile:
-    """What a new group in `directory` would be; nothing is written yet.
+def plan_ports(options: GroupOptions) -> tuple[tuple[int, ...], PortReservation | None]:
+    """A new group's ports: first those that serve, then as many for metrics.
+
+    Picked ports come with their reservation; a base port's are the caller's own affair.
 
     Raises:
         LocalGroupError: an option makes no sense, or no ports are free.
@@ -173,7 +175,25 @@ def plan_group(directory: Path, options: GroupOptions) -> LocalGroupFile:
     count = DEFAULT_NODES if options.nodes is None else options.nodes
     if not 1 <= count <= MAX_MEMBERS:
         raise LocalGroupError(f"a group has 1 to {MAX_MEMBERS} nodes, not {count}")
-    serving, metrics = _ports(count, options.base_port)
+    first = options.base_port
+    if first is None:
+        reservation = reserve_ports(2 * count)
+        return reservation.ports, reservation
+    last = first + count - 1 + METRICS_PORT_DISTANCE
+    if first < 1 or last > 65535:
+        raise LocalGroupError(f"ports {first} to {last} would be needed; the last is 65535")
+    serving = range(first, first + count)
+    return (*serving, *(port + METRICS_PORT_DISTANCE for port in serving)), None
+
+
+def plan_group(directory: Path, options: GroupOptions, ports: Sequence[int]) -> LocalGroupFile:
+    """What a new group in `directory` would be; nothing is written yet.
+
+    Raises:
+        LocalGroupError: an option makes no sense.
+    """
+    count = len(ports) // 2
+    serving, metrics = ports[:count], ports[count:]
     nodes = tuple(
         LocalNode(
             id=node_id,
@@ -228,17 +248,6 @@ def remove_files(directory: Path, record: LocalGroupFile) -> None:
             directory.rmdir()
     except OSError as error:
         raise _cannot_write(directory, error) from error
-
-
-def _ports(count: int, base_port: int | None) -> tuple[list[int], list[int]]:
-    if base_port is None:
-        ports = pick_ports(2 * count)
-        return ports[:count], ports[count:]
-    last = base_port + count - 1 + METRICS_PORT_DISTANCE
-    if base_port < 1 or last > 65535:
-        raise LocalGroupError(f"ports {base_port} to {last} would be needed; the last is 65535")
-    serving = list(range(base_port, base_port + count))
-    return serving, [port + METRICS_PORT_DISTANCE for port in serving]
 
 
 def _configuration(record: LocalGroupFile, node: LocalNode) -> NodeConfig:

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from broker.cli.app import app
 from broker.cli.outcome import ExitCode
 from broker.local_group import GROUP_FILE, GroupOptions, LocalGroup
-from broker.local_group.ports import pick_ports
+from broker.local_group.ports import reserve_ports
 from broker.local_group.process import is_running
 
 pytestmark = pytest.mark.slow
@@ -248,7 +248,7 @@ def test_group_without_a_majority_is_unreachable(group: LocalGroup, topic: str) 
 def test_second_node_on_a_data_directory_ends_with_1(group: LocalGroup, tmp_path: Path) -> None:
     """Named in one line, without a traceback; the first one runs on."""
     node = group.node("n1")
-    ports = pick_ports(2)
+    ports = reserve_ports(2).ports
     text = Path(node.config).read_text()
     text = text.replace(node.address, f"127.0.0.1:{ports[0]}")
     text = text.replace(node.metrics_address, f"127.0.0.1:{ports[1]}")
@@ -515,9 +515,8 @@ def test_group_goes_down_and_comes_up_with_what_it_held(single: LocalGroup) -> N
 def test_port_in_use_is_named_and_nothing_is_started(single: LocalGroup) -> None:
     """Before any process is made."""
     host, _, port = single.addresses[0].partition(":")
-    with socket.socket() as listener:
-        listener.bind((host, int(port)))
-        listener.listen()
+    with socket.create_server((host, int(port))) as listener:
+        assert listener.getsockname()[1] == int(port)
         code, _, error = invoked(single, "group", "up")
     assert code == ExitCode.FAILED
     assert error == f"dledger: n1 can't listen on {host}:{port}: the port is in use\n"

@@ -19,7 +19,7 @@ from broker.local_group import (
     NoSuchNode,
     NotAGroup,
 )
-from broker.local_group.ports import pick_ports, port_is_free
+from broker.local_group.ports import port_is_free, reserve_ports
 
 
 def changed(directory: Path, **changes: object) -> None:
@@ -71,13 +71,25 @@ def test_options_that_make_no_sense_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_picked_ports_are_free_and_not_the_kernels() -> None:
+def test_reserved_ports_are_not_the_kernels() -> None:
     """None lies where the kernel finds ports for outgoing connections."""
-    ports = pick_ports(30)
+    ports = reserve_ports(30).ports
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert len(set(ports)) == 30
     assert all(10_000 <= port < low for port in ports)
-    assert all(port_is_free(f"127.0.0.1:{port}") for port in ports)
+
+
+def test_reserved_port_is_free_for_its_node_and_for_no_other_picker() -> None:
+    """Two groups that are made at one moment never share a port; a node may restart on its own."""
+    reservation = reserve_ports(1)
+    (port,) = reservation.ports
+    for _ in range(2):
+        assert port_is_free(f"127.0.0.1:{port}")  # listens for a moment, as a node does
+        with socket.socket() as picker, pytest.raises(OSError, match="Address already in use"):
+            picker.bind(("127.0.0.1", port))
+    del reservation
+    with socket.socket() as picker:
+        picker.bind(("127.0.0.1", port))
 
 
 def test_port_that_is_listened_on_is_not_free() -> None:
