@@ -47,13 +47,14 @@ class FaultyFiles:
             return self._opened(self._real.create(path))
 
     def close(self, handle: Handle) -> None:
-        inode = self._inodes.pop(handle, None)  # None: a lock, which is nobody's content
-        if inode is not None and os.fstat(handle).st_nlink == 0:
+        inode = self._inodes.pop(handle)
+        if os.fstat(handle).st_nlink == 0:
             self._journal.settle_content(inode, self._journal.latest())
         self._real.close(handle)
 
     def lock(self, path: Path) -> Handle | None:
-        return self._real.lock(path)
+        handle = self._real.lock(path)
+        return None if handle is None else self._opened(handle)
 
     # --- content ------------------------------------------------------------------------------
 

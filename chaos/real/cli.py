@@ -1,0 +1,271 @@
+"""`dledger chaos run`, `list` and `report`: faults on real processes, from the command line.
+
+`run` puts what it found into a fresh folder: `report.json`, `report.html`, `history.jsonl`, and
+the nodes' logs; their data only with --keep, or when something was found. Exit codes: 0 nothing
+was found; 1 an anomaly or a problem; 2 used wrongly (an unknown scenario, node or nemesis, a
+history cut short, a port in use); 3 the group never came to a leader; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from broker.bench.loops import sigterm_interrupts
+from broker.cli.options import JsonOption
+from broker.cli.outcome import ExitCode, complain, end, errors_told, new_runner
+from broker.cli.output import print_columns, print_json
+from broker.local_group import LocalGroup, PortInUse
+from chaos.checkers.anomalies import find_anomalies
+from chaos.checkers.history import HistoryCorrupt, read_history
+from chaos.checkers.linearizability import check_linearizability
+from chaos.real.errors import ChaosError, GroupNeverLed, OutputInTheWay, RunBroken
+from chaos.real.measure import FORMAT, anomaly_facts, report_facts
+from chaos.real.nemeses import NEMESES
+from chaos.real.page import page
+from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, run_chaos
+from chaos.real.scenario import Load, Scenario, find, packaged, plan_steps
+from chaos.real.terminal import print_report
+
+REPORT_FILE: Final = "report.json"
+PAGE_FILE: Final = "report.html"
+LOGS_FOLDER: Final = "logs"
+DEFAULT_PARENT: Final = Path("run/chaos")
+DEFAULT_SECONDS: Final = 30.0
+MAX_NODES: Final = 9
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to `dledger chaos`."""
+    app.command()(run)
+    app.command(name="list")(list_scenarios)
+    app.command()(report)
+
+
+def run(
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A name of `chaos list`, or a file.py.")
+    ],
+    seconds: Annotated[
+        float, typer.Option(min=1, max=86_400, help="How long faults happen.")
+    ] = DEFAULT_SECONDS,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides the schedule and the victims.", show_default="new")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_NODES, help="How many.", show_default="the scenario's"),
+    ] = None,
+    rate: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Messages a second.", show_default="the scenario's"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where results go.", show_default="below run/chaos"),
+    ] = None,
+    base_port: Annotated[
+        int | None, typer.Option(help="Nodes listen from here on.", show_default="free ports")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do harm to a group of real nodes under load, and check what its clients saw.
+
+    \b
+    Examples:
+      dledger chaos run kill-leader --seconds 60
+      dledger chaos run everything --nodes 5 --seed 7
+      dledger chaos run my_scenario.py --json
+    """
+    say = Console(stderr=True, highlight=False)
+    with told():
+        chosen = find(scenario)
+        directory = _fresh_folder(out, chosen.name)
+        options = _options(chosen, directory, seconds, seed, nodes, rate, base_port)
+        say.print(_replay(options, scenario), markup=False, soft_wrap=True)
+        finished = _perform(options, say)
+    facts = report_facts(finished)
+    _write(directory, facts)
+    kept = _tidy(directory, keep=keep or not finished.holds)
+    if as_json:
+        print_json(facts | {"directory": str(directory)})
+    else:
+        print_report(facts, Console(highlight=False))
+        typer.echo(f"report: {directory / PAGE_FILE}{', with the data of the nodes' * kept}")
+    end(ExitCode.DONE if finished.holds else ExitCode.FAILED)
+
+
+def list_scenarios(as_json: JsonOption = False) -> None:
+    """Show the packaged scenarios, and the nemeses that a scenario may use."""
+    with told():
+        scenarios = packaged()
+    if as_json:
+        print_json(
+            {
+                "scenarios": {each.name: each.summary for each in scenarios},
+                "nemeses": {
+                    each.name: {
+                        "summary": each.summary,
+                        "target": each.target,
+                        "options": dict(each.options),
+                    }
+                    for each in NEMESES.values()
+                },
+            }
+        )
+        return
+    print_columns(
+        ("SCENARIO", "NODES", "WHAT HAPPENS"),
+        [(each.name, each.nodes, each.summary) for each in scenarios],
+    )
+    typer.echo()
+    print_columns(
+        ("NEMESIS", "STRIKES", "OPTIONS", "WHAT IT DOES"),
+        [
+            (
+                each.name,
+                each.target or None,
+                ", ".join(f"{name}={value}" for name, value in each.options.items()) or None,
+                each.summary,
+            )
+            for each in NEMESES.values()
+        ],
+    )
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check a run's history again, and draw its report anew.
+
+    \b
+    Example:
+      dledger chaos report run/chaos/kill-leader-20260101-120000
+    """
+    with told():
+        facts = _read_facts(directory / REPORT_FILE)
+        history = read_history(directory / HISTORY_FILE)
+        facts |= anomaly_facts([*find_anomalies(history), *check_linearizability(history)])
+        facts["holds"] = not facts["anomalies"] and not facts["problems"]
+        facts["counts"]["anomalies"] = sum(facts["anomaly_counts"].values())
+        _write(directory, facts)
+    if as_json:
+        print_json(facts)
+    else:
+        print_report(facts, Console(highlight=False))
+    end(ExitCode.DONE if facts["holds"] else ExitCode.FAILED)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turns what went wrong into a line and an exit code."""
+    with errors_told():
+        try:
+            yield
+        except GroupNeverLed as error:
+            complain(str(error))
+            end(ExitCode.UNREACHABLE)
+        except (ChaosError, HistoryCorrupt, PortInUse) as error:
+            complain(str(error))
+            end(ExitCode.USAGE)
+
+
+# --- doing it ---------------------------------------------------------------------------------
+
+
+def _options(
+    scenario: Scenario,
+    directory: Path,
+    seconds: float,
+    seed: int | None,
+    nodes: int | None,
+    rate: int | None,
+    base_port: int | None,
+) -> RunOptions:
+    seed = random.SystemRandom().randrange(1 << 31) if seed is None else seed
+    count = nodes or scenario.nodes
+    known = {name: nemesis.options for name, nemesis in NEMESES.items()}
+    steps = plan_steps(scenario, nodes=count, seconds=seconds, seed=seed, known=known)
+    load = scenario.load
+    if rate is not None:
+        load = Load(rate, *(getattr(load, name) for name in Load.__slots__[1:]))
+    return RunOptions(scenario, tuple(steps), count, seconds, seed, load, directory, base_port)
+
+
+def _perform(options: RunOptions, say: Console) -> Finished:
+    """The run; what was made is taken away again if it can't be finished."""
+    begun = time.monotonic()
+
+    def tell(text: str) -> None:
+        say.print(f"{time.monotonic() - begun:7.1f} s  {text}", markup=False, soft_wrap=True)
+
+    options.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with sigterm_interrupts(), new_runner() as runner:
+            return runner.run(run_chaos(options, tell))
+    except BaseException:
+        _remove(options.directory)
+        raise
+
+
+def _replay(options: RunOptions, scenario: str) -> str:
+    return (
+        f"dledger chaos run {scenario} --seed {options.seed} --seconds {options.seconds:g} "
+        f"--nodes {options.nodes} --rate {options.load.rate}"
+    )
+
+
+def _fresh_folder(out: Path | None, name: str) -> Path:
+    directory = out or DEFAULT_PARENT / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise OutputInTheWay(directory)
+    return directory
+
+
+def _write(directory: Path, facts: dict[str, Any]) -> None:
+    text = json.dumps(facts, ensure_ascii=False, indent=1)
+    (directory / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
+    (directory / PAGE_FILE).write_text(page(facts), encoding="utf-8")
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunBroken(path, "there is no such file: the run wasn't finished") from None
+    except ValueError as error:
+        raise RunBroken(path, f"is no JSON: {error}") from error
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise RunBroken(path, f"is no report of the format {FORMAT}")
+    return facts
+
+
+def _tidy(directory: Path, *, keep: bool) -> bool:
+    """The logs are kept by name, the data only if asked for; whether it is there still."""
+    group = LocalGroup.open(directory / GROUP_FOLDER)
+    logs = directory / LOGS_FOLDER
+    logs.mkdir()
+    for node in group.nodes:
+        shutil.copyfile(node.log_file, logs / f"{node.id}.log")
+    if not keep:
+        shutil.rmtree(group.directory)
+    return keep
+
+
+def _remove(directory: Path) -> None:
+    """Takes away what an unfinished run has made."""
+    shutil.rmtree(directory / GROUP_FOLDER, ignore_errors=True)
+    (directory / HISTORY_FILE).unlink(missing_ok=True)
+    if directory.exists() and not any(directory.iterdir()):
+        directory.rmdir()

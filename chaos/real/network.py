@@ -1,0 +1,281 @@
+"""The network between real nodes: one TCP proxy for each direction in which a node dials.
+
+Node a dials node b through a proxy of its own (`[dial]`, ADR 16). Two directed links run through
+that connection: a→b carries a's requests, b→a the answers to them; the connection that b dials
+carries the rest. A fault is set on a directed link and acts on both connections, so partitions of
+any shape need no root and no kernel feature.
+
+What TCP makes of faults is what happens here: a cut link delivers nothing, keeps what was under
+way (up to `BACKLOG_BYTES`) and delivers it after the heal; a new connection through it hangs; a
+lost packet is a pause of a retransmission timeout, again and again if it is lost again; and a
+message arrives twice when the connection breaks after delivery, before the answer, so that the
+sender has to send it again (`reset`). TCP discards duplicate packets itself. Clients don't pass
+through here. Source: Toxiproxy; Jepsen's grudges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from broker.config import split_address
+
+CHUNK_BYTES: Final = 64 << 10
+BACKLOG_BYTES: Final = 4 << 20  # of a link's connection, as Linux's largest socket buffers
+RETRANSMISSION_S: Final = 0.2  # Linux's shortest
+MAX_RETRANSMISSIONS: Final = 6
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How a directed link is. `loss` and `reset` are chances for each chunk of up to 64 KiB."""
+
+    cut: bool = False
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+    loss: float = 0.0
+    reset: float = 0.0
+
+    def and_also(self, other: Quality) -> Quality:
+        """Both at once: the worse of each."""
+        return Quality(
+            self.cut or other.cut,
+            max(self.delay_ms, other.delay_ms),
+            max(self.jitter_ms, other.jitter_ms),
+            max(self.loss, other.loss),
+            max(self.reset, other.reset),
+        )
+
+
+PERFECT: Final = Quality()
+
+
+class Link:
+    """One direction between two nodes."""
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        self._quality = PERFECT
+        self._opened = asyncio.Event()
+        self._opened.set()
+        self.bytes = 0
+
+    @property
+    def quality(self) -> Quality:
+        """As it is now."""
+        return self._quality
+
+    @quality.setter
+    def quality(self, quality: Quality) -> None:
+        self._quality = quality
+        if quality.cut:
+            self._opened.clear()
+        else:
+            self._opened.set()
+
+    async def opened(self) -> None:
+        """Returns when the link is not cut."""
+        await self._opened.wait()
+
+    def delay_s(self) -> float:
+        """How long the next chunk takes."""
+        quality = self._quality
+        if quality is PERFECT:
+            return 0.0
+        seconds = (quality.delay_ms + quality.jitter_ms * self._chance.random()) / 1000
+        pause = RETRANSMISSION_S
+        for _ in range(MAX_RETRANSMISSIONS):
+            if self._chance.random() >= quality.loss:
+                break
+            seconds += pause
+            pause *= 2
+        return seconds
+
+    def breaks(self) -> bool:
+        """Whether the connection breaks after this chunk."""
+        return self._quality.reset > 0 and self._chance.random() < self._quality.reset
+
+
+@dataclass(slots=True)
+class Backlog:
+    """Chunks on their way, each with the time at which it is due."""
+
+    chunks: deque[tuple[float, bytes]] = field(default_factory=deque)
+    size: int = 0
+    ended: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Proxy:
+    """The connection that `dialer` makes to `target`."""
+
+    def __init__(self, target_address: str, there: Link, back: Link) -> None:
+        self._target = split_address(target_address)
+        self._there = there
+        self._back = back
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        """What the dialer is to dial."""
+        if self._server is None:
+            raise AssertionError("the proxy is not open")
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"{host}:{port}"
+
+    async def open(self) -> None:
+        """Listens on a port of its own, until `close`."""
+        self._server = await asyncio.start_server(self._accept, LOOPBACK, 0, limit=CHUNK_BYTES)
+
+    async def close(self) -> None:
+        """No connection is left."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise AssertionError("asyncio runs handlers in tasks")
+        self._tasks.add(task)
+        try:
+            await self._connect(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass  # the target is dead, or one end has broken off: so does the other
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A handshake needs both directions.
+        await self._there.opened()
+        await self._back.opened()
+        far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK_BYTES)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(carry(reader, far_writer, self._there))
+                both.create_task(carry(far_reader, writer, self._back))
+        except* (ConnectionError, OSError):
+            pass
+        finally:
+            far_writer.transport.abort()
+
+
+async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link) -> None:
+    """Everything that comes from `reader` goes to `writer`, as well as `link` is.
+
+    Raises:
+        ConnectionError: an end broke off, or the link broke the connection.
+    """
+    backlog = Backlog()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_take(reader, backlog, link))
+        tasks.create_task(_deliver(backlog, writer, link))
+
+
+async def _take(reader: asyncio.StreamReader, backlog: Backlog, link: Link) -> None:
+    clock = asyncio.get_running_loop().time
+    latest = 0.0
+    while chunk := await reader.read(CHUNK_BYTES):
+        latest = max(latest, clock() + link.delay_s())  # TCP keeps the order
+        backlog.chunks.append((latest, chunk))
+        backlog.size += len(chunk)
+        backlog.changed.set()
+        while backlog.size > BACKLOG_BYTES:
+            backlog.changed.clear()
+            await backlog.changed.wait()
+    backlog.ended = True
+    backlog.changed.set()
+
+
+async def _deliver(backlog: Backlog, writer: asyncio.StreamWriter, link: Link) -> None:
+    clock = asyncio.get_running_loop().time
+    while True:
+        while not backlog.chunks and not backlog.ended:
+            backlog.changed.clear()
+            await backlog.changed.wait()
+        if not backlog.chunks:
+            break
+        due, chunk = backlog.chunks.popleft()
+        if (left := due - clock()) > 0:
+            await asyncio.sleep(left)
+        await link.opened()
+        try:
+            writer.write(chunk)
+            await writer.drain()
+        except RuntimeError as error:  # uvloop's word for a transport that was closed meanwhile
+            raise ConnectionResetError(str(error)) from error
+        link.bytes += len(chunk)
+        backlog.size -= len(chunk)
+        backlog.changed.set()
+        if link.breaks():
+            raise ConnectionResetError("ordered")
+    await link.opened()  # the end of a stream is a packet, too
+    with contextlib.suppress(OSError, RuntimeError):
+        writer.write_eof()
+    raise ConnectionResetError("an end broke off")  # gRPC never half-closes its connections
+
+
+class Network:
+    """All links of a group, and the faults that are set on them.
+
+    Faults are named, so that several at a time can be set and healed in any order; a link has
+    the worse of everything that is set on it.
+
+    Args:
+        addresses: node id to the address on which it listens.
+        seed: decides jitter and losses.
+    """
+
+    def __init__(self, addresses: Mapping[str, str], seed: int) -> None:
+        self._addresses = dict(addresses)
+        chance = Random(seed)
+        pairs = [(a, b) for a in addresses for b in addresses if a != b]
+        self._links = {pair: Link(Random(chance.random())) for pair in pairs}
+        self._proxies = {
+            (a, b): Proxy(addresses[b], self._links[a, b], self._links[b, a]) for a, b in pairs
+        }
+        self._faults: dict[str, dict[tuple[str, str], Quality]] = {}
+
+    async def open(self) -> None:
+        """Every proxy listens."""
+        for proxy in self._proxies.values():
+            await proxy.open()
+
+    async def close(self) -> None:
+        """Every proxy is closed."""
+        await asyncio.gather(*(proxy.close() for proxy in self._proxies.values()))
+
+    def dial_table(self, node: str) -> dict[str, str]:
+        """What `node` dials to reach each peer."""
+        return {b: proxy.address for (a, b), proxy in self._proxies.items() if a == node}
+
+    def set_fault(self, name: str, links: Iterable[tuple[str, str]], quality: Quality) -> None:
+        """The directed links `(from, to)` are that bad, until `clear_fault(name)`."""
+        self._faults[name] = dict.fromkeys(links, quality)
+        self._apply()
+
+    def clear_fault(self, name: str) -> None:
+        """The fault of that name is over."""
+        self._faults.pop(name, None)
+        self._apply()
+
+    def quality(self, a: str, b: str) -> Quality:
+        """The link from `a` to `b` as it is now."""
+        return self._links[a, b].quality
+
+    def _apply(self) -> None:
+        for pair, link in self._links.items():
+            quality = PERFECT
+            for fault in self._faults.values():
+                quality = quality.and_also(fault.get(pair, PERFECT))
+            link.quality = PERFECT if quality == PERFECT else quality

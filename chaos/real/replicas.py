@@ -1,0 +1,56 @@
+"""Are the replicas the same? Their digests at the commit index, then their bytes.
+
+The digest that each node reports covers its whole log (D6) and costs nothing to compare. It is
+computed by the code under test, so the files of the stopped nodes are compared as well, by code
+that knows nothing but where committed bytes end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from chaos.real.arena import Arena
+from dledger.wire.cluster_pb2 import NodeStatus
+
+CHUNK_BYTES: Final = 1 << 20
+
+
+async def compare_replicas(made: Arena, statuses: Mapping[str, NodeStatus]) -> list[str]:
+    """What differs between the replicas, in words; the nodes are stopped afterwards.
+
+    Args:
+        statuses: the last of each node, all at the same commit index.
+    """
+    problems: list[str] = []
+    digests = {
+        node_id: f"{status.committed_digest:016x} at index {status.commit_index}"
+        for node_id, status in statuses.items()
+    }
+    if len(set(digests.values())) > 1:
+        problems.append(f"digests differ: {_listed(digests)}")
+    if killed := await made.group.down():
+        problems.append(f"{', '.join(killed)} didn't stop when asked to")
+    end = min(status.committed_offset for status in statuses.values())
+    hashes = {node_id: hash_of_log(made.data_directory(node_id), end) for node_id in statuses}
+    if len(set(hashes.values())) > 1:
+        problems.append(f"the first {end:,} bytes of the logs differ: {_listed(hashes)}")
+    return problems
+
+
+def hash_of_log(data_directory: Path, end: int) -> str:
+    """SHA-256 over the bytes `[0, end)` of a CommitLog, segment after segment."""
+    digest = hashlib.sha256()
+    left = end
+    for segment in sorted((data_directory / "commitlog").glob("[0-9]" * 20)):
+        with segment.open("rb") as file:
+            while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
+                digest.update(chunk)
+                left -= len(chunk)
+    return f"{digest.hexdigest()[:16]} ({end - left:,} bytes)"
+
+
+def _listed(facts: Mapping[str, str]) -> str:
+    return ", ".join(f"{node_id} {fact}" for node_id, fact in sorted(facts.items()))

@@ -1,0 +1,372 @@
+"""One chaos run: start, load, faults, heal, read everything, compare, check.
+
+    start     a fresh group behind proxies; a leader serves, or the run can't be made
+    faults    the scenario's steps, one after the other, under load
+    heal      everything is healed and started; the group must become whole
+    read      producers settle, then a new reader reads every queue to its end
+    compare   all replicas have the same digest and the same bytes
+    check     every anomaly in the history, and what else went wrong
+
+What goes wrong on the way is a finding and not an exception: it is taken down in `problems`, the
+schedule ends, and the rest of the run goes on as far as it can, because what comes after a failure
+is what one wants to know. Whatever happens, everything that was started is stopped (`arena`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from broker.local_group import LocalGroupError, NoAnswer, NodeDied
+from chaos.checkers.anomalies import Anomaly, find_anomalies
+from chaos.checkers.history import History
+from chaos.checkers.linearizability import SearchTooLong, check_linearizability
+from chaos.real.arena import Arena, ArenaOptions, arena
+from chaos.real.errors import GroupNeverLed
+from chaos.real.nemeses import NEMESES, Blow, Nemesis
+from chaos.real.replicas import compare_replicas
+from chaos.real.scenario import Heal, Load, Scenario, Step, Strike, Wait, Whole
+from chaos.real.watch import Span, Watch, watching
+from chaos.real.workload import Acknowledgements, Clock, Workload
+from dledger.client import Client, ClientError
+
+HISTORY_FILE: Final = "history.jsonl"
+GROUP_FOLDER: Final = "group"
+START_TIMEOUT_S: Final = 30.0
+LEADER_TIMEOUT_S: Final = 10.0  # a strike at the leader waits so long for one
+RECOVERY_TIMEOUT_S: Final = 60.0
+WARM_UP_S: Final = 1.0  # of load before the first fault
+AFTERMATH_S: Final = 1.0  # of load on the healed group, so that its health shows
+GUARD_EVERY_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What is run. `directory` gets the history and, below it, the group."""
+
+    scenario: Scenario
+    steps: tuple[Step, ...]
+    nodes: int
+    seconds: float
+    seed: int
+    load: Load
+    directory: Path
+    base_port: int | None = None
+
+
+@dataclass(slots=True)
+class Band:
+    """One fault, from its strike to the end of its healing. Times in µs of the run's clock."""
+
+    label: str
+    nemesis: str
+    victims: tuple[str, ...]
+    start_us: int
+    struck_us: int | None = None  # the strike is done: a node that was asked to stop has stopped
+    end_us: int | None = None
+    detail: str = ""
+    deposed: str | None = None  # the leader that it hit, where that ends leadership
+
+
+@dataclass(slots=True)
+class Finished:
+    """Everything that a run left, for the report."""
+
+    options: RunOptions
+    addresses: dict[str, str]
+    history: History
+    acknowledged: Acknowledgements
+    bands: list[Band] = field(default_factory=list)
+    spans: dict[str, list[Span]] = field(default_factory=dict)
+    anomalies: list[Anomaly] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    errors: dict[str, int] = field(default_factory=dict)
+    faults_began_us: int = 0
+    healed_us: int = 0
+    ended_us: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was found."""
+        return not self.anomalies and not self.problems
+
+
+Tell = Callable[[str], None]
+
+
+async def run_chaos(options: RunOptions, tell: Tell) -> Finished:
+    """Runs the scenario once.
+
+    Raises:
+        LocalGroupError: the group can't be made (a port in use).
+        GroupNeverLed: it was made and came to no leader.
+    """
+    place = ArenaOptions(options.nodes, options.seed, options.base_port)
+    path = options.directory / HISTORY_FILE
+    with path.open("w", encoding="utf-8") as sink:
+        async with arena(options.directory / GROUP_FOLDER, place) as made:
+            tell(f"starting {options.nodes} nodes")
+            await _start(made)
+            history, now_us = History(sink=sink), Clock()
+            async with (
+                watching(made.addresses, now_us) as watch,
+                Client.connect(list(made.addresses.values())) as client,
+            ):
+                workload = Workload(client, options.load, history, now_us, options.seed)
+                finished = Finished(options, made.addresses, history, workload.acknowledged)
+                finished.spans = watch.spans
+                run = Run(options, made, watch, client, workload, finished, now_us, tell)
+                await run.perform()
+            tell("comparing the replicas' bytes")
+            await _compare(made, watch, finished)
+    tell("checking the history")
+    check(finished)
+    return finished
+
+
+async def _start(made: Arena) -> None:
+    try:
+        await made.group.up(START_TIMEOUT_S)
+    except (NoAnswer, NodeDied) as error:
+        raise GroupNeverLed(str(error)) from error
+
+
+async def _compare(made: Arena, watch: Watch, finished: Finished) -> None:
+    if finished.problems:
+        finished.remarks.append("replicas weren't compared byte by byte: the run broke before")
+        return
+    finished.problems += await compare_replicas(made, watch.statuses)
+
+
+def check(finished: Finished) -> None:
+    """Finds the anomalies in the history."""
+    history = finished.history
+    finished.anomalies = find_anomalies(history)
+    try:
+        finished.anomalies += check_linearizability(history)
+    except SearchTooLong as error:
+        finished.remarks.append(f"linearizability was not decided: {error}")
+
+
+class Run:
+    """A run under way: the group is started, a client is connected."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        made: Arena,
+        watch: Watch,
+        client: Client,
+        workload: Workload,
+        finished: Finished,
+        now_us: Clock,
+        tell: Tell,
+    ) -> None:
+        self._options = options
+        self._arena = made
+        self._watch = watch
+        self._client = client
+        self._workload = workload
+        self._finished = finished
+        self._now_us = now_us
+        self._tell = tell
+        self._chance = Random(f"strikes {options.seed}")
+        self._open: dict[str, tuple[Nemesis, Blow, Band]] = {}
+
+    async def perform(self) -> None:
+        """Load, faults, healing, reading; the findings are in `finished`."""
+        finished = self._finished
+        await self._workload.prepare()
+        self._workload.start()
+        try:
+            async with self._guarded():
+                await asyncio.sleep(WARM_UP_S)
+                finished.faults_began_us = self._now_us()
+                await self._take_steps()
+                await self._heal_everything()
+                finished.healed_us = self._now_us()
+                await asyncio.sleep(AFTERMATH_S)
+            self._tell("letting the clients settle")
+            await self._workload.stop()
+            finished.ended_us = self._now_us()
+            await self._read()
+            await self._await_equal_replicas()
+        finally:
+            await self._workload.abort()
+            finished.ended_us = finished.ended_us or self._now_us()
+            finished.errors = dict(self._workload.errors)
+
+    # --- steps --------------------------------------------------------------------------------
+
+    async def _take_steps(self) -> None:
+        begun = self._now_us()
+        for step in self._options.steps:
+            elapsed_s = (self._now_us() - begun) / 1e6
+            if isinstance(step, Strike) and not self._open and elapsed_s > self._options.seconds:
+                return  # steps took longer than planned, and a fault would begin anew
+            try:
+                await self._take(step)
+            except LocalGroupError as error:
+                self._problem(str(error))
+                return
+            self._workload.check()
+
+    async def _take(self, step: Step) -> None:
+        match step:
+            case Wait(seconds):
+                await asyncio.sleep(seconds)
+            case Whole(timeout_s):
+                if not await self._watch.whole(timeout_s):
+                    raise LocalGroupError(f"the group wasn't whole within {timeout_s:g} s")
+            case Heal(None):
+                await self._heal_all()
+            case Heal(label):
+                await self._heal(label or "")
+            case Strike():
+                await self._strike(step)
+
+    async def _strike(self, step: Strike) -> None:
+        nemesis = NEMESES[step.nemesis]
+        if step.label in self._open:
+            await self._heal(step.label)
+        leader = await self._watch.found_leader(0 if self._open else LEADER_TIMEOUT_S)
+        victims = self._victims(step.targets or _targets_of(nemesis), leader)
+        if victims is None:
+            self._tell(f"{step.nemesis}: skipped, nobody leads")
+            return
+        blow = Blow(
+            self._arena,
+            self._client,
+            step.label,
+            victims,
+            {**nemesis.options, **step.options},
+            Random(self._chance.random()),
+        )
+        hit = leader if nemesis.ends_leadership and leader in victims else None
+        band = Band(step.label, step.nemesis, victims, self._now_us(), deposed=hit)
+        self._finished.bands.append(band)
+        self._open[step.label] = (nemesis, blow, band)
+        band.detail = await nemesis.strike(blow)
+        band.struck_us = self._now_us()
+        whom = f" {', '.join(victims)}" if victims else ""
+        leads = " (the leader)" if leader in victims else ""
+        self._tell(f"{step.nemesis}{whom}{leads}{': ' + band.detail if band.detail else ''}")
+
+    def _victims(self, targets: tuple[str, ...], leader: str | None) -> tuple[str, ...] | None:
+        """The nodes that `targets` mean now; None if the leader is meant and there is none."""
+        nodes = list(self._arena.node_ids)
+        found: list[str] = []
+        for target in targets:
+            match target:
+                case "leader":
+                    if leader is None:
+                        return None
+                    found.append(leader)
+                case "follower":
+                    found.append(self._chance.choice([each for each in nodes if each != leader]))
+                case "one":
+                    found.append(self._chance.choice(nodes))
+                case "minority":
+                    found += self._chance.sample(nodes, (len(nodes) - 1) // 2)
+                case "majority":
+                    found += self._chance.sample(nodes, len(nodes) // 2 + 1)
+                case "all":
+                    found += nodes
+                case _:
+                    found.append(target)
+        return tuple(dict.fromkeys(found))
+
+    # --- healing ------------------------------------------------------------------------------
+
+    async def _heal(self, label: str) -> None:
+        opened = self._open.pop(label, None)
+        if opened is None:
+            return  # its strike was skipped
+        nemesis, blow, band = opened
+        detail = await nemesis.heal(blow)
+        band.detail = "; ".join(filter(None, (band.detail, detail)))
+        band.end_us = self._now_us()
+        if detail:
+            self._tell(f"{nemesis.name}: {detail}")
+
+    async def _heal_all(self) -> None:
+        for label in reversed(list(self._open)):
+            await self._heal(label)
+
+    async def _heal_everything(self) -> None:
+        """No fault is left, every node runs, and the group is whole."""
+        self._tell("healing")
+        for label in reversed(list(self._open)):
+            try:
+                await self._heal(label)
+            except LocalGroupError as error:
+                self._problem(str(error))
+        for node_id in self._arena.node_ids:
+            if not self._arena.is_running(node_id):
+                try:
+                    await self._arena.start(node_id)
+                except LocalGroupError as error:
+                    self._problem(str(error))
+        if not await self._watch.whole(RECOVERY_TIMEOUT_S):
+            self._problem(f"the healed group wasn't whole within {RECOVERY_TIMEOUT_S:g} s")
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        self._tell("reading everything")
+        try:
+            await self._workload.read_everything(lambda _: None)
+        except ClientError as error:
+            self._problem(f"the topic can't be read to its end: {error}")
+
+    async def _await_equal_replicas(self) -> None:
+        """Waits until all nodes have committed and applied the same."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RECOVERY_TIMEOUT_S):
+                while not _are_level(self._watch, self._arena.node_ids):
+                    await self._watch.next()
+                return
+        if not self._finished.problems:
+            self._problem(f"the replicas weren't level within {RECOVERY_TIMEOUT_S:g} s")
+
+    # --- what shouldn't happen ----------------------------------------------------------------
+
+    def _problem(self, text: str) -> None:
+        self._finished.problems.append(text)
+        self._tell(f"PROBLEM: {text}")
+
+    @asynccontextmanager
+    async def _guarded(self) -> AsyncIterator[None]:
+        """Within it nodes that end by themselves are noticed."""
+        guard = asyncio.create_task(self._guard())
+        try:
+            yield
+        finally:
+            guard.cancel()
+            await asyncio.gather(guard, return_exceptions=True)
+
+    async def _guard(self) -> None:
+        while True:
+            for node_id in self._arena.ended_by_themselves():
+                self._arena.meant_to_be_down.add(node_id)
+                lines = self._arena.log_since(node_id).strip().splitlines()[-3:]
+                self._problem(f"{node_id} ended by itself; its log ends with: {' / '.join(lines)}")
+            await asyncio.sleep(GUARD_EVERY_S)
+
+
+def _targets_of(nemesis: Nemesis) -> tuple[str, ...]:
+    return (nemesis.target,) if nemesis.target else ()
+
+
+def _are_level(watch: Watch, node_ids: tuple[str, ...]) -> bool:
+    if any(not view.alive for view in watch.latest.values()):
+        return False
+    statuses = [watch.statuses[node_id] for node_id in node_ids]
+    return len({(each.commit_index, each.applied_index, each.last_index) for each in statuses}) == 1

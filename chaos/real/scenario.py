@@ -1,0 +1,286 @@
+"""A scenario: a small Python file that says which faults happen, to whom, and when.
+
+    \"\"\"Kill the leader, again and again.\"\"\"
+
+    from chaos.real.scenario import Plan, Steps, spell, wait, whole
+
+    def schedule(plan: Plan) -> Steps:
+        while True:
+            yield wait(1)
+            yield from spell("kill", "leader", seconds=2)
+            yield whole()
+
+A schedule is a generator of steps. It is run through once before anything is started, with the
+seed's random source, until the steps fill the run's time: so a node or a nemesis that doesn't
+exist is told at once, and the same seed gives the same schedule. What depends on the group's
+state (who leads) is decided when the step is taken. A file may also set `NODES` and `LOAD`.
+
+This module knows steps, targets and files; what a nemesis does is `chaos.real.nemeses`'.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Final
+
+from chaos.real.errors import ScenarioInvalid
+
+ROLES: Final = ("leader", "follower", "one", "minority", "majority", "all")
+MAX_STEPS: Final = 100_000
+WHOLE_ABOUT_S: Final = 1.5  # how long `whole` takes, for planning
+PACKAGED: Final = Path(__file__).parent.parent / "scenarios"
+Option = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A fault begins. `label` names it for `heal`; it is the nemesis' name unless given."""
+
+    nemesis: str
+    targets: tuple[str, ...]
+    options: Mapping[str, Option]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """A fault ends; all of them, where no label is given."""
+
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing happens for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Waits until every node runs and has caught up with the leader."""
+
+    timeout_s: float = 30.0
+
+
+Step = Strike | Heal | Wait | Whole
+Steps = Iterator[Step]
+
+
+def strike(nemesis: str, *targets: str, label: str | None = None, **options: Option) -> Strike:
+    """`nemesis` strikes `targets` (node ids or `ROLES`; none: whom the nemesis takes itself)."""
+    return Strike(nemesis, targets, options, label or nemesis)
+
+
+def heal(label: str | None = None) -> Heal:
+    """The fault of that label is over; without a label, every fault is."""
+    return Heal(label)
+
+
+def wait(seconds: float) -> Wait:
+    """Lets time pass."""
+    return Wait(seconds)
+
+
+def whole(timeout_s: float = 30.0) -> Whole:
+    """Goes on when the group is whole; a group that isn't by then has failed the run."""
+    return Whole(timeout_s)
+
+
+def spell(nemesis: str, *targets: str, seconds: float, **options: Option) -> Steps:
+    """A fault with a beginning and an end."""
+    yield Strike(nemesis, targets, options, nemesis)
+    yield wait(seconds)
+    yield heal(nemesis)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the clients do meanwhile. `rate` is messages a second over all producers."""
+
+    rate: int = 400
+    size_bytes: int = 256
+    producers: int = 3
+    consumers: int = 2
+    callers: int = 2
+    queues: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a schedule may build on. `seconds` is the time that its steps are to fill."""
+
+    nodes: tuple[str, ...]
+    seconds: float
+    rng: Random = field(repr=False)
+
+    def shuffled(self) -> tuple[str, ...]:
+        """The nodes in random order."""
+        return tuple(self.rng.sample(self.nodes, len(self.nodes)))
+
+    def split(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """A random minority (the largest), and the majority that is left."""
+        nodes = self.shuffled()
+        size = (len(nodes) - 1) // 2
+        return nodes[:size], nodes[size:]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A loaded file."""
+
+    name: str
+    summary: str
+    schedule: Callable[[Plan], Steps]
+    nodes: int = 3
+    load: Load = Load()
+
+
+def node_ids(count: int) -> tuple[str, ...]:
+    """The ids of a group's nodes, as scenarios name them."""
+    return tuple(f"n{number}" for number in range(1, count + 1))
+
+
+def plan_steps(
+    scenario: Scenario,
+    *,
+    nodes: int,
+    seconds: float,
+    seed: int,
+    known: Mapping[str, Mapping[str, Option]],
+) -> list[Step]:
+    """The steps of one run, checked.
+
+    Args:
+        known: each nemesis' options with their defaults.
+
+    Raises:
+        ScenarioInvalid: the schedule fails, or asks for what there isn't.
+    """
+    plan = Plan(node_ids(nodes), seconds, Random(f"schedule {seed}"))
+    steps: list[Step] = []
+    filled = 0.0
+    try:
+        for step in scenario.schedule(plan):
+            _check(step, plan, known, scenario.name)
+            filled += _length(step)
+            if filled > seconds:
+                break
+            steps.append(step)
+            if len(steps) >= MAX_STEPS:
+                raise ScenarioInvalid(scenario.name, f"{MAX_STEPS} steps take only {filled:g} s")
+    except ScenarioInvalid:
+        raise
+    except Exception as error:  # someone else's code; whatever it raises is told
+        raise ScenarioInvalid(
+            scenario.name, f"its schedule fails: {type(error).__name__}: {error}"
+        ) from error
+    while steps and isinstance(steps[-1], Strike):
+        steps.pop()  # it would be healed at once
+    if not any(isinstance(step, Strike) for step in steps):
+        raise ScenarioInvalid(scenario.name, f"no fault fits into {seconds:g} s")
+    return steps
+
+
+def _length(step: Step) -> float:
+    if isinstance(step, Wait):
+        return step.seconds
+    return WHOLE_ABOUT_S if isinstance(step, Whole) else 0.0
+
+
+def _check(
+    step: object, plan: Plan, known: Mapping[str, Mapping[str, Option]], scenario: str
+) -> None:
+    if isinstance(step, Wait) and step.seconds < 0:
+        raise ScenarioInvalid(scenario, f"can't wait for {step.seconds:g} s")
+    if isinstance(step, Wait | Heal | Whole):
+        return
+    if not isinstance(step, Strike):
+        raise ScenarioInvalid(scenario, f"yields {step!r}, which is no step")
+    if step.nemesis not in known:
+        raise ScenarioInvalid(scenario, _unknown("nemesis", step.nemesis, list(known)))
+    for target in step.targets:
+        if target not in plan.nodes and target not in ROLES:
+            raise ScenarioInvalid(scenario, _unknown("node", target, [*plan.nodes, *ROLES]))
+    options = known[step.nemesis]
+    for name, value in step.options.items():
+        if name not in options:
+            reason = _unknown("option", name, list(options) or ["none at all"])
+            raise ScenarioInvalid(scenario, f"nemesis {step.nemesis}: {reason}")
+        if isinstance(options[name], str) != isinstance(value, str):
+            kind = "a text" if isinstance(options[name], str) else "a number"
+            raise ScenarioInvalid(scenario, f"nemesis {step.nemesis}: {name} must be {kind}")
+
+
+def _unknown(what: str, found: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(found, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    return f"no {what} {found!r}; {hint}"
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def packaged() -> list[Scenario]:
+    """The scenarios that come with the program, by name."""
+    files = [path for path in sorted(PACKAGED.glob("*.py")) if path.stem != "__init__"]
+    return [load_file(path) for path in files]
+
+
+def find(name_or_file: str) -> Scenario:
+    """The packaged scenario of that name, or the one in that file.
+
+    Raises:
+        ScenarioInvalid: there is none, or it can't be loaded.
+    """
+    if name_or_file.endswith(".py"):
+        return load_file(Path(name_or_file))
+    for scenario in packaged():
+        if scenario.name == name_or_file:
+            return scenario
+    names = [scenario.name for scenario in packaged()]
+    raise ScenarioInvalid(
+        name_or_file, f"{_unknown('scenario', name_or_file, names)} (a file ends in .py)"
+    )
+
+
+def load_file(path: Path) -> Scenario:
+    """The scenario in the Python file `path`.
+
+    Raises:
+        ScenarioInvalid: it can't be loaded or has no schedule.
+    """
+    name = path.stem.replace("_", "-")
+    module = _module(path)
+    schedule = getattr(module, "schedule", None)
+    if not callable(schedule):
+        raise ScenarioInvalid(str(path), "has no function `schedule(plan)`")
+    nodes, load = getattr(module, "NODES", 3), getattr(module, "LOAD", Load())
+    if not isinstance(nodes, int) or not isinstance(load, Load):
+        raise ScenarioInvalid(str(path), "NODES must be a number, LOAD a Load")
+    summary = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    return Scenario(name, summary, schedule, nodes, load)
+
+
+def _module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ScenarioInvalid(str(path), "there is no such file")
+    specification = importlib.util.spec_from_file_location(f"chaos_scenario_{path.stem}", path)
+    if specification is None or specification.loader is None:
+        raise ScenarioInvalid(str(path), "is no Python file")
+    module = importlib.util.module_from_spec(specification)
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # beside a user's file
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:  # someone else's code; whatever it raises is told
+        raise ScenarioInvalid(str(path), f"{type(error).__name__}: {error}") from error
+    finally:
+        sys.dont_write_bytecode = writes
+    return module

@@ -1,0 +1,1 @@
+"""The packaged scenarios, one small file each; write your own like them (docs/chaos.md)."""
