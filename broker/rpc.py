@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc
 import structlog
@@ -98,7 +98,7 @@ def _guard(handler: Handler) -> Handler:
             # The boundary: a caller must get an answer, and we the traceback.
             log.exception("call_failed", kind=type(error).__name__)
             refusal = BrokerError(epb.INTERNAL, "the node failed to answer; its log says why")
-        await abort(context, refusal)
+        return await abort(context, refusal)
 
     return guarded
 
@@ -108,7 +108,8 @@ def malformed_request() -> BrokerError:
     return BrokerError(epb.INVALID_ARGUMENT, "the request's bytes can't be parsed")
 
 
-async def abort(context: Context, error: BrokerError) -> None:
+async def abort(context: Context, error: BrokerError) -> NoReturn:
     """Ends the call with `error`'s status; the error travels in the trailing metadata."""
     wire = error.to_wire().SerializeToString()
     await context.abort(error.traits.status, error.message, ((ERROR_METADATA_KEY, wire),))
+    raise AssertionError("context.abort raises")
