@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from dledger.codec import ANSWERS, decode_append, decode_message, encode_append, encode_message
@@ -114,6 +114,7 @@ class RaftDriver(Generic[H]):
         self._reads_running: dict[int, list[ReadDone]] = {}
         self._reads_to_apply: deque[tuple[Index, list[ReadDone]]] = deque()
         self._digest: tuple[Index, int] = (Index(0), 0)
+        self._latest_append: tuple[AppendRange, PeerMessage] | None = None
         self._messages_in = self._messages_out = 0
         self._refused_for_space = self._invalid_frames = 0
         self._submitted_ticket = self._durable_ticket = 0
@@ -353,10 +354,7 @@ class RaftDriver(Generic[H]):
     def _send(self, message: OutgoingMessage) -> None:
         self._messages_out += 1
         if isinstance(message, AppendRange):
-            frames = b""
-            if message.last_index >= message.first_index:
-                frames = self._ports.log.read(message.first_index, message.last_index)
-            self._ports.transport.send_request(message.to, encode_append(message, frames))
+            self._ports.transport.send_request(message.to, self._append_message(message))
             return
         wire = encode_message(message)
         if isinstance(message, ANSWERS):
@@ -365,6 +363,18 @@ class RaftDriver(Generic[H]):
         if isinstance(message, HeartbeatRequest):
             self._add_digest(wire, message.commit_index)
         self._ports.transport.send_request(message.to, wire)
+
+    def _append_message(self, message: AppendRange) -> PeerMessage:
+        """The append with its frames; peers that keep up are sent one and the same."""
+        latest = self._latest_append
+        if latest is not None and replace(latest[0], to=message.to) == message:
+            return latest[1]
+        frames = b""
+        if message.last_index >= message.first_index:
+            frames = self._ports.log.read(message.first_index, message.last_index)
+        wire = encode_append(message, frames)
+        self._latest_append = (message, wire)
+        return wire
 
     # --- the live divergence alarm (D6) -------------------------------------------------------
 
