@@ -382,13 +382,9 @@ class Client:
         Raises:
             GroupUnreachable, NotReady: none does within the deadline.
         """
-        group = self._group
         total_s = self._options.deadline_s if deadline_s is None else deadline_s
-        link = await group.serving_link(asyncio.get_running_loop().time() + total_s)
-        known = group.leader()
-        if known is None:
-            return LeaderInfo("", link.address, 0)
-        member, term = known
+        deadline = asyncio.get_running_loop().time() + total_s
+        member, term = await self._group.serving_leader(deadline)
         return LeaderInfo(member.node_id, member.address, term)
 
     async def status(self) -> list[NodeState]:

@@ -136,18 +136,28 @@ class Group:
             GroupUnreachable, NotReady, WrongGroup, ClientClosed: nothing was sent.
         """
         while self._target is None:
-            self._check_open()
-            left = deadline - self._loop.time()
-            failure = self._no_leader()
-            if left <= 0 or isinstance(failure, WrongGroup):
-                raise failure
-            changed: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.add(changed)
-            try:
-                await asyncio.wait([changed], timeout=left)
-            finally:
-                self._waiters.discard(changed)
+            await self._news(deadline)
         return self._target
+
+    async def serving_leader(self, deadline: float) -> tuple[Member, int]:
+        """The leader and its term, once one serves and is known by name; see `serving_link`."""
+        while self._target is None or (known := self._board.leader()) is None:
+            await self._news(deadline)
+        return known
+
+    async def _news(self, deadline: float) -> None:
+        """Returns when a node has been heard or lost since."""
+        self._check_open()
+        left = deadline - self._loop.time()
+        failure = self._no_leader()
+        if left <= 0 or isinstance(failure, WrongGroup):
+            raise failure
+        changed: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(changed)
+        try:
+            await asyncio.wait([changed], timeout=left)
+        finally:
+            self._waiters.discard(changed)
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -227,7 +237,7 @@ class Group:
         self._closed = True
         self._disarm_presumption()
         self._target = None
-        self._wake()
+        self._wake_waiters()
         links, self._links = self._links, {}
         await asyncio.gather(*(link.close() for link in links.values()))
 
@@ -256,7 +266,6 @@ class Group:
         self._failures[address] = failure
         self._board.on_lost(address)
         self._refresh()
-        self._wake_waiters()  # the reason why there is no leader may be final
 
     def _learn(self, address: str) -> None:
         if address not in self._links and len(self._links) < MAX_LINKS and not self._closed:
@@ -280,6 +289,7 @@ class Group:
             self._aim(self._links.get(self._guess))
         if self._target is None:
             self._arm_presumption()
+        self._wake_waiters()
 
     def _aim(self, target: NodeLink | None) -> None:
         if target is self._target:
@@ -287,7 +297,8 @@ class Group:
         self._target = target
         if target is not None:
             self._disarm_presumption()
-        self._wake()
+        for listener in tuple(self._listeners):
+            listener()
 
     def _arm_presumption(self) -> None:
         if self._presume_timer is None and not self._closed:
@@ -317,11 +328,6 @@ class Group:
             self._guess = silent[self._guesses % len(silent)]
             self._guesses += 1
         self._refresh()
-
-    def _wake(self) -> None:
-        self._wake_waiters()
-        for listener in tuple(self._listeners):
-            listener()
 
     def _wake_waiters(self) -> None:
         for waiter in self._waiters:

@@ -102,8 +102,10 @@ class LeaderBoard:
         return own is None or newest.term > own.term
 
     def leader(self) -> tuple[Member, int] | None:
-        """The leader and its term, as the newest view has it."""
+        """The leader and its term, as the newest view or a later hint has it."""
         newest = self._newest_named()
+        if self._hint is not None:
+            return self._hint[1], self._hint[0]
         if newest is None or newest.leader is None:
             return None
         return newest.leader, newest.term

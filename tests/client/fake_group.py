@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 
+from dledger.client import Client
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
@@ -468,3 +469,15 @@ class FakeGroup:
 
 def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:
     return [pb.QueueOffset(queue_id=q, offset=offset) for q, offset in sorted(offsets.items())]
+
+
+async def heard(client: Client) -> None:
+    """Returns when a node has told `client` something. No public call tells."""
+    loop = asyncio.get_running_loop()
+    await client._group._news(loop.time() + 30.0)
+
+
+async def leaderless(client: Client) -> None:
+    """Returns once `client` knows of no leader that serves."""
+    while client._group.target is not None:
+        await heard(client)

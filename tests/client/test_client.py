@@ -33,7 +33,7 @@ from dledger.client import (
 )
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
-from tests.client.fake_group import FakeGroup, FakeNode, Refusal, wire_error
+from tests.client.fake_group import FakeGroup, FakeNode, Refusal, leaderless, wire_error
 from tests.client.loops import async_test
 
 QUICK = ClientOptions(presume_after_s=0.02, status_timeout_s=0.5)
@@ -259,6 +259,7 @@ async def test_deletion_and_transfer_in_doubt_are_told() -> None:
 async def test_deadline_covers_all_attempts_and_tells_of_the_last() -> None:
     """With the last failure as its cause."""
     async with connected() as (group, client):
+        await client.topics()
 
         async def refuse(method: str, node: FakeNode, request: Any) -> None:
             raise Refusal(wire_error(epb.BUSY, "so many callers"))
@@ -347,7 +348,7 @@ async def test_unreachable_group_is_told_as_such() -> None:
     with closed_port() as dead:
         async with Client.connect(dead, options=QUICK) as client:
             with pytest.raises(GroupUnreachable, match=dead) as caught:
-                await client.create_topic("t", deadline_s=0.2)
+                await client.create_topic("t", deadline_s=1.0)
             assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
 
 
@@ -357,6 +358,7 @@ async def test_group_without_a_leader_is_told_as_such() -> None:
     async with connected() as (group, client):
         await client.topics()
         group.elect(None)
+        await leaderless(client)
         with pytest.raises(DeadlineExceeded, match="no leader serves"):
             await client.create_topic("t", deadline_s=0.2)
 

@@ -149,6 +149,28 @@ async def test_outage_does_not_look_like_the_end() -> None:
 
 
 @async_test
+async def test_queue_that_does_not_answer_is_not_idle() -> None:
+    """However long the others are empty."""
+    async with stocked({0: 0, 1: 0}) as (group, client):
+        asked, hold = [0], asyncio.Event()
+
+        async def gate(method: str, node: FakeNode, request: Any) -> None:
+            if method == "Pull" and request.queue_id == 1:
+                asked[0] += 1
+                if asked[0] > 1:
+                    await hold.wait()
+
+        group.before.append(gate)
+        options = ConsumerOptions(hold_ms=10)
+        async with client.consumer("t", idle_timeout_s=0.1, options=options) as consumer:
+            end = asyncio.ensure_future(drain(consumer))
+            await group.nodes[0].called("Pull", 40)
+            assert not end.done()
+            hold.set()
+            assert await end == {}
+
+
+@async_test
 async def test_failover_loses_and_repeats_nothing() -> None:
     """A held pull is asked again at the next leader."""
     async with (

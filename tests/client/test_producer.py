@@ -31,7 +31,7 @@ from dledger.client import (
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 from store.record import decode_records
-from tests.client.fake_group import FakeGroup, FakeNode, Refusal, wire_error
+from tests.client.fake_group import FakeGroup, FakeNode, Refusal, leaderless, wire_error
 from tests.client.loops import async_test
 
 QUICK = ClientOptions(presume_after_s=0.02)
@@ -82,16 +82,6 @@ def refusing(method: str, *errors: epb.Error) -> Callable[[str, FakeNode, Any], 
             raise Refusal(left.pop(0))
 
     return refuse
-
-
-async def no_target(client: Client) -> None:
-    """Returns once the client knows of no leader that serves. No public call tells."""
-    changed = asyncio.Event()
-    client._group.listen(changed.set)
-    while client._group.target is not None:
-        changed.clear()
-        await changed.wait()
-    client._group.unlisten(changed.set)
 
 
 async def error_of(future: asyncio.Future[SendResult]) -> ClientError:
@@ -385,6 +375,27 @@ async def test_topic_deleted_meanwhile_fails_its_messages() -> None:
             assert "the message was not stored" in str(error)
 
 
+@async_test
+async def test_failure_of_old_messages_does_not_lose_those_that_wait_for_the_topic() -> None:
+    """The topic is being asked for again while a batch to it is refused."""
+    options = ProducerOptions(close_timeout_ms=20)
+    async with producing(options) as (group, client, producer):
+        await producer.send("t", b"warm up")
+        sends, describes = Gate("Send"), Gate("DescribeTopic")
+        group.before += [sends, describes]
+        old = producer.send("t", b"old")
+        await sends.arrived.get()
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"?", queue_id=9)
+        held = producer.send("t", b"held")
+        await describes.arrived.get()
+        await client.delete_topic("t")
+        sends.opened.set()
+        assert isinstance(await error_of(old), TopicNotFound)
+        await producer.close()
+        assert isinstance(held.exception(), ProducerClosed)
+
+
 # --- retries --------------------------------------------------------------------------------------
 
 
@@ -464,6 +475,23 @@ async def test_refused_batch_does_not_take_the_next_ones_with_it() -> None:
 
 
 @async_test
+async def test_retry_goes_out_under_the_id_of_its_first_attempt() -> None:
+    """Though another queue has begun a new epoch: a request names one id for all in it."""
+    async with producing(queues=2) as (group, _, producer):
+        refusing_queue(group, 0, wire_error(epb.INVALID_ARGUMENT))
+        refusing_queue(group, 1, wire_error(epb.BUSY))
+        bad, busy = producer.send("t", b"0", queue_id=0), producer.send("t", b"1", queue_id=1)
+        await error_of(bad)
+        await asyncio.gather(producer.send("t", b"good", queue_id=0), busy)
+        ids = {
+            q: [r.producer_id for r in group.sends for b in r.batches if b.queue_id == q]
+            for q in (0, 1)
+        }
+        assert ids[1][0] == ids[1][1]
+        assert ids[0][0] != ids[0][1]
+
+
+@async_test
 async def test_answer_that_does_not_fit_the_request_is_no_answer() -> None:
     """The batch may have been stored: it is sent again."""
     async with producing() as (group, _, producer):
@@ -536,7 +564,7 @@ async def test_nothing_is_sent_before_the_new_leader_serves() -> None:
     async with producing() as (group, client, producer):
         await producer.send("t", b"warm up")
         group.elect(group.nodes[1], serving=False)
-        await no_target(client)
+        await leaderless(client)
         waiting = producer.send("t", b"x")
         group.tell(group.nodes[1], serving=True)
         await waiting
@@ -575,10 +603,10 @@ async def test_group_that_refuses_watches_is_usable() -> None:
 @async_test
 async def test_deadline_without_a_leader_is_a_certain_failure() -> None:
     """Never sent, so not stored."""
-    async with producing(ProducerOptions(delivery_timeout_ms=50)) as (group, client, producer):
+    async with producing(ProducerOptions(delivery_timeout_ms=500)) as (group, client, producer):
         await producer.send("t", b"warm up")
         group.elect(None)
-        await no_target(client)
+        await leaderless(client)
         error = await error_of(producer.send("t", b"x"))
         assert (type(error), error.outcome) == (DeadlineExceeded, Outcome.DID_NOT_HAPPEN)
         assert "was not stored" in str(error)
@@ -587,7 +615,7 @@ async def test_deadline_without_a_leader_is_a_certain_failure() -> None:
 @async_test
 async def test_deadline_at_a_silent_leader_leaves_the_outcome_open() -> None:
     """What follows fails with it; the producer goes on under a new id."""
-    options = ProducerOptions(delivery_timeout_ms=60, linger_ms=0, max_inflight_requests=2)
+    options = ProducerOptions(delivery_timeout_ms=500, linger_ms=0, max_inflight_requests=2)
     async with producing(options) as (group, _, producer):
         await producer.send("t", b"warm up")
         group.nodes[0].running.clear()
@@ -615,7 +643,7 @@ async def test_topic_that_is_never_learnt_fails_by_the_deadline() -> None:
     """Held messages have no other limit."""
     async with producing(ProducerOptions(delivery_timeout_ms=50)) as (group, client, producer):
         group.elect(None)
-        await no_target(client)
+        await leaderless(client)
         error = await error_of(producer.send("t", b"x"))
         assert (type(error), error.outcome) == (DeadlineExceeded, Outcome.DID_NOT_HAPPEN)
         assert producer.statistics().buffered_messages == 0

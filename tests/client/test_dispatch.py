@@ -1,0 +1,151 @@
+"""The dispatcher alone, with links that answer when they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from dledger.client.connection import NodeLink
+from dledger.client.dispatch import Dispatcher
+from dledger.client.errors import ClientError, DeadlineExceeded, LeadershipLost, Outcome
+from dledger.client.group import Group
+from dledger.client.lane import Lane
+from dledger.client.options import ProducerOptions
+from dledger.client.results import SendResult
+from dledger.wire import broker_pb2 as pb
+from tests.client.loops import async_test
+
+
+class ToldLink:
+    """A link whose calls end when the test says how."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.calls: list[tuple[pb.SendRequest, asyncio.Future[pb.SendResponse]]] = []
+
+    async def call(self, method: object, request: pb.SendRequest, timeout_s: float) -> Any:
+        answer: asyncio.Future[pb.SendResponse] = asyncio.get_running_loop().create_future()
+        self.calls.append((request, answer))
+        return await answer
+
+    def sequences(self) -> list[int]:
+        """Of every batch that was sent here, in order."""
+        return [batch.base_sequence for request, _ in self.calls for batch in request.batches]
+
+
+class ToldGroup:
+    """A group whose leader the test names."""
+
+    def __init__(self, target: ToldLink | None) -> None:
+        self.target = target
+        self.listeners: list[Callable[[], None]] = []
+        self.refusals: list[ClientError] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        self.listeners.remove(listener)
+
+    def on_refused(self, link: NodeLink, error: ClientError) -> None:
+        self.refusals.append(error)
+
+    def aim(self, target: ToldLink | None) -> None:
+        self.target = target
+        for listener in self.listeners:
+            listener()
+
+
+class Bystander:
+    """A producer that is told of batches and does nothing about it."""
+
+    def on_sealed(self, lane: Lane) -> None: ...
+    def on_over(self, count: int, size: int) -> None: ...
+    def on_place_gone(self, topic: str) -> None: ...
+
+
+def dispatcher(group: ToldGroup, **options: float) -> Dispatcher:
+    return Dispatcher(cast(Group, group), ProducerOptions(**options), Bystander())  # type: ignore[arg-type]
+
+
+def add(dispatching: Dispatcher, body: bytes) -> asyncio.Future[SendResult]:
+    future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+    dispatching.add(dispatching.lane("t", 0), body, future)
+    return future
+
+
+async def turns(count: int = 5) -> None:
+    """Lets the loop do what is ready."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def stored(request: pb.SendRequest) -> pb.SendResponse:
+    return pb.SendResponse(results=[pb.SendResult() for _ in request.batches])
+
+
+@async_test
+async def test_no_two_nodes_are_sent_to_at_a_time() -> None:
+    """The last leader may still answer: what is newer waits for that, and follows in order."""
+    first, second = ToldLink("h1:1"), ToldLink("h2:1")
+    group = ToldGroup(first)
+    dispatching = dispatcher(group)
+    older = add(dispatching, b"older")
+    await turns()
+    group.aim(second)
+    newer = add(dispatching, b"newer")
+    dispatching.seal_all()
+    await turns()
+    assert (first.sequences(), second.sequences()) == ([0], [])
+    first.calls[0][1].set_exception(LeadershipLost("x", outcome=Outcome.MAY_HAVE_HAPPENED))
+    await turns()
+    group.aim(second)  # word of another leader ends the pause
+    await turns()
+    assert second.sequences() == [0, 1]
+    request, answer = second.calls[0]
+    answer.set_result(stored(request))
+    await asyncio.gather(older, newer)
+    await dispatching.abort(ClientError("over"))
+
+
+@async_test
+async def test_failure_pauses_until_word_of_another_leader() -> None:
+    """The node that refused would refuse again; the next one need not be kept waiting."""
+    first, second = ToldLink("h1:1"), ToldLink("h2:1")
+    group = ToldGroup(first)
+    dispatching = dispatcher(group)
+    future = add(dispatching, b"x")
+    await turns()
+    first.calls[0][1].set_exception(LeadershipLost("x", outcome=Outcome.MAY_HAVE_HAPPENED))
+    await turns()
+    group.aim(first)
+    await turns()
+    assert len(first.calls) == 1, "still pausing: it is the node that failed"
+    group.aim(second)
+    await turns()
+    request, answer = second.calls[0]
+    answer.set_result(stored(request))
+    await future
+    assert [type(error) for error in group.refusals] == [LeadershipLost]
+    await dispatching.abort(ClientError("over"))
+
+
+@async_test
+async def test_answer_to_a_batch_that_is_over_changes_nothing() -> None:
+    """Its futures were told that it may have been stored; the lane has gone on."""
+    link = ToldLink("h1:1")
+    dispatching = dispatcher(ToldGroup(link))
+    over = add(dispatching, b"a")
+    await turns()
+    dispatching._fail(dispatching.lane("t", 0).break_off(DeadlineExceeded("over")))
+    later = add(dispatching, b"b")
+    dispatching.seal_all()
+    await turns()
+    for request, answer in link.calls:
+        answer.set_result(stored(request))
+    await later
+    assert isinstance(over.exception(), DeadlineExceeded)
+    assert link.calls[0][0].producer_id != link.calls[1][0].producer_id
+    assert (dispatching.unknown, dispatching.stored) == (1, 1)
+    await dispatching.abort(ClientError("over"))
