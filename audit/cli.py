@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from audit.data_cli import export, stats
 from audit.engines import EngineName, make_engine
 from audit.errors import UsageMistake
 from audit.live import replicas_of_directory, replicas_of_group
@@ -75,6 +76,10 @@ BlockOption = Annotated[
     str, typer.Option("--block-size", metavar="SIZE", help="What one digest covers.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+app.command()(export)
+app.command()(stats)
 
 
 @app.callback()

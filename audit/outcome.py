@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import typer
 
 from audit.errors import AuditError, UsageMistake
+from store.errors import StoreError
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def errors_told() -> Iterator[None]:
     except AuditError as error:
         complain(str(error))
         raise typer.Exit(error.exit_code) from None
-    except OSError as error:
+    except (OSError, StoreError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

@@ -1,0 +1,136 @@
+"""Export to Parquet and statistics: every message once, however often and with either engine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from audit.cli import app
+from audit.engine import Engine, LocalEngine
+from audit.errors import UsageMistake
+from audit.export import ExportState, export_messages, read_state, write_state
+from audit.replica import Replica
+from audit.stats import bucket_of, percentile, stats_as_json, sum_log
+from store.errors import CorruptionFound
+from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
+from tests.audit.test_table import expected_rows
+
+pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
+
+
+def exported_offsets(target: Path) -> list[int]:
+    import pyarrow.dataset as ds
+
+    table = ds.dataset(target, format="parquet", partitioning="hive").to_table(["physical_offset"])
+    return sorted(table["physical_offset"].to_pylist())
+
+
+def test_every_message_is_exported_once(three: ReplicaSet, tmp_path: Path, engine: Engine) -> None:
+    """By topic and date; a second run has nothing to do and changes nothing."""
+    target = tmp_path / "out"
+    first = export_messages(three.replicas[0], target, engine)
+    expected = [row["physical_offset"] for row in expected_rows(three)]
+    assert exported_offsets(target) == expected
+    assert (first.messages, first.end) == (len(expected), three.end)
+    folders = {str(p.parent.relative_to(target)) for p in target.rglob("*.parquet")}
+    assert folders == {"topic=orders/date=2023-11-14", "topic=events/date=2023-11-14"}
+    again = export_messages(three.replicas[0], target, engine)
+    assert (again.messages, again.files) == (0, 0)
+    assert exported_offsets(target) == expected
+
+
+def test_export_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """The log grows between two runs; each exports its part."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    replica = Replica("n1", str(tmp_path / "n1"))
+    entries = list(usual_entries(50))
+    sizes = []
+    for part in (entries[:20], entries[20:]):
+        for entry in part:
+            builder.add(entry)
+            builder.flush()
+        builder.dispatch()
+        sizes.append(export_messages(replica, tmp_path / "out", LocalEngine()).messages)
+    builder.close()
+    offsets = exported_offsets(tmp_path / "out")
+    assert len(offsets) == len(set(offsets)) == sum(sizes)
+    assert all(sizes)
+
+
+def test_broken_off_export_is_repeated_over_the_same_ranges(
+    three: ReplicaSet, tmp_path: Path
+) -> None:
+    """A run that had written some files and not that it is done: no message twice."""
+    target = tmp_path / "out"
+    export_messages(three.replicas[0], target, LocalEngine())
+    before = exported_offsets(target)
+    state = read_state(target)
+    assert state is not None
+    write_state(target, ExportState(state.group, 0, state.done))
+    export_messages(three.replicas[0], target, LocalEngine())
+    assert exported_offsets(target) == before
+
+
+def test_export_of_a_damaged_log_is_not_done(three: ReplicaSet, tmp_path: Path) -> None:
+    """The damage is named, and the next run begins at the same place."""
+    three.flip("n1", three.header_of(after=20_000).physical_offset + 90)
+    with pytest.raises(CorruptionFound):
+        export_messages(three.replicas[0], tmp_path / "out", LocalEngine())
+    state = read_state(tmp_path / "out")
+    assert state is not None
+    assert state.done == 0
+
+
+def test_folder_of_something_else_is_left_alone(three: ReplicaSet, tmp_path: Path) -> None:
+    """A folder with other files, or another group's export, is refused."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    with pytest.raises(UsageMistake, match="holds no export"):
+        export_messages(three.replicas[0], tmp_path / "mine", LocalEngine())
+    (tmp_path / "out").mkdir()
+    write_state(tmp_path / "out", ExportState("other", 0, 0))
+    with pytest.raises(UsageMistake, match="group 'other'"):
+        export_messages(three.replicas[0], tmp_path / "out", LocalEngine())
+
+
+def test_sums_are_those_of_the_messages(three: ReplicaSet, engine: Engine) -> None:
+    """Messages, bytes and times of each queue, and the hottest keys."""
+    sums = sum_log(three.replicas[1], engine)
+    rows = expected_rows(three)
+    assert Counter({q: s.messages for q, s in sums.queues.items()}) == Counter(
+        (row["topic"], row["queue_id"]) for row in rows
+    )
+    assert sum(s.body_bytes for s in sums.queues.values()) == sum(len(r["body"]) for r in rows)
+    assert sums.keys == Counter((row["topic"], row["keys"]) for row in rows)
+    orders = sums.topics()["orders"]
+    times = [row["store_time"] for row in rows if row["topic"] == "orders"]
+    assert (orders.first_ms, orders.last_ms) == (min(times), max(times))
+    facts = stats_as_json(sums)
+    assert isinstance(facts["topics"], list)
+    assert [topic["topic"] for topic in facts["topics"]] == ["events", "orders"]
+
+
+def test_percentiles_are_right_to_a_fifth() -> None:
+    """Against the exact ones, from 1 to a billion."""
+    values = np.random.default_rng(1).lognormal(8, 3, 20_000).astype(np.int64) + 1
+    counts = np.bincount(bucket_of(values), minlength=200)
+    for share in (0.1, 0.5, 0.9, 0.99):
+        exact = np.quantile(values, share)
+        assert exact / 1.25 <= percentile(counts, share) <= exact * 1.25
+
+
+def test_commands_tell_what_they_did(three: ReplicaSet, tmp_path: Path) -> None:
+    """`export` and `stats` in their JSON forms."""
+    named = ["--replica", f"n1={three.paths['n1']}", "--json"]
+    result = CliRunner().invoke(app, ["export", str(tmp_path / "out"), *named])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["end"] == three.end
+    result = CliRunner().invoke(app, ["stats", *named, "--topic", "orders"])
+    (topic,) = json.loads(result.output)["topics"]
+    assert topic["topic"] == "orders"
+    assert topic["messages"] == sum(queue["messages"] for queue in topic["queues"])

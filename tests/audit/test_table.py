@@ -1,0 +1,191 @@
+"""The log as data: decoding, the Spark source, the stream."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from audit.decode import COLUMNS, Wanted, read_records
+from audit.ranges import committed_log, entry_end_after, log_ranges
+from audit.replica import Replica
+from store.entry import EntryKind
+from store.errors import CorruptionFound
+from store.record import decode_records
+from tests.audit.replicas import TIME_MS, LogBuilder, ReplicaSet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Row = dict[str, Any]
+
+
+def rows_of(path: Path, wanted: Wanted | None = None) -> list[Row]:
+    """What the decoder gives, as rows."""
+    log = committed_log(Replica("n1", str(path)))
+    rows: list[Row] = []
+    for part in log_ranges(log, 0, log.settled):
+        for records in read_records(part, wanted or Wanted()):
+            names = list(records.columns)
+            columns = [list(column) for column in records.columns.values()]
+            rows += [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return rows
+
+
+def expected_rows(three: ReplicaSet) -> list[Row]:
+    """The same by the record codec that consumers use."""
+    rows: list[Row] = []
+    for header in three.headers:
+        if header.kind != EntryKind.DATA:
+            continue
+        base = header.physical_offset - header.physical_offset % 16384
+        content = three.segment("n1", base).read_bytes()
+        at = header.physical_offset - base
+        for record in decode_records(content[at + 80 : at + header.total_size]):
+            rows.append(
+                {
+                    "topic": record.topic,
+                    "queue_id": record.queue_id,
+                    "queue_offset": record.queue_offset,
+                    "physical_offset": record.physical_offset,
+                    "index": header.index,
+                    "term": header.term,
+                    "born_time": record.born_time_ms,
+                    "store_time": record.store_time_ms,
+                    "keys": record.keys,
+                    "tags": record.tags,
+                    "properties": record.properties,
+                    "body": record.body,
+                }
+            )
+    return rows
+
+
+def test_columns_are_what_the_record_codec_reads(three: ReplicaSet) -> None:
+    """Every message once, in the log's order, every column."""
+    assert rows_of(three.paths["n1"]) == expected_rows(three)
+
+
+def test_only_wanted_messages_and_columns_are_decoded(three: ReplicaSet) -> None:
+    """By topic, by store time, and some columns."""
+    wanted = Wanted(("queue_offset", "keys"), frozenset({"events"}), TIME_MS + 10, TIME_MS + 40)
+    expected = [
+        {name: row[name] for name in wanted.columns}
+        for row in expected_rows(three)
+        if row["topic"] == "events" and TIME_MS + 10 <= row["store_time"] < TIME_MS + 40
+    ]
+    assert expected
+    assert rows_of(three.paths["n1"], wanted) == expected
+
+
+def test_damaged_entry_ends_the_reading_with_its_place(three: ReplicaSet) -> None:
+    """Rot is never passed over in silence."""
+    header = three.header_of(after=20_000)
+    path = three.flip("n1", header.physical_offset + 90)
+    with pytest.raises(CorruptionFound) as caught:
+        rows_of(three.paths["n1"])
+    assert (caught.value.file, caught.value.offset) == (str(path), header.physical_offset - 16384)
+
+
+def test_stream_steps_end_between_entries_and_reach_the_end(three: ReplicaSet) -> None:
+    """Whatever the step, each lies at an entry's end; together they are the committed log."""
+    log = committed_log(three.replicas[0])
+    ends = {h.physical_offset + h.total_size for h in three.headers} | {16384, 32768}
+    for step in (1, 700, 5000, 1 << 30):
+        at, seen = 0, []
+        while at < log.settled:
+            at = entry_end_after(log, at, step)
+            seen.append(at)
+        assert set(seen) <= ends
+        assert seen[-1] == three.end
+        assert entry_end_after(log, at, step) == at
+
+
+@pytest.mark.spark
+def test_table_has_every_message(three: ReplicaSet, spark: SparkSession) -> None:
+    """`spark.read.format("commitlog")` gives the decoder's rows."""
+    from audit.spark.source import register
+
+    register(spark)
+    frame = spark.read.format("commitlog").load(str(three.paths["n2"]))
+    assert frame.columns == list(COLUMNS)
+    rows = [row.asDict() for row in frame.collect()]
+    for row in rows:
+        for name in ("born_time", "store_time"):
+            row[name] = round(row[name].timestamp() * 1000)
+        row["body"] = bytes(row["body"])
+    assert sorted(rows, key=lambda r: r["physical_offset"]) == expected_rows(three)
+
+
+@pytest.mark.spark
+def test_filters_are_pushed_down_and_change_nothing(three: ReplicaSet, spark: SparkSession) -> None:
+    """Topic and store time reach the source; the rows are those that a filter would leave."""
+    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, StringContains
+
+    from audit.spark.source import CommitLogReader, register
+
+    register(spark)
+    reader = CommitLogReader(str(three.paths["n1"]), Wanted())
+    kept = StringContains(("keys",), "1")
+    since = GreaterThanOrEqual(("store_time",), datetime.fromtimestamp(TIME_MS / 1000, UTC))
+    assert list(reader.pushFilters([EqualTo(("topic",), "events"), since, kept])) == [kept]
+    assert reader.wanted == Wanted(topics=frozenset({"events"}), from_ms=TIME_MS)
+    frame = spark.read.format("commitlog").load(str(three.paths["n1"]))
+    seen = frame.where("topic = 'events' and queue_id = 1").count()
+    rows = expected_rows(three)
+    assert seen == sum(r["topic"] == "events" and r["queue_id"] == 1 for r in rows)
+
+
+@pytest.mark.spark
+def test_stream_is_restarted_without_loss_or_repetition(
+    three: ReplicaSet, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two runs over one checkpoint, in small batches: every message in exactly one batch."""
+    from audit.spark.source import register
+
+    register(spark)
+    seen: list[tuple[int, int]] = []
+
+    def keep(frame: Any, batch: int) -> None:
+        seen.extend((batch, row["physical_offset"]) for row in frame.collect())
+        if len({number for number, _ in seen}) == 3 and stop_after:
+            stop_after.pop()
+            raise InterruptedError("the first run ends here")
+
+    stop_after = [True]
+
+    def run() -> None:
+        source = spark.readStream.format("commitlog").option("bytesPerBatch", "9000")
+        stream = source.option("columns", "physical_offset").load(str(three.paths["n1"]))
+        query = (
+            stream.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    with pytest.raises(Exception, match="the first run ends here"):
+        run()
+    failed = max(number for number, _ in seen)
+    seen = [each for each in seen if each[0] != failed]
+    run()
+    offsets = [offset for _, offset in seen]
+    assert sorted(offsets) == [row["physical_offset"] for row in expected_rows(three)]
+
+
+def test_an_unsettled_tail_is_no_data(tmp_path: Path) -> None:
+    """Entries that aren't known to have committed are left out."""
+    from tests.audit.replicas import usual_entries
+
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    for entry in usual_entries(20):
+        builder.add(entry)
+        builder.flush()
+    builder.dispatch(12)
+    builder.close()
+    assert {row["index"] for row in rows_of(tmp_path / "n1")} <= set(range(1, 13))
