@@ -66,7 +66,7 @@ def find_order(key: str, operations: list[Operation], model: Model[S]) -> list[O
     ends = [_end(each) for each in calls]
     required = sum(1 << i for i, end in enumerate(ends) if end != FOREVER)
     stack: list[tuple[int, S, list[int]]] = [(0, model.initial, [])]
-    tried: set[tuple[int, S]] = {(0, model.initial)}
+    tried = _Tried[S](required)
     steps = 0
     while stack:
         taken, state, order = stack.pop()
@@ -77,13 +77,28 @@ def find_order(key: str, operations: list[Operation], model: Model[S]) -> list[O
             if steps > MAX_STEPS:
                 raise SearchTooLong(key, len(calls))
             after = model.apply(state, calls[i])
-            if after is None:
-                continue
-            place = (taken | 1 << i, after)
-            if place not in tried:
-                tried.add(place)
-                stack.append((*place, [*order, i]))
+            is_idle = after == state and ends[i] == FOREVER  # it may as well never happen
+            if after is not None and not is_idle and tried.is_news(taken | 1 << i, after):
+                stack.append((taken | 1 << i, after, [*order, i]))
     return None
+
+
+class _Tried(Generic[S]):
+    """What needs no second try: the same completed operations taken, the same state, and no
+    unknown operation left that was not left the first time."""
+
+    def __init__(self, required: int) -> None:
+        self._required = required
+        self._places: defaultdict[tuple[int, S], list[int]] = defaultdict(list)
+
+    def is_news(self, taken: int, state: S) -> bool:
+        """Remembers the place and tells whether it has to be tried."""
+        unknown = taken & ~self._required
+        known = self._places[taken & self._required, state]
+        if any(other & unknown == other for other in known):
+            return False
+        known.append(unknown)
+        return True
 
 
 def _end(operation: Operation) -> int:

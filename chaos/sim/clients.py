@@ -274,14 +274,21 @@ class Consumer(Client):
             topic = self.chance.choice(list(topics))
             queue_id = self.chance.randrange(topics[topic])
             what = self.chance.random()
-            if what < 0.6:
+            if what < 0.45:
                 await self.poll(topic, queue_id)
-            elif what < 0.75:
+            elif what < 0.55:
                 await self._commit(topic, queue_id)
-            elif what < 0.85:
+            elif what < 0.7:
+                self._doubt()
                 await self._fetch(topic, queue_id)
             else:
+                self._doubt()
                 await self.end(topic, queue_id)
+
+    def _doubt(self) -> None:
+        """Asks anybody, now and then: a leader that was deposed must not answer."""
+        if self.chance.random() < 0.5:
+            self.look_elsewhere()
 
     async def poll(self, topic: str, queue_id: int, *, final: bool = False) -> bool:
         """One poll; tells whether it gave messages, or failed: then there may be more."""

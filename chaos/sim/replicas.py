@@ -87,7 +87,11 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
 def _compare_with_replay(node: SimNode, life: Life) -> None:
     machine = StateMachine(_NoQueues())
     log = life.recovered.log
+    append_time_ms = 0
     for index in range(1, life.machine.applied_index + 1):
         machine.apply(log.read(index, index))
+        if machine.append_time_ms < append_time_ms:
+            raise Defect("time runs backwards", f"entry {index} of {node.name} is older")
+        append_time_ms = machine.append_time_ms
     if picture(machine) != picture(life.machine):
         raise Defect("replicas differ", f"{node.name}'s state isn't what its log gives")

@@ -42,6 +42,7 @@ class Watch:
         self._disks = [node.disk for node in nodes]
         self._all = list(self.pictures.values())
         self._paths: dict[int, Path] = {}
+        self._led: dict[str, tuple[int, int]] = {}  # (term, commit index) of those that lead
         self._fingerprints: dict[str, tuple[object, ...]] = {}
 
     @property
@@ -76,6 +77,7 @@ class Watch:
             if core.last_index != log.last_index:
                 raise InvariantBroken(f"{node.name}: the core ends elsewhere than the log")
             self.checker.check(self._all)
+            self._check_commit_of_leader(self.pictures[node.name])
         except InvariantBroken as error:
             raise Defect("invariant", str(error)) from error
         finally:
@@ -90,6 +92,23 @@ class Watch:
         self._fingerprints.pop(node.name, None)
         self.pictures[node.name].is_running = False
         self.checker.on_restart(node.name)
+
+    def _check_commit_of_leader(self, picture: Picture) -> None:
+        """A leader's commit index moves onto entries of its own term only (§5.4.2): figure 8's
+        loss needs a rare schedule, the broken rule shows itself at once."""
+        known = self._led.get(picture.name)
+        if not picture.leads:
+            self._led.pop(picture.name, None)
+        elif known is None or known[0] != picture.term:
+            self._led[picture.name] = (picture.term, picture.commit_index)
+        elif picture.commit_index > known[1]:
+            term = picture.term_at(picture.commit_index)
+            if term != picture.term:
+                raise InvariantBroken(
+                    f"{picture.name} leads term {picture.term} and committed entry "
+                    f"{picture.commit_index} of term {term} by counting"
+                )
+            self._led[picture.name] = (picture.term, picture.commit_index)
 
     def _observe(self, *, is_observed: bool) -> None:
         for disk in self._disks:

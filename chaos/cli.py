@@ -1,0 +1,175 @@
+"""The commands below `dledger chaos`: the simulator, and what else tests the product on purpose.
+
+Commands parse, call what does the work, print and pick an exit code; see `broker.cli`. `sim` runs
+seeds; a failure is shrunk, told with its transcript and with the command that replays it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chaos.real import cli as real
+from chaos.sim.run import Report, run_plan
+from chaos.sim.shrink import Recipe, shrink
+
+SHOWN_LINES = 60
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+app = typer.Typer(
+    name="chaos",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Break things on purpose and check that every promise still holds.",
+)
+
+
+real.register(app)  # run, list and report: on real processes
+
+
+@app.callback()
+def chaos() -> None:
+    """Break things on purpose and check that every promise still holds."""
+
+
+@app.command()
+def sim(
+    seed: Annotated[int, typer.Option(help="The first seed; it decides everything.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 1,
+    duration: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Virtual seconds under faults.")
+    ] = 20.0,
+    rate: Annotated[int, typer.Option(min=1, max=1000, help="Operations a second.")] = 50,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=7, help="Nodes; default: the seed's.")
+    ] = None,
+    producers: Annotated[int | None, typer.Option(min=0, max=20)] = None,
+    consumers: Annotated[int | None, typer.Option(min=0, max=20)] = None,
+    queues: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    faults: Annotated[
+        str | None, typer.Option(help="Only these of the seed's faults: 3,7,12, or none.")
+    ] = None,
+    fair: Annotated[bool, typer.Option("--fair", help="A network without loss.")] = False,
+    no_admin: Annotated[bool, typer.Option("--no-admin", help="No topic changes.")] = False,
+    no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Leave a failure large.")] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.1, help="Start no further seed after so many seconds.")
+    ] = None,
+    transcript: Annotated[
+        Path | None, typer.Option(help="Write the last run's transcript to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> None:
+    """Run the deterministic simulator.
+
+    \b
+    Examples:
+      dledger chaos sim --seeds 100
+      dledger chaos sim --seed 42 --duration 4.2 --faults 3,7
+    """
+    recipe = Recipe(
+        seed,
+        duration_ms=round(duration * 1000),
+        rate=rate,
+        nodes=nodes,
+        producers=producers,
+        consumers=consumers,
+        queues=queues,
+        faults=_fault_numbers(faults),
+        is_fair=fair,
+        without_admin=no_admin,
+    )
+    reports = _run_seeds(recipe, seeds, time_limit)
+    failed = reports[-1] if reports[-1].failure else None
+    if failed is not None and not no_shrink:
+        broken = _at_seed(recipe, failed.plan.seed)
+        recipe, failed = shrink(broken, failed)
+    elif failed is not None:
+        recipe = _at_seed(recipe, failed.plan.seed)
+    if transcript is not None:
+        lines = (failed or reports[-1]).transcript
+        transcript.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    facts = summary(reports, failed, recipe)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        _print_text(facts, failed)
+    raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+def _fault_numbers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    if text == "none":
+        return ()
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is no list of numbers", param_hint="--faults"
+        ) from error
+
+
+def _at_seed(recipe: Recipe, seed: int) -> Recipe:
+    return Recipe(**{**asdict(recipe), "seed": seed})
+
+
+def _run_seeds(recipe: Recipe, seeds: int, time_limit_s: float | None) -> list[Report]:
+    """Reports up to the first failure, the last seed or the time limit; one at least."""
+    started = time.monotonic()
+    reports: list[Report] = []
+    for number in range(recipe.seed, recipe.seed + seeds):
+        reports.append(run_plan(_at_seed(recipe, number).plan()))
+        is_late = time_limit_s is not None and time.monotonic() - started > time_limit_s
+        if reports[-1].failure or is_late:
+            break
+    return reports
+
+
+def summary(reports: list[Report], failed: Report | None, recipe: Recipe) -> dict[str, object]:
+    """The facts of some runs, as `--json` prints them."""
+    simulated_s = sum(report.simulated_s for report in reports)
+    cpu_s = sum(report.cpu_s for report in reports)
+    facts: dict[str, object] = {
+        "first_seed": reports[0].plan.seed,
+        "seeds": len(reports),
+        "simulated_s": round(simulated_s, 3),
+        "cpu_s": round(cpu_s, 3),
+        "times_real_time": round(simulated_s / cpu_s, 1) if cpu_s else 0.0,
+        "events": sum(report.events for report in reports),
+        "checks": sum(report.checks for report in reports),
+        "operations": sum(report.operations for report in reports),
+        "acknowledged": sum(report.acknowledged for report in reports),
+        "entries_committed": sum(report.committed for report in reports),
+        "leaders": sum(report.leaders for report in reports),
+        "boots": sum(report.boots for report in reports),
+        "faults": sum(len(report.plan.faults) for report in reports),
+        "disks_rotten": sum(report.ruined for report in reports),
+        "trace": reports[-1].trace,
+        "failure": None,
+    }
+    if failed is not None and failed.failure is not None:
+        facts["failure"] = {**asdict(failed.failure), "seed": failed.plan.seed}
+        facts["trace"] = failed.trace
+        facts["replay"] = recipe.command()
+    return facts
+
+
+def _print_text(facts: dict[str, object], failed: Report | None) -> None:
+    if failed is not None and failed.failure is not None:
+        for line in failed.transcript[-SHOWN_LINES:]:
+            typer.echo(str(line))
+        typer.echo(f"\nseed {failed.plan.seed} FAILED at {failed.failure.time_us / 1e6:.6f} s")
+        typer.echo(failed.failure.detail)
+        typer.echo(f"replay: {facts['replay']}")
+        return
+    for name, value in facts.items():
+        if value is not None:
+            typer.echo(f"{name:18} {value}")

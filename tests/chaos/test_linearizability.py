@@ -1,0 +1,129 @@
+"""The linearizability checks: what one order can explain, and what none can."""
+
+from __future__ import annotations
+
+from chaos.checkers.history import (
+    Commit,
+    Create,
+    Delete,
+    End,
+    Exists,
+    Fetch,
+    Outcome,
+    Send,
+)
+from chaos.checkers.linearizability import check_linearizability
+from tests.chaos.histories import Story
+
+OFFSET = ("t", "g", 0)
+
+
+def broken(story: Story) -> list[str]:
+    return [anomaly.where for anomaly in check_linearizability(story.history)]
+
+
+def test_topic_seen_after_its_creation() -> None:
+    """A creation that has ended is seen by everybody who asks later."""
+    story = Story()
+    story.do("a", Create("x", 1))
+    story.do("b", Exists("x"), False)
+    assert broken(story) == ["topic x"]
+
+
+def test_topic_may_be_seen_while_it_is_created() -> None:
+    """During the creation both answers are right, in this order only."""
+    story = Story()
+    create = story.begin("a", Create("x", 1))
+    story.do("b", Exists("x"), False)
+    story.do("b", Exists("x"), True)
+    story.end(create)
+    assert broken(story) == []
+
+
+def test_topic_does_not_flicker() -> None:
+    """Seen and then not seen, with nobody deleting, has no explanation."""
+    story = Story()
+    create = story.begin("a", Create("x", 1))
+    story.do("b", Exists("x"), True)
+    story.do("b", Exists("x"), False)
+    story.end(create)
+    assert broken(story) == ["topic x"]
+
+
+def test_unknown_creation_may_happen_late_or_never() -> None:
+    """An unknown operation may take effect at any time after it began."""
+    story = Story()
+    story.begin("a", Create("x", 1))
+    story.do("b", Exists("x"), False)
+    story.do("b", Exists("x"), True)
+    assert broken(story) == []
+
+
+def test_topic_created_twice() -> None:
+    """Two creations can't both succeed without a deletion between them."""
+    story = Story()
+    story.do("a", Create("x", 1))
+    story.do("b", Create("x", 1))
+    assert broken(story) == ["topic x"]
+    story = Story()
+    story.do("a", Create("x", 1))
+    story.do("b", Delete("x"))
+    story.do("b", Create("x", 1))
+    assert broken(story) == []
+
+
+def test_refused_operation_changes_nothing() -> None:
+    """A deletion that did not happen explains no disappearance."""
+    story = Story()
+    story.do("a", Create("x", 1))
+    story.do("b", Delete("x"), outcome=Outcome.FAIL)
+    story.do("b", Exists("x"), False)
+    assert broken(story) == ["topic x"]
+
+
+def test_committed_offset_never_goes_back() -> None:
+    """A commit below the present offset leaves it, and a fetch never sees less."""
+    story = Story()
+    story.do("a", Commit(*OFFSET, 7))
+    story.do("a", Commit(*OFFSET, 3))
+    story.do("b", Fetch(*OFFSET), 7)
+    assert broken(story) == []
+    story.do("b", Fetch(*OFFSET), 3)
+    assert broken(story) == ["offset of g in t/0"]
+
+
+def test_fetch_misses_a_commit() -> None:
+    """A committed offset is found by whoever asks afterwards."""
+    story = Story()
+    story.do("a", Commit(*OFFSET, 7))
+    story.do("b", Fetch(*OFFSET), None)
+    assert broken(story) == ["offset of g in t/0"]
+
+
+def test_end_of_queue_is_ordered_with_sends() -> None:
+    """A read that saw a message can't be followed by that message's send."""
+    story = Story()
+    story.do("c", End("t", 0), 1)
+    story.do("p", Send("t", 0, 0, ("a",)), 0)
+    assert broken(story) == ["t/0"]
+
+
+def test_end_of_queue_may_run_beside_a_send() -> None:
+    """A read beside a send may see it or not."""
+    for seen in (0, 1):
+        story = Story()
+        send = story.begin("p", Send("t", 0, 0, ("a",)))
+        story.do("c", End("t", 0), seen)
+        story.end(send, 0)
+        assert broken(story) == []
+
+
+def test_many_unknown_operations_are_decided() -> None:
+    """The memory of tried states keeps a crowd of unknown commits decidable."""
+    story = Story()
+    for offset in range(30):
+        story.begin(f"p{offset}", Commit(*OFFSET, offset))
+    story.do("b", Fetch(*OFFSET), 12)
+    story.do("b", Fetch(*OFFSET), 29)
+    story.do("b", Fetch(*OFFSET), 29)
+    assert broken(story) == []

@@ -1,0 +1,187 @@
+"""The simulator itself: determinism, a short swarm, shrinking, and seeds kept for good."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from chaos.cli import app
+from chaos.sim.plan import Fault, FaultEvent, Plan, draw_plan
+from chaos.sim.run import Failure, Report, run_plan
+from chaos.sim.shrink import Recipe, shrink
+
+SHORT_MS = 3_000
+
+# Seeds that once found a defect, with the duration that shows it and what it was. The code that
+# they ran on is gone; they stay because what broke once may break again.
+KEPT = (
+    (2, 8_000, "a proposal between a failed flush and its news left the core ahead of the log"),
+    (5045, 5_000, "the same, seen by a producer"),
+    (5072, 12_500, "the killer schedule on five nodes with a rotten disk"),
+)
+
+
+def full_disks(seed: int) -> Plan:
+    """Small segments, full disks, failing syncs: the schedule that found the store's index reading
+    entries that were not yet written."""
+    kinds = (Fault.DISK_FULL, Fault.KILL, Fault.ISOLATE_LEADER, Fault.SYNC_ERROR, Fault.SLOW_DISK)
+    plan = draw_plan(seed, duration_ms=8_000)
+    faults = tuple(
+        FaultEvent(number, 500 + 400 * number, kinds[(number * 7 + seed) % len(kinds)])
+        for number in range(18)
+    )
+    return replace(plan, faults=faults, tuning=replace(plan.tuning, segment_bytes=8192))
+
+
+def test_same_seed_is_the_same_run() -> None:
+    """The trace depends on the seed and on nothing else, Python's hashing included."""
+    here = run_plan(draw_plan(42, duration_ms=SHORT_MS)).trace
+    assert run_plan(draw_plan(42, duration_ms=SHORT_MS)).trace == here
+    assert run_plan(draw_plan(43, duration_ms=SHORT_MS)).trace != here
+    code = (
+        "from chaos.sim.plan import draw_plan; from chaos.sim.run import run_plan;"
+        f"print(run_plan(draw_plan(42, duration_ms={SHORT_MS})).trace)"
+    )
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_swarm_finds_nothing(first: int) -> None:
+    """Forty seeds, each with its own faults, break no promise."""
+    for seed in range(first, first + 10):
+        report = run_plan(draw_plan(seed, duration_ms=SHORT_MS))
+        assert report.failure is None, f"{Recipe(seed, SHORT_MS).command()}: {report.failure}"
+
+
+@pytest.mark.slow
+def test_swarm_is_no_idle_noise() -> None:
+    """The runs elect, crash, commit and answer, else they would prove nothing."""
+    reports = [run_plan(draw_plan(seed, duration_ms=SHORT_MS)) for seed in range(100, 108)]
+    assert sum(report.leaders for report in reports) > len(reports)
+    assert sum(report.boots for report in reports) > 3 * len(reports)
+    assert sum(report.committed for report in reports) > 300
+    assert sum(report.acknowledged for report in reports) > 500
+    assert sum(report.checks for report in reports) > 1_000
+
+
+@pytest.mark.parametrize(("seed", "duration_ms", "what"), KEPT)
+def test_seed_that_once_failed(seed: int, duration_ms: int, what: str) -> None:
+    """A defect that was found stays found."""
+    assert run_plan(draw_plan(seed, duration_ms=duration_ms)).failure is None, what
+
+
+@pytest.mark.parametrize("seed", [2, 40, 64])
+def test_full_disks_that_once_failed(seed: int) -> None:
+    """Entries that wait for a stalled disk aren't looked for in the files."""
+    assert run_plan(full_disks(seed)).failure is None
+
+
+def test_group_that_cannot_progress_is_noticed() -> None:
+    """Without a majority of intact disks nothing is acknowledged, and the run says so."""
+    plan = replace(draw_plan(3, duration_ms=500), nodes=1, faults=())
+    assert run_plan(plan).failure is None
+    lame = replace(plan, tuning=replace(plan.tuning, sync_us=60_000_000))
+    failure = run_plan(lame).failure
+    assert failure is not None
+    assert failure.check == "no progress"
+
+
+# --- shrinking ----------------------------------------------------------------------------------
+
+
+def fake_report(plan: Plan, *, fails: bool) -> Report:
+    """A report as a run would give it, without running."""
+    failure = Failure("invariant", "invented", 2_000_000) if fails else None
+    return Report(
+        plan=plan,
+        failure=failure,
+        trace="",
+        events=0,
+        checks=0,
+        simulated_s=0,
+        cpu_s=0,
+        operations=0,
+        acknowledged=0,
+        committed=0,
+        leaders=0,
+        boots=0,
+        ruined=0,
+        transcript=(),
+    )
+
+
+def test_shrinking_keeps_what_the_failure_needs() -> None:
+    """Of many faults two are needed; nodes, clients and the rest of the time go."""
+    recipe = next(Recipe(seed) for seed in range(100) if len(draw_plan(seed).faults) > 8)
+
+    def run(plan: Plan) -> Report:
+        numbers = {fault.number for fault in plan.faults}
+        return fake_report(plan, fails={1, 4} <= numbers and plan.producers >= 1)
+
+    smaller, report = shrink(recipe, run(recipe.plan()), run=run)
+    assert smaller.faults == (1, 4)
+    assert report.plan.nodes == 3
+    assert report.plan.producers == 1
+    assert report.plan.consumers == 0
+    assert smaller.duration_ms == 2_050
+    assert "--faults 1,4" in smaller.command()
+
+
+def test_shrinking_keeps_the_same_check() -> None:
+    """A smaller run that fails another check is another failure."""
+    recipe = Recipe(1)
+    first = fake_report(recipe.plan(), fails=True)
+
+    def run(plan: Plan) -> Report:
+        report = fake_report(plan, fails=True)
+        return replace(report, failure=Failure("other", "", 1))
+
+    assert shrink(recipe, first, run=run)[0] == recipe
+    with pytest.raises(ValueError, match="nothing to shrink"):
+        shrink(recipe, fake_report(recipe.plan(), fails=False))
+
+
+def test_shorter_plan_begins_as_the_longer_one() -> None:
+    """Cutting the time leaves the faults before the cut as they were."""
+    long, short = draw_plan(9, duration_ms=20_000), draw_plan(9, duration_ms=5_000)
+    assert long.faults[: len(short.faults)] == short.faults
+    assert long.tuning == short.tuning
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_command_runs_a_seed() -> None:
+    """Exit 0 and facts, when nothing is wrong."""
+    done = CliRunner().invoke(app, ["sim", "--seed", "1", "--duration", "0.5", "--faults", "none"])
+    assert done.exit_code == 0, done.output
+    assert "trace" in done.output
+
+
+def test_command_tells_how_to_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure gives exit 1, the transcript and the command that repeats it."""
+    monkeypatch.setattr("chaos.cli.run_plan", lambda plan: fake_report(plan, fails=True))
+    done = CliRunner().invoke(app, ["sim", "--seed", "7", "--faults", "0,2", "--no-shrink"])
+    assert done.exit_code == 1
+    assert "replay: dledger chaos sim --seed 7 --faults 0,2" in done.output
+
+
+@pytest.mark.parametrize("arguments", [["--faults", "one"], ["--seeds", "0"], ["--nodes", "99"]])
+def test_command_used_wrongly(arguments: list[str]) -> None:
+    """Exit 2 for what can't be meant."""
+    assert CliRunner().invoke(app, ["sim", *arguments]).exit_code == 2
