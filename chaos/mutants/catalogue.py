@@ -1,0 +1,479 @@
+"""The defects: where, what is changed into what, and which seed is known to find it.
+
+Each breaks one rule that the project states somewhere: a rule of the Raft paper, of the durability
+page, or of the broker's promises. The text to change must occur exactly once in its file, so that
+a change of the code that moves it is noticed. Longer than most modules because it is a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One defect. `seed` is where the hunt begins; any later one will do."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    seed: int = 0
+
+
+CORE = (
+    Mutant(
+        "vote-before-fsync",
+        "dledger/core/persistence.py",
+        "return self._hard_state_sequence <= self._completed",
+        "return True",
+    ),
+    Mutant(
+        "acknowledge-before-fsync",
+        "dledger/core/follower.py",
+        "    log = state.log\n    match_index = min(log.durable_index, "
+        "max(state.verified_index, log.commit_index))",
+        "    log = state.log\n    match_index = max(state.verified_index, log.commit_index)",
+    ),
+    Mutant(
+        "commit-an-old-term-by-counting",
+        "dledger/core/replication.py",
+        "if index > state.log.commit_index and index >= state.term_start_index:",
+        "if index > state.log.commit_index:",
+    ),
+    Mutant(
+        "leader-counts-itself-before-fsync",
+        "dledger/core/state.py",
+        "            return self.log.durable_index\n",
+        "            return self.log.last_index\n",
+    ),
+    Mutant(
+        "commit-with-one-too-few",
+        "dledger/core/quorum.py",
+        "return values[len(values) // 2]",
+        "return values[len(values) // 2 - 1]",
+    ),
+    Mutant(
+        "two-votes-in-a-term",
+        "dledger/core/election.py",
+        "    return state.vote == candidate\n",
+        "    return True\n",
+    ),
+    Mutant(
+        "vote-for-a-shorter-log",
+        "dledger/core/election.py",
+        "return (last_term, last_index) >= (state.log.last_term, state.log.last_index)",
+        "return True",
+    ),
+    Mutant(
+        "freshness-by-length-only",
+        "dledger/core/election.py",
+        "return (last_term, last_index) >= (state.log.last_term, state.log.last_index)",
+        "return last_index >= state.log.last_index",
+    ),
+    Mutant(
+        "vote-lost-on-stepping-down",
+        "dledger/core/roles.py",
+        "    if old_role is Role.LEADER:\n        _lay_down_leadership(state)",
+        "    state.vote = None\n"
+        "    if old_role is Role.LEADER:\n        _lay_down_leadership(state)",
+    ),
+    Mutant(
+        "term-not-persisted",
+        "dledger/core/state.py",
+        "        self.persists.want_hard_state(HardState(term, None))\n",
+        "",
+    ),
+    Mutant(
+        "truncate-a-matching-suffix",
+        "dledger/core/follower.py",
+        "if log.term_at(entry.index) != entry.term:",
+        "if True:",
+    ),
+    Mutant(
+        "keep-a-conflicting-entry",
+        "dledger/core/follower.py",
+        "if log.term_at(entry.index) != entry.term:",
+        "if False:",
+    ),
+    Mutant(
+        "append-without-matching-the-previous-entry",
+        "dledger/core/follower.py",
+        "elif not log.matches(previous, message.prev_term):",
+        "elif previous > log.last_index:",
+    ),
+    Mutant(
+        "commit-what-was-not-verified",
+        "dledger/core/follower.py",
+        "    index = min(leader_commit, state.verified_index)\n",
+        "    index = min(leader_commit, state.log.last_index)\n",
+    ),
+    Mutant(
+        "heartbeat-forgets-to-clamp-the-commit-index",
+        "dledger/core/follower.py",
+        "    index = min(leader_commit, state.verified_index)\n",
+        "    index = leader_commit\n",
+    ),
+    Mutant(
+        "late-fsync-of-an-overwritten-entry-counts",
+        "dledger/core/persistence.py",
+        "            (sequence, min(last, Index(index - 1))) "
+        "for sequence, last in self._outstanding\n",
+        "            (sequence, last) for sequence, last in self._outstanding\n",
+    ),
+    Mutant(
+        "conflict-hint-off-by-one",
+        "dledger/core/replication.py",
+        "return Index(max(1, min(next_index, message.rejected_prev_index)))",
+        "return Index(max(1, min(next_index, message.rejected_prev_index) + 1))",
+    ),
+    Mutant(
+        "probe-never-repeated",
+        "dledger/core/progress.py",
+        "        if not self.probe_paused:\n            return False\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "lost-appends-never-noticed",
+        "dledger/core/progress.py",
+        "return round_number > self.progress_round + patience",
+        "return False",
+    ),
+    Mutant(
+        "window-never-reopens",
+        "dledger/core/progress.py",
+        "        while inflight and inflight[0][0] <= match_index:\n",
+        "        while False:\n",
+    ),
+    Mutant(
+        "next-index-skips-one",
+        "dledger/core/progress.py",
+        "        self.next_index = Index(last + 1)\n",
+        "        self.next_index = Index(last + 2)\n",
+    ),
+    Mutant(
+        "read-without-a-quorum",
+        "dledger/core/heartbeat.py",
+        "if has_quorum(state.log.configuration, (state.node,)):",
+        "if True:",
+    ),
+    Mutant(
+        "read-confirmed-by-an-older-round",
+        "dledger/core/heartbeat.py",
+        "state.reads_round = state.heartbeat_round + 1",
+        "state.reads_round = state.heartbeat_round",
+    ),
+    Mutant(
+        "transfer-never-ends",
+        "dledger/core/transfer.py",
+        "if transfer.elapsed_ticks >= state.options.transfer_timeout_ticks:",
+        "if False:",
+    ),
+    Mutant(
+        "no-election-timeout",
+        "dledger/core/election.py",
+        "    state.election_elapsed_ticks += 1\n",
+        "    state.election_elapsed_ticks += state.suspicion_attempt > 0\n",
+    ),
+    Mutant(
+        "no-noop-after-an-election",
+        "dledger/core/roles.py",
+        "    index = state.log.append(state.term, state.options.noop_size)\n"
+        "    state.persists.want_append(index, index)\n"
+        "    state.term_start_index = index\n"
+        "    state.noop = Proposed(index, state.term)\n",
+        "    state.term_start_index = Index(state.log.last_index + 1)\n",
+    ),
+)
+
+DRIVER = (
+    Mutant(
+        "apply-before-commit",
+        "dledger/driver.py",
+        "        commit = self._core.commit_index\n        if self._applied >= commit",
+        "        commit = self._core.last_index\n        if self._applied >= commit",
+    ),
+    Mutant(
+        "hard-state-never-written",
+        "dledger/driver.py",
+        "        return lambda: store.save(state)\n",
+        "        return None\n",
+    ),
+    Mutant(
+        "durable-before-it-is",
+        "dledger/driver.py",
+        "self._guarded(lambda: self._core.on_persisted(PersistSequence(ticket)))",
+        "self._guarded(\n            lambda: self._core.on_persisted(PersistSequence("
+        "self._submitted_ticket))\n        )",
+    ),
+    Mutant(
+        "read-served-before-it-is-applied",
+        "dledger/driver.py",
+        "        elif read.index <= self._applied:\n",
+        "        elif True:\n",
+    ),
+    Mutant(
+        "aborted-read-served",
+        "dledger/driver.py",
+        "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=False)",
+        "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=True)",
+    ),
+    Mutant(
+        "overlapping-append-written-twice",
+        "dledger/driver.py",
+        "        skip = first - headers[0].index\n",
+        "        skip = 0\n",
+    ),
+    Mutant(
+        "log-not-told-of-a-truncation",
+        "dledger/driver.py",
+        "                self._ports.log.truncate_from(persist.truncate_from)\n"
+        "            if persist is not None and persist.append_first",
+        "                pass\n            if persist is not None and persist.append_first",
+    ),
+    Mutant(
+        "append-time-runs-backwards",
+        "dledger/driver.py",
+        "return max(self._ports.now_ms(), self._ports.log.last_append_time_ms)",
+        "return self._ports.now_ms()",
+    ),
+    Mutant(
+        "hard-state-forgets-the-vote",
+        "dledger/hard_state.py",
+        '    vote = (state.vote or "").encode()\n',
+        '    vote = b""\n',
+    ),
+    Mutant(
+        "corrupt-hard-state-taken-for-a-new-node",
+        "dledger/hard_state.py",
+        "    if computed != stored:\n",
+        "    if computed != stored:\n        return HardState()\n    if computed != stored:\n",
+    ),
+)
+
+STORE = (
+    Mutant(
+        "no-fdatasync",
+        "store/flusher.py",
+        "                self._files.fdatasync(handle)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "fsync-error-swallowed",
+        "store/flusher.py",
+        "                self._files.fdatasync(handle)\n",
+        "                try:\n                    self._files.fdatasync(handle)\n"
+        "                except OSError:\n                    pass\n",
+    ),
+    Mutant(
+        "directory-not-synced-after-rename",
+        "store/files.py",
+        "    files.rename(temporary, path)\n    files.fsync_directory(path.parent)\n",
+        "    files.rename(temporary, path)\n",
+    ),
+    Mutant(
+        "file-not-synced-before-rename",
+        "store/files.py",
+        "        write_all(files, handle, [content], 0)\n        files.fsync(handle)\n",
+        "        write_all(files, handle, [content], 0)\n",
+    ),
+    Mutant(
+        "segment-name-not-synced",
+        "store/preallocation.py",
+        "        files.rename(temporary, path)\n        files.fsync_directory(self._directory)\n",
+        "        files.rename(temporary, path)\n",
+    ),
+    Mutant(
+        "wrong-crc-accepted",
+        "store/entry.py",
+        "    if computed != header.crc:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "watermark-ahead-of-the-log",
+        "store/flusher.py",
+        "        started = self._clock()\n        if self._unsynced:\n",
+        "        started = self._clock()\n"
+        "        self._checkpoint.note_log(last.end_offset + 1, last.timestamp_ms)\n"
+        "        self._checkpoint.sync()\n        if self._unsynced:\n",
+    ),
+    Mutant(
+        "corruption-cut-like-a-torn-tail",
+        "store/recovery.py",
+        "            if end < self._watermark:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "watermark-not-lowered-before-a-cut",
+        "store/truncation.py",
+        "    checkpoint.lower(cut)\n",
+        "",
+    ),
+    Mutant(
+        "page-cache-trusted-after-a-kill",
+        "store/recovery.py",
+        "            self._rewrite(min(self._watermark, end), end)\n",
+        "",
+    ),
+    Mutant(
+        "filler-not-written",
+        "store/appending.py",
+        "        self._write(full, (filler,), len(filler))\n",
+        "",
+    ),
+    Mutant(
+        "unwritten-frames-evicted",
+        "store/tail.py",
+        "            if sequence > written_sequence:\n                return\n",
+        "",
+    ),
+    Mutant(
+        "digest-not-restored-by-a-cut",
+        "store/history.py",
+        "        self.last_digest = last.digest if last else 0\n",
+        "",
+    ),
+    Mutant(
+        "cut-before-the-writes-it-follows",
+        "store/flusher.py",
+        "        self._write_runs()\n        cut_tail(",
+        "        cut_tail(",
+    ),
+    Mutant(
+        "cut-tail-not-zeroed",
+        "store/truncation.py",
+        "        zeroed += zero_range(files, each.handle, each.start, each.end)\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "starts-read-from-unwritten-files",
+        "store/segments.py",
+        "            if old.first_index + old.count > written_below:\n                return\n",
+        "",
+    ),
+    Mutant(
+        "consume-queue-rest-not-zeroed",
+        "store/consumequeue.py",
+        "            self._files.truncate(handle, at)\n"
+        "            self._files.truncate(handle, self._file_size)\n"
+        "            self._written[path] = None\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "consume-queue-unit-of-the-wrong-record",
+        "store/dispatch.py",
+        "        units.append(UNIT.pack(expected[1], end - start, code))\n",
+        "        at = expected[1] + (queue_offset % 97 == 13)\n"
+        "        units.append(UNIT.pack(at, end - start, code))\n",
+    ),
+    Mutant(
+        "deleted-topic-keeps-its-queues",
+        "broker/machine.py",
+        "            self._queues.delete_topic(name)\n",
+        "            pass\n",
+    ),
+)
+
+BROKER = (
+    Mutant(
+        "retry-stored-again",
+        "broker/append.py",
+        "        if batch.base_sequence == expected:\n",
+        "        if batch.base_sequence <= expected:\n",
+    ),
+    Mutant(
+        "sequences-not-remembered",
+        "broker/machine.py",
+        "        if producer == NO_PRODUCER:\n            return\n",
+        "        return\n",
+    ),
+    Mutant(
+        "gap-in-a-sequence-accepted",
+        "broker/append.py",
+        "            self._refuse_gap(key, batch.base_sequence, expected)\n",
+        "            return False\n",
+    ),
+    Mutant(
+        "retry-answered-with-the-newest-batch",
+        "broker/append.py",
+        "                pending.finish_one(position, self._stored_before(stored))\n",
+        "                pending.finish_one(position, self._stored_before(state.recent[-1]))\n",
+    ),
+    Mutant(
+        "answered-before-commit",
+        "broker/append.py",
+        "        self._waiting.setdefault(index, []).append("
+        "Waiting(pending, position, self._result(stored)))\n",
+        "        pending.finish_one(position, self._result(stored))\n",
+    ),
+    Mutant(
+        "queue-offset-given-twice",
+        "broker/append.py",
+        "        self._next_offsets[place] = base + batch.count\n",
+        "",
+    ),
+    Mutant(
+        "waiting-sends-survive-leadership",
+        "broker/leadership.py",
+        "        if role is not Role.LEADER and self.serving:\n            self.serving = False\n"
+        "            self._appender.end(",
+        "        if role is not Role.LEADER and self.serving:\n            self.serving = False\n"
+        "            (lambda _: None)(",
+    ),
+    Mutant(
+        "serving-before-all-is-applied",
+        "broker/leadership.py",
+        "if not self.serving and core.is_ready_leader and index == core.last_index:",
+        "if not self.serving and core.role is Role.LEADER:",
+    ),
+    Mutant(
+        "offset-moved-back",
+        "broker/machine.py",
+        "if command.reset or wanted.offset > offsets.get(wanted.queue_id, -1):",
+        "if True:",
+    ),
+    Mutant(
+        "stale-read-of-the-end",
+        "broker/services.py",
+        "        await self._confirm_leadership()\n"
+        "        low, high = self._reader.bounds(request.topic, request.queue_id)\n"
+        "        return pb.GetQueueOffsetsResponse(",
+        "        self._leadership.check_serving()\n"
+        "        low, high = self._reader.bounds(request.topic, request.queue_id)\n"
+        "        return pb.GetQueueOffsetsResponse(",
+    ),
+    Mutant(
+        "stale-read-of-an-offset",
+        "broker/services.py",
+        "        await self._confirm_leadership()\n        self._reader.topic(request.topic)\n",
+        "        self._leadership.check_serving()\n        self._reader.topic(request.topic)\n",
+    ),
+    Mutant(
+        "existing-topic-created-again",
+        "broker/machine.py",
+        '        if name in self.topics:\n            return "exists"\n',
+        "",
+    ),
+    Mutant(
+        "state-from-the-wall-clock",
+        "broker/machine.py",
+        "TopicState(name, self.append_time_ms, [0] * queue_count)",
+        "TopicState(name, __import__('time').time_ns(), [0] * queue_count)",
+    ),
+    Mutant(
+        "producer-times-differ-after-replay",
+        "broker/machine.py",
+        "        state.last_seen_ms = header.append_time_ms\n",
+        "        state.last_seen_ms = header.append_time_ms\n"
+        "        state.last_seen_ms *= header.index > self._derived_through\n",
+    ),
+    Mutant(
+        "pull-skips-a-message",
+        "broker/reads.py",
+        "        return Found(records, count, offset + count, low, high)\n",
+        "        at = _runs(units, 1)[0][0][1] if count > 5 else 0\n"
+        "        return Found(records[at:], count - (at > 0), offset + count, low, high)\n",
+    ),
+)
+
+MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER)

@@ -1,0 +1,34 @@
+"""The catalogue of mutants fits the code, and one of them is hunted down."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos.mutants.catalogue import MUTANTS, Mutant
+from chaos.mutants.hunt import ROOT, StaleMutant, hunt_one, mutated
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_fits_the_code(mutant: Mutant) -> None:
+    """Its text is there once, and what it makes of the file is Python."""
+    text = (ROOT / mutant.file).read_text(encoding="utf-8")
+    compile(mutated(mutant, text), mutant.file, "exec")
+
+
+def test_there_are_enough_of_them() -> None:
+    """At least forty, each with a name of its own."""
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40
+
+
+def test_moved_text_is_noticed() -> None:
+    """A mutant whose text is gone changes nothing silently."""
+    with pytest.raises(StaleMutant):
+        mutated(Mutant("m", "f", "not there", "x"), "text")
+
+
+@pytest.mark.slow
+def test_a_mutant_is_killed() -> None:
+    """The whole way: copy, defect, simulator, verdict."""
+    mutant = next(each for each in MUTANTS if each.name == "vote-before-fsync")
+    kill = hunt_one(mutant, limit_s=30, last_resort=False)
+    assert kill.by == "vote before fsync"
