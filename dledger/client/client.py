@@ -3,6 +3,7 @@
 This turns verbs into calls on the group and answers into values; producers and consumers are made
 here and closed with it at the latest. It owns no retry or leader logic: see
 `dledger.client.group`. What may be repeated is written beside each call, as its `Effect`.
+It is longer than a module should be, as there are many verbs and each is its own few lines.
 """
 
 from __future__ import annotations
