@@ -30,7 +30,7 @@ five for deduplication). Rules, each held by a test:
  6. The deadline of the first is over: if it is in flight or doubtful, rule 4; else rule 3.
  7. An empty lane moves to the producer's newest epoch, so that lanes share requests again.
 
-Lanes are never dropped while their producer lives: 1 KiB or so a queue that was ever sent to.
+Lanes are never dropped while their producer lives: about 2 KiB for each queue that was sent to.
 
 Source: Kafka's idempotent producer (KIP-98, KIP-360), with the epoch replaced by a fresh id.
 """
