@@ -11,12 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    disable_created_metrics,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dledger.core.types import Role
 
+LABELS = ("group", "node")
 LATENCY_BUCKETS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
@@ -25,11 +31,14 @@ LATENCY_BUCKETS = (
 class NodeMetrics:
     """The histograms and event counts of one node, in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str, node: str) -> None:
         self.registry = CollectorRegistry()
+        # One more series for each series, of no use here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
 
         def latency(name: str, text: str) -> Histogram:
-            return Histogram(name, text, buckets=LATENCY_BUCKETS, registry=self.registry)
+            family = Histogram(name, text, LABELS, buckets=LATENCY_BUCKETS, registry=self.registry)
+            return family.labels(group, node)
 
         self.send_seconds = latency(
             "dledger_send_seconds", "From a Send's arrival to its answer: append, fsync, quorum."
@@ -79,7 +88,7 @@ class NodeCollector(Collector):
 
     def __init__(self, facts: Callable[[], NodeFacts], group: str, node: str) -> None:
         self._facts = facts
-        self._labels = ["group", "node"]
+        self._labels = list(LABELS)
         self._values = [group, node]
 
     def describe(self) -> list[Metric]:

@@ -80,7 +80,7 @@ class Node:
     def __init__(self, config: NodeConfig) -> None:
         """Takes nothing from the world yet."""
         self.config = config
-        self.metrics = NodeMetrics()
+        self.metrics = NodeMetrics(config.group, config.node_id)
         self.stopping = False
         self._failure: BaseException | None = None
         self._stop_asked = asyncio.Event()
