@@ -12,18 +12,15 @@ from typing import Annotated
 import typer
 
 from audit.data_cli import export, stats
-from audit.engines import EngineName, make_engine
-from audit.errors import UsageMistake
-from audit.live import replicas_of_directory, replicas_of_group
+from audit.engines import EngineName
 from audit.outcome import errors_told, parse_size
 from audit.page import render_page
 from audit.plan import DEFAULT_BLOCK_BYTES
-from audit.replica import Replica, parse_replica
-from audit.replicas import LOCATED_BLOCKS, Options, audit_replicas
-from audit.report import Audit, report_as_json
-from audit.terminal import print_report, progress_shown
-
-DEFAULT_DIRECTORY = Path("run")
+from audit.replicas import LOCATED_BLOCKS, Options
+from audit.report import report_as_json
+from audit.selection import run_audit, wanted_replicas
+from audit.terminal import print_report
+from audit.watch_cli import package, watch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,6 +77,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JS
 
 app.command()(export)
 app.command()(stats)
+app.command()(watch)
+app.command()(package)
 
 
 @app.callback()
@@ -141,39 +140,6 @@ def replicas(
         else:
             print_report(audited.report)
         raise typer.Exit(int(audited.report.exit_code))
-
-
-def wanted_replicas(
-    named: list[str] | None, directory: Path | None, bootstrap: str | None, engine: EngineName
-) -> list[Replica]:
-    """The replicas that one of the three ways names; the group in `run` if none is used.
-
-    Raises:
-        UsageMistake: more than one is used, or it names nothing.
-        Unreachable: nodes that were to be asked don't answer.
-    """
-    if sum(way is not None for way in (named or None, directory, bootstrap)) > 1:
-        raise UsageMistake("--replica, --dir and --bootstrap exclude each other")
-    if named:
-        return [parse_replica(text) for text in named]
-    if bootstrap is not None:
-        addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
-        return replicas_of_group(addresses, on_hosts=engine is EngineName.SPARK)
-    return replicas_of_directory(directory or DEFAULT_DIRECTORY)
-
-
-def run_audit(
-    replicas: list[Replica],
-    engine: tuple[EngineName, str | None, int | None],
-    options: Options,
-) -> Audit:
-    """One audit with an engine of its own, its progress shown."""
-    runner = make_engine(*engine)
-    try:
-        with progress_shown() as started:
-            return audit_replicas(replicas, runner, options, started)
-    finally:
-        runner.close()
 
 
 def write_page(path: Path, page: str) -> None:

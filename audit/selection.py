@@ -1,0 +1,49 @@
+"""From the options of a command to an audit: which replicas, with which engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from audit.engines import EngineName, make_engine
+from audit.errors import UsageMistake
+from audit.live import replicas_of_directory, replicas_of_group
+from audit.replica import Replica, parse_replica
+from audit.replicas import Options, audit_replicas
+from audit.report import Audit
+from audit.terminal import progress_shown
+
+DEFAULT_DIRECTORY: Final = Path("run")
+
+
+def wanted_replicas(
+    named: list[str] | None, directory: Path | None, bootstrap: str | None, engine: EngineName
+) -> list[Replica]:
+    """The replicas that one of the three ways names; the group in `run` if none is used.
+
+    Raises:
+        UsageMistake: more than one is used, or it names nothing.
+        Unreachable: nodes that were to be asked don't answer.
+    """
+    if sum(way is not None for way in (named or None, directory, bootstrap)) > 1:
+        raise UsageMistake("--replica, --dir and --bootstrap exclude each other")
+    if named:
+        return [parse_replica(text) for text in named]
+    if bootstrap is not None:
+        addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
+        return replicas_of_group(addresses, on_hosts=engine is EngineName.SPARK)
+    return replicas_of_directory(directory or DEFAULT_DIRECTORY)
+
+
+def run_audit(
+    replicas: list[Replica],
+    engine: tuple[EngineName, str | None, int | None],
+    options: Options,
+) -> Audit:
+    """One audit with an engine of its own, its progress shown."""
+    runner = make_engine(*engine)
+    try:
+        with progress_shown() as started:
+            return audit_replicas(replicas, runner, options, started)
+    finally:
+        runner.close()

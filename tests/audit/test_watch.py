@@ -1,0 +1,215 @@
+"""The watch: reports, metrics, what it survives; and asking nodes that run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from prometheus_client import generate_latest
+
+from audit.engine import LocalEngine
+from audit.errors import Unreachable, UsageMistake
+from audit.findings import Cause, ExitCode, Verdict
+from audit.live import replicas_of_directory, replicas_of_group
+from audit.replicas import Options, audit_replicas
+from audit.report import Audit
+from audit.watch import Watch, WatchMetrics
+from audit.watch_cli import parse_duration
+from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
+from tests.audit.replicas import BLOCK, ReplicaSet
+
+
+def watch_of(
+    three: ReplicaSet, folder: Path, rounds: int
+) -> tuple[Watch, WatchMetrics, list[str], list[float]]:
+    """A watch that ends after so many rounds; an audit takes 7 s of its clock."""
+    now = [1_700_000_000.0]
+    said: list[str] = []
+    waits: list[float] = []
+
+    def audit() -> Audit:
+        now[0] += 7
+        return audit_replicas(three.replicas, LocalEngine(), Options(block_size=BLOCK))
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        now[0] += seconds
+        return len(waits) == rounds
+
+    metrics = WatchMetrics()
+    watch = Watch(audit, folder, metrics, kept=2, clock=lambda: now[0], wait=wait, told=said.append)
+    return watch, metrics, said, waits
+
+
+def test_watch_keeps_its_pace_and_its_last_reports(three: ReplicaSet, tmp_path: Path) -> None:
+    """From begin to begin; two reports stay, and files of others are left alone."""
+    folder = tmp_path / "audits"
+    folder.mkdir()
+    (folder / "audit-mine.json").touch()
+    watch, _, said, waits = watch_of(three, folder, rounds=4)
+    watch.run(60)
+    assert waits == [53, 53, 53, 53]
+    names = sorted(path.name for path in folder.iterdir())
+    assert [name.rpartition(".")[2] for name in names] == ["html", "json", "html", "json", "json"]
+    assert "audit-mine.json" in names
+    report = json.loads((folder / names[1]).read_text(encoding="utf-8"))
+    assert report["verdict"] == "identical"
+    assert len(said) == 4
+
+
+def test_watch_tells_prometheus_who_has_rotted(three: ReplicaSet, tmp_path: Path) -> None:
+    """One series a replica and verdict; the last audit counts."""
+    three.flip("n2", three.header_of(after=20_000).physical_offset + 80)
+    watch, metrics, _, _ = watch_of(three, tmp_path, rounds=1)
+    watch.run(60)
+    text = generate_latest(metrics.registry).decode()
+    assert 'dledger_audit_verdict{replica="n2",verdict="bit rot"} 1.0' in text
+    assert 'dledger_audit_verdict{replica="n1",verdict="bit rot"} 0.0' in text
+    assert 'dledger_audit_runs_total{outcome="bit rot"} 1.0' in text
+
+
+def test_watch_survives_an_audit_that_fails(three: ReplicaSet, tmp_path: Path) -> None:
+    """Counted and told, and the next one is made."""
+    said: list[str] = []
+    metrics = WatchMetrics()
+
+    def fail() -> Audit:
+        raise Unreachable("n1", "no answer")
+
+    ends = iter([False, True])
+    Watch(
+        fail, tmp_path, metrics, kept=1, clock=lambda: 0.0,
+        wait=lambda _: next(ends), told=said.append,
+    ).run(1)  # fmt: skip
+    assert said == ["failed: n1 can't be reached: no answer"] * 2
+    assert 'outcome="failed"} 2.0' in generate_latest(metrics.registry).decode()
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("2h", 7200)])
+def test_durations(text: str, seconds: int) -> None:
+    """Seconds, minutes, hours."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "0m", "m", "-1s"])
+def test_no_duration(text: str) -> None:
+    """What isn't one is refused."""
+    with pytest.raises(UsageMistake):
+        parse_duration(text)
+
+
+class Nodes:
+    """Servers that answer GetStatus as told, on ports of the system's choice."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[str, NodeStatus] = {}
+        self.addresses: dict[str, str] = {}
+        self._servers: list[grpc.Server] = []
+
+    def start(self, name: str) -> None:
+        server = grpc.server(ThreadPoolExecutor(1))
+        handler = grpc.unary_unary_rpc_method_handler(
+            lambda request, context: self.statuses[name],
+            request_deserializer=GetStatusRequest.FromString,
+            response_serializer=NodeStatus.SerializeToString,
+        )
+        service = grpc.method_handlers_generic_handler("dledger.v1.Cluster", {"GetStatus": handler})
+        server.add_generic_rpc_handlers((service,))
+        self.addresses[name] = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        self._servers.append(server)
+
+    def stop(self) -> None:
+        for server in self._servers:
+            server.stop(None).wait()
+
+
+@pytest.fixture
+def nodes(three: ReplicaSet) -> Iterator[Nodes]:
+    """Three nodes that say they are committed up to their logs' end."""
+    made = Nodes()
+    last = three.headers[-1]
+    for name in three.paths:
+        made.start(name)
+        made.statuses[name] = NodeStatus(
+            group="g",
+            node_id=name,
+            commit_index=last.index,
+            committed_offset=three.end,
+            committed_digest=last.digest,
+            data_directory=str(three.paths[name]),
+            first_index=1,
+        )
+    for name, status in made.statuses.items():
+        for other, address in made.addresses.items():
+            if other != name:
+                status.peers.add(node_id=other, address=address)
+    yield made
+    made.stop()
+
+
+def test_members_are_learned_from_one_node(three: ReplicaSet, nodes: Nodes) -> None:
+    """One address is enough; positions, paths and digests are the nodes' own."""
+    replicas = replicas_of_group([nodes.addresses["n2"]], on_hosts=False)
+    assert [replica.id for replica in replicas] == ["n1", "n2", "n3"]
+    assert {r.position.committed for r in replicas if r.position} == {three.end}
+    report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK, derived=True)).report
+    assert report.exit_code == ExitCode.CONSISTENT
+    assert [each.compared_bytes for each in report.coverage] == [three.end] * 3
+
+
+def test_only_what_is_committed_is_compared(three: ReplicaSet, nodes: Nodes) -> None:
+    """A node that is behind is compared up to where it is, and noted; rot behind that is not
+    looked at."""
+    early = three.headers[40]
+    end = early.physical_offset + early.total_size
+    for name in nodes.statuses:
+        if name == "n3":
+            nodes.statuses[name].commit_index = early.index
+            nodes.statuses[name].committed_offset = end
+            nodes.statuses[name].committed_digest = early.digest
+    three.flip("n3", three.headers[50].physical_offset + 60)
+    replicas = replicas_of_group(list(nodes.addresses.values()), on_hosts=False)
+    report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK)).report
+    assert report.exit_code == ExitCode.CONSISTENT
+    assert report.coverage[2].compared_bytes == end
+    assert any("n3: runs" in note for note in report.notes)
+
+
+def test_nodes_that_disagree_on_a_digest_diverge(three: ReplicaSet, nodes: Nodes) -> None:
+    """What nodes say is compared as well as what they hold."""
+    nodes.statuses["n3"].committed_digest += 1
+    replicas = replicas_of_group(list(nodes.addresses.values()), on_hosts=False)
+    report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK, derived=True)).report
+    assert {f.cause for f in report.findings} == {Cause.POSITION_DIGEST}
+    assert ("n3",) in {f.replicas for f in report.findings}
+    assert report.verdict is Verdict.DIVERGENCE
+
+
+def test_silent_member_is_named(nodes: Nodes) -> None:
+    """A member that doesn't answer ends the audit with who it is."""
+    nodes.statuses["n1"].peers.add(node_id="n4", address="127.0.0.1:1")
+    with pytest.raises(Unreachable, match="n4"):
+        replicas_of_group([nodes.addresses["n1"]], on_hosts=False)
+
+
+def test_group_of_a_folder_is_asked_and_its_dead_read_as_copies(
+    three: ReplicaSet, nodes: Nodes, tmp_path: Path
+) -> None:
+    """Who answers has a position; who doesn't is read by its checkpoint."""
+    described = [
+        {"id": name, "address": address, "data_directory": str(three.paths[name])}
+        for name, address in (nodes.addresses | {"n3": "127.0.0.1:1"}).items()
+    ]
+    (tmp_path / "group.json").write_text(json.dumps({"nodes": described}), encoding="utf-8")
+    replicas = replicas_of_directory(tmp_path)
+    assert [replica.position is not None for replica in replicas] == [True, True, False]
+    report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK)).report
+    assert report.exit_code == ExitCode.CONSISTENT
+    (tmp_path / "group.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UsageMistake, match="doesn't describe"):
+        replicas_of_directory(tmp_path)
