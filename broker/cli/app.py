@@ -41,19 +41,28 @@ app.add_typer(query.app, name="query")
 app.add_typer(bench_app, name="bench")
 
 
-@app.command(
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],
-    }
-)
+# A program of its own behind one word: what it imports costs only those who call it.
+OWN_PROGRAM = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+
+
+@app.command(context_settings=OWN_PROGRAM)
 def audit(context: typer.Context) -> None:
     """Prove that the replicas agree, and read the log as data."""
-    # Its own program behind one word: what audits import (numpy, perhaps Spark) costs only them.
     from audit.cli import app as audit_app
 
     audit_app(context.args, prog_name="dledger audit")
+
+
+@app.command(context_settings=OWN_PROGRAM)
+def chaos(context: typer.Context) -> None:
+    """Break things on purpose and check that every promise still holds."""
+    from chaos.cli import app as chaos_app
+
+    chaos_app(context.args, prog_name="dledger chaos")
 
 
 @app.command()

@@ -28,7 +28,7 @@ from broker.config import (
     dump_toml,
     load_config,
 )
-from broker.local_group import GroupOptions, LocalGroup, LocalGroupError
+from broker.local_group import FlushName, GroupOptions, LocalGroup, LocalGroupError
 from chaos.faults import NO_FAULTS, FaultOrders, Loss, cut_power, give_orders
 from chaos.real.network import Network
 
@@ -36,7 +36,6 @@ SEGMENT_BYTES: Final = 2 * MIB  # several roll within a run
 MESSAGE_BYTES: Final = 256 << 10  # so small a segment takes no larger messages
 RESERVE_BYTES: Final = 4 * MIB
 GONE_TIMEOUT_S: Final = 10.0
-START_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class ArenaOptions:
     nodes: int
     seed: int
     base_port: int | None = None
-    start_timeout_s: float = START_TIMEOUT_S
+    flush: FlushName = "sync"
 
 
 class Arena:
@@ -184,7 +183,7 @@ async def arena(directory: Path, options: ArenaOptions) -> AsyncIterator[Arena]:
     with _fault_injection_admitted():
         group = LocalGroup.create(
             directory,
-            GroupOptions(nodes=options.nodes, base_port=options.base_port),
+            GroupOptions(nodes=options.nodes, base_port=options.base_port, flush=options.flush),
         )
         network = Network({node.id: node.address for node in group.nodes}, options.seed)
         try:

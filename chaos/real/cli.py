@@ -14,6 +14,8 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -33,7 +35,7 @@ from chaos.real.measure import FORMAT, anomaly_facts, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
 from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, run_chaos
-from chaos.real.scenario import Load, Scenario, find, packaged, plan_steps
+from chaos.real.scenario import Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
 
 REPORT_FILE: Final = "report.json"
@@ -42,6 +44,13 @@ LOGS_FOLDER: Final = "logs"
 DEFAULT_PARENT: Final = Path("run/chaos")
 DEFAULT_SECONDS: Final = 30.0
 MAX_NODES: Final = 9
+
+
+class Flush(StrEnum):
+    """The nodes' `store.flush`."""
+
+    SYNC = "sync"
+    ASYNC = "async"
 
 
 def register(app: typer.Typer) -> None:
@@ -76,6 +85,9 @@ def run(
     base_port: Annotated[
         int | None, typer.Option(help="Nodes listen from here on.", show_default="free ports")
     ] = None,
+    flush: Annotated[
+        Flush, typer.Option(help="How nodes flush; async is known to lose data in power cuts.")
+    ] = Flush.SYNC,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,7 +103,8 @@ def run(
     with told():
         chosen = find(scenario)
         directory = _fresh_folder(out, chosen.name)
-        options = _options(chosen, directory, seconds, seed, nodes, rate, base_port)
+        options = _options(chosen, directory, seconds, seed, nodes, rate)
+        options = replace(options, base_port=base_port, flush=flush.value)
         say.print(_replay(options, scenario), markup=False, soft_wrap=True)
         finished = _perform(options, say)
     facts = report_facts(finished)
@@ -191,7 +204,6 @@ def _options(
     seed: int | None,
     nodes: int | None,
     rate: int | None,
-    base_port: int | None,
 ) -> RunOptions:
     seed = random.SystemRandom().randrange(1 << 31) if seed is None else seed
     count = nodes or scenario.nodes
@@ -199,8 +211,8 @@ def _options(
     steps = plan_steps(scenario, nodes=count, seconds=seconds, seed=seed, known=known)
     load = scenario.load
     if rate is not None:
-        load = Load(rate, *(getattr(load, name) for name in Load.__slots__[1:]))
-    return RunOptions(scenario, tuple(steps), count, seconds, seed, load, directory, base_port)
+        load = replace(load, rate=rate)
+    return RunOptions(scenario, tuple(steps), count, seconds, seed, load, directory)
 
 
 def _perform(options: RunOptions, say: Console) -> Finished:

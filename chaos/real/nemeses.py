@@ -61,6 +61,7 @@ class Nemesis:
         target: whom it strikes unless the scenario says otherwise; empty: nobody in particular.
         options: names and defaults.
         strike, heal: do it, and say in a few words what was done (may be empty).
+        is_momentary: whether the strike is all of it: there is nothing to heal.
         ends_leadership: whether a leader that is hit leads no longer, so that the time to the
             next leader's first acknowledgement is worth measuring.
     """
@@ -72,6 +73,7 @@ class Nemesis:
     strike: Act
     heal: Act
     ends_leadership: bool = False
+    is_momentary: bool = False
 
 
 # --- processes --------------------------------------------------------------------------------
@@ -328,7 +330,15 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _start,
         ),
         Nemesis("pause", "SIGSTOP", "leader", _NONE, _pause, _resume, True),
-        Nemesis("transfer", "hands leadership over", "", _NONE, _transfer, _nothing),
+        Nemesis(
+            "transfer",
+            "hands leadership over",
+            "",
+            _NONE,
+            _transfer,
+            _nothing,
+            is_momentary=True,
+        ),
         Nemesis(
             "isolate",
             "cuts the victims from all others",

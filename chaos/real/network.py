@@ -162,16 +162,21 @@ class Proxy:
         far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK_BYTES)
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(carry(reader, far_writer, self._there))
-                both.create_task(carry(far_reader, writer, self._back))
+                both.create_task(carry(reader, far_writer, self._there, self._back))
+                both.create_task(carry(far_reader, writer, self._back, self._there))
         except* (ConnectionError, OSError):
             pass
         finally:
             far_writer.transport.abort()
 
 
-async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link) -> None:
+async def carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link, back: Link
+) -> None:
     """Everything that comes from `reader` goes to `writer`, as well as `link` is.
+
+    That an end has broken off is news which travels as packets do: over `link` when it is the
+    sender that ended, over `back` when the receiver refuses to take more.
 
     Raises:
         ConnectionError: an end broke off, or the link broke the connection.
@@ -179,13 +184,13 @@ async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link
     backlog = Backlog()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_take(reader, backlog, link))
-        tasks.create_task(_deliver(backlog, writer, link))
+        tasks.create_task(_deliver(backlog, writer, link, back))
 
 
 async def _take(reader: asyncio.StreamReader, backlog: Backlog, link: Link) -> None:
     clock = asyncio.get_running_loop().time
     latest = 0.0
-    while chunk := await reader.read(CHUNK_BYTES):
+    while chunk := await _read(reader):
         latest = max(latest, clock() + link.delay_s())  # TCP keeps the order
         backlog.chunks.append((latest, chunk))
         backlog.size += len(chunk)
@@ -197,7 +202,15 @@ async def _take(reader: asyncio.StreamReader, backlog: Backlog, link: Link) -> N
     backlog.changed.set()
 
 
-async def _deliver(backlog: Backlog, writer: asyncio.StreamWriter, link: Link) -> None:
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """The next chunk; none when the sender has ended, in whatever way."""
+    try:
+        return await reader.read(CHUNK_BYTES)
+    except ConnectionError:
+        return b""
+
+
+async def _deliver(backlog: Backlog, writer: asyncio.StreamWriter, link: Link, back: Link) -> None:
     clock = asyncio.get_running_loop().time
     while True:
         while not backlog.chunks and not backlog.ended:
@@ -212,7 +225,9 @@ async def _deliver(backlog: Backlog, writer: asyncio.StreamWriter, link: Link) -
         try:
             writer.write(chunk)
             await writer.drain()
-        except RuntimeError as error:  # uvloop's word for a transport that was closed meanwhile
+        except (ConnectionError, RuntimeError) as error:
+            # RuntimeError is uvloop's word for a transport that was closed meanwhile.
+            await back.opened()
             raise ConnectionResetError(str(error)) from error
         link.bytes += len(chunk)
         backlog.size -= len(chunk)

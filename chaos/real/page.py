@@ -73,6 +73,7 @@ th,td{text-align:left;padding:6px 14px 6px 0;border-bottom:1px solid var(--line)
 vertical-align:top}
 th{color:var(--soft);font-weight:500;white-space:nowrap}
 td.number,th.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td:nth-child(2){white-space:nowrap}td:last-child{min-width:11rem}
 td i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:7px}
 summary{cursor:pointer;padding:8px 0}
 .found{border-left:3px solid var(--bad);padding-left:12px;overflow-wrap:anywhere}

@@ -70,7 +70,7 @@ class Frame:
 def timeline(facts: Mapping[str, Any], width: int) -> str:
     """The picture, `width` px wide."""
     narrow = width < 600
-    frame = Frame(width, 62 if narrow else 128, max(1.0, facts["duration_s"] * 1000))
+    frame = Frame(width, 92 if narrow else 128, max(1.0, facts["duration_s"] * 1000))
     lanes = list(dict.fromkeys(band["nemesis"] for band in facts["bands"]))
     y = 8.0
     parts: list[str] = []
@@ -85,7 +85,11 @@ def timeline(facts: Mapping[str, Any], width: int) -> str:
     y += GAP
     series = facts["series"]
     per_second = [1000 / series["slice_ms"] * count for count in series["acknowledged"]]
-    parts += _chart(frame, y, "acknowledged a second", _linear(per_second), [(per_second, "area")])
+    scale = _linear(per_second)
+    title = "acknowledged a second"
+    if max(per_second) > scale.high:
+        title += f", peak {max(per_second):,.0f}"
+    parts += _chart(frame, y, title, scale, [(per_second, "area")])
     y += CHART + GAP
     p50, p99 = series["p50_ms"], series["p99_ms"]
     scale = _logarithmic([each for each in (*p50, *p99) if each is not None])
@@ -184,7 +188,10 @@ class Scale:
 
 
 def _linear(values: Sequence[float]) -> Scale:
-    highest = max([*values, 1.0])
+    """Up to the highest value, unless that stands far above the rest: after an outage everything
+    that waited is acknowledged at once, and would press the rest flat."""
+    usual = sorted(values)[int(len(values) * 0.9)] if values else 0.0
+    highest = max(1.0, min(max([*values, 1.0]), 2.5 * usual or math.inf))
     step = 10 ** math.floor(math.log10(highest))
     step = next(each for each in (step / 2, step, step * 2, step * 5) if highest / each <= 4)
     top = math.ceil(highest / step) * step

@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from broker.local_group import LocalGroupError, NoAnswer, NodeDied
+from broker.local_group import FlushName, LocalGroupError, NoAnswer, NodeDied
 from chaos.checkers.anomalies import Anomaly, find_anomalies
 from chaos.checkers.history import History
 from chaos.checkers.linearizability import SearchTooLong, check_linearizability
@@ -58,6 +58,7 @@ class RunOptions:
     load: Load
     directory: Path
     base_port: int | None = None
+    flush: FlushName = "sync"
 
 
 @dataclass(slots=True)
@@ -108,7 +109,7 @@ async def run_chaos(options: RunOptions, tell: Tell) -> Finished:
         LocalGroupError: the group can't be made (a port in use).
         GroupNeverLed: it was made and came to no leader.
     """
-    place = ArenaOptions(options.nodes, options.seed, options.base_port)
+    place = ArenaOptions(options.nodes, options.seed, options.base_port, options.flush)
     path = options.directory / HISTORY_FILE
     with path.open("w", encoding="utf-8") as sink:
         async with arena(options.directory / GROUP_FOLDER, place) as made:
@@ -202,6 +203,7 @@ class Run:
             await self._workload.abort()
             finished.ended_us = finished.ended_us or self._now_us()
             finished.errors = dict(self._workload.errors)
+            finished.problems += self._workload.problems.values()
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -249,15 +251,22 @@ class Run:
             {**nemesis.options, **step.options},
             Random(self._chance.random()),
         )
-        hit = leader if nemesis.ends_leadership and leader in victims else None
+        hit = leader if self._deposes(nemesis, victims, leader) else None
         band = Band(step.label, step.nemesis, victims, self._now_us(), deposed=hit)
         self._finished.bands.append(band)
         self._open[step.label] = (nemesis, blow, band)
         band.detail = await nemesis.strike(blow)
         band.struck_us = self._now_us()
+        if nemesis.is_momentary:
+            await self._heal(step.label)
         whom = f" {', '.join(victims)}" if victims else ""
         leads = " (the leader)" if leader in victims else ""
         self._tell(f"{step.nemesis}{whom}{leads}{': ' + band.detail if band.detail else ''}")
+
+    def _deposes(self, nemesis: Nemesis, victims: tuple[str, ...], leader: str | None) -> bool:
+        """Whether another leader follows at once: this one is hit, a majority is well."""
+        minority = len(victims) <= (len(self._arena.node_ids) - 1) // 2
+        return nemesis.ends_leadership and leader in victims and minority and not self._open
 
     def _victims(self, targets: tuple[str, ...], leader: str | None) -> tuple[str, ...] | None:
         """The nodes that `targets` mean now; None if the leader is meant and there is none."""

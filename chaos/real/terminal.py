@@ -18,14 +18,14 @@ def print_report(facts: Mapping[str, Any], console: Console) -> None:
     if facts["bands"]:
         console.print(_faults(facts))
     for remark in facts["remarks"]:
-        console.print(f"remark: {remark}", markup=False)
+        console.print(f"remark: {remark}", markup=False, soft_wrap=True)
     for problem in facts["problems"]:
-        console.print(f"PROBLEM: {problem}", markup=False)
+        console.print(f"PROBLEM: {problem}", markup=False, soft_wrap=True)
     for anomaly in facts["anomalies"][:SHOWN_ANOMALIES]:
-        console.print(f"ANOMALY {_in_words(anomaly)}", markup=False)
+        console.print(f"ANOMALY {_in_words(anomaly)}", markup=False, soft_wrap=True)
     if (more := facts["counts"]["anomalies"] - SHOWN_ANOMALIES) > 0:
         console.print(f"and {more:,} more anomalies")
-    console.print(verdict(facts), markup=False)
+    console.print(verdict(facts), markup=False, soft_wrap=True)
 
 
 def verdict(facts: Mapping[str, Any]) -> str:

@@ -62,6 +62,7 @@ REQUEST_TIMEOUT_MS: Final = 5_000
 CALL_DEADLINE_S: Final = 3.0
 CALL_PAUSE_S: Final = (0.05, 0.25)  # between two calls of a caller
 COMMIT_EVERY_S: Final = 0.5
+CONSUMER_PAUSE_S: Final = 0.2  # between one that broke and the next
 KEY_LIFE_S: Final = 10.0  # how long callers work on the same names
 TOPICS_AT_ONCE: Final = 3
 READ_DEADLINE_S: Final = 30.0
@@ -106,6 +107,7 @@ class Workload:
         self.load = load
         self.acknowledged = Acknowledgements()
         self.errors: Counter[str] = Counter()
+        self.problems: dict[str, str] = {}  # the first of each kind
         self._client = client
         self._history = history
         self._now_us = now_us
@@ -238,23 +240,25 @@ class Workload:
 
     async def _consume(self, process: str) -> None:
         """Reads for ever; a consumer that broke is followed by one that begins where the group's
-        committed offsets are."""
+        committed offsets are. What no fault explains is a problem, and it begins anew."""
+        start = StartFrom.COMMITTED
         while True:
             try:
-                await self._consume_once(process)
+                await self._consume_once(process, start)
             except ClientError as error:
                 self.errors[f"poll: {error.code}"] += 1
-                if not error.retriable and error.code not in ("RECORD_CORRUPT", "INTERNAL"):
-                    raise
-                await asyncio.sleep(0.2)
+                if not error.retriable:
+                    self.problems.setdefault(f"{process} {error.code}", f"{process}: {error}")
+                    start = StartFrom.FIRST
+                await asyncio.sleep(CONSUMER_PAUSE_S)
 
-    async def _consume_once(self, process: str) -> None:
+    async def _consume_once(self, process: str, start: StartFrom) -> None:
         loop = asyncio.get_running_loop()
         places: dict[int, int] = {}
         consumer = self._client.consumer(
             TOPIC,
             group=f"group-{process}",
-            start=StartFrom.COMMITTED,
+            start=start,
             options=ConsumerOptions(deadline_s=READ_DEADLINE_S, hold_ms=1_000),
         )
         commit_at = loop.time() + COMMIT_EVERY_S

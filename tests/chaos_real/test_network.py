@@ -1,0 +1,226 @@
+"""The proxies between nodes: what a link's faults do to the connections through it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from chaos.real.network import Link, Network, Quality
+
+WITHIN_S = 10.0
+SOON_S = 0.15  # long enough for what comes through an open link, many times over
+
+
+class Ends:
+    """A server that `b` is, and a connection that `a` made to it through the proxy."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
+            asyncio.Queue()
+        )
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, _, port = self.network.dial_table("a")["b"].rpartition(":")
+        return await asyncio.open_connection(host, int(port))
+
+    async def connected(self) -> tuple[Pair, Pair]:
+        """a's end and b's."""
+        dialer = await self.connect()
+        return dialer, await asyncio.wait_for(self.accepted.get(), WITHIN_S)
+
+
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def two_nodes() -> AsyncIterator[Ends]:
+    """b listens behind a network; a doesn't."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await ends.accepted.put((reader, writer))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    network = Network({"a": "127.0.0.1:1", "b": f"127.0.0.1:{port}"}, seed=1)
+    ends = Ends(network)
+    await network.open()
+    try:
+        yield ends
+    finally:
+        await network.close()
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def arrives(reader: asyncio.StreamReader, size: int) -> bytes:
+    return await asyncio.wait_for(reader.readexactly(size), WITHIN_S)
+
+
+async def nothing_arrives(reader: asyncio.StreamReader) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(reader.read(1), SOON_S)
+        return False
+    return True
+
+
+def test_open_link_carries_both_directions() -> None:
+    """Without faults a proxy changes nothing."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            (a_reader, a_writer), (b_reader, b_writer) = await ends.connected()
+            a_writer.write(b"request")
+            assert await arrives(b_reader, 7) == b"request"
+            b_writer.write(b"answer")
+            assert await arrives(a_reader, 6) == b"answer"
+            a_writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_cut_holds_what_is_sent_and_delivers_it_after_the_heal() -> None:
+    """As TCP does, whose packets are sent again until they arrive."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            (_, a_writer), (b_reader, _) = await ends.connected()
+            ends.network.set_fault("cut", [("a", "b"), ("b", "a")], Quality(cut=True))
+            a_writer.write(b"late")
+            assert await nothing_arrives(b_reader)
+            ends.network.clear_fault("cut")
+            assert await arrives(b_reader, 4) == b"late"
+            a_writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_one_way_cut_leaves_the_other_way_open() -> None:
+    """a is heard by nobody and hears everything."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            (a_reader, a_writer), (b_reader, b_writer) = await ends.connected()
+            ends.network.set_fault("mute", [("a", "b")], Quality(cut=True))
+            a_writer.write(b"unheard")
+            b_writer.write(b"heard")
+            assert await arrives(a_reader, 5) == b"heard"
+            assert await nothing_arrives(b_reader)
+            a_writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_new_connection_through_a_cut_hangs_until_the_heal() -> None:
+    """Its handshake needs both directions, so a cut of either holds it."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            ends.network.set_fault("deaf", [("b", "a")], Quality(cut=True))
+            _, a_writer = await ends.connect()
+            a_writer.write(b"hello")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ends.accepted.get(), SOON_S)
+            ends.network.clear_fault("deaf")
+            b_reader, _ = await asyncio.wait_for(ends.accepted.get(), WITHIN_S)
+            assert await arrives(b_reader, 5) == b"hello"
+            a_writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_end_of_a_connection_is_told_only_when_the_link_is_open() -> None:
+    """A node behind a cut doesn't learn that its peer died."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            (a_reader, a_writer), (_, b_writer) = await ends.connected()
+            ends.network.set_fault("cut", [("b", "a")], Quality(cut=True))
+            b_writer.transport.abort()
+            assert await nothing_arrives(a_reader)
+            ends.network.clear_fault("cut")
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(a_reader.read(1), WITHIN_S) == b""
+            a_writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_connection_to_a_dead_node_ends_at_once() -> None:
+    """The dialer is refused, as without a proxy."""
+
+    async def scenario() -> None:
+        network = Network({"a": "127.0.0.1:1", "b": "127.0.0.1:2"}, seed=1)
+        await network.open()
+        try:
+            host, _, port = network.dial_table("a")["b"].rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(1), WITHIN_S) == b""
+            writer.transport.abort()
+        finally:
+            await network.close()
+
+    asyncio.run(scenario())
+
+
+def test_reset_breaks_the_connection_after_delivery() -> None:
+    """What was sent has arrived, and its sender can't know."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            (a_reader, a_writer), (b_reader, _) = await ends.connected()
+            ends.network.set_fault("repeat", [("a", "b")], Quality(reset=1.0))
+            a_writer.write(b"once")
+            assert await arrives(b_reader, 4) == b"once"
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(a_reader.read(1), WITHIN_S) == b""
+            a_writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_delay_and_loss_make_a_chunk_later_and_keep_the_order() -> None:
+    """A lost packet costs a retransmission timeout, then twice that, and so on."""
+
+    link = Link(Random(1))
+    assert link.delay_s() == 0.0
+    link.quality = Quality(delay_ms=50)
+    assert link.delay_s() == pytest.approx(0.05)
+    link.quality = Quality(loss=1.0)
+    assert link.delay_s() == pytest.approx(0.2 * (2**6 - 1))
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            (_, a_writer), (b_reader, _) = await ends.connected()
+            ends.network.set_fault("slow", [("a", "b")], Quality(delay_ms=1, jitter_ms=20))
+            for number in range(50):
+                a_writer.write(bytes((number,)))
+                await a_writer.drain()
+                await asyncio.sleep(0)
+            assert await arrives(b_reader, 50) == bytes(range(50))
+            a_writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_faults_add_up_and_are_healed_one_by_one() -> None:
+    """A link has the worse of everything that is set on it."""
+    network = Network({"a": "127.0.0.1:1", "b": "127.0.0.1:2", "c": "127.0.0.1:3"}, seed=1)
+    network.set_fault("slow", [("a", "b"), ("a", "c")], Quality(delay_ms=30))
+    network.set_fault("cut", [("a", "b")], Quality(cut=True))
+    assert network.quality("a", "b") == Quality(cut=True, delay_ms=30)
+    assert network.quality("a", "c") == Quality(delay_ms=30)
+    assert network.quality("b", "a") == Quality()
+    network.clear_fault("slow")
+    assert network.quality("a", "b") == Quality(cut=True)
+    network.clear_fault("cut")
+    assert network.quality("a", "b") == Quality()

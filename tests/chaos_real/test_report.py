@@ -1,0 +1,192 @@
+"""What is measured of a run, and the three ways in which it is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from chaos.checkers.anomalies import Anomaly
+from chaos.real.measure import Spread, percentile, report_facts, silence_ms, slices
+from chaos.real.page import page
+from chaos.real.picture import timeline
+from chaos.real.runner import check
+from chaos.real.terminal import print_report, verdict
+from chaos.real.workload import Acknowledgements
+from tests.chaos_real.finished_run import SECOND, finished_run
+
+SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
+
+
+@pytest.fixture
+def facts() -> dict[str, Any]:
+    finished = finished_run()
+    check(finished)
+    return report_facts(finished)
+
+
+def shown(facts: dict[str, Any]) -> str:
+    out = io.StringIO()
+    print_report(facts, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def acknowledged_at(*moments_ms: float) -> Acknowledgements:
+    acks = Acknowledgements()
+    for moment in moments_ms:
+        acks.add(int(moment * 1000), 1_000, b"host")
+    return acks
+
+
+# --- measuring --------------------------------------------------------------------------------
+
+
+def test_failover_ends_with_the_first_acknowledgement_of_another_node(
+    facts: dict[str, Any],
+) -> None:
+    """The dead leader's last answer, which came 4 ms after its death, doesn't count."""
+    assert facts["bands"][0]["failover_ms"] == pytest.approx(154.0)
+    assert facts["bands"][1]["failover_ms"] is None
+    assert facts["failover_ms"]["count"] == 1
+
+
+def test_silence_is_the_longest_gap_that_touches_the_fault() -> None:
+    """Gaps before and after it are not its doing."""
+    acks = acknowledged_at(0, 500, 510, 600, 610, 1_900)
+    assert silence_ms(acks, 505_000, 605_000) == 90
+    assert silence_ms(acks, 590_000, 1_000_000) == 1_290
+    assert silence_ms(acks, 100_000, 200_000) == 500
+    assert silence_ms(Acknowledgements(), 0, SECOND) is None
+
+
+def test_percentile_is_a_value_that_was_measured() -> None:
+    """Nothing is made up between two values."""
+    assert percentile([1.0, 2.0, 3.0, 100.0], 0.5) == 2.0
+    assert percentile([1.0, 2.0, 3.0, 100.0], 0.99) == 100.0
+    assert Spread.of([]) is None
+    assert Spread.of([3.0, 1.0]) == Spread(2, 1.0, 1.0, 3.0, 3.0)
+
+
+def test_slices_hold_every_acknowledgement_and_show_where_there_was_none() -> None:
+    """A long run has wider ones, so that the page stays small."""
+    acks = acknowledged_at(10, 20, 250, 999)
+    found = slices(acks, SECOND)
+    assert (found.slice_ms, found.acknowledged) == (100, [2, 0, 1, 0, 0, 0, 0, 0, 0, 1])
+    assert found.p50_ms[:3] == [1.0, None, 1.0]
+    long = slices(acks, 1800 * SECOND)
+    assert len(long.acknowledged) <= 600
+    assert sum(long.acknowledged) == 4
+
+
+def test_counts_say_what_became_of_the_messages(facts: dict[str, Any]) -> None:
+    """A clean history has none of the others."""
+    assert facts["sends"] == {"sent": 386, "acknowledged": 386, "failed": 0, "unknown": 0}
+    assert facts["counts"]["lost"] == facts["counts"]["anomalies"] == 0
+    assert facts["holds"]
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_problem_or_an_anomaly_makes_the_run_not_hold() -> None:
+    """Whatever the rest says."""
+    finished = finished_run()
+    finished.problems = ["n2 ended by itself"]
+    assert not report_facts(finished)["holds"]
+    finished = finished_run()
+    finished.anomalies = [Anomaly("lost-write", "chaos/0", "p0-0-1")]
+    facts = report_facts(finished)
+    assert not facts["holds"]
+    assert facts["counts"]["lost"] == 1
+
+
+# --- showing ----------------------------------------------------------------------------------
+
+
+def test_terminal_names_the_verdict_and_the_figures(facts: dict[str, Any]) -> None:
+    """The last line is what to look at."""
+    text = shown(facts)
+    assert "154.0 / 154.0 / 154.0" in text
+    assert text.strip().splitlines()[-1] == "holds: no anomaly, and nothing else went wrong"
+
+
+def test_terminal_tells_anomalies_and_problems_in_full() -> None:
+    """With how many of each kind there are in the end."""
+    finished = finished_run()
+    finished.anomalies = [Anomaly("unseen", "chaos/1", f"p1-1-{n} is gone") for n in range(25)]
+    finished.problems = ["digests differ: [n1] a, n2 b"]
+    text = shown(report_facts(finished))
+    assert "ANOMALY unseen in chaos/1: p1-1-0 is gone" in text
+    assert "and 5 more anomalies" in text
+    assert "PROBLEM: digests differ: [n1] a, n2 b" in text
+    assert verdict(report_facts(finished)) == "DOES NOT HOLD: 25 × unseen; 1 problem"
+
+
+def test_page_needs_nothing_but_itself(facts: dict[str, Any]) -> None:
+    """No script, no file, no network."""
+    text = page(facts)
+    assert not re.search(r"<script|<link|<img|src=|url\(|@import|https?://", text)
+
+
+def test_page_escapes_what_comes_from_elsewhere(facts: dict[str, Any]) -> None:
+    """A scenario's name, a detail: text, never markup."""
+    facts["problems"] = ["<i>broken</i>"]
+    text = page(facts)
+    assert "kill-&lt;leader&gt;" in text
+    assert "kill-<leader>" not in text
+    assert "<b>detail" not in text
+    assert "<i>broken" not in text
+
+
+def test_page_says_what_did_not_hold() -> None:
+    """In the title, beside the name, and in words."""
+    finished = finished_run()
+    finished.anomalies = [Anomaly("lost-write", "chaos/0", "p0-0-1 is gone")]
+    text = page(report_facts(finished))
+    assert "does not hold</title>" in text
+    assert '<span class="verdict bad">does not hold</span>' in text
+    assert "<b>lost-write</b> in chaos/0: p0-0-1 is gone" in text
+
+
+@pytest.mark.parametrize("width", [1160, 358])
+def test_picture_is_well_formed_and_stays_within_its_frame(
+    facts: dict[str, Any], width: int
+) -> None:
+    """Every bar lies between the left names and the right edge."""
+    picture = ElementTree.fromstring(timeline(facts, width))
+    bars = [each for each in picture.iter() if each.tag.endswith("rect")]
+    roles = [each for each in bars if each.attrib["class"].startswith("role")]
+    assert len(roles) == 7
+    assert {each.attrib["class"].split()[1] for each in roles} == {
+        "leader",
+        "follower",
+        "candidate",
+        "silent",
+    }
+    for bar in bars:
+        left = float(bar.attrib["x"])
+        assert left >= 60
+        assert left + float(bar.attrib["width"]) <= width
+
+
+def test_picture_of_a_run_without_a_single_acknowledgement(facts: dict[str, Any]) -> None:
+    """It is drawn all the same: that is when one looks."""
+    finished = finished_run()
+    finished.acknowledged = Acknowledgements()
+    finished.bands = []
+    picture = page(report_facts(finished))
+    assert len(SVG.findall(picture)) == 2
+    for each in SVG.findall(picture):
+        ElementTree.fromstring(each)
+
+
+def test_many_faults_are_summed_up_and_folded(facts: dict[str, Any]) -> None:
+    """A run of half an hour has hundreds."""
+    finished = finished_run()
+    finished.bands *= 20
+    text = page(report_facts(finished))
+    assert "<summary>All 40 faults</summary>" in text
+    assert text.index("<summary>") > text.index("worst failover")

@@ -1,0 +1,211 @@
+"""Real runs, short: one that holds, one that can't, and the ends that a run may come to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from broker.local_group import LocalGroup
+from chaos.cli import app
+from chaos.real import runner, workload
+from chaos.real.errors import GroupNeverLed
+from chaos.real.nemeses import NEMESES
+from chaos.real.network import Network, Quality
+from chaos.real.runner import RunOptions, run_chaos
+from chaos.real.scenario import Load, load_file, plan_steps
+
+TIMEOUT_S = 120.0
+POWER_CUT_OF_ALL = '''"""Everybody loses power at once."""
+from chaos.real.scenario import Plan, Steps, spell, wait, whole
+
+
+def schedule(plan: Plan) -> Steps:
+    yield wait(0.5)
+    yield from spell("power-cut", "all", seconds=0.1)
+    yield whole()
+'''
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "broker.cli", "chaos", *arguments]
+
+
+def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program's outputs and exit code."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+class Told(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def told(*arguments: str) -> Told:
+    """The same within this process, for what starts none."""
+    ended = CliRunner().invoke(app, list(arguments))
+    return Told(ended.exit_code, ended.stdout, ended.stderr)
+
+
+def nodes_below(directory: Path) -> list[int]:
+    """Processes whose command line names a file below `directory`."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(directory) + b"/" in line and b"node.toml" in line:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Whatever a test did, no node runs afterwards."""
+    yield
+    assert nodes_below(tmp_path) == []
+
+
+def options_of(folder: Path, text: str, *, seconds: float, **others: Any) -> RunOptions:
+    file = folder / "my_scenario.py"
+    file.write_text(text, encoding="utf-8")
+    scenario = load_file(file)
+    known = {name: nemesis.options for name, nemesis in NEMESES.items()}
+    steps = plan_steps(scenario, nodes=3, seconds=seconds, seed=1, known=known)
+    directory = folder / "run"
+    directory.mkdir()
+    load = Load(rate=200, callers=1, consumers=1)
+    return RunOptions(scenario, tuple(steps), 3, seconds, 1, load, directory, **others)
+
+
+def test_killed_leader_costs_nothing_and_the_report_says_so(
+    tmp_path: Path, nothing_left: None
+) -> None:
+    """The packaged scenario, as a user runs it; the same folder isn't used twice."""
+    out = tmp_path / "out"
+    ran = chaos("run", "kill-leader", "--seconds", "4", "--seed", "1", "--out", str(out), "--json")
+    assert ran.returncode == 0, ran.stderr
+    facts = json.loads(ran.stdout)
+    assert facts["holds"]
+    assert facts["sends"]["acknowledged"] > 100
+    assert [band["nemesis"] for band in facts["bands"]] == ["kill"]
+    assert facts["bands"][0]["failover_ms"] > 0
+    assert {path.name for path in out.iterdir()} == {
+        "history.jsonl",
+        "logs",
+        "report.html",
+        "report.json",
+    }
+    again = told("report", str(out))
+    assert again.exit_code == 0, again.stderr
+    assert "holds: no anomaly" in again.stdout
+    refused = told("run", "kill-leader", "--out", str(out))
+    assert refused.exit_code == 2
+    assert "exists and isn't empty" in refused.stderr
+    with (out / "history.jsonl").open("r+b") as history:
+        history.truncate(history.seek(0, os.SEEK_END) - 5)
+    cut = told("report", str(out))
+    assert cut.exit_code == 2
+    assert "history.jsonl, line" in cut.stderr
+
+
+def test_power_cut_of_all_nodes_loses_what_async_flush_acknowledged(
+    tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weaker mode is told apart from the default: this machine finds data loss."""
+    monkeypatch.setattr(workload, "DELIVERY_TIMEOUT_MS", 3_000)
+    monkeypatch.setattr(runner, "AFTERMATH_S", 0.1)
+    options = options_of(tmp_path, POWER_CUT_OF_ALL, seconds=3, flush="async")
+    finished = asyncio.run(run_chaos(options, lambda _: None))
+    assert not finished.holds
+    found = {each.name for each in finished.anomalies}
+    assert found & {"lost-write", "unseen", "inconsistent-offsets", "stale-read"}, finished.problems
+
+
+def test_interrupted_run_leaves_neither_process_nor_file(
+    tmp_path: Path, nothing_left: None
+) -> None:
+    """Ctrl-C in the middle of it: exit code 130."""
+    out = tmp_path / "out"
+    running = subprocess.Popen(
+        command("run", "kill-leader", "--seconds", "60", "--out", str(out)),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "kill n" in line:
+            break
+    assert len(nodes_below(tmp_path)) >= 2
+    running.send_signal(signal.SIGINT)
+    running.stderr.close()
+    assert running.wait(TIMEOUT_S) == 130
+    assert not out.exists()
+
+
+def test_group_that_never_elects_a_leader_is_told_and_stopped(
+    tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All links are cut from the beginning."""
+    monkeypatch.setattr(runner, "START_TIMEOUT_S", 3.0)
+    opened = Network.open
+
+    async def open_and_cut(network: Network) -> None:
+        await opened(network)
+        pairs = [(a, b) for a in ("n1", "n2", "n3") for b in ("n1", "n2", "n3") if a != b]
+        network.set_fault("always", pairs, Quality(cut=True))
+
+    monkeypatch.setattr(Network, "open", open_and_cut)
+    options = options_of(tmp_path, POWER_CUT_OF_ALL, seconds=3)
+    with pytest.raises(GroupNeverLed, match=r"no serving leader|no answer"):
+        asyncio.run(run_chaos(options, lambda _: None))
+    assert not any(node.is_running() for node in LocalGroup.open(options.directory / "group").nodes)
+
+
+def test_port_in_use_is_told_with_exit_code_2(tmp_path: Path, nothing_left: None) -> None:
+    """Nothing was started, nothing is left."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        out = tmp_path / "out"
+        ran = chaos("run", "kill-leader", "--base-port", port, "--out", str(out))
+    assert ran.returncode == 2
+    assert "the port is in use" in ran.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("run", "kill-leadr"), "did you mean 'kill-leader'"),
+        (("run", "no_such_file.py"), "there is no such file"),
+        (("report", "no-such-folder"), "there is no such file"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: tuple[str, ...], reason: str) -> None:
+    """With exit code 2."""
+    ran = told(*arguments)
+    assert ran.exit_code == 2
+    assert reason in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_list_shows_scenarios_and_nemeses() -> None:
+    """Everything that a scenario may use."""
+    facts = json.loads(told("list", "--json").stdout)
+    assert set(facts["nemeses"]) == set(NEMESES)
+    assert facts["scenarios"]["kill-leader"]
