@@ -35,6 +35,7 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.memory": _DRIVER_MEMORY,
+    "spark.executor.memory": "512m",  # What hashes is Python, beside the JVM.
 }
 
 
