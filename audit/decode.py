@@ -28,7 +28,7 @@ from store.entry import (
     verify_frame,
 )
 from store.errors import CorruptionFound, InvalidFrame, InvalidRecord
-from store.properties import decode_properties, find_property
+from store.properties import find_property
 from store.record import BATCH_PREAMBLE, FIXED_SIZE, record_starts
 
 BATCH_RECORDS: Final = 16_384
@@ -93,13 +93,13 @@ class LogRange:
         return os.path.join(self.commitlog, f"{self.base:020d}")
 
 
-Column = npt.NDArray[np.int64] | list[str] | list[str | None] | list[bytes] | list[dict[str, str]]
+Column = npt.NDArray[np.int64] | list[str] | list[str | None] | list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some messages, a column each; times are ms since the epoch. Columns that weren't wanted
-    are left out."""
+    """Some messages, a column each; times are ms since the epoch, properties as they are encoded.
+    Columns that weren't wanted are left out."""
 
     count: int
     columns: dict[str, Column]
@@ -244,7 +244,7 @@ class _Batch:
             if "tags" in wanted:
                 made["tags"] = [find_property(each, b"TAGS") for each in properties]
             if "properties" in wanted:
-                made["properties"] = [decode_properties(each) for each in properties]
+                made["properties"] = properties
         return made
 
 

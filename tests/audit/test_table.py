@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from audit.decode import COLUMNS, Wanted, read_records
+from audit.decode import COLUMNS, Records, Wanted, read_records
 from audit.ranges import committed_log, entry_end_after, log_ranges
 from audit.replica import Replica
 from store.entry import EntryKind
 from store.errors import CorruptionFound
-from store.record import decode_records
+from store.record import decode_properties, decode_records
 from tests.audit.replicas import TIME_MS, LogBuilder, ReplicaSet
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def rows_of(path: Path, wanted: Wanted | None = None) -> list[Row]:
             names = list(records.columns)
             columns = [list(column) for column in records.columns.values()]
             rows += [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    for row in rows:
+        if "properties" in row:
+            row["properties"] = decode_properties(row["properties"])
     return rows
 
 
@@ -101,6 +104,28 @@ def test_stream_steps_end_between_entries_and_reach_the_end(three: ReplicaSet) -
         assert set(seen) <= ends
         assert seen[-1] == three.end
         assert entry_end_after(log, at, step) == at
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        b"",
+        b"A\x01b\x02",
+        b"A\x01b\x02C\x01\x02",
+        b"A\x01b\x02nothing\x02D\x01e\x01f",
+        b"\x02\x02A\x01b",
+        b"A\x01\xff\xfe\x02",
+        "Stra\u00dfe\x01\u20ac\x02".encode(),
+    ],
+)
+def test_properties_are_split_as_consumers_split_them(encoded: bytes) -> None:
+    """All at once in Arrow, as `decode_properties` one by one, between other messages."""
+    pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
+    from audit.arrow import to_arrow
+
+    given = [b"X\x01y\x02", encoded, b"", encoded]
+    column = to_arrow(Records(4, {"properties": given})).column(0).to_pylist()
+    assert [dict(each) for each in column] == [decode_properties(each) for each in given]
 
 
 @pytest.mark.spark
