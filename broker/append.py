@@ -35,7 +35,7 @@ from dledger.wire import errors_pb2 as epb
 from dledger.wire.broker_pb2 import SendBatch, SendResponse, SendResult
 from dledger.wire.commands_pb2 import Command
 from store.entry import HEADER_SIZE
-from store.errors import InvalidRecord
+from store.errors import InvalidRecord, StoreError
 from store.properties import MAX_PROPERTIES_BYTES
 from store.record import BATCH_PREAMBLE, MAX_TOPIC_BYTES, MIN_RECORD_SIZE, validate_records
 from store.stamping import stamp_records
@@ -108,6 +108,7 @@ class Appender:
         proposer: Proposer,
         machine: StateMachine,
         read_at: Callable[[int, int], bytes],
+        is_full: Callable[[], bool],
         store_host: tuple[bytes, int],
         max_message_bytes: int,
     ) -> None:
@@ -117,10 +118,12 @@ class Appender:
             proposer: the driver.
             machine: the applied state; read only.
             read_at: bytes of the log by (physical offset, size).
+            is_full: whether the disk has no room for another segment.
             store_host: IPv4 address (4 bytes) and port that records are stamped with.
             max_message_bytes: the largest body.
         """
         self._read_at = read_at
+        self._is_full = is_full
         self._proposer = proposer
         self._machine = machine
         self._store_host = store_host
@@ -133,7 +136,7 @@ class Appender:
         self._waiting: dict[int, list[Waiting]] = {}
         self._commands: dict[int, asyncio.Future[str]] = {}
         self._in_flight: dict[int, tuple[SequenceKey, tuple[str, int]]] = {}
-        self._deleting: set[str] = set()
+        self._deleting: dict[int, str] = {}  # index of a delete under way -> topic
         self._applied = 0
         self._batches = self._messages = self._bytes = self._duplicates = self._refused = 0
 
@@ -163,7 +166,7 @@ class Appender:
         self._waiting = {}
         self._commands = {}
         self._in_flight = {}
-        self._deleting = set()
+        self._deleting = {}
 
     @property
     def idle(self) -> bool:
@@ -221,7 +224,7 @@ class Appender:
 
     def _check_place(self, topic: str, queue_id: int) -> None:
         state = self._machine.topics.get(topic)
-        if state is None or topic in self._deleting:
+        if state is None or topic in self._deleting.values():
             raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
         if queue_id >= len(state.next_offsets):
             raise BrokerError(
@@ -318,8 +321,15 @@ class Appender:
         except ProposalRefused as error:
             raise BrokerError(epb.NOT_READY, str(error)) from error
         except LogFull as error:
+            if self._is_full():
+                raise BrokerError(
+                    epb.STORAGE_FULL, f"the leader's disk has no space for a new segment: {error}"
+                ) from error
+            raise BrokerError(epb.BUSY, f"the next segment is being prepared: {error}") from error
+        except StoreError as error:
+            # The log failed with the entry's place taken: the next leader knows what became of it.
             raise BrokerError(
-                epb.STORAGE_FULL, f"the disk of the leader has no space for a new segment: {error}"
+                epb.LEADERSHIP_LOST, f"the leader's log failed; it may have been stored: {error}"
             ) from error
 
     # --- deduplication ------------------------------------------------------------------------
@@ -398,20 +408,30 @@ class Appender:
         """
         index = self._propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
         if command.HasField("delete_topic"):
-            self._deleting.add(command.delete_topic.name)
+            self._deleting[index] = command.delete_topic.name
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._commands[index] = future
         return future
 
     def on_command(self, result: CommandResult) -> None:
-        """The state machine has applied the command at `result.index`."""
+        """The state machine has applied the command at `result.index`, or found it void."""
+        self._deleting.pop(result.index, None)
+        self._void(result.index)
         future = self._commands.pop(result.index, None)
         if future is not None and not future.done():
             future.set_result(result.refusal)
 
+    def _void(self, index: int) -> None:
+        """Whoever waits for the batch at `index` learns that it was not stored."""
+        if index in self._waiting:
+            error = BrokerError(epb.TOPIC_NOT_FOUND, "the topic was deleted before the batch")
+            result = SendResult(error=error.to_wire())
+            waiting = self._waiting[index]
+            self._waiting[index] = [batch._replace(result=result) for batch in waiting]
+
     def on_topic_deleted(self, name: str) -> None:
-        """What was known of the topic's queues is void; a later topic starts afresh."""
-        self._deleting.discard(name)
+        """What was known of the topic's queues is void; a later topic starts afresh. Another
+        delete of it may be under way still: see `_deleting`."""
         for place in [place for place in self._next_offsets if place[0] == name]:
             del self._next_offsets[place]
         for key in [key for key in self._sequences if key[1] == name]:
@@ -421,6 +441,9 @@ class Appender:
 
     def on_applied(self, index: int) -> None:
         """Everything up to `index` is applied: answer those who wait for it."""
+        if not self._in_flight and not self._waiting:
+            self._applied = max(self._applied, index)  # a follower, or nothing but commands
+            return
         for applied in range(self._applied + 1, index + 1):
             placed = self._in_flight.pop(applied, None)
             if placed is not None:

@@ -49,6 +49,7 @@ TRAITS: dict[pb.ErrorCode, Traits] = {
     pb.TIMED_OUT: Traits(_S.DEADLINE_EXCEEDED, True, pb.MAY_HAVE_HAPPENED),
     pb.SHUTTING_DOWN: Traits(_S.UNAVAILABLE, retriable=True),
     pb.WRONG_GROUP: Traits(_S.FAILED_PRECONDITION, retriable=False),
+    pb.LIMIT_REACHED: Traits(_S.RESOURCE_EXHAUSTED, retriable=False),
     pb.TRANSFER_FAILED: Traits(_S.ABORTED, retriable=True),
     pb.INTERNAL: Traits(_S.INTERNAL, False, pb.MAY_HAVE_HAPPENED),
 }

@@ -18,7 +18,7 @@ from broker.append import Appender
 from broker.errors import BrokerError
 from broker.reads import HeldPulls
 from dledger.core import Raft
-from dledger.core.errors import CoreError
+from dledger.core.errors import CoreError, NotLeader, TransferInProgress
 from dledger.core.types import (
     Event,
     Index,
@@ -121,17 +121,19 @@ class Leadership:
     def _on_role(self, role: Role) -> None:
         if role is Role.CANDIDATE:
             self.elections += 1
-        if role is not Role.LEADER and self.serving:
-            self.serving = False
-            self._appender.end(
-                BrokerError(
-                    epb.LEADERSHIP_LOST,
-                    "leadership was lost after the proposal: it may have been stored",
-                )
-            )
-            self._held.wake_all()
-            log.info("serving_ended", term=self._core.term)
-            self._changed()
+        if role is not Role.LEADER:
+            self.end_serving("leadership was lost")
+
+    def end_serving(self, reason: str) -> None:
+        """Nobody is served any more; who waits for a commit is told that it may have happened."""
+        if not self.serving:
+            return
+        self.serving = False
+        text = f"{reason} after the proposal: it may have been stored"
+        self._appender.end(BrokerError(epb.LEADERSHIP_LOST, text))
+        self._held.wake_all()
+        log.info("serving_ended", term=self._core.term, reason=reason)
+        self._changed()
 
     def _on_leader(self, leader: NodeId | None) -> None:
         self.leader_changes += 1
@@ -154,6 +156,10 @@ class Leadership:
         try:
             self._replication.transfer_leadership(target)
             failure = await asyncio.wait_for(ended, TRANSFER_WAIT_S)
+        except NotLeader as error:
+            raise self.not_leader("") from error
+        except TransferInProgress as error:
+            raise self.explain(BrokerError(epb.BUSY, str(error))) from error
         except CoreError as error:
             raise BrokerError(epb.INVALID_ARGUMENT, str(error)) from error
         except TimeoutError as error:

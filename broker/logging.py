@@ -32,9 +32,16 @@ def configure_logging(level: str, style: str, file: Path | None = None, **facts:
         if console
         else structlog.processors.JSONRenderer()
     )
+
+    def add_facts(
+        logger: object, method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        # Not context variables: callbacks of the flusher's thread would come without them.
+        return {**facts, **event}
+
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            add_facts,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -44,7 +51,5 @@ def configure_logging(level: str, style: str, file: Path | None = None, **facts:
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(**facts)
     # grpc and asyncio log to the standard library: warnings and worse belong to our stream too.
     logging.basicConfig(level=logging.WARNING, stream=stream, force=True)

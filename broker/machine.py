@@ -28,6 +28,8 @@ from store.record import BATCH_PREAMBLE
 
 RECENT_BATCHES = 5  # per producer and queue: how many unacknowledged batches can be retried
 NO_PRODUCER = bytes(16)
+TOO_MANY = "too many"
+OUT_OF_RANGE = "out of range"
 TOPIC_GONE = -1  # in place of a queue id: the topic was deleted
 
 
@@ -86,6 +88,8 @@ class MachineOptions:
 
     sequence_expiry_ms: int = 7 * 24 * 3600 * 1000
     max_sequences: int = 50_000  # producer-queue pairs; the longest unused is forgotten first
+    max_queues: int = 100_000  # over all topics
+    max_progress: int = 100_000  # group-topic pairs with committed offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,12 @@ class StateMachine:
         frame = frames[at : at + header.total_size]
         topic_name, queue_id, base, units = units_for_entry(header, frame)
         topic = self.topics.get(topic_name)
-        if topic is None or queue_id >= len(topic.next_offsets):
+        if topic is None:
+            # Its topic was deleted before it: void on every replica, and its producer is told.
+            # A leader doesn't let this happen; if one ever does, it must not stop the group.
+            self._completed(CommandResult(header.index, "not found"))
+            return
+        if queue_id >= len(topic.next_offsets):
             raise InvariantViolation(
                 f"entry {header.index} is for {topic_name}/{queue_id}, which doesn't exist"
             )
@@ -248,14 +257,18 @@ class StateMachine:
     def _create_topic(self, name: str, queue_count: int) -> str:
         if name in self.topics:
             return "exists"
+        queues = sum(len(topic.next_offsets) for topic in self.topics.values())
+        if queues + queue_count > self._options.max_queues:
+            return TOO_MANY
         self.topics[name] = TopicState(name, self.append_time_ms, [0] * queue_count)
         return ""
 
     def _delete_topic(self, header: EntryHeader, name: str) -> str:
         if self.topics.pop(name, None) is None:
             return "not found"
-        for offsets in self.offsets.values():
-            offsets.pop(name, None)
+        for topics in self.offsets.values():
+            topics.pop(name, None)
+        self.offsets = {group: topics for group, topics in self.offsets.items() if topics}
         for key in [key for key in self.sequences if key[1] == name]:
             del self.sequences[key]
         if header.index > self._derived_through:
@@ -268,11 +281,20 @@ class StateMachine:
         topic = self.topics.get(command.topic)
         if topic is None:
             return "not found"
+        ends = topic.next_offsets
+        if any(w.queue_id >= len(ends) or w.offset > ends[w.queue_id] for w in command.offsets):
+            return OUT_OF_RANGE  # the topic was deleted and made anew since this was proposed
+        topics = self.offsets.get(command.group, {})
+        if command.topic not in topics and self._progress_count() >= self._options.max_progress:
+            return TOO_MANY
         offsets = self.offsets.setdefault(command.group, {}).setdefault(command.topic, {})
         for wanted in command.offsets:
             if command.reset or wanted.offset > offsets.get(wanted.queue_id, -1):
                 offsets[wanted.queue_id] = wanted.offset
         return ""
+
+    def _progress_count(self) -> int:
+        return sum(len(topics) for topics in self.offsets.values())
 
     def statistics(self) -> MachineStatistics:
         """A frozen picture, as of the last applied entry."""

@@ -143,6 +143,7 @@ class Node:
             probe,
             self.machine,
             self.log.read_at,
+            lambda: self.log.statistics().is_full,
             _store_host(config.listen),
             config.broker.max_message_bytes,
         )
@@ -228,7 +229,13 @@ class Node:
             return asyncio.run_coroutine_threadsafe(take(), loop).result(timeout=5)
 
         collector = NodeCollector(facts, self.config.group, self.config.node_id)
-        self._undo.callback(self.metrics.serve(collector, host, port))
+        try:
+            close = self.metrics.serve(collector, host, port)
+        except OSError as error:
+            raise OSError(
+                f"can't listen on {self.config.metrics_listen} for metrics: is the port in use?"
+            ) from error
+        self._undo.callback(close)
 
     # --- stop ---------------------------------------------------------------------------------
 
@@ -282,6 +289,7 @@ class Node:
 
     def _on_failed(self, error: BaseException) -> None:
         self._failure = error
+        self.leadership.end_serving("the node failed")
         log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
         self._stop_asked.set()
 
@@ -439,12 +447,12 @@ async def run_node(config: NodeConfig) -> int:
     tune_interpreter()
     node = Node(config)
     loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.ask_to_stop)  # also while a long start is under way
     await node.start()
     # What was made up to here lives as long as the node: the collector need not look again.
     gc.collect()
     gc.freeze()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, node.ask_to_stop)
     await node.wait()
     return await node.stop()
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from broker.append import Appender
 from broker.errors import BrokerError
 from broker.leadership import Leadership
+from broker.machine import OUT_OF_RANGE, TOO_MANY
 from broker.reads import Found, HeldPulls, QueueReader
 from broker.rpc import Context
 from dledger.core.errors import ReadRefused
@@ -111,7 +112,7 @@ class BrokerService:
         self._leadership.check_serving()
         match request.WhichOneof("by"):
             case "message_id":
-                record = self._by_id(request.message_id)
+                record = await self._by_id(request.message_id)
             case "position":
                 at = request.position
                 await self._confirm_leadership()
@@ -126,12 +127,17 @@ class BrokerService:
                 raise BrokerError(epb.INVALID_ARGUMENT, "give message_id or position")
         return pb.GetMessageResponse(record=record)
 
-    def _by_id(self, text: str) -> bytes:
+    async def _by_id(self, text: str) -> bytes:
         try:
             _, physical_offset = parse_message_id(text)
         except (ValueError, StoreError) as error:
-            raise BrokerError(epb.INVALID_ARGUMENT, str(error)) from error
+            raise BrokerError(
+                epb.INVALID_ARGUMENT, f"message id {text[:64]!r}: 32 hex digits are expected"
+            ) from error
         record = self._node.read_record(physical_offset)
+        if record is None:
+            await self._confirm_leadership()  # only then may it be said that there is none
+            record = self._node.read_record(physical_offset)
         if record is None:
             raise BrokerError(epb.MESSAGE_NOT_FOUND, f"no message has the id {text}")
         return record
@@ -174,6 +180,12 @@ class BrokerService:
         for wanted in request.offsets:
             command.offsets.add(queue_id=wanted.queue_id, offset=wanted.offset)
         refusal = await self._appender.submit(kpb.Command(commit_offsets=command))
+        if refusal == TOO_MANY:
+            raise BrokerError(epb.LIMIT_REACHED, "too many groups have committed offsets")
+        if refusal == OUT_OF_RANGE:
+            raise BrokerError(
+                epb.OFFSET_OUT_OF_RANGE, f"topic {request.topic!r} was made anew meanwhile"
+            )
         if refusal:
             raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {request.topic!r} does not exist")
         return pb.CommitOffsetsResponse(offsets=self._offsets(request.group, request.topic))
@@ -209,6 +221,8 @@ class BrokerService:
             )
         command = kpb.CreateTopicCommand(name=name, queue_count=queues)
         refusal = await self._appender.submit(kpb.Command(create_topic=command))
+        if refusal == TOO_MANY:
+            raise BrokerError(epb.LIMIT_REACHED, f"no room for {queues} more queues in this group")
         topic = self._topic(name)
         if refusal and not (request.if_not_exists and topic.queue_count == queues):
             raise BrokerError(

@@ -29,6 +29,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INTERNAL: _ClassVar[ErrorCode]
     MESSAGE_NOT_FOUND: _ClassVar[ErrorCode]
     TRANSFER_FAILED: _ClassVar[ErrorCode]
+    LIMIT_REACHED: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -56,6 +57,7 @@ WRONG_GROUP: ErrorCode
 INTERNAL: ErrorCode
 MESSAGE_NOT_FOUND: ErrorCode
 TRANSFER_FAILED: ErrorCode
+LIMIT_REACHED: ErrorCode
 OUTCOME_UNSPECIFIED: Outcome
 DID_NOT_HAPPEN: Outcome
 MAY_HAVE_HAPPENED: Outcome

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from broker.append import Appender
-from broker.machine import MachineOptions, StateMachine
+from broker.machine import TOPIC_GONE, MachineOptions, StateMachine
 from broker.reads import QueueReader
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
@@ -56,11 +56,14 @@ class Bench:
         self.machine = StateMachine(self.queues, options=options or MachineOptions())
         self.now_ms = 1_700_000_000_000
         self.refuse: Exception | None = None
+        self.is_full = True
         self.proposed = 0
-        self.appender = Appender(self, self.machine, self.read_at, HOST, 4 << 20)
+        self.appender = Appender(
+            self, self.machine, self.read_at, lambda: self.is_full, HOST, 4 << 20
+        )
         self.reader = QueueReader(self.machine, self.queues, self.read_at)
         self.arrivals: list[tuple[str, int]] = []
-        self.machine.listen(self.arrivals.append, self.appender.on_command)
+        self.machine.listen(self._on_arrival, self.appender.on_command)
         self.appender.begin(0)
 
     def propose(
@@ -75,6 +78,11 @@ class Bench:
         self.log.append(kind, index, 1, self.now_ms, record_count, body)
         self.proposed += 1
         return Proposed(Index(index), Term(1))
+
+    def _on_arrival(self, key: tuple[str, int]) -> None:
+        self.arrivals.append(key)
+        if key[1] == TOPIC_GONE:
+            self.appender.on_topic_deleted(key[0])
 
     def read_at(self, physical_offset: int, size: int) -> bytes:
         """Bytes of the log; the memory log has no fillers as long as tests stay small."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -14,7 +15,8 @@ from dledger.core.types import NodeId
 from dledger.driver import LogFull
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.broker_pb2 import SendResponse
-from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
+from dledger.wire.commands_pb2 import Command, CreateTopicCommand, DeleteTopicCommand
+from store.errors import StorageFailed
 from store.record import decode_records
 from tests.broker.leader import Bench, batch
 
@@ -263,12 +265,89 @@ def test_a_topic_being_deleted_takes_no_messages() -> None:
     bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
     assert code(bench.send(batch(1, b"late"))) == "TOPIC_NOT_FOUND"
     bench.commit()
-    bench.appender.on_topic_deleted("t")
     bench.topic()
     answer = bench.send(batch(0, b"new"))
     bench.commit()
     assert answer.result().results[0].base_queue_offset == 0
     assert pulled(bench) == [b"new"]
+
+
+def test_two_deletes_under_way_keep_the_topic_closed() -> None:
+    """Delete, create, delete: while any delete is under way nothing is taken for the topic."""
+    bench = Bench()
+    bench.topic()
+    delete = Command(delete_topic=DeleteTopicCommand(name="t"))
+    bench.appender.submit(delete)
+    bench.appender.submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=1)))
+    bench.appender.submit(delete)
+    bench.commit(through=3)  # the first delete and the create; the second is still under way
+    assert code(bench.send(batch(0, b"too early"))) == "TOPIC_NOT_FOUND"
+    bench.commit()
+    assert bench.replay().topics == bench.machine.topics == {}
+
+
+def test_a_batch_for_a_topic_that_is_gone_is_void_and_stops_nobody() -> None:
+    """Should such an entry ever be in the log, each replica skips it and its producer is told."""
+    bench = Bench()
+    bench.topic()
+    answer = bench.send(batch(0, b"late"))
+    del bench.machine.topics["t"]
+    bench.commit()
+    assert code(answer) == "TOPIC_NOT_FOUND"
+    assert answer.result().results[0].error.outcome == epb.DID_NOT_HAPPEN
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_order_of_topics_and_batches_replays_alike(seed: int) -> None:
+    """Random creates, deletes, sends and partial commits: no violation, replicas agree, and what
+    was acknowledged is where the answer said unless its topic was deleted."""
+    rng = random.Random(seed)
+    bench = Bench()
+    sequence = 0
+    for _ in range(60):
+        roll = rng.random()
+        if roll < 0.2:
+            create = CreateTopicCommand(name="t", queue_count=1)
+            bench.appender.submit(Command(create_topic=create))
+        elif roll < 0.4:
+            bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+        elif roll < 0.8:
+            bench.send(batch(0, b"%d" % sequence), producer=rng.randbytes(16))
+            sequence += 1
+        elif bench.log.last_index > bench.machine.applied_index:
+            bench.commit(rng.randint(bench.machine.applied_index + 1, bench.log.last_index))
+    if bench.log.last_index > bench.machine.applied_index:
+        bench.commit()
+    replica = bench.replay()
+    assert replica.topics == bench.machine.topics
+    assert replica.sequences == bench.machine.sequences
+    assert bench.appender.idle
+
+
+def test_a_log_that_fails_leaves_the_outcome_open() -> None:
+    """The next leader knows what became of the batch: retriable, may have happened."""
+    bench = Bench()
+    bench.topic()
+    bench.refuse = StorageFailed("write", OSError("gone"))
+    error = bench.send(batch(0, b"x")).result().results[0].error
+    assert epb.ErrorCode.Name(error.code) == "LEADERSHIP_LOST"
+    assert (error.retriable, error.outcome) == (True, epb.MAY_HAVE_HAPPENED)
+
+
+def test_a_segment_that_is_being_prepared_is_no_full_disk() -> None:
+    """No room for a moment is BUSY; STORAGE_FULL is said only of a full disk."""
+    bench = Bench()
+    bench.topic()
+    bench.refuse = LogFull("no room")
+    bench.is_full = False
+    assert code(bench.send(batch(0, b"x"))) == "BUSY"
+
+
+def test_a_follower_that_rejoins_walks_no_entries() -> None:
+    """Nobody waits, so a jump of the applied index costs nothing, however long the log."""
+    bench = Bench()
+    bench.appender.on_applied(10**15)
+    assert bench.appender.idle
 
 
 def test_a_replica_that_replays_the_log_holds_the_same_state() -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from broker.machine import StateMachine
+from broker.machine import OUT_OF_RANGE, TOO_MANY, MachineOptions, StateMachine
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
-from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
+from dledger.wire.commands_pb2 import (
+    Command,
+    CommitOffsetsCommand,
+    CommittedOffset,
+    CreateTopicCommand,
+    DeleteTopicCommand,
+)
 from tests.broker.leader import Bench, MemoryQueues, batch
 
 pytestmark = pytest.mark.usefixtures("running_loop")
@@ -26,6 +32,7 @@ def test_committed_offsets_never_move_back_unless_reset() -> None:
     """An older commit that arrives late changes nothing (RocketMQ #7790)."""
     bench = Bench()
     bench.topic()
+    bench.send(batch(0, *[b"x"] * 5))
     for offset, reset, expected in [(5, False, 5), (3, False, 5), (2, True, 2), (4, False, 4)]:
         commit_offset(bench, offset, reset=reset)
         assert bench.machine.offsets["g"]["t"] == {0: expected}
@@ -44,6 +51,40 @@ def test_offsets_of_an_unknown_topic_are_refused() -> None:
     bench = Bench()
     assert commit_offset(bench, 1, topic="nope") == "not found"
     assert bench.machine.offsets == {}
+
+
+def test_offsets_beyond_the_end_are_refused_when_applied() -> None:
+    """The topic may be another one by then: its queues and ends decide, on every replica."""
+    bench = Bench()
+    bench.topic("t", 4)
+    bench.send(batch(0, b"a", b"b", queue_id=3))
+    bench.commit()
+    offsets = [CommittedOffset(queue_id=3, offset=2)]
+    command = CommitOffsetsCommand(group="g", topic="t", offsets=offsets)
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+    bench.appender.submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=1)))
+    done = bench.appender.submit(Command(commit_offsets=command))
+    bench.commit()
+    assert done.result() == OUT_OF_RANGE
+    assert bench.machine.offsets == {}
+
+
+def test_replicated_state_is_bounded() -> None:
+    """Queues and group progress have bounds that the log alone decides on."""
+    bench = Bench(MachineOptions(max_queues=5, max_progress=1))
+    bench.topic("t", 4)
+    refused = bench.appender.submit(
+        Command(create_topic=CreateTopicCommand(name="u", queue_count=2))
+    )
+    bench.commit()
+    assert refused.result() == TOO_MANY
+    results = []
+    for group in ("g", "h", "g"):
+        offsets = [CommittedOffset(queue_id=0, offset=0)]
+        command = CommitOffsetsCommand(group=group, topic="t", offsets=offsets)
+        results.append(bench.appender.submit(Command(commit_offsets=command)))
+        bench.commit()
+    assert [result.result() for result in results] == ["", TOO_MANY, ""]
 
 
 def test_a_topic_is_created_once() -> None:
