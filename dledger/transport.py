@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
@@ -216,48 +217,64 @@ class GrpcTransport:
     # --- the stream that we dial --------------------------------------------------------------
 
     async def _keep_dialing(self, peer: NodeId, address: str) -> None:
+        """Dials until the node stops. Nothing that a peer does may end this: without its stream
+        the peer would get no vote, append or heartbeat of ours any more."""
         delay = RECONNECT_MIN_S
         while not self._stopping:
             pause = delay
             try:
-                if await self._dial(peer, address):
-                    pause = delay = RECONNECT_MIN_S
+                await self._dial(peer, address)
+                pause = delay = RECONNECT_MIN_S
             except PeerRefused as error:
                 log.error("peer_refused", peer=peer, address=address, error=str(error))
                 pause = REFUSED_RETRY_S
+            except ConnectionError as error:
+                log.debug("peer_not_reached", peer=peer, address=address, error=str(error))
+            except Exception:
+                log.exception("peer_dial_failed", peer=peer, address=address)
             # Jitter keeps restarted nodes from dialing in step.
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             delay = min(delay * 2, RECONNECT_MAX_S)
 
-    async def _dial(self, peer: NodeId, address: str) -> bool:
-        """One connection, until it breaks; whether it had been up at all."""
+    async def _dial(self, peer: NodeId, address: str) -> None:
+        """One connection, until it breaks.
+
+        Raises:
+            PeerRefused: the peer doesn't take this node, or this node not the peer.
+            ConnectionError: there was no stream to use.
+        """
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             method = channel.stream_stream(
                 METHOD,
                 request_serializer=PeerMessage.SerializeToString,
-                response_deserializer=PeerMessage.FromString,
+                response_deserializer=_parse,
             )
             call: Any = method()  # type: ignore[call-arg]  # written to, not given an iterator
-            try:
-                await call.write(self._identity.hello(peer))
-                hello = await asyncio.wait_for(call.read(), HELLO_TIMEOUT_S)
-                if hello is EOF:
-                    raise _refusal(await call.details(), await call.code(), peer)
-                self._identity.check(hello.hello, self._members)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
-                if isinstance(error, grpc.aio.AioRpcError):
-                    refused = _refusal(error.details(), error.code(), peer)
-                    if isinstance(refused, PeerRefused):
-                        raise refused from error
-                return False
+            await self._greet(peer, call)
             await self._use(peer, call)
-            return True
+
+    async def _greet(self, peer: NodeId, call: Any) -> None:
+        """Both Hellos have been said and fit."""
+        try:
+            await call.write(self._identity.hello(peer))
+            answer = await asyncio.wait_for(call.read(), HELLO_TIMEOUT_S)
+            if answer is EOF:
+                raise _refusal(await call.details(), await call.code(), peer)
+        except grpc.aio.AioRpcError as error:
+            raise _refusal(error.details(), error.code(), peer) from error
+        except (asyncio.InvalidStateError, TimeoutError) as error:
+            raise ConnectionError(f"{peer} said no Hello") from error
+        if not isinstance(answer, PeerMessage) or not answer.HasField("hello"):
+            raise PeerRefused(f"{peer} at its address answers with something else than a Hello")
+        self._identity.check(answer.hello, self._members)
 
     async def _use(self, peer: NodeId, call: Any) -> None:
         outbox = self._requests[peer] = Outbox()
         writer = asyncio.create_task(_write_all(outbox, call.write), name=f"write {peer}")
         try:
             while (message := await call.read()) is not EOF:
+                if not isinstance(message, PeerMessage):
+                    raise InvalidFrames("bytes that are no PeerMessage")
                 self._on_message(peer, message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             log.debug("peer_stream_broken", peer=peer, error=str(error))
@@ -324,6 +341,14 @@ class GrpcTransport:
     def _report_broken(self, peer: NodeId) -> None:
         if not self._stopping:
             self._on_broken(peer)
+
+
+def _parse(data: bytes) -> object:
+    """The message in `data`; the bytes themselves when they are none, to be told apart."""
+    try:
+        return PeerMessage.FromString(data)
+    except DecodeError:
+        return data
 
 
 async def _write_all(outbox: Outbox, write: Callable[[PeerMessage], object]) -> None:

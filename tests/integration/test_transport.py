@@ -1,0 +1,86 @@
+"""Dialing goes on whatever a peer does; see also tests/integration/test_bad_input.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from dledger import transport
+from dledger.core.types import NodeId
+from dledger.transport import GrpcTransport, Identity
+from dledger.wire.raft_pb2 import PeerMessage
+from tests.integration.group import free_ports
+
+N1, N2 = NodeId("n1"), NodeId("n2")
+Behaviour = Callable[[Any, bytes], Awaitable[None]]
+
+
+async def ends_at_once(context: Any, hello: bytes) -> None:
+    """Ends the stream with status OK, without a Hello."""
+
+
+async def answers_garbage(context: Any, hello: bytes) -> None:
+    await context.write(b"\xff\xff\xff")
+
+
+async def answers_no_hello(context: Any, hello: bytes) -> None:
+    await context.write(b"")
+
+
+async def garbage_after_hello(context: Any, hello: bytes) -> None:
+    theirs = Identity("g", N2, 4096).hello(N1)
+    await context.write(theirs.SerializeToString())
+    await context.write(b"\xff\xff\xff")
+    await context.read()
+
+
+async def ends_after_hello(context: Any, hello: bytes) -> None:
+    await context.write(Identity("g", N2, 4096).hello(N1).SerializeToString())
+
+
+async def dials_seen(behaviour: Behaviour, wanted: int) -> int:
+    """How often n1 dials a peer that behaves so, until `wanted` or a deadline."""
+    seen = asyncio.Semaphore(0)
+    count = 0
+
+    async def replicate(requests: Any, context: Any) -> None:
+        nonlocal count
+        hello = await context.read()
+        assert PeerMessage.FromString(hello).hello.node_id == N1
+        count += 1
+        seen.release()
+        await behaviour(context, hello)
+
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(replicate)
+    generic = grpc.method_handlers_generic_handler("dledger.v1.RaftPeer", {"Replicate": handler})
+    server.add_generic_rpc_handlers((generic,))
+    port = free_ports(1)[0]
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    members = {N1: "127.0.0.1:1", N2: f"127.0.0.1:{port}"}
+    dialing = GrpcTransport(Identity("g", N1, 4096), members, lambda *_: None, lambda _: None)
+    dialing.start()
+    try:
+        for _ in range(wanted):
+            await asyncio.wait_for(seen.acquire(), 20)
+    finally:
+        await dialing.stop()
+        await server.stop(0)
+    return count
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [ends_at_once, answers_garbage, answers_no_hello, garbage_after_hello, ends_after_hello],
+)
+def test_a_peer_that_misbehaves_is_dialed_again(
+    behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer of a peer, however wrong, ends the dialing."""
+    monkeypatch.setattr(transport, "REFUSED_RETRY_S", 0.02)
+    assert asyncio.run(dials_seen(behaviour, 3)) >= 3
