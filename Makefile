@@ -6,9 +6,10 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 RUN    ?= run
 NODES  ?= 3
+ENGINE ?= local
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help setup up down status demo test check format lint types verify-proto proto architecture bench clean
+.PHONY: help setup up down status demo test check format lint types verify-proto proto architecture audit audit-package bench clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -63,6 +64,17 @@ architecture: setup  ## the import picture holds
 	$(BIN)/pytest -q tests/test_architecture.py
 
 check: lint types verify-proto architecture test  ## all that a commit must pass
+
+audit: setup $(if $(filter spark,$(ENGINE)),$(VENV)/.audit)  ## prove that the replicas of RUN=run agree (ENGINE=local or spark)
+	$(BIN)/dledger audit replicas --dir $(RUN) --derived --engine $(ENGINE)
+
+$(VENV)/.audit: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,audit]'
+	@touch $@
+
+audit-package: setup  ## what Spark executors import, as build/audit.zip
+	@mkdir -p build
+	$(BIN)/dledger audit package build/audit.zip
 
 bench: setup     ## figures beside their yardsticks
 	$(BIN)/dledger bench all
