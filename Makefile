@@ -9,7 +9,7 @@ NODES  ?= 3
 ENGINE ?= local
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help setup up down status demo test check format lint types verify-proto proto architecture audit audit-package bench clean
+.PHONY: help setup up down status demo test sim mutants chaos check format lint types verify-proto proto architecture audit audit-package bench clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -38,6 +38,15 @@ demo: setup      ## the standard library through a group whose leader is killed 
 
 test: setup      ## every test
 	$(BIN)/pytest -q -n 2 --dist worksteal
+
+sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
+	$(BIN)/dledger chaos sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)
+
+mutants: setup   ## break each rule once and show which seed and check noticed
+	$(BIN)/python -m chaos.mutants $(MUTANTS)
+
+chaos: setup     ## faults on real processes (SCENARIO=everything SECONDS=90 NODES=… SEED=…)
+	$(BIN)/dledger chaos run $(or $(SCENARIO),everything) --seconds $(or $(SECONDS),90) $(if $(filter-out file default,$(origin NODES)),--nodes $(NODES)) $(if $(SEED),--seed $(SEED))
 
 format: setup    ## rewrite the sources in the one layout
 	$(BIN)/ruff format .
