@@ -55,6 +55,9 @@ from dledger.wire.raft_pb2 import PeerMessage
 
 APPLY_SLICE_BYTES = 1 << 20  # applied per loop turn, so that a backlog never starves heartbeats
 EFFECT_ROUNDS = 1_000  # a core that never comes to rest is a defect of ours
+# Room that nothing but no-ops may use. An elected node must be able to append its no-op, or a full
+# disk would stop each new leader in turn; so many elections fit before space must have come back.
+NOOPS_HEAD_ROOM = 256
 
 H = TypeVar("H", bound=FrameHeader)
 Stamp = Callable[[int, int], None]  # (physical offset of the frame, append time in ms)
@@ -118,6 +121,7 @@ class RaftDriver(Generic[H]):
         self._messages_in = self._messages_out = 0
         self._refused_for_space = self._invalid_frames = 0
         self._submitted_ticket = self._durable_ticket = 0
+        self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -178,7 +182,7 @@ class RaftDriver(Generic[H]):
         """
         log = self._ports.log
         size = self._core.options.noop_size + len(body)
-        if not log.has_room(size):
+        if not log.has_room(size + self._head_room):
             raise LogFull(f"no room for {size} bytes")
         placed = self._core.propose(size, kind)
         append_time_ms = self._append_time_ms()
@@ -248,11 +252,28 @@ class RaftDriver(Generic[H]):
         except (InvalidFrames, ValueError) as error:
             self._invalid_frames += 1
             raise InvalidFrames(str(error)) from error
-        if frames and not self._ports.log.has_room(len(frames)):
+        needed = self._room_for(headers)
+        if needed and not self._ports.log.has_room(needed):
             # Not acknowledged, so the leader sends it again: space may have come back by then.
             self._refused_for_space += 1
             return
         self._guarded(lambda: self._accept(message, headers, frames))
+
+    def _room_for(self, headers: list[H]) -> int:
+        """The bytes that accepting these frames needs: none for entries that are here already, so
+        that a repeated append is acknowledged on a full disk; the head-room of later no-ops as
+        well, unless the new entries are no-ops themselves."""
+        core = self._core
+        for at, header in enumerate(headers):
+            index = Index(header.index)
+            if index <= core.commit_index:
+                continue
+            if index > core.last_index or header.term != core.term_at(index):
+                new = headers[at:]
+                is_noop = all(each.kind == EntryKind.NOOP for each in new)
+                size = sum(each.total_size for each in new)
+                return size if is_noop else size + self._head_room
+        return 0
 
     def _accept(self, message: AppendRequest, headers: list[H], frames: bytes) -> None:
         self._run()  # what is pending must not mix with the effects of this append

@@ -10,7 +10,7 @@ from dledger.driver import LogFull
 from dledger.errors import ReplicaDiverged
 from dledger.ports import InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
-from tests.node.world import World
+from tests.node.world import World, WorldNode
 
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 
@@ -152,6 +152,69 @@ def test_follower_without_room_neither_acknowledges_nor_fails() -> None:
         world.tick()
         world.settle()
     assert full.record.bodies() == [b"x"]
+
+
+def fill(world: World, leader: WorldNode) -> None:
+    """The disks take no further proposal of a byte."""
+    for node in world.nodes.values():
+        node.log.capacity_bytes = 64 << 10
+    for _ in range(1_000):
+        try:
+            propose(world, leader.name, bytes(100))
+        except LogFull:
+            return
+        world.settle()
+    raise AssertionError("64 KiB take a thousand entries")
+
+
+def test_full_disks_survive_one_election_after_the_other() -> None:
+    """Proposals stop early enough for the no-ops of later leaders."""
+    world = World()
+    leader = world.elect()
+    fill(world, leader)
+    for _ in range(10):
+        for _ in range(60):  # an idle moment, so that leadership may move again
+            world.tick()
+            world.settle()
+        deposed = world.elect()
+        deposed.driver.transfer_leadership(None)
+        leader = world.elect()
+        assert leader.name != deposed.name
+    assert [node.record.failures for node in world.nodes.values()] == [[], [], []]
+    with pytest.raises(LogFull):
+        propose(world, leader.name, b"x")
+
+
+def test_follower_leaves_room_for_its_own_no_op() -> None:
+    """One whose disk is smaller than the leader's could lead next: it must be able to begin."""
+    world = World()
+    leader = world.elect()
+    small = world.nodes[others(world, leader.name)[0]]
+    small.log.capacity_bytes = 20 << 10
+    for _ in range(200):
+        propose(world, leader.name, bytes(100))
+        world.settle()
+    assert small.driver.statistics().appends_refused_for_space > 0
+    assert small.log.has_room(256 * 56)
+
+
+def test_repeated_append_is_acknowledged_on_a_full_disk() -> None:
+    """What is here already needs no room; only a lost acknowledgement is made up for."""
+    world = World()
+    leader = world.elect()
+    follower = world.nodes[others(world, leader.name)[0]]
+    propose(world, leader.name, b"x")
+    leader.soon.popleft()()
+    appends = [wire for _, to, wire in world.wires if to == follower.name]
+    world.settle()
+    held = follower.log.last_index
+    follower.log.room = False
+    for wire in appends:
+        follower.driver.on_message(leader.name, wire)
+    follower.log.flush()
+    answers = [wire.append_response for sender, _, wire in world.wires if sender == follower.name]
+    assert [(each.accepted, each.match_index) for each in answers] == [(True, held)]
+    assert follower.driver.statistics().appends_refused_for_space == 0
 
 
 def test_a_failed_disk_stops_the_node() -> None:

@@ -28,7 +28,7 @@ from dledger.hard_state import HardStateStore
 from dledger.ports import InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
 from store.entry import EntryHeader, build_frame, parse_header, position_after, walk_frames
-from store.errors import InvalidFrame
+from store.errors import InvalidFrame, StorageFull
 
 SEGMENT = 64 << 20
 
@@ -46,6 +46,7 @@ class MemoryLog:
     def __init__(self, frames: list[bytes]) -> None:
         self.frames = list(frames)
         self.room = True
+        self.capacity_bytes = SEGMENT
         self.durable: list[bytes] = list(frames)
         self._submitted: deque[tuple[int, Callable[[], None] | None, list[bytes]]] = deque()
         self.on_durable: Callable[[int], None] = lambda _: None
@@ -68,7 +69,7 @@ class MemoryLog:
         return position_after(self._end()[0], frame_size, SEGMENT)
 
     def has_room(self, frame_bytes: int) -> bool:
-        return self.room
+        return self.room and self._end()[0] + frame_bytes <= self.capacity_bytes
 
     def append(
         self,
@@ -81,6 +82,8 @@ class MemoryLog:
     ) -> int:
         assert index == self.last_index + 1
         at = self.next_position(56 + len(body))
+        if at + 56 + len(body) > self.capacity_bytes:
+            raise StorageFull("memory", 56 + len(body), self.capacity_bytes - at)
         header, _ = build_frame(
             kind, index, term, at, append_time_ms, record_count, body, self._end()[1]
         )
