@@ -167,16 +167,30 @@ def store_host(address: str) -> bytes:
     return socket.inet_aton(socket.gethostbyname(host)) + port.to_bytes(4, "big")
 
 
-def failover_ms(band: Band, acks: Acknowledgements, addresses: Mapping[str, str]) -> float | None:
+def failover_ms(
+    band: Band,
+    bands: Sequence[Band],
+    acks: Acknowledgements,
+    addresses: Mapping[str, str],
+) -> float | None:
     """From the strike at a leader to the first acknowledgement by another; None if the band hit
-    no leader, or none followed."""
+    no leader, if none followed, or if another fault was on meanwhile, which would be measured
+    with it."""
     if band.deposed is None:
         return None
     old = store_host(addresses[band.deposed])
     for at in range(bisect_left(acks.at_us, band.start_us), len(acks.at_us)):
         if acks.host[at] != old:
-            return (acks.at_us[at] - band.start_us) / 1000
+            alone = not any(
+                other is not band and _overlaps(other, band.start_us, acks.at_us[at])
+                for other in bands
+            )
+            return (acks.at_us[at] - band.start_us) / 1000 if alone else None
     return None
+
+
+def _overlaps(band: Band, start_us: int, end_us: int) -> bool:
+    return band.start_us < end_us and (band.end_us is None or band.end_us > start_us)
 
 
 def silence_ms(acks: Acknowledgements, start_us: int, end_us: int) -> float | None:
@@ -207,7 +221,7 @@ def slices(acks: Acknowledgements, end_us: int) -> Slices:
 def _band_facts(band: Band, finished: Finished) -> dict[str, Any]:
     acks = finished.acknowledged
     end_us = finished.ended_us if band.end_us is None else band.end_us
-    failover = failover_ms(band, acks, finished.addresses)
+    failover = failover_ms(band, finished.bands, acks, finished.addresses)
     silence = silence_ms(acks, band.start_us, end_us)
     return {
         "nemesis": band.nemesis,

@@ -264,9 +264,9 @@ class Run:
         self._tell(f"{step.nemesis}{whom}{leads}{': ' + band.detail if band.detail else ''}")
 
     def _deposes(self, nemesis: Nemesis, victims: tuple[str, ...], leader: str | None) -> bool:
-        """Whether another leader follows at once: this one is hit, a majority is well."""
+        """Whether another leader is to follow: this one is hit, and a majority isn't."""
         minority = len(victims) <= (len(self._arena.node_ids) - 1) // 2
-        return nemesis.ends_leadership and leader in victims and minority and not self._open
+        return nemesis.ends_leadership and leader in victims and minority
 
     def _victims(self, targets: tuple[str, ...], leader: str | None) -> tuple[str, ...] | None:
         """The nodes that `targets` mean now; None if the leader is meant and there is none."""

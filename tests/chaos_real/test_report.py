@@ -15,7 +15,7 @@ from chaos.checkers.anomalies import Anomaly
 from chaos.real.measure import Spread, percentile, report_facts, silence_ms, slices
 from chaos.real.page import page
 from chaos.real.picture import timeline
-from chaos.real.runner import check
+from chaos.real.runner import Band, check
 from chaos.real.terminal import print_report, verdict
 from chaos.real.workload import Acknowledgements
 from tests.chaos_real.finished_run import SECOND, finished_run
@@ -53,6 +53,16 @@ def test_failover_ends_with_the_first_acknowledgement_of_another_node(
     assert facts["bands"][0]["failover_ms"] == pytest.approx(154.0)
     assert facts["bands"][1]["failover_ms"] is None
     assert facts["failover_ms"]["count"] == 1
+
+
+def test_failover_under_another_fault_is_not_measured() -> None:
+    """It would tell of both; one that began after the next leader served does no harm."""
+    finished = finished_run()
+    meanwhile = Band("slow", "slow-disk", ("n2",), 2_100_000, 2_100_000, 2_120_000)
+    finished.bands.append(meanwhile)
+    assert report_facts(finished)["bands"][0]["failover_ms"] is None
+    meanwhile.start_us, meanwhile.end_us = 2_200_000, 2_300_000
+    assert report_facts(finished)["bands"][0]["failover_ms"] == pytest.approx(154.0)
 
 
 def test_silence_is_the_longest_gap_that_touches_the_fault() -> None:
