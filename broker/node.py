@@ -96,6 +96,7 @@ class Node:
         self.reader: QueueReader
         self.held: HeldPulls
         self.leadership: Leadership
+        self.broker_service = BrokerService(self)
 
     # --- start --------------------------------------------------------------------------------
 
@@ -204,7 +205,7 @@ class Node:
         cluster_service = cluster_pb2.DESCRIPTOR.services_by_name["Cluster"]
         server.add_generic_rpc_handlers(
             (
-                service_handler(broker, BrokerService(self)),
+                service_handler(broker, self.broker_service),
                 service_handler(cluster_service, cluster),
                 service_handler(services, peers),
             )

@@ -85,6 +85,8 @@ def _gauges(node: Node) -> dict[str, tuple[str, float]]:
         "uncommitted_bytes": ("Bytes proposed and not yet committed.", core.uncommitted_bytes),
         "sends_pending": ("Batches that wait for their commit.", appender.sends_pending),
         "commands_pending": ("Commands that wait for their commit.", appender.commands_pending),
+        "request_bytes": ("Bytes of Sends under way.", node.broker_service.requests.used_bytes),
+        "answer_bytes": ("Bytes of pulls not read yet.", node.broker_service.answers.used_bytes),
         "pulls_held": ("Pulls that wait for messages.", held.held),
         "reads_waiting": ("Linearizable reads under way.", driver.reads_waiting),
         "persists_in_flight": ("Durable work handed to the flusher.", driver.uncompleted_persists),

@@ -15,10 +15,11 @@ import time
 from typing import TYPE_CHECKING
 
 from broker.append import Appender
+from broker.budget import ByteBudget
 from broker.errors import BrokerError
 from broker.leadership import Leadership
 from broker.machine import OUT_OF_RANGE, TOO_MANY
-from broker.reads import Found, HeldPulls, QueueReader
+from broker.reads import DEFAULT_BYTES, Found, HeldPulls, QueueReader
 from broker.rpc import Context
 from dledger.core.errors import ReadRefused
 from dledger.core.types import NodeId
@@ -36,6 +37,8 @@ DEFAULT_QUEUES = 4
 MAX_QUEUES = 1_024
 GROUP_PATTERN = re.compile(r"[A-Za-z0-9_%-]{1,255}")
 MAX_OFFSETS_IN_COMMIT = MAX_QUEUES
+REQUEST_BYTES = 64 << 20  # over all Sends that wait for their commit
+ANSWER_BYTES = 32 << 20  # over all pulls whose clients have not read the answer
 
 
 class BrokerService:
@@ -43,6 +46,8 @@ class BrokerService:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.requests = ByteBudget(REQUEST_BYTES, "messages on their way into the log")
+        self.answers = ByteBudget(ANSWER_BYTES, "pulled messages that were not read yet")
 
     @property
     def _leadership(self) -> Leadership:
@@ -67,9 +72,14 @@ class BrokerService:
         self._leadership.check_writable()
         metrics = self._node.metrics
         arrived = time.perf_counter()
-        pending = self._appender.send(request.producer_id, request.batches)
-        appended = time.perf_counter()
-        answer = await pending
+        size = request.ByteSize()
+        self.requests.take(size)
+        try:
+            pending = self._appender.send(request.producer_id, request.batches)
+            appended = time.perf_counter()
+            answer = await pending
+        finally:
+            self.requests.give_back(size)
         metrics.append_seconds.observe(appended - arrived)
         metrics.send_seconds.observe(time.perf_counter() - arrived)
         return answer
@@ -85,6 +95,7 @@ class BrokerService:
             found = await self._pull_once(request)
             left = deadline - now()
             if found.count or left <= 0:
+                self._account_answer(len(found.records), context)
                 return pb.PullResponse(
                     records=found.records,
                     count=found.count,
@@ -93,6 +104,16 @@ class BrokerService:
                     max_offset=found.max_offset,
                 )
             await self._held.wait((request.topic, request.queue_id), left)
+
+    def _account_answer(self, size: int, context: Context) -> None:
+        """The answer's bytes count until the call is over: a client may be slow to read."""
+        if size:
+            self.answers.take(size)
+
+            def done(call: object) -> None:
+                self.answers.give_back(size)
+
+            context.add_done_callback(done)  # type: ignore[arg-type]  # any callable will do
 
     async def _pull_once(self, request: pb.PullRequest) -> Found:
         place = (request.topic, request.queue_id, request.offset)
@@ -104,7 +125,8 @@ class BrokerService:
             # A leader that was deposed without knowing it may lag behind what the consumer saw:
             # only a confirmed one may say that something does not exist.
             await self._confirm_leadership()
-        return self._reader.pull(*place, request.max_messages, request.max_bytes)
+        max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.answers.left_bytes))
+        return self._reader.pull(*place, request.max_messages, max_bytes)
 
     async def get_message(
         self, request: pb.GetMessageRequest, context: Context

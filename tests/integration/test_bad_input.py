@@ -213,6 +213,54 @@ def test_clients_that_stop_reading_harm_nobody(
     loop.run_until_complete(scenario())
 
 
+def test_answers_that_nobody_reads_are_bounded_in_bytes(
+    shared: Group, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pulls whose clients don't take the answer share a budget; past it a pull is BUSY, and when
+    the clients go the bytes come back."""
+
+    async def scenario() -> None:
+        leader = await shared.leader()
+        name = leader.config.node_id
+        services = leader.broker_service
+        size = 1 << 20
+        for number in range(4):
+            await shared.send(number, bytes(size), queue_id=1)
+        monkeypatch.setattr(services.answers, "_limit", 3 * size)
+        services.answers.take(size + size // 2)  # as clients that don't read would
+        request = pb.PullRequest(topic="t", queue_id=1, max_messages=4, max_bytes=8 << 20)
+        answer = await shared.call(name, "Broker", "Pull", request)
+        assert answer.count == 1, "made smaller to fit what is left"
+        while services.answers.used_bytes > size + size // 2:
+            await asyncio.sleep(0.001)
+        services.answers.take(size + size // 2)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await shared.call(name, "Broker", "Pull", request)
+        assert error_of(refused.value).code == epb.BUSY
+        services.answers.give_back(3 * size)
+        assert services.answers.used_bytes == 0
+
+    loop.run_until_complete(scenario())
+
+
+def test_requests_under_way_are_bounded_in_bytes(
+    shared: Group, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends that wait share a budget too; what is over it did not happen."""
+
+    async def scenario() -> None:
+        services = (await shared.leader()).broker_service
+        monkeypatch.setattr(services.requests, "_limit", 1_000)
+        services.requests.take(1_000)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await shared.send(99, b"x", queue_id=1)
+        detail = error_of(refused.value)
+        assert (detail.code, detail.outcome) == (epb.BUSY, epb.DID_NOT_HAPPEN)
+        services.requests.give_back(1_000)
+
+    loop.run_until_complete(scenario())
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
