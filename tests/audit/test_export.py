@@ -62,18 +62,30 @@ def test_export_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert all(sizes)
 
 
-def test_broken_off_export_is_repeated_over_the_same_ranges(
-    three: ReplicaSet, tmp_path: Path
-) -> None:
-    """A run that had written some files and not that it is done: no message twice."""
-    target = tmp_path / "out"
-    export_messages(three.replicas[0], target, LocalEngine())
+def test_broken_off_export_is_repeated_over_the_same_ranges(tmp_path: Path) -> None:
+    """A run wrote its files and not that it is done, and the log has grown since: the next one
+    replaces the same files, and no message is in two."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    replica, target = Replica("n1", str(tmp_path / "n1")), tmp_path / "out"
+    entries = list(usual_entries(50))
+    for entry in entries[:10]:
+        builder.add(entry)
+    builder.flush()
+    builder.dispatch()
+    first = export_messages(replica, target, LocalEngine())
     before = exported_offsets(target)
-    state = read_state(target)
-    assert state is not None
-    write_state(target, ExportState(state.group, 0, state.done))
-    export_messages(three.replicas[0], target, LocalEngine())
+    write_state(target, ExportState("g", 0, first.end))
+    for entry in entries[10:]:
+        builder.add(entry)
+    builder.flush()
+    builder.dispatch()
+    repeated = export_messages(replica, target, LocalEngine())
+    assert (repeated.start, repeated.end) == (0, first.end)
     assert exported_offsets(target) == before
+    export_messages(replica, target, LocalEngine())
+    builder.close()
+    offsets = exported_offsets(target)
+    assert len(offsets) == len(set(offsets)) == sum(h.record_count for h in builder.headers)
 
 
 def test_export_of_a_damaged_log_is_not_done(three: ReplicaSet, tmp_path: Path) -> None:

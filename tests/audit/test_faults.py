@@ -14,6 +14,7 @@ from audit.findings import Cause, ExitCode, Finding, Verdict
 from audit.replica import Replica
 from audit.replicas import Options, audit_replicas
 from audit.report import Report
+from store.dispatch import UNIT, UNIT_SIZE
 from store.entry import ENTRY_HEADER, HEADER_SIZE, EntryKind
 from tests.audit.replicas import (
     BLOCK,
@@ -207,6 +208,28 @@ def test_entries_that_lost_an_election_are_no_divergence(tmp_path: Path, engine:
     assert any("different terms" in note for note in report.notes)
 
 
+def test_one_entry_with_two_contents_diverges_even_if_uncommitted(
+    tmp_path: Path, engine: Engine
+) -> None:
+    """Index and term name one entry for ever (Raft's log matching), committed or not; a third
+    replica's entry of another term excuses nothing."""
+    entries = list(usual_entries(30))
+    for name, tail in (
+        ("n1", Entry(2, topic="orders", count=1, size=200)),
+        ("n2", Entry(2, topic="orders", count=1, size=201)),
+        ("n3", Entry(3, topic="orders", count=1, size=202)),
+    ):
+        builder = LogBuilder(tmp_path / name, name)
+        for entry in [*entries, tail]:
+            builder.add(entry)
+            builder.flush()
+        builder.dispatch(30)
+        builder.close()
+    report = audit([Replica(n, str(tmp_path / n)) for n in ("n1", "n2", "n3")], engine)
+    assert report.verdict is Verdict.DIVERGENCE
+    assert report.findings[0].views[0].index == 31
+
+
 def test_truncated_segment_is_incomplete(three: ReplicaSet, engine: Engine) -> None:
     """A file that ends early lacks bytes; those before its end are still compared."""
     path = three.segment("n2", SEGMENT)
@@ -398,18 +421,19 @@ def test_missing_consume_queue_is_found(three: ReplicaSet, engine: Engine) -> No
     assert "units in all" in found.detail
 
 
-def test_extra_unit_is_found(three: ReplicaSet, engine: Engine) -> None:
-    """A unit behind the queue's end by the log."""
+@pytest.mark.parametrize("physical_offset", [0, 1 << 40], ids=["in the log", "behind it"])
+def test_extra_unit_is_found(three: ReplicaSet, engine: Engine, physical_offset: int) -> None:
+    """A unit behind the queue's end by the log; a replica that was closed has no excuse for one
+    of an entry yet to come either."""
     path = queue_file(three, "n1")
-    content = path.read_bytes()
-    used = len(content.rstrip(b"\x00"))
-    end = used + -used % 20
+    used = len(path.read_bytes().rstrip(b"\x00"))
+    end = used + -used % UNIT_SIZE
     with path.open("r+b") as file:
         file.seek(end)
-        file.write(content[:20])
+        file.write(UNIT.pack(physical_offset, 300, 7))
     found = only_finding(audit(three.replicas, engine, WITH_DERIVED))
     assert (found.cause, found.replicas) == (Cause.QUEUE_EXTRA, ("n1",))
-    assert f"orders/0 at queue offset {end // 20}: " in found.detail
+    assert f"orders/0 at queue offset {end // UNIT_SIZE}: " in found.detail
 
 
 def test_replica_written_and_deleted_while_it_is_read(three: ReplicaSet, engine: Engine) -> None:
