@@ -151,6 +151,8 @@ class Leadership:
         """
         if self._replication is None:
             raise RuntimeError("attach() comes first")
+        if target == self._node and self.serving:
+            return self.view()  # it holds already
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._transfers.append(ended)
         try:
