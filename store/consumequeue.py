@@ -7,10 +7,13 @@ is dropped and dispatched again. Nothing here may accept units that don't follow
 or a difference means that this replica has diverged, and it must stop.
 
     consumequeue/<topic>/<queueId>/<20 digits>
+    consumequeue/.deleted-<n>        what a deleted topic left, until the next flush
 
 A file holds 300,000 units of 20 bytes (see `store.dispatch`) and is named by the queue's byte
 position of its first one. Files are sparse and of full size from the start; a unit of zeros is
-one that was never written. One owner thread; only `FlushWork.perform` may run elsewhere.
+one that was never written. One owner thread; only `FlushWork.perform` may run elsewhere, so that
+deleting a thousand queues costs the owner one rename. A disk without space is told as StorageFull
+and changes nothing: the same call may be made again.
 
 Source: RocketMQ `ConsumeQueue` (layout, sizes), `ConsumeQueueStore`.
 """
@@ -26,8 +29,9 @@ from typing import Final
 import numpy as np
 
 from store.dispatch import UNIT, UNIT_SIZE
-from store.errors import DivergenceFound, OutOfRange
-from store.files import FileSystem, Handle, OsFiles, make_directory, write_all
+from store.errors import DivergenceFound, OutOfRange, StorageFull
+from store.files import FULL_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
+from store.queue_flush import FlushWork, remove_topic
 from store.record import MIN_RECORD_SIZE, STORE_TIME_AT
 from store.stamping import OFFSETS_AT
 
@@ -38,37 +42,9 @@ OPEN_FILES: Final = 512
 ReadAt = Callable[[int, int], bytes]
 
 _FILE_NAME: Final = re.compile(r"[0-9]{20}")
+_DELETED: Final = ".deleted-"  # No topic's name holds a dot.
 _QUEUE_NAME: Final = re.compile(r"[0-9]{1,10}")
 _UNIT_DTYPE: Final = np.dtype([("offset", ">u8"), ("size", ">u4"), ("tags", ">i8")])
-
-
-class FlushWork:
-    """Files and directories that were written to since the last `take`. Holds paths, no handles,
-    so that it can be performed on any thread while dispatching goes on."""
-
-    def __init__(self, files: FileSystem, written: list[Path], renamed: list[Path]) -> None:
-        self._files = files
-        self._written = written
-        self._renamed = renamed
-
-    def perform(self) -> None:
-        """All of them are durable. A file that is gone belonged to a deleted topic.
-
-        Raises:
-            OSError: an fsync failed; the node must stop (D8).
-        """
-        for path in self._written:
-            try:
-                handle = self._files.open(path)
-            except FileNotFoundError:
-                continue
-            try:
-                self._files.fsync(handle)
-            finally:
-                self._files.close(handle)
-        for path in self._renamed:
-            if self._files.exists(path):
-                self._files.fsync_directory(path)
 
 
 class _Queue:
@@ -110,6 +86,9 @@ class ConsumeQueues:
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._written: dict[Path, None] = {}
         self._renamed: dict[Path, None] = {}
+        self._deleted: list[Path] = []
+        self._delete_count = 0
+        self._topics: dict[str, Path] = {}  # Topics whose directories are there.
         make_directory(self._files, self._root)
 
     # --- what is there ---------------------------------------------------------------------
@@ -163,7 +142,14 @@ class ConsumeQueues:
 
         Raises:
             DivergenceFound: a gap, or a unit that differs from the one held.
+            StorageFull: the disk took some of them or none; dispatch them again later.
         """
+        try:
+            self._dispatch(topic, queue_id, base_queue_offset, units)
+        except OSError as error:
+            raise self._told(error, len(units)) from error
+
+    def _dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
         queue = self._queues.get((topic, queue_id)) or self._add_queue(topic, queue_id)
         name = f"queue {topic}/{queue_id}"
         if not queue.first <= base_queue_offset <= queue.next:
@@ -181,18 +167,27 @@ class ConsumeQueues:
             self._write(queue, units)
 
     def delete_topic(self, topic: str) -> None:
-        """The topic's queues are gone, durably; no error if there were none."""
+        """The topic's queues are gone, durably with the next flush; no error if there were none.
+        Their files are put aside here and removed there.
+
+        Raises:
+            StorageFull: the disk can't take a rename now; nothing changed.
+        """
+        directory = self._root / topic
+        if topic not in self._topics and not self._files.exists(directory):
+            return
+        aside = self._unused_name()
+        try:
+            self._files.rename(directory, aside)
+        except OSError as error:
+            raise self._told(error, 0) from error
+        self._deleted.append(aside)
+        self._renamed[self._root] = None
+        self._topics.pop(topic, None)
         for key in [key for key in self._queues if key[0] == topic]:
-            queue = self._queues.pop(key)
-            for name in self._files.listdir(queue.directory):
-                self._remove_file(queue.directory / name)
-            self._renamed.pop(queue.directory, None)
-            self._files.rmdir(queue.directory)
-        topic_directory = self._root / topic
-        if self._files.exists(topic_directory):
-            self._renamed.pop(topic_directory, None)
-            self._files.rmdir(topic_directory)
-            self._files.fsync_directory(self._root)
+            del self._queues[key]
+        for path in [path for path in self._handles if path.parent.parent == directory]:
+            self._files.close(self._handles.pop(path))
 
     def recover(self, keep_below: int, read_at: ReadAt) -> None:
         """The queues hold the units of records below `keep_below`, and no others.
@@ -206,6 +201,10 @@ class ConsumeQueues:
         """
         self._queues.clear()
         for topic in self._files.listdir(self._root):
+            if topic.startswith(_DELETED):
+                remove_topic(self._files, self._root / topic)
+                continue
+            self._topics[topic] = self._root / topic
             for name in self._files.listdir(self._root / topic):
                 if _QUEUE_NAME.fullmatch(name):
                     self._recover_queue(topic, int(name), keep_below, read_at)
@@ -224,9 +223,10 @@ class ConsumeQueues:
 
     def take(self) -> FlushWork:
         """What must be synced for everything dispatched so far to be durable."""
-        work = FlushWork(self._files, list(self._written), list(self._renamed))
+        work = FlushWork(self._files, list(self._written), list(self._renamed), self._deleted)
         self._written.clear()
         self._renamed.clear()
+        self._deleted = []
         return work
 
     def flush(self) -> None:
@@ -241,13 +241,30 @@ class ConsumeQueues:
     # --- files -----------------------------------------------------------------------------
 
     def _add_queue(self, topic: str, queue_id: int) -> _Queue:
-        topic_directory = self._root / topic
+        topic_directory = self._topics.get(topic)
+        if topic_directory is None:
+            topic_directory = self._root / topic
+            self._files.mkdir(topic_directory)
+            self._topics[topic] = topic_directory
         directory = topic_directory / str(queue_id)
-        self._files.mkdir(topic_directory)
         self._files.mkdir(directory)
         self._renamed[self._root] = self._renamed[topic_directory] = None
         queue = self._queues[(topic, queue_id)] = _Queue(directory, 0, 0)
         return queue
+
+    def _unused_name(self) -> Path:
+        """A name for a deleted topic; an earlier life may have left some."""
+        while True:
+            self._delete_count += 1
+            path = self._root / f"{_DELETED}{self._delete_count}"
+            if not self._files.exists(path):
+                return path
+
+    def _told(self, error: OSError, needed_bytes: int) -> Exception:
+        """StorageFull where that is what `error` means."""
+        if error.errno not in FULL_ERRNOS:
+            return error
+        return StorageFull(str(self._root), needed_bytes, self._files.free_bytes(self._root))
 
     def _place(self, queue: _Queue, offset: int) -> tuple[Path, int]:
         """The file that holds the unit of `offset`, and the unit's byte in it."""
@@ -272,9 +289,11 @@ class ConsumeQueues:
         done = 0
         while done < len(units):
             path, at = self._place(queue, queue.next)
-            handle = self._new_file(queue, path) if at == 0 else self._handle(path)
             piece = memoryview(units)[done : done + self._file_size - at]
-            write_all(self._files, handle, [piece], at)
+            if at == 0:
+                self._begin_file(queue, path, piece)
+            else:
+                write_all(self._files, self._handle(path), [piece], at)
             self._written[path] = None
             done += len(piece)
             queue.next += len(piece) // UNIT_SIZE
@@ -286,11 +305,16 @@ class ConsumeQueues:
         self._handles.move_to_end(path)
         return handle
 
-    def _new_file(self, queue: _Queue, path: Path) -> Handle:
+    def _begin_file(self, queue: _Queue, path: Path, piece: memoryview) -> None:
+        """The file is there and begins with `piece`, or it isn't there."""
         handle = self._keep(path, self._files.create(path))
-        self._files.truncate(handle, self._file_size)
+        try:
+            self._files.truncate(handle, self._file_size)
+            write_all(self._files, handle, [piece], 0)
+        except OSError:
+            self._remove_file(path)
+            raise
         self._renamed[queue.directory] = None
-        return handle
 
     def _keep(self, path: Path, handle: Handle) -> Handle:
         self._handles[path] = handle

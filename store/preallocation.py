@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from store.dispatch import UNIT_SIZE
 from store.errors import StorageFull
 from store.files import CHUNK_BYTES, FULL_ERRNOS, FileSystem, Handle, write_all
+from store.record import MIN_RECORD_SIZE
 from store.segments import Segment, segment_name
 
 RETRY_S: Final = 1.0
@@ -107,10 +109,11 @@ class Preallocator:
         """The segment behind the last one made, durable, name and all.
 
         Raises:
-            StorageFull: it would leave less than the reserve, or doesn't fit at all.
+            StorageFull: it would leave less than the reserve and the units to come, or doesn't
+                fit at all.
         """
         free = self._files.free_bytes(self._directory)
-        needed = self._policy.segment_size + self._policy.reserve_bytes
+        needed = self._policy.segment_size + self._policy.reserve_bytes + self._units_to_come()
         if free < needed:
             raise StorageFull(str(self._directory), needed, free)
         path = self._directory / segment_name(self._next_base)
@@ -125,6 +128,13 @@ class Preallocator:
         for segment in self._spares:
             self._files.close(segment.handle)
         self._spares.clear()
+
+    def _units_to_come(self) -> int:
+        """Bytes of ConsumeQueues that records may still need: those of the segment being written,
+        the spares and a new one, were they full of the smallest records. Space that is promised
+        to a log must do for what is derived from it as well."""
+        unfilled = min(len(self._spares) + 2, self._next_base // self._policy.segment_size + 1)
+        return unfilled * self._policy.segment_size * UNIT_SIZE // MIN_RECORD_SIZE
 
     def _make_file(self, path: Path) -> Handle:
         files = self._files

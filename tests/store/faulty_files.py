@@ -192,12 +192,35 @@ class SimulatedDisk:
         self._note("rename", new)
         if old.parent != new.parent:
             raise NotImplementedError("the store renames within a directory only")
+        if self._names.get(old, old) is None:
+            self._rename_directory(old, new)
+            return
         file = self._file(old)
         del self._names[old]
         self._set_name(new, file)
         for handle, (path, opened) in list(self._open.items()):
             if path == old:
                 self._open[handle] = (new, opened)
+
+    def _rename_directory(self, old: Path, new: Path) -> None:
+        """Names below move with it. What was durable below is so under either name; which of the
+        two survives a power cut is decided by the parent's entry."""
+
+        def moved(path: Path) -> Path:
+            return new / path.relative_to(old)
+
+        for names in (self._names, self._durable_names):
+            below = {path: file for path, file in names.items() if old in path.parents}
+            names.update({moved(path): file for path, file in below.items()})
+        for path in [path for path in self._names if old in path.parents]:
+            del self._names[path]
+        for parent in [path for path in self._name_changes if old in (path, *path.parents)]:
+            states = self._name_changes.pop(parent)
+            self._name_changes[moved(parent)] = [
+                {moved(path): file for path, file in state.items()} for state in states
+            ]
+        del self._names[old]
+        self._set_name(new, None)
 
     def unlink(self, path: Path) -> None:
         self._note("unlink", path)
@@ -206,6 +229,7 @@ class SimulatedDisk:
         self._log_names(path.parent)
 
     def mkdir(self, path: Path) -> None:
+        self._note("mkdir", path)
         if path.parent not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no parent", str(path))
         if path not in self._names:
@@ -289,7 +313,8 @@ class SimulatedDisk:
     def _adopt(self, parent: Path, names: dict[Path, _File | None]) -> None:
         for each in [each for each in self._durable_names if each.parent == parent != each]:
             if each not in names:
-                del self._durable_names[each]
+                for gone in [path for path in self._durable_names if each in (path, *path.parents)]:
+                    del self._durable_names[gone]
         self._durable_names.update(names)
 
 

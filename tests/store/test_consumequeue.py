@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from store.consumequeue import ConsumeQueues
 from store.dispatch import UNIT, UNIT_SIZE, units_by_loop, units_by_vector, units_for_entry
 from store.entry import EntryKind, parse_header, walk_frames
-from store.errors import DivergenceFound, InvalidRecord, OutOfRange
+from store.errors import DivergenceFound, InvalidRecord, OutOfRange, StorageFull
 from store.record import (
     BATCH_PREAMBLE,
     RecordTemplate,
@@ -273,6 +273,107 @@ def test_deleted_topic_leaves_nothing_and_can_come_back() -> None:
     again = broker.queues()
     again.dispatch("orders", 0, 0, UNIT.pack(80, 100, 0))
     assert again.max_offset("orders", 0) == 1
+
+
+def test_deleting_costs_one_rename_however_many_queues() -> None:
+    """The event loop deletes; the files go when the flush is performed, on its thread."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    for queue in range(40):
+        queues.dispatch("t", queue, 0, UNIT.pack(80, 100, 0))
+    disk.calls.clear()
+    queues.delete_topic("t")
+    assert disk.calls == [("rename", ".deleted-1")]
+    assert queues.queues() == []
+    assert disk.open_handles() == []
+    queues.flush()
+    assert disk.listdir(ROOT) == []
+
+
+def test_first_messages_of_a_topics_queues_make_its_directory_once() -> None:
+    """One directory a queue, and one for all of them."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    disk.calls.clear()
+    for queue in range(3):
+        queues.dispatch("t", queue, 0, UNIT.pack(80, 100, 0))
+    made = [name for operation, name in disk.calls if operation == "mkdir"]
+    assert made == ["t", "0", "1", "2"]
+
+
+def test_what_a_deleted_topic_left_is_removed_at_the_next_start() -> None:
+    """The process died between the rename and the removal, in the middle of it even."""
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    queues.flush()
+    queues.delete_topic("orders")
+    broker.made.disk.fail_next("unlink", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        queues.flush()
+    queues.close()
+    again = broker.queues()
+    again.recover(broker.made.log.end_offset, broker.made.log.read_at)
+    assert broker.made.disk.listdir(ROOT) == ["%RETRY%group"]
+    assert {topic for topic, _ in again.queues()} == {"%RETRY%group"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_topic_made_anew_after_its_deletion_survives_power_cuts(seed: int) -> None:
+    """With a flush the new one's units are there; without, the old or the new or none, but never
+    a mixture."""
+    chance = Random(seed)
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    old, new = UNIT.pack(80, 100, 0) * 7, UNIT.pack(5080, 200, 1)
+    queues.dispatch("t", 0, 0, old)
+    queues.flush()
+    queues.delete_topic("t")
+    queues.dispatch("t", 0, 0, new)
+    is_flushed = chance.random() < 0.5
+    if is_flushed:
+        queues.flush()
+    disk.power_cut(chance)
+    files = {path: bytes(disk.content(path)) for path in disk.paths() if path.parent.name == "0"}
+    held = [content for path, content in files.items() if ".deleted-" not in str(path)]
+    if is_flushed:
+        assert held == [new + bytes((PER_FILE - 1) * UNIT_SIZE)]
+    else:
+        whole = old + bytes(3 * UNIT_SIZE)
+        assert b"".join(held) == whole or old[:UNIT_SIZE] not in b"".join(held)
+
+
+FULL_AT = [(0, "mkdir"), *((held, each) for held in (0, 3, 5) for each in ("create", "truncate"))]
+
+
+@pytest.mark.parametrize(("held", "operation"), [*FULL_AT, *((h, "pwritev") for h in (0, 3, 5))])
+def test_units_that_find_no_space_can_be_dispatched_again(held: int, operation: str) -> None:
+    """StorageFull changes nothing that a second try could trip over, whatever was full."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    units = [UNIT.pack(80 + 100 * number, 100, 0) for number in range(2 * PER_FILE)]
+    if held:
+        queues.dispatch("t", 0, 0, b"".join(units[:held]))
+    disk.fail_next(operation, errno.ENOSPC)
+    with pytest.raises(StorageFull):
+        queues.dispatch("t", 0, held, b"".join(units[held:]))
+    queues.dispatch("t", 0, held, b"".join(units[held:]))
+    assert queues.units("t", 0, 0, 2 * PER_FILE) == b"".join(units)
+    queues.close()
+    assert disk.open_handles() == []
+
+
+def test_topic_whose_directory_cannot_be_renamed_is_still_there() -> None:
+    """A file system that copies on write needs space for a rename as well."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))
+    disk.fail_next("rename", errno.ENOSPC)
+    with pytest.raises(StorageFull):
+        queues.delete_topic("t")
+    assert queues.max_offset("t", 0) == 1
+    queues.delete_topic("t")
+    assert queues.queues() == []
 
 
 def test_flush_makes_units_and_names_durable() -> None:

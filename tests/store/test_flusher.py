@@ -218,6 +218,22 @@ def test_full_disk_refuses_and_recovers_when_space_returns(cause: str) -> None:
     assert made.durable == [1, 2]
 
 
+def test_no_segment_is_made_whose_consume_queue_units_would_not_fit() -> None:
+    """The smallest records need 20 bytes of ConsumeQueue for 91 of log; that space stays free."""
+    disk = SimulatedDisk()
+    made = LogUnderTest(disk)
+    used = disk.capacity_bytes - disk.free_bytes(LOG)
+    units = 2 * SEGMENT * 20 // 91  # of the segment that will be written to, and a new one
+    disk.capacity_bytes = used + SEGMENT + units - 1
+    made.append(b"x" * 3000)
+    made.append(b"y" * 3000)
+    made.preallocate()
+    assert made.log.statistics().is_full
+    disk.capacity_bytes += 1
+    made.preallocate()
+    assert not made.log.statistics().is_full
+
+
 @pytest.mark.parametrize("capacity", [0, 3000, 4096 + 100])
 def test_first_segment_that_does_not_fit_is_an_error_of_open(capacity: int) -> None:
     """So is a checkpoint that doesn't; with space back, the same directory opens."""
