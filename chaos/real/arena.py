@@ -86,7 +86,7 @@ class Arena:
             LocalGroupError: it isn't after ten seconds.
         """
         if not await self.group.wait_gone(node_id, GONE_TIMEOUT_S):
-            raise LocalGroupError(f"{node_id} still runs {GONE_TIMEOUT_S:g} s after its signal")
+            raise LocalGroupError(f"{node_id} still runs {GONE_TIMEOUT_S:g} s after it had to end")
 
     async def start(self, node_id: str) -> None:
         """Starts the node unless it runs; true afterwards: it answers.
@@ -94,8 +94,8 @@ class Arena:
         Raises:
             LocalGroupError: it doesn't.
         """
-        self.meant_to_be_down.discard(node_id)
         await self.group.start(node_id)
+        self.meant_to_be_down.discard(node_id)
 
     def is_running(self, node_id: str) -> bool:
         """Whether the node has a process."""

@@ -11,46 +11,36 @@ Source: the fault vocabulary of `shared/durability.md`; Jepsen's nemeses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Final
 
 from broker.local_group import NodeDied
 from chaos.faults import FaultOrders
-from chaos.real.arena import Arena
-from chaos.real.network import PERFECT, Quality
+from chaos.real.blow import Act, Blow
+from chaos.real.links import (
+    around,
+    bridge,
+    clear,
+    cutting,
+    deaf,
+    isolated,
+    lossy,
+    mute,
+    repeating,
+    ring,
+    scattered,
+    slow,
+    worsening,
+)
 from chaos.real.scenario import Option
-from dledger.client import Client, ClientError
+from dledger.client import ClientError
 from store.files import CHUNK_BYTES
 
 TRANSFER_DEADLINE_S: Final = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Blow:
-    """One strike: whom it hits, with which options, under which label."""
-
-    arena: Arena
-    client: Client
-    label: str
-    victims: tuple[str, ...]
-    options: Mapping[str, Option]
-    chance: Random
-
-    def number(self, name: str) -> float:
-        """An option that is a number."""
-        return float(self.options[name])
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The nodes that aren't hit."""
-        return tuple(each for each in self.arena.node_ids if each not in self.victims)
-
-
-Act = Callable[[Blow], Awaitable[str]]
+MUST_STOP: Final = frozenset({"pwritev", "fdatasync"})  # every append needs both
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,10 @@ async def _kill(blow: Blow) -> str:
 
 
 async def _start(blow: Blow) -> str:
-    await asyncio.gather(*map(blow.arena.start, blow.victims))
+    results = await asyncio.gather(*map(blow.arena.start, blow.victims), return_exceptions=True)
+    for result in results:  # the others have been started all the same
+        if result is not None:
+            raise result
     return ""
 
 
@@ -130,93 +123,6 @@ async def _nothing(_: Blow) -> str:
     return ""
 
 
-# --- links ------------------------------------------------------------------------------------
-
-Pairs = Iterable[tuple[str, str]]
-CUT: Final = Quality(cut=True)
-
-
-def _both_ways(a: Iterable[str], b: Iterable[str]) -> Pairs:
-    pairs = [(x, y) for x in a for y in b]
-    return [*pairs, *((y, x) for x, y in pairs)]
-
-
-def _isolated(blow: Blow) -> Pairs:
-    return _both_ways(blow.victims, blow.others)
-
-
-def _scattered(blow: Blow) -> Pairs:
-    everybody = blow.arena.node_ids
-    return [(a, b) for a in everybody for b in everybody if a != b]
-
-
-def _deaf(blow: Blow) -> Pairs:
-    return [(other, victim) for victim in blow.victims for other in blow.others]
-
-
-def _mute(blow: Blow) -> Pairs:
-    return [(victim, other) for victim in blow.victims for other in blow.others]
-
-
-def _ring(blow: Blow) -> Pairs:
-    """Each node sees a majority, no two the same one. Of three nodes in a ring with both
-    directions each would see all, so there each is heard by its neighbour only."""
-    nodes = blow.chance.sample(blow.arena.node_ids, len(blow.arena.node_ids))
-    count = len(nodes)
-    reach = (count // 2 + 1) // 2
-    near = {step % count for step in range(1, reach + 1)}
-    if count > 3:
-        near |= {-step % count for step in range(1, reach + 1)}
-    return [
-        (nodes[i], nodes[j])
-        for i in range(count)
-        for j in range(count)
-        if i != j and (j - i) % count not in near
-    ]
-
-
-def _bridge(blow: Blow) -> Pairs:
-    """Two halves that don't see each other, and one node that sees both."""
-    nodes = blow.chance.sample(blow.arena.node_ids, len(blow.arena.node_ids))
-    half = len(nodes) // 2
-    return _both_ways(nodes[:half], nodes[half + 1 :])
-
-
-def _around(blow: Blow) -> Pairs:
-    """Every link of the victims."""
-    return _both_ways(blow.victims, blow.arena.node_ids)
-
-
-def _cutting(pairs: Callable[[Blow], Pairs]) -> Act:
-    return _worsening(pairs, lambda _: CUT)
-
-
-def _worsening(pairs: Callable[[Blow], Pairs], quality: Callable[[Blow], Quality]) -> Act:
-    async def strike(blow: Blow) -> str:
-        links = [(a, b) for a, b in pairs(blow) if a != b]
-        blow.arena.network.set_fault(blow.label, links, quality(blow))
-        return ""
-
-    return strike
-
-
-async def _clear(blow: Blow) -> str:
-    blow.arena.network.clear_fault(blow.label)
-    return ""
-
-
-def _slow(blow: Blow) -> Quality:
-    return replace(PERFECT, delay_ms=blow.number("delay_ms"), jitter_ms=blow.number("jitter_ms"))
-
-
-def _lossy(blow: Blow) -> Quality:
-    return replace(PERFECT, loss=blow.number("loss"))
-
-
-def _repeating(blow: Blow) -> Quality:
-    return replace(PERFECT, reset=blow.number("chance"))
-
-
 # --- disks and clocks -------------------------------------------------------------------------
 
 
@@ -255,22 +161,23 @@ def _stepped_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
 
 
 async def _fail_disk(blow: Blow) -> str:
-    """A disk that fails stops its node (D8), which is what is meant to happen."""
+    """A disk that fails a write or a sync stops its node (D8): one that runs on is a finding."""
     operation, code = str(blow.options["operation"]), str(blow.options["errno"])
     blow.arena.meant_to_be_down.update(blow.victims)
     for victim in blow.victims:
         blow.arena.order(
             blow.label, victim, lambda orders: replace(orders, failing={operation: code})
         )
+    if operation in MUST_STOP:
+        await asyncio.gather(*map(blow.arena.gone, blow.victims))
     return f"{operation} fails with {code}"
 
 
 async def _replace_failed_disk(blow: Blow) -> str:
-    """A node that had nothing to write yet runs on; what a failed one dropped is gone."""
     await _rescind(blow)
     stopped = [victim for victim in blow.victims if not blow.arena.is_running(victim)]
     await _start(blow)
-    return f"{len(stopped)} stopped by themselves"
+    return f"{', '.join(stopped) or 'nobody'} stopped"
 
 
 async def _rot(blow: Blow) -> str:
@@ -344,46 +251,40 @@ NEMESES: Final[dict[str, Nemesis]] = {
             "cuts the victims from all others",
             "leader",
             _NONE,
-            _cutting(_isolated),
-            _clear,
+            cutting(isolated),
+            clear,
             True,
         ),
+        Nemesis("scatter", "cuts everybody from everybody", "", _NONE, cutting(scattered), clear),
         Nemesis(
-            "scatter", "cuts everybody from everybody", "", _NONE, _cutting(_scattered), _clear
+            "deafen", "victims send and don't hear", "leader", _NONE, cutting(deaf), clear, True
         ),
-        Nemesis(
-            "deafen", "victims send and don't hear", "leader", _NONE, _cutting(_deaf), _clear, True
-        ),
-        Nemesis(
-            "mute", "victims hear and can't send", "leader", _NONE, _cutting(_mute), _clear, True
-        ),
-        Nemesis(
-            "ring", "each sees a majority, no two the same", "", _NONE, _cutting(_ring), _clear
-        ),
-        Nemesis("bridge", "two halves, one node sees both", "", _NONE, _cutting(_bridge), _clear),
+        Nemesis("mute", "victims hear and can't send", "leader", _NONE, cutting(mute), clear, True),
+        Nemesis("ring", "each sees a majority, no two the same", "", _NONE, cutting(ring), clear),
+        Nemesis("bridge", "two halves, one node sees both", "", _NONE, cutting(bridge), clear),
         Nemesis(
             "slow-network",
             "packets of the victims take longer",
             "all",
             {"delay_ms": 20, "jitter_ms": 30},
-            _worsening(_around, _slow),
-            _clear,
+            worsening(around, slow),
+            clear,
         ),
         Nemesis(
             "lossy-network",
             "packets of the victims get lost and are sent again",
             "all",
             {"loss": 0.05},
-            _worsening(_around, _lossy),
-            _clear,
+            worsening(around, lossy),
+            clear,
         ),
         Nemesis(
             "repeating-network",
             "connections break after delivery, so that messages are sent twice",
             "all",
             {"chance": 0.02},
-            _worsening(_around, _repeating),
-            _clear,
+            worsening(around, repeating),
+            clear,
         ),
         Nemesis(
             "power-cut",

@@ -28,8 +28,10 @@ from chaos.checkers.anomalies import Anomaly, find_anomalies
 from chaos.checkers.history import History
 from chaos.checkers.linearizability import SearchTooLong, check_linearizability
 from chaos.real.arena import Arena, ArenaOptions, arena
+from chaos.real.blow import Blow
 from chaos.real.errors import GroupNeverLed
-from chaos.real.nemeses import NEMESES, Blow, Nemesis
+from chaos.real.nemeses import NEMESES, Nemesis
+from chaos.real.reading import read_everything
 from chaos.real.replicas import compare_replicas
 from chaos.real.scenario import Heal, Load, Scenario, Step, Strike, Wait, Whole
 from chaos.real.watch import Span, Watch, watching
@@ -156,76 +158,69 @@ def check(finished: Finished) -> None:
         finished.remarks.append(f"linearizability was not decided: {error}")
 
 
+@dataclass(slots=True)
 class Run:
     """A run under way: the group is started, a client is connected."""
 
-    def __init__(
-        self,
-        options: RunOptions,
-        made: Arena,
-        watch: Watch,
-        client: Client,
-        workload: Workload,
-        finished: Finished,
-        now_us: Clock,
-        tell: Tell,
-    ) -> None:
-        self._options = options
-        self._arena = made
-        self._watch = watch
-        self._client = client
-        self._workload = workload
-        self._finished = finished
-        self._now_us = now_us
-        self._tell = tell
-        self._chance = Random(f"strikes {options.seed}")
-        self._open: dict[str, tuple[Nemesis, Blow, Band]] = {}
+    options: RunOptions
+    arena: Arena
+    watch: Watch
+    client: Client
+    workload: Workload
+    finished: Finished
+    now_us: Clock
+    tell: Tell
+    _chance: Random = field(init=False)
+    _open: dict[str, tuple[Nemesis, Blow, Band]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._chance = Random(f"strikes {self.options.seed}")
 
     async def perform(self) -> None:
         """Load, faults, healing, reading; the findings are in `finished`."""
-        finished = self._finished
-        await self._workload.prepare()
-        self._workload.start()
+        finished = self.finished
+        await self.workload.prepare()
+        self.workload.start()
         try:
             async with self._guarded():
                 await asyncio.sleep(WARM_UP_S)
-                finished.faults_began_us = self._now_us()
+                finished.faults_began_us = self.now_us()
                 await self._take_steps()
                 await self._heal_everything()
-                finished.healed_us = self._now_us()
+                finished.healed_us = self.now_us()
                 await asyncio.sleep(AFTERMATH_S)
-            self._tell("letting the clients settle")
-            await self._workload.stop()
-            finished.ended_us = self._now_us()
+            self.tell("letting the clients settle")
+            await self.workload.stop()
+            finished.ended_us = self.now_us()
             await self._read()
             await self._await_equal_replicas()
         finally:
-            await self._workload.abort()
-            finished.ended_us = finished.ended_us or self._now_us()
-            finished.errors = dict(self._workload.errors)
-            finished.problems += self._workload.problems.values()
+            await self.workload.abort()
+            finished.ended_us = finished.ended_us or self.now_us()
+            finished.errors = dict(self.workload.errors)
+            finished.problems += self.workload.problems.values()
 
     # --- steps --------------------------------------------------------------------------------
 
     async def _take_steps(self) -> None:
-        begun = self._now_us()
-        for step in self._options.steps:
-            elapsed_s = (self._now_us() - begun) / 1e6
-            if isinstance(step, Strike) and not self._open and elapsed_s > self._options.seconds:
+        begun = self.now_us()
+        for step in self.options.steps:
+            elapsed_s = (self.now_us() - begun) / 1e6
+            if isinstance(step, Strike) and not self._open and elapsed_s > self.options.seconds:
                 return  # steps took longer than planned, and a fault would begin anew
             try:
                 await self._take(step)
             except LocalGroupError as error:
                 self._problem(str(error))
                 return
-            self._workload.check()
+            self.workload.check()
 
     async def _take(self, step: Step) -> None:
         match step:
             case Wait(seconds):
                 await asyncio.sleep(seconds)
             case Whole(timeout_s):
-                if not await self._watch.whole(timeout_s):
+                if not await self.watch.whole(timeout_s):
                     raise LocalGroupError(f"the group wasn't whole within {timeout_s:g} s")
             case Heal(None):
                 await self._heal_all()
@@ -238,39 +233,39 @@ class Run:
         nemesis = NEMESES[step.nemesis]
         if step.label in self._open:
             await self._heal(step.label)
-        leader = await self._watch.found_leader(0 if self._open else LEADER_TIMEOUT_S)
+        leader = await self.watch.found_leader(0 if self._open else LEADER_TIMEOUT_S)
         victims = self._victims(step.targets or _targets_of(nemesis), leader)
         if victims is None:
-            self._tell(f"{step.nemesis}: skipped, nobody leads")
+            self.tell(f"{step.nemesis}: skipped, nobody leads")
             return
         blow = Blow(
-            self._arena,
-            self._client,
+            self.arena,
+            self.client,
             step.label,
             victims,
             {**nemesis.options, **step.options},
             Random(self._chance.random()),
         )
         hit = leader if self._deposes(nemesis, victims, leader) else None
-        band = Band(step.label, step.nemesis, victims, self._now_us(), deposed=hit)
-        self._finished.bands.append(band)
+        band = Band(step.label, step.nemesis, victims, self.now_us(), deposed=hit)
+        self.finished.bands.append(band)
         self._open[step.label] = (nemesis, blow, band)
         band.detail = await nemesis.strike(blow)
-        band.struck_us = self._now_us()
+        band.struck_us = self.now_us()
         if nemesis.is_momentary:
             await self._heal(step.label)
         whom = f" {', '.join(victims)}" if victims else ""
         leads = " (the leader)" if leader in victims else ""
-        self._tell(f"{step.nemesis}{whom}{leads}{': ' + band.detail if band.detail else ''}")
+        self.tell(f"{step.nemesis}{whom}{leads}{': ' + band.detail if band.detail else ''}")
 
     def _deposes(self, nemesis: Nemesis, victims: tuple[str, ...], leader: str | None) -> bool:
         """Whether another leader is to follow: this one is hit, and a majority isn't."""
-        minority = len(victims) <= (len(self._arena.node_ids) - 1) // 2
+        minority = len(victims) <= (len(self.arena.node_ids) - 1) // 2
         return nemesis.ends_leadership and leader in victims and minority
 
     def _victims(self, targets: tuple[str, ...], leader: str | None) -> tuple[str, ...] | None:
         """The nodes that `targets` mean now; None if the leader is meant and there is none."""
-        nodes = list(self._arena.node_ids)
+        nodes = list(self.arena.node_ids)
         found: list[str] = []
         for target in targets:
             match target:
@@ -301,9 +296,9 @@ class Run:
         nemesis, blow, band = opened
         detail = await nemesis.heal(blow)
         band.detail = "; ".join(filter(None, (band.detail, detail)))
-        band.end_us = self._now_us()
+        band.end_us = self.now_us()
         if detail:
-            self._tell(f"{nemesis.name}: {detail}")
+            self.tell(f"{nemesis.name}: {detail}")
 
     async def _heal_all(self) -> None:
         for label in reversed(list(self._open)):
@@ -311,27 +306,29 @@ class Run:
 
     async def _heal_everything(self) -> None:
         """No fault is left, every node runs, and the group is whole."""
-        self._tell("healing")
+        self.tell("healing")
         for label in reversed(list(self._open)):
             try:
                 await self._heal(label)
             except LocalGroupError as error:
                 self._problem(str(error))
-        for node_id in self._arena.node_ids:
-            if not self._arena.is_running(node_id):
+        for node_id in self.arena.node_ids:
+            if not self.arena.is_running(node_id):
                 try:
-                    await self._arena.start(node_id)
+                    await self.arena.start(node_id)
                 except LocalGroupError as error:
                     self._problem(str(error))
-        if not await self._watch.whole(RECOVERY_TIMEOUT_S):
+        if not await self.watch.whole(RECOVERY_TIMEOUT_S):
             self._problem(f"the healed group wasn't whole within {RECOVERY_TIMEOUT_S:g} s")
 
     # --- the end ------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        self._tell("reading everything")
+        self.tell("reading everything")
         try:
-            await self._workload.read_everything(lambda _: None)
+            await read_everything(
+                self.client, self.finished.history, self.now_us, self.options.load.queues
+            )
         except ClientError as error:
             self._problem(f"the topic can't be read to its end: {error}")
 
@@ -339,17 +336,17 @@ class Run:
         """Waits until all nodes have committed and applied the same."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RECOVERY_TIMEOUT_S):
-                while not _are_level(self._watch, self._arena.node_ids):
-                    await self._watch.next()
+                while not _are_level(self.watch, self.arena.node_ids):
+                    await self.watch.next()
                 return
-        if not self._finished.problems:
+        if not self.finished.problems:
             self._problem(f"the replicas weren't level within {RECOVERY_TIMEOUT_S:g} s")
 
     # --- what shouldn't happen ----------------------------------------------------------------
 
     def _problem(self, text: str) -> None:
-        self._finished.problems.append(text)
-        self._tell(f"PROBLEM: {text}")
+        self.finished.problems.append(text)
+        self.tell(f"PROBLEM: {text}")
 
     @asynccontextmanager
     async def _guarded(self) -> AsyncIterator[None]:
@@ -363,9 +360,9 @@ class Run:
 
     async def _guard(self) -> None:
         while True:
-            for node_id in self._arena.ended_by_themselves():
-                self._arena.meant_to_be_down.add(node_id)
-                lines = self._arena.log_since(node_id).strip().splitlines()[-3:]
+            for node_id in self.arena.ended_by_themselves():
+                self.arena.meant_to_be_down.add(node_id)
+                lines = self.arena.log_since(node_id).strip().splitlines()[-3:]
                 self._problem(f"{node_id} ended by itself; its log ends with: {' / '.join(lines)}")
             await asyncio.sleep(GUARD_EVERY_S)
 

@@ -19,7 +19,7 @@ import contextlib
 import time
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -66,7 +66,6 @@ CONSUMER_PAUSE_S: Final = 0.2  # between one that broke and the next
 KEY_LIFE_S: Final = 10.0  # how long callers work on the same names
 TOPICS_AT_ONCE: Final = 3
 READ_DEADLINE_S: Final = 30.0
-READ_BATCH: Final = 5_000
 
 
 @dataclass(slots=True)
@@ -353,45 +352,6 @@ class Workload:
         except TopicNotFound:
             return False
         return True
-
-    # --- the end ------------------------------------------------------------------------------
-
-    async def read_everything(self, tell: Callable[[int], None]) -> None:
-        """Every queue is read from its first message to its end by a reader that is new to it.
-
-        Raises:
-            ClientError: a queue can't be read.
-        """
-        for queue_id in range(self.load.queues):
-            begun = self._begin("reader", End(TOPIC, queue_id))
-            bounds = await self._client.queue_offsets(TOPIC, queue_id, deadline_s=READ_DEADLINE_S)
-            self._end(begun, Outcome.OK, bounds.max_offset)
-            at, ended = bounds.min_offset, False
-            while not ended:
-                operation_at = at
-                found = await self._client.pull(
-                    TOPIC,
-                    queue_id,
-                    at,
-                    max_messages=READ_BATCH,
-                    max_bytes=1 << 20,
-                    deadline_s=READ_DEADLINE_S,
-                )
-                at = found.next_offset
-                ended = at >= bounds.max_offset or not found.messages
-                polled = tuple((each.queue_offset, value_of(each)) for each in found.messages)
-                begun = self._begin(
-                    "reader",
-                    Poll(
-                        TOPIC,
-                        queue_id,
-                        operation_at,
-                        seek=operation_at == bounds.min_offset,
-                        final=at >= bounds.max_offset,
-                    ),
-                )
-                self._end(begun, Outcome.OK, polled)
-                tell(len(polled))
 
 
 @dataclass(slots=True)
