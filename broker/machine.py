@@ -21,9 +21,11 @@ from google.protobuf.message import DecodeError
 
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
+from dledger.ports import ApplyPaused
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
 from store.dispatch import units_for_entry
 from store.entry import HEADER_SIZE, EntryHeader, parse_header
+from store.errors import StorageFull
 from store.record import BATCH_PREAMBLE
 
 RECENT_BATCHES = 5  # per producer and queue: how many unacknowledged batches can be retried
@@ -146,7 +148,16 @@ class StateMachine:
         Raises:
             InvariantViolation: an entry that does not follow the last one, or that no version
                 of this program wrote.
+            ApplyPaused: the ConsumeQueues found no space; the entries up to `applied_index` are
+                applied, of the next one nothing is.
         """
+        try:
+            self.replay(frames)
+        except StorageFull as error:
+            raise ApplyPaused(self.applied_index, str(error)) from error
+
+    def replay(self, frames: bytes) -> None:
+        """`apply`, for a start, which can't wait for space. Raises StorageFull instead."""
         at = 0
         while at < len(frames):
             header = parse_header(frames, at)
@@ -158,13 +169,19 @@ class StateMachine:
             at += header.total_size
 
     def _apply_entry(self, header: EntryHeader, frames: bytes, at: int) -> None:
+        before = self.applied_index, self.append_time_ms
         self.applied_index = header.index
         self.append_time_ms = header.append_time_ms
-        if header.kind == EntryKind.DATA:
-            self._apply_data(header, frames, at)
-        elif header.kind == EntryKind.COMMAND:
-            body = frames[at + HEADER_SIZE : at + header.total_size]
-            self._completed(CommandResult(header.index, self._apply_command(header, body)))
+        try:
+            if header.kind == EntryKind.DATA:
+                self._apply_data(header, frames, at)
+            elif header.kind == EntryKind.COMMAND:
+                body = frames[at + HEADER_SIZE : at + header.total_size]
+                self._completed(CommandResult(header.index, self._apply_command(header, body)))
+        except StorageFull:
+            # The files come first in every entry: nothing else has changed.
+            self.applied_index, self.append_time_ms = before
+            raise
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -186,9 +203,9 @@ class StateMachine:
                 f"entry {header.index} starts {topic_name}/{queue_id} at queue offset {base}, "
                 f"the next one is {topic.next_offsets[queue_id]}"
             )
-        topic.next_offsets[queue_id] = base + header.record_count
         if header.index > self._derived_through:
             self._queues.dispatch(topic_name, queue_id, base, units)
+        topic.next_offsets[queue_id] = base + header.record_count
         self._remember(header, frames, at, (topic_name, queue_id, base))
         self._messages += header.record_count
         self._arrived((topic_name, queue_id))
@@ -264,15 +281,16 @@ class StateMachine:
         return ""
 
     def _delete_topic(self, header: EntryHeader, name: str) -> str:
-        if self.topics.pop(name, None) is None:
+        if name not in self.topics:
             return "not found"
+        if header.index > self._derived_through:
+            self._queues.delete_topic(name)
+        del self.topics[name]
         for topics in self.offsets.values():
             topics.pop(name, None)
         self.offsets = {group: topics for group, topics in self.offsets.items() if topics}
         for key in [key for key in self.sequences if key[1] == name]:
             del self.sequences[key]
-        if header.index > self._derived_through:
-            self._queues.delete_topic(name)
         self._arrived((name, TOPIC_GONE))
         return ""
 

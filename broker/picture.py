@@ -95,6 +95,10 @@ def _gauges(node: Node) -> dict[str, tuple[str, float]]:
         "log_segments": ("Segment files that hold entries.", log.segments),
         "log_segments_ready": ("Segment files prepared ahead.", log.preallocated_segments),
         "log_full": ("1 while the disk has no room for another segment.", log.is_full),
+        "apply_paused": (
+            "1 while the disk has no room for what is derived from the log.",
+            driver.is_apply_paused,
+        ),
         "log_cached_bytes": ("Recent frames kept in memory.", log.cached_bytes),
         "last_fsync_seconds": ("How long the last group commit took.", log.last_flush_s),
         "topics": ("Topics.", machine.topics),

@@ -1,4 +1,4 @@
-"""Measuring without touching: wrappers that time what passes through them.
+"""Measuring without touching: wrappers that time, and log, what passes through them.
 
 They change nothing and decide nothing. A commit is sampled at most every few milliseconds, so
 the price doesn't grow with the load.
@@ -10,12 +10,16 @@ import time
 from collections import deque
 from typing import Protocol
 
+import structlog
+
 from broker.append import Proposer
 from dledger.core.types import EntryKind, Event, Index, Proposed
 from dledger.driver import Stamp
-from dledger.ports import Observer, StateMachine
+from dledger.ports import ApplyPaused, Observer, StateMachine
 
 SAMPLE_EVERY_S = 0.005
+log = structlog.get_logger(__name__)
+
 MAX_SAMPLES = 1_024  # proposals under way that are timed
 
 
@@ -76,5 +80,9 @@ class TimedMachine:
     def apply(self, frames: bytes) -> None:
         """`StateMachine.apply`, timed."""
         started = time.perf_counter()
-        self._machine.apply(frames)
+        try:
+            self._machine.apply(frames)
+        except ApplyPaused as paused:
+            log.warning("apply_paused", applied_index=paused.applied_index, reason=str(paused))
+            raise
         self._histogram.observe(time.perf_counter() - started)

@@ -41,6 +41,7 @@ class DerivedQueues(QueueFiles, Protocol):
     def recover(self, keep_below: int, read_at: Callable[[int, int], bytes]) -> None: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
     def queues(self) -> list[tuple[str, int]]: ...
+    def flush(self) -> None: ...
 
 
 def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: int) -> StateMachine:
@@ -51,6 +52,9 @@ def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: in
         queues: the ConsumeQueues as an earlier life left them, not yet recovered.
         derived_through: every entry up to it was dispatched and made durable; clipped to the
             log's end.
+
+    Raises:
+        StorageFull: the ConsumeQueues have to be derived again, and don't fit.
     """
     derived_through = min(derived_through, source.last_index)
     keep_below = source.end_offset
@@ -65,6 +69,7 @@ def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: in
     log.warning("consume_queues_rebuilt", reason=reason, through_index=derived_through)
     for topic in dict.fromkeys(name for name, _ in queues.queues()):  # in order, unlike a set
         queues.delete_topic(topic)
+    queues.flush()  # The space of the old ones is needed for the new ones.
     machine = StateMachine(queues)
     _replay(source, machine, derived_through)
     return machine
@@ -74,7 +79,7 @@ def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
     first = 1
     while first <= through:
         last = source.last_that_fits(first, through, SLICE_BYTES)
-        machine.apply(source.read(first, last))
+        machine.replay(source.read(first, last))
         first = last + 1
 
 

@@ -43,6 +43,7 @@ from dledger.core.types import (
 from dledger.errors import ReplicaDiverged
 from dledger.hard_state import HardStateStore
 from dledger.ports import (
+    ApplyPaused,
     ConfigurationCodec,
     FrameHeader,
     InvalidFrames,
@@ -58,6 +59,7 @@ EFFECT_ROUNDS = 1_000  # a core that never comes to rest is a defect of ours
 # Room that nothing but no-ops may use. An elected node must be able to append its no-op, or a full
 # disk would stop each new leader in turn; so many elections fit before space must have come back.
 NOOPS_HEAD_ROOM = 256
+APPLY_RETRY_TICKS = 100  # a second, as a rule, from finding no space to trying again
 
 H = TypeVar("H", bound=FrameHeader)
 Stamp = Callable[[int, int], None]  # (physical offset of the frame, append time in ms)
@@ -76,6 +78,7 @@ class DriverStatistics:
     messages_in: int
     messages_out: int
     appends_refused_for_space: int
+    is_apply_paused: bool
     invalid_frames: int
     reads_waiting: int
     uncompleted_persists: int
@@ -121,6 +124,8 @@ class RaftDriver(Generic[H]):
         self._messages_in = self._messages_out = 0
         self._refused_for_space = self._invalid_frames = 0
         self._submitted_ticket = self._durable_ticket = 0
+        self._is_apply_paused = False
+        self._ticks_to_apply = 0
         self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size
 
     # --- inputs ------------------------------------------------------------------------------
@@ -145,6 +150,8 @@ class RaftDriver(Generic[H]):
 
     def tick(self) -> None:
         """One tick of the core's clock has passed."""
+        if self._ticks_to_apply:
+            self._ticks_to_apply -= 1
         self._guarded(self._core.tick)
 
     def suspect(self, peer: NodeId) -> None:
@@ -182,7 +189,7 @@ class RaftDriver(Generic[H]):
         """
         log = self._ports.log
         size = self._core.options.noop_size + len(body)
-        if not log.has_room(size + self._head_room):
+        if self._is_apply_paused or not log.has_room(size + self._head_room):
             raise LogFull(f"no room for {size} bytes")
         placed = self._core.propose(size, kind)
         append_time_ms = self._append_time_ms()
@@ -440,7 +447,7 @@ class RaftDriver(Generic[H]):
     def _apply(self) -> None:
         """Applies one slice; schedules the next when there is more."""
         commit = self._core.commit_index
-        if self._applied >= commit or self._applying:
+        if self._applied >= commit or self._applying or self._ticks_to_apply:
             return
         self._applying = True
         try:
@@ -448,14 +455,29 @@ class RaftDriver(Generic[H]):
             last = first
             if commit > first:
                 last = Index(self._ports.log.last_that_fits(first, commit, APPLY_SLICE_BYTES))
-            self._ports.machine.apply(self._ports.log.read(first, last))
+            self._note_applied(self._apply_frames(self._ports.log.read(first, last), last))
+        finally:
+            self._applying = False
+        if self._applied < commit and not self._is_apply_paused:
+            self._schedule_apply()
+
+    def _apply_frames(self, frames: bytes, last: Index) -> Index:
+        """Gives the machine frames up to `last`; the last entry that it took. A full disk pauses
+        applying: nothing is lost, the log has it, and stopping would only stop again at each
+        start. Until it goes on no proposal is taken, so what waits for it stays bounded."""
+        try:
+            self._ports.machine.apply(frames)
+        except ApplyPaused as paused:
+            self._is_apply_paused, self._ticks_to_apply = True, APPLY_RETRY_TICKS
+            return Index(paused.applied_index)
+        self._is_apply_paused = False
+        return last
+
+    def _note_applied(self, last: Index) -> None:
+        if last > self._applied:
             self._applied = last
             self._ports.observer.on_applied(last)
             self._finish_reads()
-        finally:
-            self._applying = False
-        if self._applied < commit:
-            self._schedule_apply()
 
     # --- linearizable reads -------------------------------------------------------------------
 
@@ -500,6 +522,7 @@ class RaftDriver(Generic[H]):
             messages_in=self._messages_in,
             messages_out=self._messages_out,
             appends_refused_for_space=self._refused_for_space,
+            is_apply_paused=self._is_apply_paused,
             invalid_frames=self._invalid_frames,
             reads_waiting=len(self._reads_running) + len(self._reads_to_apply),
             uncompleted_persists=self._submitted_ticket - self._durable_ticket,

@@ -32,6 +32,15 @@ class InvalidFrames(Exception):
     """Bytes that a peer sent as frames are not: the message is dropped, the stream closed."""
 
 
+class ApplyPaused(Exception):
+    """The state machine has no space to go on: what came before was applied, the entry behind
+    `applied_index` wasn't, and can be given again."""
+
+    def __init__(self, applied_index: int, reason: str) -> None:
+        super().__init__(f"applying pauses behind entry {applied_index}: {reason}")
+        self.applied_index = applied_index
+
+
 Header = TypeVar("Header")
 
 
@@ -92,7 +101,11 @@ class StateMachine(Protocol):
     """Applies committed entries in index order, each exactly once per process life."""
 
     def apply(self, frames: bytes) -> None:
-        """Applies the frames in `frames`, back to back; an exception stops the node."""
+        """Applies the frames in `frames`, back to back; an exception stops the node.
+
+        Raises:
+            ApplyPaused: some of them, in order, or none were applied.
+        """
         ...
 
 

@@ -17,6 +17,7 @@ from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
 from dledger.wire.broker_pb2 import SendBatch, SendResponse
 from dledger.wire.commands_pb2 import Command, CreateTopicCommand
+from store.errors import StorageFull
 from store.properties import encode_properties
 from store.record import RecordTemplate, record_starts
 from store.stamping import stamp_records
@@ -31,12 +32,17 @@ class MemoryQueues:
 
     def __init__(self) -> None:
         self.held: defaultdict[tuple[str, int], bytearray] = defaultdict(bytearray)
+        self.is_full = False
 
     def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
+        if self.is_full:
+            raise StorageFull("memory", len(units), 0)
         assert len(self.held[topic, queue_id]) == base_queue_offset * 20
         self.held[topic, queue_id] += units
 
     def delete_topic(self, topic: str) -> None:
+        if self.is_full:
+            raise StorageFull("memory", 0, 0)
         for key in [key for key in self.held if key[0] == topic]:
             del self.held[key]
 

@@ -7,6 +7,7 @@ import pytest
 from broker.machine import OUT_OF_RANGE, TOO_MANY, MachineOptions, StateMachine
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
+from dledger.ports import ApplyPaused
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
@@ -143,3 +144,28 @@ def test_replaying_derived_entries_writes_no_units() -> None:
     machine.apply(bench.log.read(1, 3))
     assert machine.topics == bench.machine.topics
     assert queues.held == bench.queues.held
+
+
+def test_full_disk_stops_before_an_entry_and_changes_nothing_of_it() -> None:
+    """The entries before it count; with space back the same frames from there on are applied to
+    the same state as on a replica that was never full."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"x"))
+    bench.commit()
+    bench.topic("other")
+    bench.send(batch(1, b"y"))
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+    machine, queues, log = bench.machine, bench.queues, bench.log
+    for stuck_at in (log.last_index - 1, log.last_index):
+        queues.is_full = True
+        before = (machine.append_time_ms, dict(machine.topics), list(machine.sequences))
+        with pytest.raises(ApplyPaused) as paused:
+            machine.apply(log.read(machine.applied_index + 1, log.last_index))
+        assert paused.value.applied_index == machine.applied_index == stuck_at - 1
+        assert (machine.append_time_ms, dict(machine.topics), list(machine.sequences)) == before
+        assert stuck_at == log.last_index or machine.topics["t"].next_offsets == [1, 0]
+        queues.is_full = False
+        machine.apply(log.read(stuck_at, stuck_at))
+    assert machine.topics == bench.replay().topics
+    assert machine.sequences == bench.replay().sequences

@@ -6,7 +6,7 @@ import pytest
 
 from dledger.core.errors import NotLeader
 from dledger.core.types import EntryKind, LeaderChanged, NodeId
-from dledger.driver import LogFull
+from dledger.driver import APPLY_RETRY_TICKS, LogFull
 from dledger.errors import ReplicaDiverged
 from dledger.ports import InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
@@ -215,6 +215,33 @@ def test_repeated_append_is_acknowledged_on_a_full_disk() -> None:
     answers = [wire.append_response for sender, _, wire in world.wires if sender == follower.name]
     assert [(each.accepted, each.match_index) for each in answers] == [(True, held)]
     assert follower.driver.statistics().appends_refused_for_space == 0
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
+    """The part of a slice that was applied counts; the rest is given again, and only the rest."""
+    world = World()
+    leader = world.elect()
+    before = leader.driver.applied_index
+    leader.record.full_from = before + 1 + taken
+    for number in range(5):
+        propose(world, leader.name, b"%d" % number)
+    world.settle()
+    assert leader.driver.applied_index == leader.record.applied_index == before + taken
+    assert leader.driver.statistics().is_apply_paused
+    assert leader.record.failures == []
+    with pytest.raises(LogFull):
+        propose(world, leader.name, b"refused")
+    leader.record.full_from = None
+    for _ in range(APPLY_RETRY_TICKS - 1):
+        world.tick()
+        world.settle()
+    assert leader.driver.applied_index == before + taken, "tried again at a bounded pace only"
+    world.tick()
+    world.settle()
+    assert leader.record.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+    assert not leader.driver.statistics().is_apply_paused
+    propose(world, leader.name, b"taken")
 
 
 def test_a_failed_disk_stops_the_node() -> None:

@@ -25,7 +25,7 @@ from dledger.core.types import (
 )
 from dledger.driver import Ports, RaftDriver
 from dledger.hard_state import HardStateStore
-from dledger.ports import InvalidFrames
+from dledger.ports import ApplyPaused, InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
 from store.entry import EntryHeader, build_frame, parse_header, position_after, walk_frames
 from store.errors import InvalidFrame, StorageFull
@@ -151,9 +151,12 @@ class Recorder:
     events: list[Event] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     applied_index: int = 0
+    full_from: int | None = None  # the machine has no space for this entry and later ones
 
     def apply(self, frames: bytes) -> None:
         for header in parse(frames):
+            if self.full_from is not None and header.index >= self.full_from:
+                raise ApplyPaused(header.index - 1, "full")
             at = header.physical_offset - parse_header(frames, 0).physical_offset
             self.applied.append(frames[at + 56 : at + header.total_size])
 
