@@ -243,12 +243,6 @@ DRIVER = (
         '    vote = (state.vote or "").encode()\n',
         '    vote = b""\n',
     ),
-    Mutant(
-        "corrupt-hard-state-taken-for-a-new-node",
-        "dledger/hard_state.py",
-        "    if computed != stored:\n",
-        "    if computed != stored:\n        return HardState()\n    if computed != stored:\n",
-    ),
 )
 
 STORE = (
@@ -284,10 +278,10 @@ STORE = (
         "        files.rename(temporary, path)\n",
     ),
     Mutant(
-        "wrong-crc-accepted",
+        "wrong-crc-and-digest-accepted",
         "store/entry.py",
-        "    if computed != header.crc:\n",
-        "    if False:\n",
+        "    computed = crc32c(tail, crc32c(head))\n",
+        "    return header\n    computed = crc32c(tail, crc32c(head))\n",
     ),
     Mutant(
         "watermark-ahead-of-the-log",
@@ -415,16 +409,17 @@ BROKER = (
     Mutant(
         "waiting-sends-survive-leadership",
         "broker/leadership.py",
-        "        if role is not Role.LEADER and self.serving:\n            self.serving = False\n"
-        "            self._appender.end(",
-        "        if role is not Role.LEADER and self.serving:\n            self.serving = False\n"
-        "            (lambda _: None)(",
+        "self._appender.end(",
+        "(lambda _: None)(",
     ),
     Mutant(
         "serving-before-all-is-applied",
         "broker/leadership.py",
-        "if not self.serving and core.is_ready_leader and index == core.last_index:",
-        "if not self.serving and core.role is Role.LEADER:",
+        "    def _on_role(self, role: Role) -> None:\n",
+        "    def _on_role(self, role: Role) -> None:\n"
+        "        if role is Role.LEADER and self._replication is not None:\n"
+        "            self._appender.begin(self._replication.applied_index)\n"
+        "            self.serving = True\n",
     ),
     Mutant(
         "offset-moved-back",

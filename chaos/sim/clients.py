@@ -133,6 +133,16 @@ class Client:
             message = failure.error.message if failure.error else ""
             raise Defect("stale refusal", f"{self.name}, {action}: {message}")
 
+    async def end(self, topic: str, queue_id: int) -> Operation:
+        """Asks for the queue's maximum offset."""
+        request = pb.GetQueueOffsetsRequest(topic=topic, queue_id=queue_id)
+        return await self.record(
+            End(topic, queue_id),
+            "get_queue_offsets",
+            request,
+            lambda answer: int(answer.max_offset),
+        )
+
     async def back_off(self) -> None:
         """A moment, different each time."""
         await asyncio.sleep(self.chance.uniform(*BACK_OFF_S))
@@ -276,11 +286,11 @@ class Consumer(Client):
             what = self.chance.random()
             if what < 0.45:
                 await self.poll(topic, queue_id)
-            elif what < 0.55:
-                await self._commit(topic, queue_id)
+            elif what < 0.57:
+                await self._commit(topic, 0)
             elif what < 0.7:
                 self._doubt()
-                await self._fetch(topic, queue_id)
+                await self._fetch(topic, 0)
             else:
                 self._doubt()
                 await self.end(topic, queue_id)
@@ -311,24 +321,14 @@ class Consumer(Client):
             self._positions[key] = polled[-1][0] + 1
         return bool(polled) or not done.is_ok
 
-    async def end(self, topic: str, queue_id: int) -> Operation:
-        """Asks for the queue's maximum offset."""
-        request = pb.GetQueueOffsetsRequest(topic=topic, queue_id=queue_id)
-        return await self.record(
-            End(topic, queue_id),
-            "get_queue_offsets",
-            request,
-            lambda answer: int(answer.max_offset),
-        )
-
     def _group(self) -> str:
         # A new group now and then keeps each one's history short enough to be decided.
-        self._generation += self.chance.random() < 0.05
-        return f"g{self._generation % 3}.{self._generation // 3}"
+        self._generation += self.chance.random() < 0.02
+        return f"g{self._generation}"
 
     async def _commit(self, topic: str, queue_id: int) -> None:
         offset = self._positions.get((topic, queue_id), 0)
-        if offset and self.chance.random() < 0.3:
+        if offset and self.chance.random() < 0.5:
             offset = self.chance.randrange(offset + 1)
         group = self._group()
         request = pb.CommitOffsetsRequest(
@@ -362,6 +362,30 @@ def _polled(action: Poll, answer: Any) -> tuple[tuple[int, str], ...]:
             raise InvalidRecord(0, "place", (action.topic, action.queue_id, expected), found)
         expected += 1
     return tuple((each.queue_offset, each.body.rstrip(b".").decode()) for each in records)
+
+
+class Doubter(Client):
+    """Asks any node for ends, without waiting for its answers: a leader that was deposed, or slept
+    through its end, must not answer."""
+
+    def __init__(self, name: str, shared: Shared, chance: Random, interval_s: float) -> None:
+        super().__init__(name, shared, chance)
+        self._interval_s = interval_s
+        self._tasks: dict[asyncio.Task[Operation], None] = {}
+
+    async def run(self) -> None:
+        """Until the run stops and everything is answered."""
+        loop = asyncio.get_running_loop()
+        while not self.shared.stopping:
+            await asyncio.sleep(self.chance.expovariate(1 / self._interval_s))
+            for topic, queues in self.shared.topics.items():
+                self.look_elsewhere()
+                task = loop.create_task(self.end(topic, self.chance.randrange(queues)))
+                self._tasks[task] = None
+                task.add_done_callback(self._tasks.pop)
+                await asyncio.sleep(0)  # the question goes to the node just chosen
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
 
 
 # --- administration ----------------------------------------------------------------------------

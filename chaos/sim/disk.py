@@ -40,6 +40,7 @@ class SimulatedDisk:
     def __init__(self, latency_us: Callable[[], int] = lambda: 0) -> None:
         self.capacity_bytes = UNLIMITED
         self.is_off = False
+        self.keeps_cache = False  # what turned it off was the death of the process
         self.is_observed = False  # a check reads through the store: nothing may come of that
         self.operations = 0
         self.failures: list[str] = []
@@ -67,9 +68,11 @@ class SimulatedDisk:
         self._cut_at = None
         self.capacity_bytes = UNLIMITED
 
-    def cut_power_in(self, operations: int) -> None:
-        """The power goes off at the `operations`-th disk operation from now."""
+    def cut_power_in(self, operations: int, *, keeps_cache: bool = False) -> None:
+        """The power goes off at the `operations`-th disk operation from now; `keeps_cache`: it is
+        the process that dies there."""
         self._cut_at = self.operations + operations
+        self.keeps_cache = keeps_cache
 
     def power_off(self, chance: Random) -> None:
         """The process is gone, and what was not synced with it; see the module."""
@@ -90,7 +93,7 @@ class SimulatedDisk:
 
     def power_on(self) -> None:
         """Operations work again."""
-        self.is_off = False
+        self.is_off = self.keeps_cache = False
 
     def kill(self) -> None:
         """The process is gone; the page cache survives."""
@@ -138,12 +141,14 @@ class SimulatedDisk:
             parents = self._parents[path] = tuple(path.parents)
         return names.get(path) if all(parent in names for parent in parents) else None
 
-    def flip(self, path: Path, at: int, bit: int) -> None:
-        """One bit of a file has rotted, on the platter and in what is read."""
+    def flip(self, path: Path, at: int, bit: int) -> int:
+        """One bit of a file has rotted, on the platter and in what is read; the byte before."""
         file = self._file(path)
+        before = file.content[at]
         for copy in (file.content, file.durable):
             if at < len(copy):
                 copy[at] ^= 1 << bit
+        return before
 
     # --- FileSystem --------------------------------------------------------------------------
 

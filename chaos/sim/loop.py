@@ -20,7 +20,7 @@ from contextvars import Context
 from math import ceil
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
-from chaos.sim.timeline import Actor, Timeline
+from chaos.sim.timeline import Actor, Livelock, Timeline
 
 MAX_TURNS = 100_000  # callbacks in one turn: one that always makes another is a defect
 WALL_START_MS = 1_700_000_000_000
@@ -140,7 +140,7 @@ class ProcessLoop(Actor):
             if not ready or not self.alive:
                 return
             ready.popleft()()
-        raise AssertionError(f"{self.name}: {MAX_TURNS} callbacks in one turn")
+        raise Livelock(f"{self.name}: {MAX_TURNS} callbacks in one turn, the next is {ready[0]}")
 
     # --- what asyncio asks of a loop ---------------------------------------------------------
 

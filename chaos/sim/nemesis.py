@@ -22,6 +22,7 @@ from dledger.core.types import NodeId, Role
 from store.checkpoint import decode_checkpoint
 
 SLOW_SYNC_US = 200_000
+STALLED_SYNC_US = 700_000
 REVIVE_US = 200_000
 
 
@@ -61,6 +62,8 @@ class Nemesis:
             Fault.SYNC_ERROR: self._sync_error,
             Fault.DISK_FULL: self._disk_full,
             Fault.BIT_FLIP: self._bit_flip,
+            Fault.KILL_MIDWAY: self._kill_midway,
+            Fault.STALE_LEADER: self._stale_leader,
             Fault.KILLER: self._killer,
         }
 
@@ -156,6 +159,11 @@ class Nemesis:
         node.disk.cut_power_in(chance.randrange(1, 40))
         self._later(2_000, self._power_on, node)
 
+    def _kill_midway(self, chance: Random) -> None:
+        node = self._any(chance)
+        node.disk.cut_power_in(chance.randrange(1, 40), keeps_cache=True)
+        self._later(2_000, self._power_on, node)
+
     def _power_on(self, node: SimNode) -> None:
         if node.disk.is_off:
             node.boot()
@@ -190,6 +198,20 @@ class Nemesis:
         if leader is not None:
             leader.pause()
             self._later(chance.choice((200, 600, 2500)), leader.resume)
+
+    def _stale_leader(self, chance: Random) -> None:
+        """A leader sleeps through its own end, and wakes up where only clients reach it
+        (etcd #20418)."""
+        leader = self._leader()
+        if leader is None:
+            return
+        links = network.between([leader.name], self._world.members)
+        self._world.network.cut.update(links)
+        self._world.log("network", f"{leader.name} is cut off from its peers")
+        leader.pause()
+        asleep_ms = chance.choice((400, 800, 1500))
+        self._later(asleep_ms, leader.resume)
+        self._later(asleep_ms + chance.choice((100, 400, 1000)), self._heal, links)
 
     def _transfer(self, chance: Random) -> None:
         leader = self._leader()
@@ -274,7 +296,7 @@ class Nemesis:
     def _slow_disk(self, chance: Random) -> None:
         node = self._any(chance)
         before = self._world.plan.tuning.sync_us
-        node.sync_us = chance.choice((10_000, SLOW_SYNC_US))
+        node.sync_us = chance.choice((10_000, SLOW_SYNC_US, STALLED_SYNC_US))
         node.disk.failures.append("slow")
         self._later(chance.randrange(300, 3000), setattr, node, "sync_us", before)
 
@@ -305,19 +327,29 @@ class Nemesis:
         if len(spoiled) >= (len(self._nodes) - 1) // 2:
             return
         disk = node.disk
-        page = disk.durable(DATA / "checkpoint")
-        state = decode_checkpoint(page.ljust(4096, b"\0")) if page else None
-        if state is None or state.watermark < 1024:
+        limit = self._cold_bytes(node)
+        if limit == 0:
             return
-        at = chance.randrange(state.watermark - 512)
+        at = chance.randrange(limit)
         base = at - at % self._world.plan.tuning.segment_bytes
         path = DATA / "commitlog" / f"{base:020d}"
         if chance.random() < 0.2:
             path, at, base = DATA / "raft" / "hard_state", chance.randrange(16), 0
-        if path in disk.paths():
+        # Behind a filler there is nothing that could rot.
+        if path in disk.paths() and at - base < len(disk.content(path)):
+            before = disk.flip(path, at - base, chance.randrange(8))
             node.spoiled = True
-            disk.flip(path, at - base, chance.randrange(8))
+            node.rot.setdefault((path, at - base), before)
             self._world.log("nemesis", f"a bit of {path.name} at {at - base} rots on {node.name}")
+
+    def _cold_bytes(self, node: SimNode) -> int:
+        """The end of what is committed and durably known to be durable on a running node."""
+        page = node.disk.durable(DATA / "checkpoint")
+        state = decode_checkpoint(page.ljust(4096, b"\0")) if page else None
+        if state is None or node.life is None or node.life.driver.applied_index == 0:
+            return 0
+        applied = node.life.recovered.log.position_of(node.life.driver.applied_index)
+        return max(0, min(state.watermark - 512, applied))
 
     # --- the killer schedule -----------------------------------------------------------------
 

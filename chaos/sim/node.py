@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -43,6 +44,7 @@ from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
 from store.entry import EntryHeader
 from store.errors import CorruptionFound, StorageFailed, StorageFull
+from store.files import FULL_ERRNOS
 from store.worker import Step
 
 DATA = Path("/data")
@@ -97,6 +99,7 @@ class Life:
     ticker: Ticker
     failed: BaseException | None = None
     stopping: bool = False
+    is_checkpoint_held: bool = False
 
     @property
     def machine(self) -> StateMachine:
@@ -117,6 +120,7 @@ class SimNode:
         self.metrics = _NoMetrics()
         self.is_ruined = False  # its disk has rotted: down for good
         self.spoiled = False  # a bit of its disk was flipped
+        self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
         self.life: Life | None = None
         self.boots = 0
         self.sync_us = plan.tuning.sync_us
@@ -190,7 +194,12 @@ class SimNode:
         except MachineDied:
             loop.die()
             self.life = None
-            self._world.log(self.name, "lost power while it started")
+            self._world.log(self.name, "died while it started")
+            if self.disk.keeps_cache:
+                self.disk.kill()
+                self.disk.power_on()
+            else:
+                self.disk.power_off(self._disk_chance)
         except (StorageFull, StorageFailed, OSError, CorruptionFound, HardStateCorrupt) as error:
             loop.die()
             self.life = None
@@ -217,10 +226,19 @@ class SimNode:
             f"started: log to {report.last_index}, cut {report.cut_bytes} bytes, "
             f"applied {recovered.machine.applied_index}",
         )
+        if not report.clean_shutdown:
+            self._check_rot_was_found()
         self._world.on_boot(self)
         life.driver.start()
         life.ticker.start()
         loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
+
+    def _check_rot_was_found(self) -> None:
+        """Recovery has read the whole log: a rotten byte in it can't have escaped."""
+        for (path, at), before in self.rot.items():
+            is_log = path.parent.name == "commitlog"
+            if is_log and self.disk.content(path)[at : at + 1] != bytes((before,)):
+                raise Defect("rot not found", f"{self.name}: {path.name} at byte {at}")
 
     def _failed_to_start(self, error: Exception) -> None:
         self._world.log(self.name, f"failed to start: {error}")
@@ -254,6 +272,7 @@ class SimNode:
             proposer,
             recovered.machine,
             recovered.log.read_at,
+            lambda: recovered.log.statistics().is_full,
             (bytes((10, 0, 0, self.number + 1)), 7000),
             config.broker.max_message_bytes,
         )
@@ -296,15 +315,19 @@ class SimNode:
         held.wake(key)
 
     def _keep_house(self, life: Life) -> None:
-        """As `Node._keep_house`, in one piece: the ConsumeQueues are durable, then noted."""
+        """As `Node._keep_house`, in one piece: the ConsumeQueues are durable, then noted. A full
+        disk is no failure; what was not synced then is derived again by the next start."""
         recovered = life.recovered
         applied = recovered.machine.applied_index
         try:
             recovered.queues.flush()
-            recovered.log.checkpoint.note_consume_queue(applied, life.loop.wall_ms())
+            if not life.is_checkpoint_held:
+                recovered.log.checkpoint.note_consume_queue(applied, life.loop.wall_ms())
         except OSError as error:
-            self._on_failed(life.loop, error)
-            return
+            if error.errno not in FULL_ERRNOS:
+                self._on_failed(life.loop, error)
+                return
+            life.is_checkpoint_held = True
         life.loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
 
     def _receive(self, peer: NodeId, message: PeerMessage) -> None:
@@ -325,6 +348,14 @@ class SimNode:
         """The machine is off: what was not synced is lost."""
         self._bury(why)
         self.disk.power_off(self._disk_chance)
+
+    def die_midway(self) -> None:
+        """The end that the disk has met in the midst of an operation."""
+        if self.disk.keeps_cache:
+            self.kill("killed in the midst of a disk operation")
+            self.disk.power_on()
+        else:
+            self.cut_power("lost power in the midst of a disk operation")
 
     def stop(self) -> None:
         """SIGTERM: hand leadership over, drain, flush, close."""
@@ -359,7 +390,8 @@ class SimNode:
         try:
             applied = recovered.machine.applied_index
             recovered.queues.flush()
-            recovered.log.checkpoint.note_consume_queue(applied, life.loop.wall_ms())
+            if not life.is_checkpoint_held:
+                recovered.log.checkpoint.note_consume_queue(applied, life.loop.wall_ms())
             recovered.log.close()
         except (OSError, StorageFailed) as error:
             self._world.log(self.name, f"closed with {error}")
@@ -421,17 +453,35 @@ class SimNode:
             BrokerError: as the client learns it.
         """
         handler = getattr(self._alive.service, method)
+        context = _CallContext()
         try:
-            return await handler(request, None)
+            return await handler(request, context)
         except BrokerError:
             raise
         except (CorruptionFound, StorageFailed, OSError) as error:
             if self.spoiled or self.disk.failures:
                 raise BrokerError(epb.INTERNAL, str(error)) from error
             raise
+        finally:
+            context.finish()
 
     def _sync_latency(self) -> int:
         return self.sync_us // 2 + int(self._disk_chance.random() * self.sync_us)
+
+
+class _CallContext:
+    """What the services use of a gRPC context; an answer is read by its client at once."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[object], None]] = []
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        self._callbacks.append(callback)
+
+    def finish(self) -> None:
+        """The call is over."""
+        for callback in self._callbacks:
+            callback(self)
 
 
 class _Proposer:

@@ -46,6 +46,8 @@ class Fault(Enum):
     SYNC_ERROR = "sync-error"
     DISK_FULL = "disk-full"
     BIT_FLIP = "bit-flip"
+    KILL_MIDWAY = "kill-midway"  # as power-midway, but the page cache survives
+    STALE_LEADER = "stale-leader"  # cut off, paused, and woken up to clients that ask it
     KILLER = "killer"  # the schedule that found most, see docs/simulator.md
 
 

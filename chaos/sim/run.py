@@ -21,7 +21,7 @@ import structlog
 
 from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
-from chaos.sim.clients import Administrator, Consumer, Producer, Shared
+from chaos.sim.clients import Administrator, Consumer, Doubter, Producer, Shared
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect
 from chaos.sim.plan import Plan
@@ -127,19 +127,24 @@ class _Run:
         if not self._advance(deadline, until_rest=True):
             raise Defect("no progress", self._what_is_missing())
         self._read_everything()
+        if not self._advance(world.now_us + PEACE_US, until_rest=True):
+            raise Defect("no progress", self._what_is_missing())
         self._check()
 
-    def _make_clients(self) -> list[Producer | Consumer | Administrator]:
+    def _make_clients(self) -> list[Producer | Consumer | Doubter | Administrator]:
         plan, shared = self.plan, self.shared
-        count = plan.producers + plan.consumers + plan.admin
+        count = plan.producers + plan.consumers + bool(plan.consumers) + plan.admin
         interval_s = count / plan.rate
-        clients: list[Producer | Consumer | Administrator] = []
+        clients: list[Producer | Consumer | Doubter | Administrator] = []
         for i in range(plan.producers):
             name = f"producer-{i}"
             clients.append(Producer(name, shared, plan.random(name), interval_s))
         for i in range(plan.consumers):
             name = f"consumer-{i}"
             clients.append(Consumer(name, shared, plan.random(name), interval_s))
+        if plan.consumers:
+            doubter = Doubter("doubter", shared, plan.random("doubter"), interval_s)
+            clients.append(doubter)
         if plan.admin:
             chance = plan.random("administrator")
             clients.append(Administrator("administrator", shared, chance, interval_s))

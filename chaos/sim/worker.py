@@ -13,6 +13,8 @@ from chaos.sim.disk import SimulatedDisk
 from chaos.sim.timeline import Actor, Timeline
 from store.worker import Step
 
+MAX_STEP_US = 2_000_000  # a stalled disk catches up in the end, however much is queued
+
 
 class TimedWorker:
     """Runs a step `wake_us` after a wake at the earliest, and never while the disk is busy."""
@@ -53,7 +55,7 @@ class TimedWorker:
             return
         self._due = None
         delay_s = self._step()
-        done_at = self._timeline.now + self._disk.take_latency()
+        done_at = self._timeline.now + min(self._disk.take_latency(), MAX_STEP_US)
         self._busy_until = done_at
         news, self.news = self.news, []
         for call, arguments in news:

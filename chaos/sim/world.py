@@ -108,7 +108,7 @@ class World:
             return
         node = self.nodes.get(NodeId(actor.name))
         if node is not None and node.disk.is_off and node.life is not None:
-            node.cut_power("lost power in the midst of a disk operation")
+            node.die_midway()
             return
         if actor.crashes:
             error = actor.crashes[0]
