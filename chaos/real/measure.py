@@ -151,7 +151,7 @@ def counts(finished: Finished) -> dict[str, int]:
     """How many of each kind of trouble; the first three are what people ask for."""
     named = Counter(each.name for each in finished.anomalies)
     return {
-        "lost": named["lost-write"] + named["unseen"],
+        "lost": max(finished.lost, named["lost-write"] + named["unseen"]),
         "duplicated": named["duplicate"],
         "out_of_order": named["nonmonotonic-send"],
         "anomalies": len(finished.anomalies),

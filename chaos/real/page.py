@@ -17,6 +17,20 @@ WIDE: Final = 1160  # px of the picture on a screen, and on a phone
 NARROW: Final = 358
 SHOWN_FAULTS: Final = 12  # beyond these the table is folded
 
+SHOWN_ANOMALIES: Final = 3  # of each kind
+MEANINGS: Final = {
+    "lost-write": "acknowledged, passed over by every reader, and never read",
+    "unseen": "acknowledged, and not there when everything was read to the end",
+    "duplicate": "one message at two places",
+    "inconsistent-offsets": "one place that held two messages: what had been read there is gone",
+    "nonmonotonic-poll": "a consumer went back",
+    "poll-skip": "a consumer jumped over messages",
+    "nonmonotonic-send": "a producer's later message lies before an earlier one",
+    "phantom": "read, though it was never sent or was refused for good",
+    "stale-read": "the end of a queue was read as lower than was known before",
+    "not-linearizable": "no order of the operations explains what everybody was told",
+}
+
 STYLE: Final = """
 :root{color-scheme:light dark;--paper:#fcfcfa;--card:#fff;--ink:#1c2430;--soft:#5d6675;
 --line:#dfe2e6;--good:#1a7f4b;--bad:#c02b2b;--leader:#2456a6;--follower:#c3d3ea;
@@ -127,8 +141,8 @@ def _head(facts: Mapping[str, Any]) -> Iterator[str]:
     yield _tile(_number(sends["acknowledged"]), "acknowledged")
     for name in ("lost", "duplicated", "out_of_order"):
         yield _tile(_number(counts[name]), name.replace("_", " "), bad=counts[name] > 0)
-    other = counts["anomalies"] - sum(counts[name] for name in ("lost", "duplicated"))
-    other -= counts["out_of_order"]
+    shown = ("lost-write", "unseen", "duplicate", "nonmonotonic-send")
+    other = counts["anomalies"] - sum(facts["anomaly_counts"].get(name, 0) for name in shown)
     yield _tile(_number(other), "other anomalies", bad=other > 0)
     yield _tile(_number(sends["unknown"]), "unknown")
     yield _tile(_number(sends["failed"]), "failed, known not stored")
@@ -163,16 +177,22 @@ def _found(facts: Mapping[str, Any]) -> Iterator[str]:
         yield from (f'<p class="found">{escape(each)}</p>' for each in facts["problems"])
     if facts["anomalies"]:
         yield "<h2>Anomalies in the history</h2>"
-        named = facts["anomaly_counts"].items()
-        yield f"<p>{', '.join(f'{_number(count)} × {escape(name)}' for name, count in named)}</p>"
-        for each in facts["anomalies"][:50]:
-            yield (
-                f'<p class="found"><b>{escape(each["name"])}</b> in {escape(each["where"])}: '
-                f"{escape(each['detail'])}</p>"
-            )
-        if (more := facts["counts"]["anomalies"] - 50) > 0:
-            yield f"<p>And {_number(more)} more, in report.json.</p>"
+        for name, count in facts["anomaly_counts"].items():
+            yield from _anomalies(facts, name, count)
     yield from (f'<p class="soft">Remark: {escape(each)}.</p>' for each in facts["remarks"])
+
+
+def _anomalies(facts: Mapping[str, Any], name: str, count: int) -> Iterator[str]:
+    """One kind: what it means, the first ones, the others folded."""
+    meaning = MEANINGS.get(name.removeprefix("int-"), "")
+    yield f"<p><b>{_number(count)} × {escape(name)}</b>: {meaning}</p>"
+    listed = [each for each in facts["anomalies"] if each["name"] == name]
+    lines = [f"{escape(each['where'])}: {escape(each['detail'])}" for each in listed]
+    yield from (f'<p class="found">{line}</p>' for line in lines[:SHOWN_ANOMALIES])
+    if len(lines) > SHOWN_ANOMALIES:
+        yield "<details><summary>More of them</summary>"
+        yield from (f'<p class="found">{line}</p>' for line in lines[SHOWN_ANOMALIES:])
+        yield "</details>"
 
 
 def _picture(facts: Mapping[str, Any]) -> Iterator[str]:

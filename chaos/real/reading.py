@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from chaos.checkers.history import End, History, Outcome, Poll
+from chaos.checkers.anomalies import polled_by
+from chaos.checkers.history import End, History, Outcome, Poll, Send
 from chaos.real.workload import READ_DEADLINE_S, TOPIC, value_of
 from dledger.client import Client
 
@@ -31,6 +32,28 @@ async def read_everything(
         bounds = await client.queue_offsets(TOPIC, queue_id, deadline_s=READ_DEADLINE_S)
         history.complete(now_us(), begun, Outcome.OK, bounds.max_offset)
         await _read_queue(client, history, now_us, queue_id)
+
+
+def missing_at_the_end(history: History) -> list[str]:
+    """Values that were acknowledged and that the last reading didn't find, of queues which it
+    read to their end. This counts also what a consumer had seen before it was lost."""
+    found: set[str] = set()
+    read: set[int] = set()
+    for operation in history.operations:
+        action = operation.action
+        if operation.process == READER and isinstance(action, Poll):
+            found.update(value for _, value in polled_by(operation))
+            if action.final:
+                read.add(action.queue_id)
+    return [
+        value
+        for operation in history.operations
+        if isinstance(operation.action, Send)
+        and operation.is_ok
+        and operation.action.queue_id in read
+        for value in operation.action.values
+        if value not in found
+    ]
 
 
 async def _read_queue(

@@ -31,7 +31,7 @@ from chaos.real.arena import Arena, ArenaOptions, arena
 from chaos.real.blow import Blow
 from chaos.real.errors import GroupNeverLed
 from chaos.real.nemeses import NEMESES, Nemesis
-from chaos.real.reading import read_everything
+from chaos.real.reading import missing_at_the_end, read_everything
 from chaos.real.replicas import compare_replicas
 from chaos.real.scenario import Heal, Load, Scenario, Step, Strike, Wait, Whole
 from chaos.real.watch import Span, Watch, watching
@@ -91,6 +91,7 @@ class Finished:
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
+    lost: int = 0  # acknowledged, and not in the last reading
     faults_began_us: int = 0
     healed_us: int = 0
     ended_us: int = 0
@@ -151,6 +152,13 @@ async def _compare(made: Arena, watch: Watch, finished: Finished) -> None:
 def check(finished: Finished) -> None:
     """Finds the anomalies in the history."""
     history = finished.history
+    missing = missing_at_the_end(history)
+    finished.lost = len(missing)
+    if missing:
+        shown = ", ".join(missing[:3])
+        finished.problems.append(
+            f"{len(missing):,} acknowledged messages are not there in the end: {shown}, …"
+        )
     finished.anomalies = find_anomalies(history)
     try:
         finished.anomalies += check_linearizability(history)

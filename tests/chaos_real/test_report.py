@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from chaos.checkers.anomalies import Anomaly
+from chaos.checkers.history import Outcome, Poll
 from chaos.real.measure import Spread, percentile, report_facts, silence_ms, slices
 from chaos.real.page import page
 from chaos.real.picture import timeline
@@ -113,6 +114,20 @@ def test_a_problem_or_an_anomaly_makes_the_run_not_hold() -> None:
     assert facts["counts"]["lost"] == 1
 
 
+def test_what_the_last_reading_misses_is_lost_though_a_consumer_had_seen_it() -> None:
+    """No poll of the whole history misses it, so no anomaly of the vocabulary speaks of it."""
+    finished = finished_run()
+    *_, last = finished.history.operations
+    seen = finished.history.invoke(4 * SECOND, "c0", Poll("chaos", 0, 385))
+    finished.history.complete(4 * SECOND, seen, Outcome.OK, ((385, "p0-0-399"),))
+    assert isinstance(last.result, tuple)
+    last.result = last.result[:-1]
+    check(finished)
+    assert finished.anomalies == []
+    assert (finished.lost, finished.holds) == (1, False)
+    assert "1 acknowledged messages are not there in the end: p0-0-399" in finished.problems[0]
+
+
 # --- showing ----------------------------------------------------------------------------------
 
 
@@ -158,7 +173,8 @@ def test_page_says_what_did_not_hold() -> None:
     text = page(report_facts(finished))
     assert "does not hold</title>" in text
     assert '<span class="verdict bad">does not hold</span>' in text
-    assert "<b>lost-write</b> in chaos/0: p0-0-1 is gone" in text
+    assert "<b>1 × lost-write</b>: acknowledged, passed over" in text
+    assert "chaos/0: p0-0-1 is gone" in text
 
 
 @pytest.mark.parametrize("width", [1160, 358])
