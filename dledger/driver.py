@@ -436,7 +436,8 @@ class RaftDriver(Generic[H]):
     def _schedule_apply(self) -> None:
         """Applies in a turn of its own: on a follower nobody waits for it, but the flusher, which
         may just have been given work, waits for this thread to pause."""
-        if not self._apply_scheduled and not self._stopped:
+        # While applying is paused the ticks come back here; asking again and again would spin.
+        if not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:
             self._apply_scheduled = True
             self._ports.call_soon(self._apply_in_turn)
 

@@ -22,6 +22,8 @@ SHORT_MS = 3_000
 KEPT = (
     (2, 8_000, "a proposal between a failed flush and its news left the core ahead of the log"),
     (5045, 5_000, "the same, seen by a producer"),
+    (12, 4_000, "a follower that had paused applying on a full disk spun its event loop"),
+    (38, 4_000, "the same"),
     (5072, 12_500, "the killer schedule on five nodes with a rotten disk"),
 )
 
