@@ -54,6 +54,8 @@ from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueues
 from store.entry import HEADER_SIZE, EntryHeader, walk_frames
 from store.errors import InvalidFrame, StoreError
+from store.files import FULL_ERRNOS
+from store.queue_flush import FlushWork
 from store.record import BATCH_PREAMBLE, record_starts
 
 HOUSEKEEPING_S = 1.0  # how often ConsumeQueues are made durable and the checkpoint moves on
@@ -86,6 +88,7 @@ class Node:
         self.metrics = NodeMetrics(config.group, config.node_id)
         self.stopping = False
         self._failure: BaseException | None = None
+        self._is_checkpoint_held = False
         self._stop_asked = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self._undo = contextlib.AsyncExitStack()
@@ -147,7 +150,7 @@ class Node:
             probe,
             self.machine,
             self.log.read_at,
-            lambda: self.log.statistics().is_full,
+            lambda: self.log.statistics().is_full or self.driver.statistics().is_apply_paused,
             _store_host(config.listen),
             config.broker.max_message_bytes,
         )
@@ -287,8 +290,7 @@ class Node:
         with contextlib.closing(recovered.directory), contextlib.closing(recovered.queues):
             if self._failure is None:
                 applied = recovered.machine.applied_index
-                recovered.queues.flush()
-                _note_derived(recovered.log, applied)
+                self._make_durable(recovered.queues.take(), applied)
             recovered.log.close()
 
     def _on_failed(self, error: BaseException) -> None:
@@ -327,11 +329,27 @@ class Node:
             await asyncio.sleep(HOUSEKEEPING_S)
             applied, work = self.machine.applied_index, self.queues.take()
             try:
-                await loop.run_in_executor(self._pool, work.perform)
-            except OSError as error:
-                self.driver.on_storage_failed(error)  # D8, whatever file it was
+                await loop.run_in_executor(self._pool, self._make_durable, work, applied)
+            except Exception as error:  # noqa: BLE001  nobody else would hear of it
+                self.driver.on_storage_failed(error)
                 return
-            _note_derived(self.log, applied)
+
+    def _make_durable(self, work: FlushWork, applied: int) -> None:
+        """What was derived through entry `applied` is durable, and the checkpoint says so. On the
+        housekeeping thread.
+
+        A full disk is no failure of the log; but what an fsync refused may be lost even if the
+        next one succeeds (D8), so from then on the checkpoint stays: the next start derives again
+        what lies behind it."""
+        try:
+            work.perform()
+            if not self._is_checkpoint_held:
+                _note_derived(self.log, applied)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            self._is_checkpoint_held = True
+            log.warning("consume_queues_not_synced", reason=str(error))
 
     # --- what services ask --------------------------------------------------------------------
 

@@ -1,0 +1,285 @@
+"""A full disk: refused, served on, come back; neither a crash nor a second one at the next start.
+
+The disk is the real one but for space, which is given and taken at the file layer of each node:
+no mount, nothing filled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import pytest
+
+import broker.node
+from broker.config import NodeConfig
+from broker.surroundings import Surroundings
+from dledger.wire import broker_pb2, errors_pb2
+from store.errors import StorageFull
+from store.files import Buffer, Handle, OsFiles
+from store.queue_flush import FlushWork
+from tests.integration.group import WAIT_S, Group, make_configs
+
+QUEUES = "consumequeue"
+
+
+P = ParamSpec("P")
+
+
+def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """The test runs on an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+class Disk(OsFiles):
+    """A disk whose ConsumeQueues take nothing while `queues_full`, and which has no free space
+    while `is_full`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queues_full = self.is_full = False
+        self._of_queues: set[Handle] = set()
+
+    def create(self, path: Path) -> Handle:
+        if QUEUES in path.parts:
+            self._refuse(self.queues_full)
+        return self._noted(super().create(path), path)
+
+    def open(self, path: Path) -> Handle:
+        return self._noted(super().open(path), path)
+
+    def close(self, handle: Handle) -> None:
+        self._of_queues.discard(handle)
+        super().close(handle)
+
+    def pwritev(self, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
+        self._refuse(self.queues_full and handle in self._of_queues)
+        return super().pwritev(handle, buffers, offset)
+
+    def fallocate(self, handle: Handle, size: int) -> None:
+        self._refuse(self.is_full)
+        super().fallocate(handle, size)
+
+    def free_bytes(self, path: Path) -> int:
+        return 0 if self.is_full else super().free_bytes(path)
+
+    def _noted(self, handle: Handle, path: Path) -> Handle:
+        if QUEUES in path.parts:
+            self._of_queues.add(handle)
+        return handle
+
+    def _refuse(self, refused: bool) -> None:
+        if refused:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Disks:
+    """One for each data directory; it outlives the node's process."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Disk] = {}
+
+    def surroundings(self, config: NodeConfig) -> Surroundings:
+        disk = self.of.setdefault(config.node_id, Disk())
+        return Surroundings(disk, lambda: int(time.time() * 1000))
+
+    def set_full(self, *, queues: bool = False, log: bool = False) -> None:
+        for disk in self.of.values():
+            disk.queues_full, disk.is_full = queues, log
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
+    made = Disks()
+    monkeypatch.setattr(broker.node, "surroundings_of", made.surroundings)
+    return made
+
+
+async def outcome(group: Group, sequence: int, size: int = 10) -> errors_pb2.ErrorCode:
+    """What a send is answered with; UNSPECIFIED: it is stored."""
+    return (await group.send(sequence, bytes(size))).error.code
+
+
+async def pulled(group: Group) -> int:
+    request = broker_pb2.PullRequest(topic="t", max_messages=100, max_bytes=1 << 20)
+    return int((await group.ask("Pull", request)).count)
+
+
+async def until_paused(group: Group) -> None:
+    """Every node has found that its ConsumeQueues are full."""
+    deadline = time.monotonic() + WAIT_S
+    while not all(node.driver.statistics().is_apply_paused for node in group.nodes.values()):
+        assert time.monotonic() < deadline, "a node doesn't notice"
+        await asyncio.sleep(0.005)
+
+
+@on_a_loop
+async def test_full_consume_queues_pause_the_group_and_nothing_is_lost(
+    tmp_path: Path, disks: Disks
+) -> None:
+    """A send under way waits, the next are refused, pulls go on; with space back the first is
+    stored once, and no node has failed or been restarted."""
+    group = Group(make_configs(tmp_path))
+    try:
+        await group.start()
+        await group.create_topic()
+        await group.send(0, b"before")
+        await group.applied_everywhere()
+        disks.set_full(queues=True)
+        under_way = asyncio.create_task(group.send(1, b"under way"))
+        await until_paused(group)
+        assert await outcome(group, 2) == errors_pb2.STORAGE_FULL
+        assert await pulled(group) == 1
+        assert not under_way.done()
+        disks.set_full()
+        assert (await under_way).base_queue_offset == 1
+        await group.send(2, b"after")
+        assert await pulled(group) == 3
+    finally:
+        codes = await asyncio.gather(*(group.stop(name) for name in list(group.nodes)))
+        await group.close()
+    assert codes == [0, 0, 0]
+
+
+@on_a_loop
+async def test_node_that_stopped_with_full_consume_queues_starts_again(
+    tmp_path: Path, disks: Disks
+) -> None:
+    """What was not derived before the stop is derived after it, still on a full disk or not."""
+    group = Group(make_configs(tmp_path, count=1))
+    try:
+        await group.start()
+        await group.create_topic()
+        await group.send(0, b"before")
+        disks.set_full(queues=True)
+        under_way = asyncio.create_task(group.send(1, b"under way"))
+        await until_paused(group)
+        assert await group.stop("n1") == 0
+        await asyncio.gather(under_way, return_exceptions=True)
+        await group.start("n1")
+        await until_paused(group)
+        disks.set_full()
+        await group.leader()
+        assert await pulled(group) == 2
+    finally:
+        await group.close()
+
+
+@on_a_loop
+async def test_consume_queues_that_do_not_fit_at_the_start_are_a_clear_error(
+    tmp_path: Path, disks: Disks
+) -> None:
+    """They were lost and have to be derived again: StorageFull names the place; nothing stays
+    open, so that the same directory starts when there is space."""
+    group = Group(make_configs(tmp_path, count=1))
+    try:
+        await group.start()
+        await group.create_topic()
+        await group.send(0, b"x")
+        await group.stop("n1")
+        unit_file = tmp_path / "n1" / QUEUES / "t" / "0" / f"{0:020d}"
+        unit_file.write_bytes(bytes(unit_file.stat().st_size))
+        disks.set_full(queues=True)
+        with pytest.raises(StorageFull, match=QUEUES):
+            await group.start("n1")
+        disks.set_full()
+        await group.start("n1")
+        assert await pulled(group) == 1
+    finally:
+        await group.close()
+
+
+@on_a_loop
+async def test_elections_on_full_logs_stop_no_node(tmp_path: Path, disks: Disks) -> None:
+    """No segment can be made and the last one is all but full: leaders come and go all the same,
+    sends are refused, pulls served, and space ends it."""
+    configs = make_configs(tmp_path, store={"segment_size_bytes": 8 << 20, "reserve_bytes": 0})
+    group = Group(configs)
+    try:
+        await group.start()
+        await group.create_topic()
+        disks.set_full(log=True)
+        sequence = await fill(group)
+        for _ in range(3):
+            leader = await group.leader()
+            await leader.leadership.hand_over(None)
+            await group.leader()
+            assert await outcome(group, sequence) == errors_pb2.STORAGE_FULL
+        assert await pulled(group) >= 1
+        disks.set_full()
+        await until_stored(group, sequence)
+        await group.applied_everywhere()
+    finally:
+        codes = await asyncio.gather(*(group.stop(name) for name in list(group.nodes)))
+        await group.close()
+    assert codes == [0, 0, 0]
+
+
+async def fill(group: Group) -> int:
+    """Sends until the smallest message is refused; the next sequence number."""
+    sequence, size = 0, 1 << 20
+    for _ in range(1_000):
+        code = await outcome(group, sequence, size)
+        if not code:
+            sequence += 1
+        elif size == 1:
+            return sequence
+        else:
+            assert code in (errors_pb2.STORAGE_FULL, errors_pb2.BUSY)
+            size = max(1, size // 8)
+    raise AssertionError("two segments take a thousand messages")
+
+
+async def until_stored(group: Group, sequence: int) -> None:
+    """The message is taken, as a client that retries would see it."""
+    deadline = time.monotonic() + WAIT_S
+    while code := await outcome(group, sequence):
+        assert code in (errors_pb2.STORAGE_FULL, errors_pb2.BUSY)
+        assert time.monotonic() < deadline, "sends are refused although there is space"
+        await asyncio.sleep(0.05)
+
+
+@on_a_loop
+async def test_consume_queues_that_cannot_be_synced_hold_the_checkpoint(
+    tmp_path: Path, disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk at a sync stops nothing, and nothing is called durable from then on; whatever
+    else goes wrong there stops the node (D8)."""
+    group = Group(make_configs(tmp_path, count=1))
+    failure: list[Exception] = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+    tried = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def perform(work: FlushWork) -> None:
+        loop.call_soon_threadsafe(tried.set)
+        if failure:
+            raise failure[0]
+
+    monkeypatch.setattr(FlushWork, "perform", perform)
+    monkeypatch.setattr(broker.node, "HOUSEKEEPING_S", 0.01)
+    try:
+        await group.start()
+        await group.create_topic()
+        await group.send(0, b"x")
+        node = group.nodes["n1"]
+        for _ in range(3):
+            tried.clear()
+            await asyncio.wait_for(tried.wait(), WAIT_S)
+            failure.clear()  # a sync that succeeds later tells nothing of the one before
+        assert node.log.checkpoint.state.consume_queue_index == 0
+        failure.append(RuntimeError("a defect"))
+        await asyncio.wait_for(node.wait(), WAIT_S)
+        assert await group.stop("n1") == 1
+    finally:
+        await group.close()
