@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One defect. `seed` is where the hunt begins; any later one will do."""
+    """One defect. `seed` is where the hunt begins; any later one will do. `masked` says why no
+    run shows it: something behind it holds, or it costs time and no truth. Then the unit tests
+    have to find it."""
 
     name: str
     file: str
     old: str
     new: str
     seed: int = 0
+    masked: str = ""
 
 
 CORE = (
@@ -107,6 +110,7 @@ CORE = (
         "dledger/core/follower.py",
         "    index = min(leader_commit, state.verified_index)\n",
         "    index = min(leader_commit, state.log.last_index)\n",
+        masked="the leader clamps what heartbeats carry; truncation comes first",
     ),
     Mutant(
         "heartbeat-forgets-to-clamp-the-commit-index",
@@ -144,6 +148,7 @@ CORE = (
         "dledger/core/progress.py",
         "        while inflight and inflight[0][0] <= match_index:\n",
         "        while False:\n",
+        masked="the window is given up as lost after eight rounds",
     ),
     Mutant(
         "next-index-skips-one",
@@ -162,12 +167,14 @@ CORE = (
         "dledger/core/heartbeat.py",
         "state.reads_round = state.heartbeat_round + 1",
         "state.reads_round = state.heartbeat_round",
+        masked="an older round's answers are rarely under way",
     ),
     Mutant(
         "transfer-never-ends",
         "dledger/core/transfer.py",
         "if transfer.elapsed_ticks >= state.options.transfer_timeout_ticks:",
         "if False:",
+        masked="the target is caught up when peace comes",
     ),
     Mutant(
         "no-election-timeout",
@@ -207,16 +214,11 @@ DRIVER = (
         "self._submitted_ticket))\n        )",
     ),
     Mutant(
-        "read-served-before-it-is-applied",
-        "dledger/driver.py",
-        "        elif read.index <= self._applied:\n",
-        "        elif True:\n",
-    ),
-    Mutant(
         "aborted-read-served",
         "dledger/driver.py",
         "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=False)",
         "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=True)",
+        masked="a node that lost leadership refuses before it is asked for the value",
     ),
     Mutant(
         "overlapping-append-written-twice",
@@ -332,6 +334,7 @@ STORE = (
         "store/flusher.py",
         "        self._write_runs()\n        cut_tail(",
         "        cut_tail(",
+        masked="rarely is a write gathered with the cut behind it",
     ),
     Mutant(
         "cut-tail-not-zeroed",
@@ -344,6 +347,7 @@ STORE = (
         "store/segments.py",
         "            if old.first_index + old.count > written_below:\n                return\n",
         "",
+        masked="it takes nine segments that wait for the disk",
     ),
     Mutant(
         "consume-queue-rest-not-zeroed",
@@ -352,6 +356,7 @@ STORE = (
         "            self._files.truncate(handle, self._file_size)\n"
         "            self._written[path] = None\n",
         "            pass\n",
+        masked="the units are written again in the end",
     ),
     Mutant(
         "consume-queue-unit-of-the-wrong-record",

@@ -76,6 +76,9 @@ def hunt_one(mutant: Mutant, *, limit_s: float = TIME_LIMIT_S, last_resort: bool
     """Runs seeds from the mutant's own on, until one notices; `last_resort`: then unit tests."""
     started = time.perf_counter()
     with _copy_with(mutant) as tree:
+        if mutant.masked:
+            name = _failing_test(tree) if last_resort else ""
+            return Kill(mutant, "unit test" if name else "", None, name, _since(started))
         arguments = [str(mutant.seed), str(MAX_SEEDS), str(DURATION_MS), str(limit_s)]
         done = _python(tree, "-c", _HUNTER, *arguments, timeout_s=limit_s + 60)
         if done is None:

@@ -3,7 +3,8 @@
 Each client is a coroutine on a loop of its own. Producers send batches with sequence numbers and
 retry over all nodes until they know; up to five batches of a queue are under way at once, so that
 they overtake each other. Consumers poll, commit and fetch offsets, ask for ends. An administrator
-makes and deletes topics. Nobody here may count an unknown outcome as one or the other.
+makes and deletes topics. Nobody here may count an unknown outcome as one or the other. A
+little longer than most, as all clients of one small world are better read together.
 """
 
 from __future__ import annotations
@@ -142,6 +143,16 @@ class Client:
             request,
             lambda answer: int(answer.max_offset),
         )
+
+    async def fetch(self, topic: str, queue_id: int, group: str) -> Operation:
+        """Asks for a group's committed offset."""
+        request = pb.FetchOffsetsRequest(group=group, topic=topic)
+
+        def read(answer: Any) -> int | None:
+            found = {each.queue_id: int(each.offset) for each in answer.offsets}
+            return found.get(queue_id)
+
+        return await self.record(Fetch(topic, group, queue_id), "fetch_offsets", request, read)
 
     async def back_off(self) -> None:
         """A moment, different each time."""
@@ -290,7 +301,7 @@ class Consumer(Client):
                 await self._commit(topic, 0)
             elif what < 0.7:
                 self._doubt()
-                await self._fetch(topic, 0)
+                await self.fetch(topic, 0, self._group())
             else:
                 self._doubt()
                 await self.end(topic, queue_id)
@@ -339,16 +350,6 @@ class Consumer(Client):
         action = Commit(topic, group, queue_id, offset)
         await self.record(action, "commit_offsets", request, lambda _: None)
 
-    async def _fetch(self, topic: str, queue_id: int) -> None:
-        group = self._group()
-        request = pb.FetchOffsetsRequest(group=group, topic=topic)
-
-        def read(answer: Any) -> int | None:
-            found = {each.queue_id: int(each.offset) for each in answer.offsets}
-            return found.get(queue_id)
-
-        await self.record(Fetch(topic, group, queue_id), "fetch_offsets", request, read)
-
 
 def _polled(action: Poll, answer: Any) -> tuple[tuple[int, str], ...]:
     """The messages of an answer; their bytes are checked as a client checks them."""
@@ -365,8 +366,8 @@ def _polled(action: Poll, answer: Any) -> tuple[tuple[int, str], ...]:
 
 
 class Doubter(Client):
-    """Asks any node for ends, without waiting for its answers: a leader that was deposed, or slept
-    through its end, must not answer."""
+    """Asks any node for ends and offsets, without waiting for its answers: a leader that was
+    deposed, or slept through its end, must not answer."""
 
     def __init__(self, name: str, shared: Shared, chance: Random, interval_s: float) -> None:
         super().__init__(name, shared, chance)
@@ -380,7 +381,11 @@ class Doubter(Client):
             await asyncio.sleep(self.chance.expovariate(1 / self._interval_s))
             for topic, queues in self.shared.topics.items():
                 self.look_elsewhere()
-                task = loop.create_task(self.end(topic, self.chance.randrange(queues)))
+                if self.chance.random() < 0.5:
+                    task = loop.create_task(self.end(topic, self.chance.randrange(queues)))
+                else:
+                    group = f"g{self.chance.randrange(2)}"
+                    task = loop.create_task(self.fetch(topic, 0, group))
                 self._tasks[task] = None
                 task.add_done_callback(self._tasks.pop)
                 await asyncio.sleep(0)  # the question goes to the node just chosen

@@ -5,7 +5,7 @@ driver, store, state machine, appender, reader and services, joined in the same 
 process loop in virtual time instead of asyncio's and a network of the simulator's instead of
 gRPC. It owns the machine's life: boot, kill, power cut, pause, clean stop. What is a defect and
 what is a fault's consequence is decided here by one rule: a node may stop for what was done to its
-disk, and for nothing else.
+disk, and for nothing else. Longer than most: it is to be read beside `broker/node.py`.
 """
 
 from __future__ import annotations
