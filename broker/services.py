@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.append import Appender
 from broker.budget import ByteBudget
@@ -33,6 +35,13 @@ from store.record import TOPIC_PATTERN, parse_message_id
 if TYPE_CHECKING:
     from broker.node import Node
 
+T = TypeVar("T")
+ABSENCES = (
+    epb.TOPIC_NOT_FOUND,
+    epb.QUEUE_NOT_FOUND,
+    epb.OFFSET_OUT_OF_RANGE,
+    epb.UNKNOWN_PRODUCER,
+)
 DEFAULT_QUEUES = 4
 MAX_QUEUES = 1_024
 GROUP_PATTERN = re.compile(r"[A-Za-z0-9_%-]{1,255}")
@@ -80,9 +89,35 @@ class BrokerService:
             answer = await pending
         finally:
             self.requests.give_back(size)
+        if any(result.error.code in ABSENCES for result in answer.results):
+            await self._doubt_absences(answer)
         metrics.append_seconds.observe(appended - arrived)
         metrics.send_seconds.observe(time.perf_counter() - arrived)
         return answer
+
+    async def _doubt_absences(self, answer: pb.SendResponse) -> None:
+        """A leader that was deposed without knowing it may lack what it says does not exist: only
+        a confirmed one may say so; otherwise the batch is sent to the leader's door."""
+        try:
+            await self._confirm_leadership()
+        except BrokerError as error:
+            for result in answer.results:
+                if result.error.code in ABSENCES:
+                    result.error.CopyFrom(error.to_wire())
+
+    async def _surely(self, check: Callable[[], T]) -> T:
+        """What `check` gives; an absence that it finds is looked at again by a confirmed leader.
+
+        Raises:
+            BrokerError: what `check` raises, NOT_LEADER, NOT_READY.
+        """
+        try:
+            return check()
+        except BrokerError as error:
+            if error.code not in ABSENCES:
+                raise
+        await self._confirm_leadership()
+        return check()
 
     async def pull(self, request: pb.PullRequest, context: Context) -> pb.PullResponse:
         limits = self._node.config.broker
@@ -117,14 +152,7 @@ class BrokerService:
 
     async def _pull_once(self, request: pb.PullRequest) -> Found:
         place = (request.topic, request.queue_id, request.offset)
-        try:
-            self._reader.check_offset(*place)
-        except BrokerError as error:
-            if error.code not in (epb.OFFSET_OUT_OF_RANGE, epb.TOPIC_NOT_FOUND):
-                raise
-            # A leader that was deposed without knowing it may lag behind what the consumer saw:
-            # only a confirmed one may say that something does not exist.
-            await self._confirm_leadership()
+        await self._surely(lambda: self._reader.check_offset(*place))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.answers.left_bytes))
         return self._reader.pull(*place, request.max_messages, max_bytes)
 
@@ -192,10 +220,8 @@ class BrokerService:
                 epb.INVALID_ARGUMENT, f"a commit holds 1 to {MAX_OFFSETS_IN_COMMIT} offsets"
             )
         for wanted in request.offsets:
-            _, high = self._reader.bounds(request.topic, wanted.queue_id)
-            if wanted.offset > high:
-                await self._confirm_leadership()
-                self._reader.check_offset(request.topic, wanted.queue_id, wanted.offset)
+            place = (request.topic, wanted.queue_id, wanted.offset)
+            await self._surely(partial(self._check_committable, *place))
         command = kpb.CommitOffsetsCommand(
             group=request.group, topic=request.topic, reset=request.reset
         )
@@ -211,6 +237,11 @@ class BrokerService:
         if refusal:
             raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {request.topic!r} does not exist")
         return pb.CommitOffsetsResponse(offsets=self._offsets(request.group, request.topic))
+
+    def _check_committable(self, topic: str, queue_id: int, offset: int) -> None:
+        _, high = self._reader.bounds(topic, queue_id)
+        if offset > high:
+            self._reader.check_offset(topic, queue_id, offset)
 
     async def fetch_offsets(
         self, request: pb.FetchOffsetsRequest, context: Context
@@ -257,7 +288,7 @@ class BrokerService:
     ) -> pb.DeleteTopicResponse:
         self._leadership.check_serving()
         self._leadership.check_writable()
-        self._reader.topic(request.name)
+        await self._surely(lambda: self._reader.topic(request.name))
         command = kpb.DeleteTopicCommand(name=request.name)
         if await self._appender.submit(kpb.Command(delete_topic=command)):
             raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {request.name!r} does not exist")

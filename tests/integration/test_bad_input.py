@@ -243,6 +243,57 @@ def test_answers_that_nobody_reads_are_bounded_in_bytes(
     loop.run_until_complete(scenario())
 
 
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Pull", pb.PullRequest(topic="nope")),
+        ("Pull", pb.PullRequest(topic="t", offset=99)),
+        ("DeleteTopic", pb.DeleteTopicRequest(name="nope")),
+        (
+            "CommitOffsets",
+            pb.CommitOffsetsRequest(group="g", topic="nope", offsets=[pb.QueueOffset()]),
+        ),
+        ("GetMessage", pb.GetMessageRequest(message_id="7F00000100001B59" + "0" * 16)),
+    ],
+)
+def test_only_a_confirmed_leader_says_that_something_does_not_exist(
+    shared: Group,
+    loop: asyncio.AbstractEventLoop,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    request_: Any,
+) -> None:
+    """A leader that can't reach a majority may lack what others acknowledged since: it sends the
+    caller on instead of denying it."""
+
+    async def scenario() -> None:
+        leader = await shared.leader()
+        monkeypatch.setattr(leader.driver, "read_index", lambda done: done(False))
+        error = await failure(shared, "Broker", method, request_)
+        assert error_of(error).code in (epb.NOT_LEADER, epb.NOT_READY)
+        assert error_of(error).retriable
+
+    loop.run_until_complete(scenario())
+
+
+def test_a_send_is_not_refused_for_good_by_a_leader_that_is_not_confirmed(
+    shared: Group, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic may exist at the next leader: such a batch is retriable."""
+
+    async def scenario() -> None:
+        leader = await shared.leader()
+        monkeypatch.setattr(leader.driver, "read_index", lambda done: done(False))
+        request = pb.SendRequest(
+            producer_id=b"producer-number2", batches=[batch(0, b"x", topic="nope")]
+        )
+        answer = await shared.call(leader.config.node_id, "Broker", "Send", request)
+        error = answer.results[0].error
+        assert (error.retriable, error.outcome) == (True, epb.DID_NOT_HAPPEN)
+
+    loop.run_until_complete(scenario())
+
+
 def test_requests_under_way_are_bounded_in_bytes(
     shared: Group, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
