@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from dledger.codec import ANSWERS, decode_append, decode_message, encode_append, encode_message
 from dledger.core import Raft
-from dledger.core.errors import InvariantViolation, ReadRefused
+from dledger.core.errors import InvariantViolation, NotLeader, ReadRefused
 from dledger.core.types import (
     AppendRange,
     AppendRequest,
@@ -187,6 +187,8 @@ class RaftDriver(Generic[H]):
             ProposalRefused: nothing happened; see `dledger.core.errors`.
             LogFull: nothing happened; no space.
         """
+        if self._stopped:
+            raise NotLeader(None)
         log = self._ports.log
         size = self._core.options.noop_size + len(body)
         if self._is_apply_paused or not log.has_room(size + self._head_room):
@@ -212,7 +214,7 @@ class RaftDriver(Generic[H]):
         Raises:
             ReadRefused: this node can't start one now.
         """
-        if not self._core.is_ready_leader:
+        if self._stopped or not self._core.is_ready_leader:
             raise ReadRefused("not a leader that has committed in its term", self._core.leader)
         self._reads_to_start.append(done)
         self._schedule()

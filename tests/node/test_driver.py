@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.core.errors import NotLeader
+from dledger.core.errors import NotLeader, ReadRefused
 from dledger.core.types import EntryKind, LeaderChanged, NodeId
 from dledger.driver import APPLY_RETRY_TICKS, LogFull
 from dledger.errors import ReplicaDiverged
@@ -252,6 +252,17 @@ def test_a_failed_disk_stops_the_node() -> None:
     leader.driver.on_storage_failed(OSError("again"))
     assert [str(error) for error in leader.record.failures] == ["fsync"]
     assert world.elect(400).name != leader.name
+
+
+def test_a_stopped_driver_takes_nothing_more() -> None:
+    """After a failure nobody may wait for what will never run."""
+    world = World()
+    leader = world.elect()
+    leader.driver.on_storage_failed(OSError("fsync"))
+    with pytest.raises(NotLeader):
+        propose(world, leader.name, b"x")
+    with pytest.raises(ReadRefused):
+        leader.driver.read_index(lambda _: None)
 
 
 def test_broken_frames_are_refused_and_counted() -> None:
