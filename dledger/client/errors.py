@@ -21,6 +21,7 @@ have been refused *may have happened* (promise 6 of the design).
     ├── OutOfSequence        an earlier batch of this producer is missing (retriable)
     ├── UnknownProducer      the group has forgotten this producer's sequences
     ├── LeadershipLost       leadership changed while the answer was awaited (retriable)
+    ├── LimitReached         a bound on topics' queues or on groups; an operator's matter
     ├── TransferFailed       leadership was not handed over (retriable)
     ├── Unavailable          the node can't be reached, or the connection broke (retriable)
     ├── DeadlineExceeded     the time given by the caller is over
@@ -208,6 +209,13 @@ class LeadershipLost(ClientError):
     default_retriable = True
 
 
+class LimitReached(ClientError):
+    """The group holds as many queues, or groups with committed offsets, as it may."""
+
+    code = "LIMIT_REACHED"
+    default_retriable = False
+
+
 class TransferFailed(ClientError):
     """Leadership was not handed over."""
 
@@ -281,6 +289,7 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.WRONG_GROUP: WrongGroup,
     pb.INTERNAL: ServerError,
     pb.MESSAGE_NOT_FOUND: MessageNotFound,
+    pb.LIMIT_REACHED: LimitReached,
     pb.TRANSFER_FAILED: TransferFailed,
 }
 
