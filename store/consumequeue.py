@@ -223,6 +223,10 @@ class ConsumeQueues:
 
     def take(self) -> FlushWork:
         """What must be synced for everything dispatched so far to be durable."""
+        if self._written:
+            # Should a topic be put aside before the work gets to its files, their old names must
+            # not come back after a power cut: the units would be missing that count as durable.
+            self._renamed[self._root] = None
         work = FlushWork(self._files, list(self._written), list(self._renamed), self._deleted)
         self._written.clear()
         self._renamed.clear()

@@ -50,6 +50,7 @@ class SimulatedDisk:
         self._names: dict[Path, SimulatedFile | None] = {Path("/"): None}  # None: a directory
         self._durable_names: dict[Path, SimulatedFile | None] = {Path("/"): None}
         self._name_changes: dict[Path, list[dict[Path, SimulatedFile | None]]] = {}
+        self._renames: list[tuple[Path, Path]] = []  # of directories, perhaps not durable
         self._open: dict[int, tuple[Path, SimulatedFile]] = {}
         self._locks: dict[int, Path] = {}
         self._next_handle = 1
@@ -83,6 +84,7 @@ class SimulatedDisk:
             if survivors:
                 self._adopt(parent, states[survivors - 1])
         self._name_changes.clear()
+        self._undo_renames()
         self._drop_orphans()
         self._names = dict(self._durable_names)
         for path in sorted(self._names):
@@ -108,6 +110,7 @@ class SimulatedDisk:
         self._names = {Path("/"): None}
         self._durable_names = {Path("/"): None}
         self._name_changes.clear()
+        self._renames.clear()
 
     def take_latency(self) -> int:
         """Microseconds that the syncs since the last call take."""
@@ -229,23 +232,21 @@ class SimulatedDisk:
         self._set_name(new, file)
 
     def _rename_directory(self, old: Path, new: Path) -> None:
-        """Names below move with it. What was durable below is so under either name; which of the
-        two survives a power cut is decided by the parent's entry."""
+        """Names below move with it, on the platter as well: what is in a directory belongs to it,
+        not to its name. A power cut may put it back, see `_undo_renames`."""
 
         def moved(path: Path) -> Path:
             return new / path.relative_to(old)
 
         for names in (self._names, self._durable_names):
-            below = {path: file for path, file in names.items() if old in path.parents}
-            names.update({moved(path): file for path, file in below.items()})
-        for path in [path for path in self._names if old in path.parents]:
-            del self._names[path]
+            _move_below(names, old, new)
         for parent in [path for path in self._name_changes if old in (path, *path.parents)]:
-            states = self._name_changes.pop(parent)
             self._name_changes[moved(parent)] = [
-                {moved(path): file for path, file in state.items()} for state in states
+                {moved(path): file for path, file in state.items()}
+                for state in self._name_changes.pop(parent)
             ]
         del self._names[old]
+        self._renames.append((old, new))
         self._set_name(new, None)
 
     def unlink(self, path: Path) -> None:
@@ -277,6 +278,7 @@ class SimulatedDisk:
         if path in self._name_changes:
             self._adopt(path, self._children(path))
             del self._name_changes[path]
+            self._renames = [each for each in self._renames if each[0].parent != path]
 
     def listdir(self, path: Path) -> list[str]:
         if self._names.get(path, path) is not None:
@@ -363,6 +365,13 @@ class SimulatedDisk:
             each: file for each, file in self._names.items() if each.parent == path and each != path
         }
 
+    def _undo_renames(self) -> None:
+        """Directories whose new names didn't reach the platter have their old ones."""
+        for old, new in reversed(self._renames):
+            if new not in self._durable_names:
+                _move_below(self._durable_names, new, old)
+        self._renames.clear()
+
     def _set_name(self, path: Path, file: SimulatedFile | None) -> None:
         self._names[path] = file
         self._log_names(path.parent)
@@ -382,3 +391,11 @@ class SimulatedDisk:
         for path in sorted(self._durable_names):  # parents first
             if path.parent not in self._durable_names:
                 del self._durable_names[path]
+
+
+def _move_below(names: dict[Path, SimulatedFile | None], old: Path, new: Path) -> None:
+    """What lies below `old` lies below `new`, and nothing else does."""
+    for path in [path for path in names if new in path.parents]:
+        del names[path]
+    for path in [path for path in names if old in path.parents]:
+        names[new / path.relative_to(old)] = names.pop(path)

@@ -60,6 +60,7 @@ class SimulatedDisk:
         self._names: dict[Path, _File | None] = {Path("/"): None}  # None: a directory.
         self._durable_names: dict[Path, _File | None] = {Path("/"): None}
         self._name_changes: dict[Path, list[dict[Path, _File | None]]] = {}
+        self._renames: list[tuple[Path, Path]] = []  # of directories, perhaps not durable
         self._open: dict[int, tuple[Path, _File]] = {}
         self._locks: dict[int, Path] = {}
         self._next_handle = 1
@@ -79,6 +80,7 @@ class SimulatedDisk:
             if survivors:
                 self._adopt(parent, states[survivors - 1])
         self._name_changes.clear()
+        self._undo_renames()
         for path in sorted(self._durable_names):  # Parents first: what they held is lost with them.
             if path.parent not in self._durable_names:
                 del self._durable_names[path]
@@ -99,6 +101,7 @@ class SimulatedDisk:
         memo: dict[int, object] = {}
         other._names = copy.deepcopy(self._names, memo)
         other._durable_names = copy.deepcopy(self._durable_names, memo)
+        other._renames = list(self._renames)
         other._name_changes = copy.deepcopy(self._name_changes, memo)
         return other
 
@@ -203,23 +206,21 @@ class SimulatedDisk:
                 self._open[handle] = (new, opened)
 
     def _rename_directory(self, old: Path, new: Path) -> None:
-        """Names below move with it. What was durable below is so under either name; which of the
-        two survives a power cut is decided by the parent's entry."""
+        """Names below move with it, on the platter as well: what is in a directory belongs to it,
+        not to its name. A power cut may put it back, see `_undo_renames`."""
 
         def moved(path: Path) -> Path:
             return new / path.relative_to(old)
 
         for names in (self._names, self._durable_names):
-            below = {path: file for path, file in names.items() if old in path.parents}
-            names.update({moved(path): file for path, file in below.items()})
-        for path in [path for path in self._names if old in path.parents]:
-            del self._names[path]
+            _move_below(names, old, new)
         for parent in [path for path in self._name_changes if old in (path, *path.parents)]:
-            states = self._name_changes.pop(parent)
             self._name_changes[moved(parent)] = [
-                {moved(path): file for path, file in state.items()} for state in states
+                {moved(path): file for path, file in state.items()}
+                for state in self._name_changes.pop(parent)
             ]
         del self._names[old]
+        self._renames.append((old, new))
         self._set_name(new, None)
 
     def unlink(self, path: Path) -> None:
@@ -245,6 +246,7 @@ class SimulatedDisk:
         self._note("fsync_directory", path)
         self._adopt(path, self._children(path))
         self._name_changes.pop(path, None)
+        self._renames = [each for each in self._renames if each[0].parent != path]
 
     def listdir(self, path: Path) -> list[str]:
         return sorted(child.name for child in self._children(path))
@@ -303,6 +305,13 @@ class SimulatedDisk:
             each: file for each, file in self._names.items() if each.parent == path and each != path
         }
 
+    def _undo_renames(self) -> None:
+        """Directories whose new names didn't reach the platter have their old ones."""
+        for old, new in reversed(self._renames):
+            if new not in self._durable_names:
+                _move_below(self._durable_names, new, old)
+        self._renames.clear()
+
     def _set_name(self, path: Path, file: _File | None) -> None:
         self._names[path] = file
         self._log_names(path.parent)
@@ -316,6 +325,14 @@ class SimulatedDisk:
                 for gone in [path for path in self._durable_names if each in (path, *path.parents)]:
                     del self._durable_names[gone]
         self._durable_names.update(names)
+
+
+def _move_below(names: dict[Path, _File | None], old: Path, new: Path) -> None:
+    """What lies below `old` lies below `new`, and nothing else does."""
+    for path in [path for path in names if new in path.parents]:
+        del names[path]
+    for path in [path for path in names if old in path.parents]:
+        names[new / path.relative_to(old)] = names.pop(path)
 
 
 def _write_into(content: bytearray, offset: int, data: bytes) -> None:

@@ -399,6 +399,22 @@ def test_flush_of_a_deleted_topic_is_harmless() -> None:
     work.perform()
 
 
+def test_flush_overtaken_by_a_deletion_does_not_leave_the_old_files_half_durable() -> None:
+    """By the time the work is performed its paths lead to a new topic's files. The old ones must
+    not come back after a power cut, without units that were taken for durable."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))
+    queues.flush()
+    queues.dispatch("t", 0, 1, UNIT.pack(180, 100, 0))
+    work = queues.take()
+    queues.delete_topic("t")
+    queues.dispatch("t", 0, 0, UNIT.pack(5080, 200, 1))
+    work.perform()
+    disk.power_cut()
+    assert not [path for path in disk.paths() if ROOT / "t" in path.parents]
+
+
 def test_failed_flush_is_told() -> None:
     """D8 holds for derived files as well: the node stops."""
     broker = Broker()
