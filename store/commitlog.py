@@ -22,7 +22,7 @@ from pathlib import Path
 
 from store.appending import LogEnd
 from store.checkpoint import Checkpoint
-from store.entry import EntryHeader, walk_frames
+from store.entry import EntryHeader, parse_header, walk_frames
 from store.errors import OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, Buffer, FileSystem, OsFiles, make_directory
 from store.flusher import FlushMode, FlushQueue, Work
@@ -379,10 +379,18 @@ class CommitLog:
         return self._reader.header_at(index)
 
     def digest_at(self, index: int) -> int:
-        """The running digest (D6) at `index`; 0 at index 0. Raises as `header_at` does."""
+        """The running digest (D6) at `index`; 0 at index 0.
+
+        The whole frame is read, so that its CRC vouches for the digest: a rotten one, told to
+        healthy replicas, would stop them.
+
+        Raises:
+            OutOfRange: the entry isn't held.
+            CorruptionFound: the frame in the file has changed since it was written.
+        """
         if index == self.last_index:
             return self.last_digest
-        return self.header_at(index).digest if index else 0
+        return parse_header(self.read(index, index), 0).digest if index else 0
 
     def position_of(self, index: int) -> int:
         """The physical offset of an entry's first byte.

@@ -258,6 +258,18 @@ def test_rot_in_a_file_is_found_when_it_is_read() -> None:
     assert (found.value.file, found.value.offset) == (str(path), 0)
 
 
+def test_a_rotten_digest_is_not_told_to_anybody() -> None:
+    """The digest at an index is vouched for by its frame's CRC: a flipped bit in it is corruption
+    here, and no divergence of those who are told."""
+    made = make_log(BODIES)
+    made.log.close()
+    again = LogUnderTest(made.disk)
+    path = segment_paths(made.disk)[0]
+    made.disk.content(path)[HEADER_SIZE - 1] ^= 1  # the last byte of entry 1's digest
+    with pytest.raises(CorruptionFound):
+        again.log.digest_at(1)
+
+
 def test_unwritten_frames_stay_in_memory_however_small_the_cache() -> None:
     options = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0, cache_bytes=0)
     made = LogUnderTest(SimulatedDisk(), options)
