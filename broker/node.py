@@ -165,7 +165,7 @@ class Node:
             configuration_of=configuration_of,
             call_soon=loop.call_soon,
             now_ms=self.surroundings.now_ms,
-            fail=self._on_failed,
+            fail=self.fail,
         )
         self.driver = RaftDriver(core, node, ports, Index(self.machine.applied_index))
         probe.attach(self.driver, self.leadership)
@@ -293,7 +293,8 @@ class Node:
                 self._make_durable(recovered.queues.take(), applied)
             recovered.log.close()
 
-    def _on_failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """The node serves nobody from now on and stops, with exit code 1."""
         self._failure = error
         self.leadership.end_serving("the node failed")
         log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)

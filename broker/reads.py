@@ -19,8 +19,10 @@ from typing import Protocol
 from broker.errors import BrokerError
 from broker.machine import TOPIC_GONE, QueueKey, StateMachine, TopicState
 from dledger.wire import errors_pb2 as epb
+from store.errors import CorruptionFound, OutOfRange
 
 UNIT = struct.Struct(">QIq")  # physical offset, size, tags code
+PLACE = struct.Struct(">I16xQQ")  # of a record: size, queue offset, physical offset
 DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768
@@ -102,6 +104,7 @@ class QueueReader:
 
         Raises:
             BrokerError: see `check_offset`.
+            CorruptionFound: what lies where the queue points is not the queue's record.
         """
         self.check_offset(topic, queue_id, offset)
         low, high = self.bounds(topic, queue_id)
@@ -110,10 +113,14 @@ class QueueReader:
             return Found(b"", 0, offset, low, high)
         units = self._queues.units(topic, queue_id, offset, wanted)
         runs, count = _runs(units, min(max_bytes or DEFAULT_BYTES, MAX_BYTES))
-        if len(runs) == 1:
-            records = self._read_at(*runs[0])
-        else:
-            records = b"".join([self._read_at(start, size) for start, size in runs])
+        try:
+            pieces = [self._read_at(start, size) for start, size in runs]
+        except OutOfRange as error:
+            raise CorruptionFound(
+                f"consume queue {topic}/{queue_id}", offset, "places within the log", str(error)
+            ) from error
+        records = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        _check_places(records, units[: count * UNIT.size], f"{topic}/{queue_id}", offset)
         return Found(records, count, offset + count, low, high)
 
 
@@ -133,6 +140,23 @@ def _runs(units: bytes, max_bytes: int) -> tuple[list[tuple[int, int]], int]:
         count += 1
     runs.append((start, end - start))
     return runs, count
+
+
+def _check_places(records: bytes, units: bytes, queue: str, offset: int) -> None:
+    """Each record says that it is what its unit points to: a unit or a record whose bytes have
+    changed on the disk must not reach a consumer. (The consumer checks the body's CRC.)"""
+    at = 0
+    for position, (physical, size, _) in enumerate(UNIT.iter_unpack(units), offset):
+        expected = (size, position, physical)
+        found = PLACE.unpack_from(records, at) if at + PLACE.size <= len(records) else ()
+        if found != expected:
+            raise CorruptionFound(
+                f"commit log or consume queue {queue}",
+                physical,
+                f"size, queue offset, physical offset {expected}",
+                found,
+            )
+        at += size
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import errors_pb2 as epb
-from store.errors import StoreError
+from store.errors import CorruptionFound, StoreError
 from store.record import TOPIC_PATTERN, parse_message_id
 
 if TYPE_CHECKING:
@@ -153,6 +153,14 @@ class BrokerService:
     async def _pull_once(self, request: pb.PullRequest) -> Found:
         place = (request.topic, request.queue_id, request.offset)
         await self._surely(lambda: self._reader.check_offset(*place))
+        try:
+            return self._read(request, place)
+        except CorruptionFound as error:
+            # Never skipped, never served: a replica with good bytes takes over.
+            self._node.fail(error)
+            raise BrokerError(epb.NOT_READY, "this replica's log is corrupt; it stops") from error
+
+    def _read(self, request: pb.PullRequest, place: tuple[str, int, int]) -> Found:
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.answers.left_bytes))
         return self._reader.pull(*place, request.max_messages, max_bytes)
 

@@ -9,6 +9,7 @@ import pytest
 from broker.errors import BrokerError
 from broker.reads import HeldPulls
 from dledger.wire import errors_pb2 as epb
+from store.errors import CorruptionFound
 from store.record import decode_records
 from tests.broker.leader import Bench, batch
 
@@ -47,6 +48,29 @@ def test_max_bytes_bounds_a_pull_but_never_below_one_message() -> None:
     assert size > 1
     assert bench.reader.pull("t", 0, 0, 100, size * 3).count == 3
     assert bench.reader.pull("t", 0, 0, 100, size * 3 - 1).count == 2
+
+
+@pytest.mark.usefixtures("running_loop")
+@pytest.mark.parametrize("byte", [0, 5, 8, 11])
+def test_a_unit_that_has_rotted_gives_no_message(byte: int) -> None:
+    """A unit that points elsewhere, or is of another size, is corruption and no answer."""
+    bench = filled()
+    bench.queues.held["t", 0][20 * 5 + byte] ^= 1
+    with pytest.raises(CorruptionFound):
+        bench.reader.pull("t", 0, 5, 3, 1 << 20)
+
+
+@pytest.mark.usefixtures("running_loop")
+@pytest.mark.parametrize("byte", [20, 27, 28, 35])
+def test_a_record_whose_place_has_rotted_is_not_given(byte: int) -> None:
+    """The stamped offsets of each record are compared with where it was found."""
+    bench = filled()
+    physical = int.from_bytes(bench.queues.held["t", 0][20 * 5 : 20 * 5 + 8], "big")
+    flat = bytearray(b"".join(bench.log.frames))
+    flat[physical + byte] ^= 1
+    bench.log.frames = [bytes(flat)]
+    with pytest.raises(CorruptionFound, match="queue offset"):
+        bench.reader.pull("t", 0, 4, 3, 1 << 20)
 
 
 @pytest.mark.usefixtures("running_loop")
