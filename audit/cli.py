@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from audit.data_cli import export, stats
+from audit.delivery_cli import delivery
 from audit.engines import EngineName
 from audit.outcome import errors_told, parse_size
 from audit.page import render_page
@@ -77,6 +78,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JS
 
 app.command()(export)
 app.command()(stats)
+app.command()(delivery)
 app.command()(watch)
 app.command()(package)
 

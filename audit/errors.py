@@ -2,7 +2,9 @@
 
     AuditError
     ├── UsageMistake        the request makes no sense: arguments, paths, replicas of other groups
+    │   └── HistoryMistake  a client's history isn't one (`audit.history`)
     ├── Unreachable         a node or a group that was to be audited doesn't answer
+    ├── LogDamaged          the log that was to be a witness can't be read to its end
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 What is wrong with a *replica* is no error but a finding (`audit.findings`): an audit that meets a
@@ -35,6 +37,10 @@ class Unreachable(AuditError):
         super().__init__(f"{who} can't be reached: {reason}")
         self.who = who
         self.reason = reason
+
+
+class LogDamaged(AuditError):
+    """The log can't be read to its end; the text says where it ends."""
 
 
 class EngineUnavailable(AuditError):

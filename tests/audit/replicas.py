@@ -39,7 +39,8 @@ TOPICS = ("orders", "events")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry to append: `count` messages of `topic`/`queue_id`, or the body of another kind."""
+    """An entry to append: `count` messages of `topic`/`queue_id`, or the body of another kind.
+    The messages' bodies are `bodies`, or made up."""
 
     term: int
     kind: int = EntryKind.DATA
@@ -49,6 +50,7 @@ class Entry:
     size: int = 100
     body: bytes = b""
     producer: bytes = bytes(16)
+    bodies: tuple[bytes, ...] = ()
 
 
 class LogBuilder:
@@ -216,7 +218,9 @@ def _records(entry: Entry, base_queue_offset: int) -> bytearray:
     records = [
         template.encode(
             entry.queue_id,
-            bytes((base_queue_offset + number) % 251 for _ in range(entry.size)),
+            entry.bodies[number]
+            if entry.bodies
+            else bytes((base_queue_offset + number) % 251 for _ in range(entry.size)),
             encode_properties(
                 {"KEYS": f"k{(base_queue_offset + number) % 7}", "TAGS": f"t{number % 2}"}
             ),
