@@ -14,7 +14,7 @@ import typer
 from audit.data_cli import export, stats
 from audit.delivery_cli import delivery
 from audit.engines import EngineName
-from audit.outcome import errors_told, parse_size
+from audit.outcome import errors_told, parse_size, write_page
 from audit.page import render_page
 from audit.plan import DEFAULT_BLOCK_BYTES
 from audit.replicas import LOCATED_BLOCKS, Options
@@ -142,10 +142,3 @@ def replicas(
         else:
             print_report(audited.report)
         raise typer.Exit(int(audited.report.exit_code))
-
-
-def write_page(path: Path, page: str) -> None:
-    """The page is in the file, or the file is as it was."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(page, encoding="utf-8")
-    fresh.replace(path)

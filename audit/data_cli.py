@@ -13,9 +13,10 @@ import typer
 from audit.engines import EngineName, make_engine
 from audit.export import export_messages
 from audit.live import replicas_of_directory
-from audit.outcome import errors_told
+from audit.outcome import errors_told, write_page
 from audit.replica import Replica, parse_replica
 from audit.stats import LogSum, percentile, stats_as_json, sum_log
+from audit.stats_page import render_stats
 from audit.terminal import human_bytes, progress_shown
 
 ReplicaOption = Annotated[
@@ -77,14 +78,18 @@ def stats(
     engine: EngineOption = EngineName.LOCAL,
     master: MasterOption = None,
     as_json: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with a picture.")
+    ] = None,
 ) -> None:
     """Show messages, bytes, rates, sizes, delays and hot keys by topic and queue.
 
     The delay is from the producer's clock to the leader's.
 
     \b
-    Example:
+    Examples:
       dledger audit stats --topic orders
+      dledger audit stats --dir run --html stats.html
     """
     with errors_told():
         runner = make_engine(engine, master, None)
@@ -95,6 +100,8 @@ def stats(
                 sums = sum_log(source, runner, wanted, started("stats", 0))
         finally:
             runner.close()
+        if html is not None:
+            write_page(html, render_stats(sums, source.path))
         if as_json:
             typer.echo(json.dumps(stats_as_json(sums), ensure_ascii=False))
         else:

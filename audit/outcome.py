@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
@@ -30,6 +31,13 @@ def errors_told() -> Iterator[None]:
 def complain(text: str) -> None:
     """A line on standard error."""
     sys.stderr.write(f"dledger: {text}\n")
+
+
+def write_page(path: Path, page: str) -> None:
+    """The page is in the file, or the file is as it was."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(page, encoding="utf-8")
+    fresh.replace(path)
 
 
 def parse_size(text: str) -> int:

@@ -118,10 +118,15 @@ def render_page(audited: Audit, title: str = "Replica audit") -> str:
             _notes(report),
         )
     )
+    return whole_page(f"{title}: {report.verdict}", body)
+
+
+def whole_page(title: str, body: str) -> str:
+    """The page around a body of HTML; the title is text."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}: {escape(report.verdict)}</title>"
+        f"<title>{escape(title)}</title>"
         f"<style>{_STYLE}</style></head><body><main>{body}</main></body></html>\n"
     )
 
@@ -159,7 +164,7 @@ def _coverage(report: Report) -> str:
         for each in report.coverage
     ]
     titles = ("Replica", "Verdict", "Claims bytes", "Segments", "Compared", "Path")
-    return f"<h2>Replicas</h2>{_table(titles, rows)}"
+    return f"<h2>Replicas</h2>{html_table(titles, rows)}"
 
 
 def _map(strips: Sequence[Strip]) -> str:
@@ -234,7 +239,7 @@ def _finding(finding: Finding) -> str:
     if finding.entry_offset is not None and finding.views:
         lines.append(f"<p>First divergent entry, at physical offset {finding.entry_offset:,}:</p>")
         titles = ("Replica", "Is", "CRC", "Index", "Term", "Queue", "Queue offset")
-        lines.append(_table(titles, [_view_cells(view) for view in finding.views]))
+        lines.append(html_table(titles, [_view_cells(view) for view in finding.views]))
     return f'<div class="finding {_class_of(finding.verdict)}">{"".join(lines)}</div>'
 
 
@@ -258,7 +263,8 @@ def _notes(report: Report) -> str:
     return f"<h2>Notes</h2><ul>{items}</ul>"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose cells are text; "bad" stands out."""
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(
         "<tr>"

@@ -19,6 +19,7 @@ from audit.decode import LogRange, Records, Wanted, read_records
 from audit.engine import Engine, Progress, no_progress
 from audit.ranges import committed_log, log_ranges
 from audit.replica import Replica
+from audit.timeline import Timeline
 
 MAX_KEYS: Final = 10_000
 HOT_KEYS: Final = 10
@@ -42,6 +43,7 @@ class QueueSum:
     last_ms: int = 0
     size_counts: Histogram = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     delay_counts: Histogram = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
+    timeline: Timeline = field(default_factory=Timeline)
 
     def add(self, other: QueueSum) -> None:
         """`other`'s messages are counted too."""
@@ -53,6 +55,7 @@ class QueueSum:
         self.body_bytes += other.body_bytes
         self.size_counts = self.size_counts + other.size_counts
         self.delay_counts = self.delay_counts + other.delay_counts
+        self.timeline.add(other.timeline)
 
 
 @dataclass(slots=True)
@@ -132,6 +135,11 @@ def bucket_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.where(values <= 0, 0, np.minimum(logs.astype(np.int64) + 1, BUCKETS - 1))
 
 
+def bucket_edges(bucket: int) -> tuple[int, int]:
+    """`[low, high)` of the values in a bucket, rounded; 0 and below are in bucket 0."""
+    return (0, 0) if bucket == 0 else (round(_GROWTH ** (bucket - 1)), round(_GROWTH**bucket))
+
+
 def percentile(counts: Histogram, share: float) -> int:
     """The value below or at which `share` of the counted ones lie, to 20 %; 0 for none."""
     total = int(counts.sum())
@@ -193,6 +201,8 @@ def _count(sums: LogSum, records: Records) -> None:
     for topic, queue_id in set(zip(topics.tolist(), queues.tolist(), strict=True)):
         chosen = (topics == topic) & (queues == queue_id)
         times = stored[chosen]
+        timeline = Timeline()
+        timeline.count(times, sizes[chosen])
         sums.queues.setdefault((topic, queue_id), QueueSum()).add(
             QueueSum(
                 int(chosen.sum()),
@@ -201,6 +211,7 @@ def _count(sums: LogSum, records: Records) -> None:
                 int(times.max()),
                 np.bincount(bucket_of(sizes[chosen]), minlength=BUCKETS),
                 np.bincount(bucket_of(delays[chosen]), minlength=BUCKETS),
+                timeline,
             )
         )
     sums.keys.update(_keys(topics.tolist(), columns["keys"]))  # type: ignore[arg-type]
