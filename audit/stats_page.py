@@ -44,8 +44,8 @@ def render_stats(sums: LogSum, source: str) -> str:
     head = (
         "<h1>What is in the log</h1>"
         f'<p class="soft">{messages:,} messages, {len(sums.topics())} topics, '
-        f"{len(sums.queues)} queues, read from <code>{escape(source)}</code>. Times are the leader's, "
-        "in UTC; a delay is from the producer's clock to the leader's, right to 20 %.</p>"
+        f"{len(sums.queues)} queues, read from <code>{escape(source)}</code>. Times are the "
+        "leader's, in UTC; a delay is from the producer's clock to the leader's, right to 20 %.</p>"
     )
     return whole_page("What is in the log", head + sections)
 
