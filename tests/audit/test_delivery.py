@@ -131,6 +131,11 @@ def refused_and_stored(story: Story) -> None:
     refuse(story, "b")
 
 
+def refused_before_another(story: Story) -> None:
+    refuse(story, "b")
+    story.send("a", at=0)
+
+
 def deliver_another(story: Story) -> None:
     story.send("a", at=0)
     story.poll((0, "z"))
@@ -159,6 +164,7 @@ def acknowledge_elsewhere(story: Story) -> None:
         ("ab", poll_backwards, ("reordered", 0, "a")),
         ("ab", never_sent, ("phantom", 1, "b")),
         ("ab", refused_and_stored, ("phantom", 1, "b")),
+        ("ab", refused_before_another, ("phantom", 1, "b")),
         ("a", deliver_another, ("phantom", 0, "z")),
         ("a", deliver_beyond, ("phantom", 1, "b")),
         ("ab", acknowledge_elsewhere, ("moved", 0, "b")),
@@ -185,6 +191,16 @@ def test_a_producers_order_is_that_of_its_queue(tmp_path: Path) -> None:
     story.do("p", Send("t", 1, 0, ("c",)), 0)
     replica = log_of(tmp_path, "a", "c", "b", queues=2)
     assert told(audit_delivery([replica], [written(tmp_path, story)], LocalEngine())) == []
+
+
+def test_one_name_in_two_files_is_two_producers(tmp_path: Path) -> None:
+    """Files know nothing of each other: no order is owed between them."""
+    (tmp_path / "second").mkdir()
+    first, second = Story(), Story()
+    first.send("b", at=1)
+    second.send("a", at=0)
+    files = [written(tmp_path, first), written(tmp_path / "second", second)]
+    assert told(audit_delivery([log_of(tmp_path, "a", "b")], files, LocalEngine())) == []
 
 
 def test_a_message_in_another_queue_is_lost_and_a_phantom(tmp_path: Path) -> None:
