@@ -11,6 +11,9 @@ back through `on_durable`. Everything here runs on one thread, the event loop's.
       └─> core ──> Effects: no-op frame, persist (submit), messages, reads, events, then apply
 
 Many proposals of one event-loop turn become one set of effects: `propose` only schedules.
+
+It is longer than most modules: persisting, sending and applying apart from each other would hide
+the one order between them that matters.
 """
 
 from __future__ import annotations
