@@ -165,9 +165,7 @@ def audit_delivery(
         (queue for each in judged for queue in each.queues),
         key=lambda queue: (queue.topic, queue.queue_id),
     )
-    counts = Counter[str]()
-    for queue in queues:
-        counts.update(queue.anomalies)
+    counts = sum((Counter(queue.anomalies) for queue in queues), Counter[str]())
     return DeliveryReport(
         engine.name,
         replica.id,

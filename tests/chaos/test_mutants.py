@@ -12,7 +12,9 @@ from chaos.mutants.hunt import ROOT, StaleMutant, hunt_one, mutated
 def test_mutant_fits_the_code(mutant: Mutant) -> None:
     """Its text is there once, and what it makes of the file is Python."""
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
-    compile(mutated(mutant, text), mutant.file, "exec")
+    changed = mutated(mutant, text)
+    assert changed != text
+    compile(changed, mutant.file, "exec")
 
 
 def test_there_are_enough_of_them() -> None:

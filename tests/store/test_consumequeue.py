@@ -397,6 +397,10 @@ def test_flush_of_a_deleted_topic_is_harmless() -> None:
     work = queues.take()
     queues.delete_topic("t")
     work.perform()
+    assert queues.queues() == []
+    queues.dispatch("t", 0, 0, UNIT.pack(280, 100, 0))
+    queues.flush()
+    assert queues.max_offset("t", 0) == 1
 
 
 def test_flush_overtaken_by_a_deletion_does_not_leave_the_old_files_half_durable() -> None:
