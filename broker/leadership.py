@@ -21,6 +21,7 @@ from dledger.core import Raft
 from dledger.core.errors import CoreError, NotLeader, TransferInProgress
 from dledger.core.types import (
     Event,
+    HandOverBegun,
     Index,
     LeaderChanged,
     LogTruncated,
@@ -101,6 +102,8 @@ class Leadership:
                 log.info("peer_state_changed", peer=peer, state=state)
             case StorageFailed(term=term):
                 log.error("storage_failed", term=term)
+            case HandOverBegun(target=target, reason=reason):
+                log.warning("leadership_given_up", target=target, reason=reason)
             case TransferEnded(target=target, outcome=outcome):
                 log.info("leadership_transfer_ended", target=target, outcome=outcome)
                 if outcome != "done":

@@ -77,6 +77,7 @@ def encode_message(message: OutgoingMessage) -> pb.PeerMessage:
         case HeartbeatResponse():
             wire.heartbeat_response.read_context = message.read_context
             wire.heartbeat_response.last_index = message.last_index
+            wire.heartbeat_response.is_short_of_space = message.is_short_of_space
         case TimeoutNow():
             wire.timeout_now.SetInParent()
         case SnapshotRequest():
@@ -161,7 +162,12 @@ def decode_message(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> Incoming
         case "heartbeat_response":
             answer = wire.heartbeat_response
             return HeartbeatResponse(
-                sender, to, term, answer.read_context, Index(answer.last_index)
+                sender,
+                to,
+                term,
+                answer.read_context,
+                Index(answer.last_index),
+                answer.is_short_of_space,
             )
         case "timeout_now":
             return TimeoutNow(sender, to, term)

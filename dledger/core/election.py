@@ -18,6 +18,7 @@ from dledger.core.roles import (
     become_leader,
     become_pre_candidate,
 )
+from dledger.core.sick_disk import yielded_ticks
 from dledger.core.state import RaftState
 from dledger.core.types import (
     CampaignReason,
@@ -36,7 +37,7 @@ from dledger.core.types import (
 def on_election_tick(state: RaftState) -> None:
     """One tick of a node that does not lead; campaigns when its time is up."""
     state.election_elapsed_ticks += 1
-    if state.election_elapsed_ticks < state.election_timeout_ticks:
+    if state.election_elapsed_ticks < state.election_timeout_ticks + yielded_ticks(state):
         return
     if not state.is_promotable():
         state.reset_election_timer()

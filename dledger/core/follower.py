@@ -62,7 +62,12 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
     log = state.log
     state.send(
         HeartbeatResponse(
-            state.node, message.sender, state.term, message.read_context, log.last_index
+            state.node,
+            message.sender,
+            state.term,
+            message.read_context,
+            log.last_index,
+            state.disk.is_short,
         )
     )
     if message.commit_index > max(log.commit_index, state.verified_index):

@@ -64,6 +64,7 @@ def on_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> None:
     round_number = message.read_context
     if round_number > progress.acked_round:
         progress.acked_round = round_number
+        progress.is_short_of_space = message.is_short_of_space
         _confirm_reads(state)
     if progress.state is PeerState.PROBE:
         if progress.has_lost_probe(round_number, message.last_index):

@@ -37,6 +37,7 @@ class Progress:
         "_inflight_bytes",
         "acked_round",
         "commit_sent",
+        "is_short_of_space",
         "last_heard_tick",
         "match_index",
         "next_index",
@@ -55,6 +56,7 @@ class Progress:
         self.next_index = next_index
         self.commit_sent = NO_INDEX
         self.last_heard_tick = now_tick
+        self.is_short_of_space = False  # as of its newest heartbeat answer
         self.acked_round = 0  # the newest heartbeat round it has answered
         self.progress_round = 0  # the round at which the window last moved
         self.probe_paused = False

@@ -50,6 +50,7 @@ from dledger.core.replication import (
     send_appends,
 )
 from dledger.core.roles import become_follower, end_transfer
+from dledger.core.sick_disk import hand_over_if_disk_is_sick, report_space
 from dledger.core.state import RaftState
 from dledger.core.transfer import on_transfer_tick, transfer_leadership
 from dledger.core.types import (
@@ -145,6 +146,7 @@ class Raft:
         state.now_tick += 1
         on_transfer_tick(state)
         if state.role is Role.LEADER:
+            hand_over_if_disk_is_sick(state)
             on_leader_tick(state)
         else:
             on_election_tick(state)
@@ -212,6 +214,14 @@ class Raft:
         if state.role is Role.CANDIDATE and state.persists.hard_state_is_durable:
             on_own_vote_durable(state)
         on_entries_durable(state)
+
+    def report_space(self, *, is_short: bool) -> None:
+        """Learn whether this node's disk has room for what a leader appends; tell it each tick.
+
+        A leader that has none hands over to a voter that has; a voter that has none lets others
+        campaign first.
+        """
+        report_space(self._state, is_short=is_short)
 
     def on_storage_failed(self) -> None:
         """The disk failed: stop leading, and never vote, acknowledge or campaign again (D8)."""
@@ -455,6 +465,7 @@ class Raft:
             next_index=progress.next_index,
             inflight=progress.inflight_count,
             recently_active=silent_ticks <= state.options.election_timeout_max_ticks,
+            is_short_of_space=progress.is_short_of_space,
         )
 
 
@@ -464,6 +475,8 @@ def _check_options(options: RaftOptions) -> None:
         raise InvariantViolation(f"heartbeats must be shorter than elections: {options}")
     if not 0 < options.suspicion_delay_min_ticks <= options.suspicion_delay_max_ticks:
         raise InvariantViolation(f"the suspicion delay is not a range: {options}")
+    if options.hand_over_interval_ticks < longest:
+        raise InvariantViolation(f"hand-overs must be rarer than elections: {options}")
     bounds = (options.max_append_bytes, options.max_inflight_appends, options.max_inflight_bytes)
     if min(bounds) <= 0 or options.max_uncommitted_bytes <= 0:
         raise InvariantViolation(f"a bound is not positive: {options}")

@@ -89,6 +89,9 @@ def become_leader(state: RaftState) -> None:
     state.set_leader(state.node)
     end_transfer(state, "aborted")  # one that this node began in an earlier term
     state.heartbeat_elapsed_ticks = 0
+    state.disk.begin_leading(
+        state.heartbeat_round, state.now_tick + state.options.hand_over_interval_ticks
+    )
     track_members(state)
     index = state.log.append(state.term, state.options.noop_size)
     state.persists.want_append(index, index)

@@ -50,6 +50,25 @@ class Transfer:
         self.elapsed_ticks = 0
 
 
+class OwnDisk:
+    """What is known of this node's own disk, as far as leading depends on it."""
+
+    __slots__ = ("behind_index", "behind_since_tick", "is_short", "not_before_tick", "since_round")
+
+    def __init__(self) -> None:
+        self.is_short = False  # of space, as the driver says
+        self.since_round = 0  # the heartbeat round under way when that, or leading, began
+        self.behind_index = NO_INDEX  # committed and not durable here; 0: there was no such entry
+        self.behind_since_tick = 0  # when that was seen first
+        self.not_before_tick = 0  # no hand-over of its own accord before this
+
+    def begin_leading(self, round_number: int, not_before_tick: int) -> None:
+        """A leadership begins: nothing is known of peers, and it has to last for a while."""
+        self.since_round = round_number
+        self.behind_index = NO_INDEX
+        self.not_before_tick = not_before_tick
+
+
 class RaftState:
     """The memory of one node. See figure 2 of the paper for the first three groups."""
 
@@ -73,6 +92,7 @@ class RaftState:
         self.log = log
         self.persists = PersistQueue()
         self.has_failed = False  # the disk failed: silent from then on
+        self.disk = OwnDisk()
         # Volatile on all nodes.
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None  # whom this node trusts now

@@ -9,6 +9,7 @@ Source: dissertation §3.10.
 from __future__ import annotations
 
 from dledger.core.errors import NotLeader, ProposalRefused, TransferInProgress
+from dledger.core.progress import Progress
 from dledger.core.roles import end_transfer
 from dledger.core.state import RaftState, Transfer
 from dledger.core.types import NodeId, Role, TimeoutNow
@@ -54,12 +55,16 @@ def _choose(state: RaftState, target: NodeId | None) -> NodeId:
         voters = state.other_voters()
         if not voters:
             raise ProposalRefused("there is no other voter to transfer leadership to")
-        # The best caught-up one; of equals, the one heard last, then the first by name.
-        return max(
-            voters, key=lambda peer: (state.match_of(peer), state.peers[peer].last_heard_tick)
-        )
+        # The best caught-up one; of equals, the one heard last, then the first by name. Before
+        # them come those that have all that is committed, and room for more.
+        return max(voters, key=lambda peer: _fitness(state, state.peers[peer]))
     if target == state.node:
         raise ProposalRefused(f"{target} already leads")
     if target not in state.other_voters():
         raise ProposalRefused(f"{target} is not a voter: it can't lead")
     return target
+
+
+def _fitness(state: RaftState, progress: Progress) -> tuple[bool, int, int]:
+    has_room = not progress.is_short_of_space and progress.match_index >= state.log.commit_index
+    return (has_room, progress.match_index, progress.last_heard_tick)

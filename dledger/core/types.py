@@ -225,11 +225,14 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
+    """`is_short_of_space`: the sender's disk has no room left; it is no good successor."""
+
     sender: NodeId
     to: NodeId
     term: Term
     read_context: int = 0
     last_index: Index = NO_INDEX
+    is_short_of_space: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +370,14 @@ class TransferEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOverBegun:
+    """This leader's own disk is sick, and `target`'s is not: it hands over of itself."""
+
+    target: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StorageFailed:
     """The disk failed: this node leads, votes, acknowledges and campaigns no more (D8)."""
 
@@ -374,7 +385,13 @@ class StorageFailed:
 
 
 Event = (
-    RoleChanged | LeaderChanged | LogTruncated | PeerStateChanged | TransferEnded | StorageFailed
+    RoleChanged
+    | LeaderChanged
+    | LogTruncated
+    | PeerStateChanged
+    | HandOverBegun
+    | TransferEnded
+    | StorageFailed
 )
 
 
@@ -404,6 +421,11 @@ class RaftOptions:
     suspicion_delay_min_ticks: int = 1  # after `suspect_leader`
     suspicion_delay_max_ticks: int = 4
     transfer_timeout_ticks: int = 30
+    # A leader's disk is stalled when it lacks for so long what others made committed...
+    stalled_disk_ticks: int = 50
+    # ... and a leader with a sick disk hands over no sooner than this after its election, and
+    # after its last try: the bound on how often leadership moves.
+    hand_over_interval_ticks: int = 100
     max_append_bytes: int = 1 << 20  # one append message
     max_inflight_appends: int = 32  # messages not yet acknowledged, per peer
     max_inflight_bytes: int = 8 << 20
@@ -422,6 +444,7 @@ class PeerStatistics:
     next_index: Index
     inflight: int
     recently_active: bool
+    is_short_of_space: bool
 
 
 @dataclass(frozen=True, slots=True)

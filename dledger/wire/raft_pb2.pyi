@@ -129,12 +129,14 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, commit_index: _Optional[int] = ..., read_context: _Optional[int] = ..., digest_index: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("read_context", "last_index")
+    __slots__ = ("read_context", "last_index", "is_short_of_space")
     READ_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    IS_SHORT_OF_SPACE_FIELD_NUMBER: _ClassVar[int]
     read_context: int
     last_index: int
-    def __init__(self, read_context: _Optional[int] = ..., last_index: _Optional[int] = ...) -> None: ...
+    is_short_of_space: bool
+    def __init__(self, read_context: _Optional[int] = ..., last_index: _Optional[int] = ..., is_short_of_space: _Optional[bool] = ...) -> None: ...
 
 class TimeoutNow(_message.Message):
     __slots__ = ()

@@ -1,0 +1,97 @@
+"""What a sick disk of one's own means for leading: hand over while a better node can take it.
+
+Two things are wrong with a disk that doesn't fail: it has no room, so that proposals are refused
+although a majority has space; or it is stalled, so that what others made committed piles up here
+unwritten. This decides when a leader hands over because of them and to whom, and how long a node
+without room leaves an election to the others. It must never move leadership to a node that isn't
+known to be well, never faster than `hand_over_interval_ticks` allows, and never keep the only
+electable node from leading: without a better one everything stays as it is.
+
+Commits don't wait for a slow disk of the leader's (dissertation §10.2.1), so slowness alone is no
+reason; see docs/adr/0017-a-leader-with-a-sick-disk.md.
+
+Source: TiKV's evict-slow-store scheduler for the idea; the rules are ours.
+"""
+
+from __future__ import annotations
+
+from dledger.core.progress import PeerState, Progress
+from dledger.core.state import RaftState
+from dledger.core.transfer import transfer_leadership
+from dledger.core.types import NO_INDEX, HandOverBegun
+
+# What a peer says of itself counts when it answered a heartbeat sent after so many rounds had
+# begun since this disk got sick: what filled it may be filling the peer's at the same moment.
+_ROUNDS_UNTIL_TRUSTED = 2
+# After a broken stream candidates follow each other within the suspicion delay; so many of them
+# leave the others time to be elected.
+_SUSPICION_DELAYS_YIELDED = 4
+
+
+def report_space(state: RaftState, *, is_short: bool) -> None:
+    """Note whether the own disk has room; see `Raft.report_space`."""
+    disk = state.disk
+    if is_short and not disk.is_short:
+        disk.since_round = state.heartbeat_round
+    disk.is_short = is_short
+
+
+def yielded_ticks(state: RaftState) -> int:
+    """How much longer than its timeout this node waits before it campaigns: a whole election, if
+    its disk is full, so that one that could lead is elected first. It is a delay and no more."""
+    if not state.disk.is_short:
+        return 0
+    if state.suspicion_attempt:
+        return _SUSPICION_DELAYS_YIELDED * state.options.suspicion_delay_max_ticks
+    return state.options.election_timeout_max_ticks
+
+
+def hand_over_if_disk_is_sick(state: RaftState) -> None:
+    """One tick of a leader: hand over if its disk is sick and a voter is known to be well."""
+    disk = state.disk
+    is_stalled = _is_stalled(state)
+    if not disk.is_short and not is_stalled:
+        return
+    if state.now_tick < disk.not_before_tick or state.transfer is not None:
+        return
+    successor = _successor(state)
+    if successor is None:
+        return
+    disk.not_before_tick = state.now_tick + state.options.hand_over_interval_ticks
+    reason = "the disk is full" if disk.is_short else "the disk is stalled"
+    state.emit(HandOverBegun(successor.peer, reason))
+    transfer_leadership(state, successor.peer)
+
+
+def _is_stalled(state: RaftState) -> bool:
+    """Whether an entry that was committed without this disk has waited for it too long."""
+    disk, log = state.disk, state.log
+    if disk.behind_index == NO_INDEX or log.durable_index >= disk.behind_index:
+        disk.behind_index = log.commit_index if log.durable_index < log.commit_index else NO_INDEX
+        disk.behind_since_tick = state.now_tick
+    if disk.behind_index == NO_INDEX:
+        return False
+    return state.now_tick - disk.behind_since_tick >= state.options.stalled_disk_ticks
+
+
+def _successor(state: RaftState) -> Progress | None:
+    """The best voter that could lead at once; None if there is none."""
+    voters = set(state.other_voters())
+    fit = [
+        progress
+        for progress in state.peers.values()
+        if progress.peer in voters and _is_well(state, progress)
+    ]
+    return max(fit, key=lambda each: (each.match_index, each.last_heard_tick), default=None)
+
+
+def _is_well(state: RaftState, progress: Progress) -> bool:
+    """It has all that is committed on its disk, and room for more, by its own and recent word."""
+    silent_ticks = state.now_tick - progress.last_heard_tick
+    return (
+        progress.state is PeerState.REPLICATE
+        and progress.match_index >= state.log.commit_index
+        and not progress.is_short_of_space
+        and progress.acked_round >= state.disk.since_round + _ROUNDS_UNTIL_TRUSTED
+        and silent_ticks < state.options.election_timeout_min_ticks
+    )

@@ -1,0 +1,305 @@
+"""A leader whose disk is full or stalled: when it hands over, to whom, how often, and when not."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from dledger.core import (
+    HandOverBegun,
+    HeartbeatResponse,
+    IncomingMessage,
+    NodeId,
+    RaftOptions,
+    Role,
+    RoleChanged,
+    TimeoutNow,
+    TransferEnded,
+)
+from tests.core.harness import A, B, C, Cluster, D, E, Node
+
+OPTIONS = RaftOptions()
+INTERVAL = OPTIONS.hand_over_interval_ticks
+LONGEST = OPTIONS.election_timeout_max_ticks
+
+
+def pass_time(cluster: Cluster, ticks: int, *full: NodeId) -> list[NodeId]:
+    """Time passes while the disks of `full`, and no others, have no room; who led, in order."""
+    led: list[NodeId] = []
+    for _ in range(ticks):
+        for name, node in cluster.nodes.items():
+            node.core.report_space(is_short=name in full)
+        cluster.tick()
+        leader = cluster.leader()
+        if leader is not None and led[-1:] != [leader.node_id]:
+            led.append(leader.node_id)
+    return led
+
+
+def given_up(node: Node) -> list[HandOverBegun]:
+    return [event for event in node.events if isinstance(event, HandOverBegun)]
+
+
+def test_leader_without_room_hands_over_to_a_voter_with_room() -> None:
+    """Leadership moves once, to the one peer that has room, and stays there."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    assert pass_time(cluster, 5 * INTERVAL, A, B) == [A, C]
+    assert [each.target for each in given_up(leader)] == [C]
+    assert TransferEnded(C, "done") in leader.events
+
+
+def test_hand_over_takes_a_few_heartbeats() -> None:
+    """A leadership that has lasted long enough ends as soon as the peers' word is fresh."""
+    cluster = Cluster()
+    cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    pass_time(cluster, 4 * OPTIONS.heartbeat_ticks, A)
+    assert cluster.leader() not in (None, cluster[A])
+
+
+def test_nothing_committed_is_lost_on_the_way() -> None:
+    """The successor has what the leader took, committed or not."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    for _ in range(20):
+        leader.propose()
+    cluster.deliver()
+    committed = leader.core.commit_index
+    pass_time(cluster, INTERVAL, A)
+    successor = cluster.leader()
+    assert successor is not None
+    assert successor is not leader
+    assert successor.core.commit_index > committed
+    assert leader.log[:committed] == successor.log[:committed]
+
+
+def test_new_leader_is_left_alone_for_a_while() -> None:
+    """Elected with a full disk it leads for one interval: the bound on how often leaders change."""
+    cluster = Cluster()
+    cluster.elect(A)
+    assert pass_time(cluster, INTERVAL - 1, A) == [A]
+    assert A not in pass_time(cluster, 2, A)[-1:]
+
+
+def test_leader_stays_when_nobody_has_room() -> None:
+    """Without a better node nothing changes: it leads and refuses, as one node would."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    term = leader.term
+    assert pass_time(cluster, 10 * INTERVAL, A, B, C) == [A]
+    assert leader.term == term
+    assert given_up(leader) == []
+
+
+def test_leader_stays_when_those_with_room_lag_behind() -> None:
+    """A peer that lacks committed entries is no successor; once it has them it is."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    cluster[C].writes_complete = False  # it takes appends, and nothing gets durable
+    leader.propose()
+    cluster.deliver()
+    assert pass_time(cluster, INTERVAL, A, B) == [A]
+    assert given_up(leader) == []
+    cluster[C].writes_complete = True
+    cluster[C].complete_writes()
+    assert pass_time(cluster, INTERVAL, A, B)[-1] == C
+
+
+@pytest.mark.parametrize("silent_ticks", [1, 2 * LONGEST])
+def test_leader_stays_when_the_one_with_room_is_out_of_reach(silent_ticks: int) -> None:
+    """Its stream broke a moment ago, or it has been silent for long: nothing is tried."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL - silent_ticks, A, B)
+    cluster.isolate(C)
+    if silent_ticks == 1:
+        leader.core.peer_unreachable(C)
+    pass_time(cluster, silent_ticks + LONGEST, A, B)
+    assert given_up(leader) == []
+
+
+def test_operators_transfer_goes_first() -> None:
+    """One that is under way to another node is neither disturbed nor a failure."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL - 5, A, C)
+    leader.core.transfer_leadership(C)
+    leader.take_sent()  # TimeoutNow is lost
+    for _ in range(10):
+        leader.tick()
+    assert leader.core.statistics().transfer_target == C
+    assert given_up(leader) == []
+
+
+def test_learner_is_no_successor() -> None:
+    """Only voters lead (scenario 25)."""
+    cluster = Cluster(A, B, C, D, learners=[D])
+    cluster.elect(A)
+    assert pass_time(cluster, 3 * INTERVAL, A, B, C) == [A]
+
+
+def test_word_from_before_the_trouble_does_not_count() -> None:
+    """What filled this disk may be filling the others: their answers must be newer than it."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    leader.core.report_space(is_short=True)
+    timeouts: list[IncomingMessage] = []
+    for _ in range(2 * OPTIONS.heartbeat_ticks - 1):
+        timeouts += [each for each in leader.tick() if isinstance(each, TimeoutNow)]
+    assert timeouts == []
+    answer = HeartbeatResponse(B, A, leader.core.term, leader.core._state.heartbeat_round)
+    leader.step(answer)
+    leader.tick()
+    assert given_up(leader) == [], "one round is not enough"
+
+
+def test_aborted_hand_over_is_tried_again_at_the_same_pace() -> None:
+    """A successor that can't be reached costs one transfer timeout an interval and no more."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    for _ in range(5 * INTERVAL):
+        for node in cluster.nodes.values():
+            node.core.report_space(is_short=node is leader)
+        for node in cluster.nodes.values():
+            cluster.network += node.tick()
+        cluster.deliver(lambda message: not isinstance(message, TimeoutNow))
+    assert leader.core.role is Role.LEADER
+    assert len(given_up(leader)) == 5
+    ended = [event for event in leader.events if isinstance(event, TransferEnded)]
+    assert {each.outcome for each in ended} == {"aborted"}
+
+
+def test_leadership_never_moves_faster_than_the_interval() -> None:
+    """Disks that get full as soon as their node leads, and empty when it doesn't."""
+    cluster = Cluster()
+    cluster.elect(A)
+    led: list[NodeId] = []
+    for _ in range(20 * INTERVAL):
+        leader = cluster.leader()
+        led += pass_time(cluster, 1, leader.node_id if leader else A)
+    changes = sum(1 for before, after in pairwise(led) if before != after)
+    assert 10 <= changes <= 20
+
+
+def test_single_voter_stays() -> None:
+    """There is nobody else."""
+    cluster = Cluster(A)
+    pass_time(cluster, 2 * LONGEST)
+    assert pass_time(cluster, 3 * INTERVAL, A) == [A]
+
+
+# --- stalled disks ------------------------------------------------------------------------------
+
+
+def test_leader_with_a_stalled_disk_hands_over() -> None:
+    """What others have committed waits for this disk for too long: one of them leads."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    leader.writes_complete = False
+    leader.propose()
+    assert pass_time(cluster, OPTIONS.stalled_disk_ticks) == [A]
+    assert pass_time(cluster, 3)[-1] != A
+    assert [each.reason for each in given_up(leader)] == ["the disk is stalled"]
+
+
+def test_leader_with_a_slow_disk_stays() -> None:
+    """Commits don't wait for it, so as long as it gets on there is nothing to win."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    leader.writes_complete = False
+    for _ in range(10):
+        leader.propose()
+        assert pass_time(cluster, OPTIONS.stalled_disk_ticks - 1) == [A]
+        assert leader.core.commit_index == leader.core.last_index > leader.core.durable_index
+        leader.complete_writes()
+    assert given_up(leader) == []
+
+
+def test_stalled_leader_whose_disk_is_needed_stays() -> None:
+    """With one of three nodes down nothing commits without this disk: nobody is better."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    cluster[C].crash()
+    leader.writes_complete = False
+    leader.propose()
+    assert pass_time(cluster, 3 * INTERVAL) == [A]
+
+
+def test_stalled_leader_prefers_a_follower_that_keeps_up() -> None:
+    """Of five, the two whose disks have all that is committed are asked, not the one that lags."""
+    for seed in range(5):
+        cluster = Cluster(A, B, C, D, E, seed=seed)
+        leader = cluster.elect(A)
+        pass_time(cluster, INTERVAL)
+        leader.writes_complete = cluster[B].writes_complete = False
+        leader.propose()
+        pass_time(cluster, OPTIONS.stalled_disk_ticks + 3)
+        (begun,) = given_up(leader)
+        assert begun.target in (C, D, E)
+
+
+# --- elections ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("is_suspected", [False, True])
+def test_full_node_leaves_the_election_to_one_with_room(seed: int, *, is_suspected: bool) -> None:
+    """After the leader's death the node with room wins, whatever the timeouts that were drawn."""
+    cluster = Cluster(seed=seed)
+    cluster.elect(A)
+    pass_time(cluster, 20, B)
+    cluster[A].crash()
+    if is_suspected:
+        for name in (B, C):
+            cluster[name].core.suspect_leader(A)
+    led = pass_time(cluster, 3 * LONGEST, B)
+    assert led == [C]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_full_node_leads_when_nobody_else_can(seed: int) -> None:
+    """Yielding is a delay: the only electable node is elected within two more timeouts."""
+    cluster = Cluster(seed=seed)
+    leader = cluster.elect(A)
+    cluster[C].writes_complete = False
+    leader.propose()
+    pass_time(cluster, 20, B)
+    cluster[C].crash()  # it comes back without the committed entry
+    cluster[C].writes_complete = True
+    cluster[C].start()
+    leader.crash()
+    assert pass_time(cluster, 4 * LONGEST, B) == [B]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_full_nodes_suspect_a_dead_leader_soon(seed: int) -> None:
+    """After a broken stream they yield some suspicion delays, far less than an election."""
+    cluster = Cluster(seed=seed)
+    cluster.elect(A)
+    pass_time(cluster, 20, B, C)
+    cluster[A].crash()
+    for name in (B, C):
+        cluster[name].core.suspect_leader(A)
+    pass_time(cluster, 5 * OPTIONS.suspicion_delay_max_ticks, B, C)
+    events = [*cluster[B].events, *cluster[C].events]
+    assert any(isinstance(each, RoleChanged) for each in events)
+
+
+def test_planned_transfer_prefers_a_voter_with_room() -> None:
+    """SIGTERM on a leader doesn't hand over to a full node while there is another."""
+    for full, other in ((B, C), (C, B)):
+        cluster = Cluster()
+        leader = cluster.elect(A)
+        pass_time(cluster, 20, full)
+        leader.core.transfer_leadership(None)
+        cluster.deliver()
+        assert cluster[other].core.role is Role.LEADER
