@@ -58,6 +58,8 @@ from store.files import FULL_ERRNOS
 from store.queue_flush import FlushWork
 from store.record import BATCH_PREAMBLE, record_starts
 
+STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
+HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
 HOUSEKEEPING_S = 1.0  # how often ConsumeQueues are made durable and the checkpoint moves on
 DRAIN_S = 2.0  # how long a stop waits for those who wait for a commit
 SERVER_GRACE_S = 0.5
@@ -434,6 +436,9 @@ def raft_options(config: NodeConfig) -> RaftOptions:
         suspicion_delay_min_ticks=raft.suspicion_delay_ms[0] // tick,
         suspicion_delay_max_ticks=raft.suspicion_delay_ms[1] // tick,
         transfer_timeout_ticks=raft.transfer_timeout_ms // tick,
+        stalled_disk_ticks=STALLED_DISK_MS // tick,
+        hand_over_interval_ticks=max(HAND_OVER_INTERVAL_MS, 4 * raft.election_timeout_ms[1])
+        // tick,
         max_append_bytes=raft.max_append_bytes,
         max_inflight_appends=raft.max_inflight_appends,
         max_uncommitted_bytes=raft.max_uncommitted_bytes,

@@ -82,6 +82,7 @@ class DriverStatistics:
     messages_out: int
     appends_refused_for_space: int
     is_apply_paused: bool
+    is_short_of_space: bool
     invalid_frames: int
     reads_waiting: int
     uncompleted_persists: int
@@ -130,6 +131,10 @@ class RaftDriver(Generic[H]):
         self._is_apply_paused = False
         self._ticks_to_apply = 0
         self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size
+        # A log that doesn't take beside them what may be under way to one peer is short of space:
+        # at full speed it would refuse in about the time that a hand-over takes.
+        self._ample_bytes = core.options.max_inflight_bytes + self._head_room
+        self._refused_bytes = 0  # the largest that was refused since the disk got full
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -155,7 +160,21 @@ class RaftDriver(Generic[H]):
         """One tick of the core's clock has passed."""
         if self._ticks_to_apply:
             self._ticks_to_apply -= 1
-        self._guarded(self._core.tick)
+        self._guarded(self._tick_core)
+
+    def _tick_core(self) -> None:
+        self._core.report_space(is_short=self._is_short_of_space())
+        self._core.tick()
+
+    def _is_short_of_space(self) -> bool:
+        """Whether a node with more room had better lead: what comes next may be refused, what
+        came last was, or what is derived from the log finds no space. It is said ahead of the
+        first refusal, so that as a rule there is none."""
+        needed = max(self._ample_bytes, self._refused_bytes)
+        is_short = self._ports.log.is_short_of_space(needed)
+        if not is_short:
+            self._refused_bytes = 0
+        return is_short or self._is_apply_paused
 
     def suspect(self, peer: NodeId) -> None:
         """A stream to or from `peer` broke."""
@@ -195,6 +214,7 @@ class RaftDriver(Generic[H]):
         log = self._ports.log
         size = self._core.options.noop_size + len(body)
         if self._is_apply_paused or not log.has_room(size + self._head_room):
+            self._refused_bytes = max(self._refused_bytes, size + self._head_room)
             raise LogFull(f"no room for {size} bytes")
         placed = self._core.propose(size, kind)
         append_time_ms = self._append_time_ms()
@@ -268,6 +288,7 @@ class RaftDriver(Generic[H]):
         if needed and not self._ports.log.has_room(needed):
             # Not acknowledged, so the leader sends it again: space may have come back by then.
             self._refused_for_space += 1
+            self._refused_bytes = max(self._refused_bytes, needed)
             return
         self._guarded(lambda: self._accept(message, headers, frames))
 
@@ -529,6 +550,7 @@ class RaftDriver(Generic[H]):
             messages_out=self._messages_out,
             appends_refused_for_space=self._refused_for_space,
             is_apply_paused=self._is_apply_paused,
+            is_short_of_space=self._is_short_of_space(),
             invalid_frames=self._invalid_frames,
             reads_waiting=len(self._reads_running) + len(self._reads_to_apply),
             uncompleted_persists=self._submitted_ticket - self._durable_ticket,

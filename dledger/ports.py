@@ -58,6 +58,12 @@ class ReplicatedLog(Protocol[Header]):
         """Whether that many bytes can be appended without waiting for space."""
         ...
 
+    def is_short_of_space(self, frame_bytes: int) -> bool:
+        """Whether the disk has refused more space and what was had before doesn't hold that many
+        bytes. Unlike `has_room` it asks for nothing, and a segment that is just being made
+        counts as room."""
+        ...
+
     def append(
         self,
         kind: int,

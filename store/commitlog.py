@@ -265,6 +265,13 @@ class CommitLog:
             self._allocator.wake()
         return False
 
+    def is_short_of_space(self, frame_bytes: int) -> bool:
+        """Whether the disk has refused a segment that frames of `frame_bytes` in all may need.
+
+        Unlike `has_room` it asks for no segment, and it is false while one is being made."""
+        is_full = self._preallocator.is_full
+        return is_full and self._end.segments_for(frame_bytes) > self._preallocator.ready
+
     def append(
         self,
         kind: int,

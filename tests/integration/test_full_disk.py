@@ -11,23 +11,34 @@ import errno
 import functools
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec
 
+import grpc
 import pytest
 
 import broker.node
 from broker.config import NodeConfig
+from broker.node import Node
 from broker.surroundings import Surroundings
 from dledger.wire import broker_pb2, errors_pb2
 from store.errors import StorageFull
 from store.files import Buffer, Handle, OsFiles
 from store.queue_flush import FlushWork
-from tests.integration.group import WAIT_S, Group, make_configs
+from store.record import decode_records
+from tests.integration.group import WAIT_S, Group, error_of, make_configs
 
 QUEUES = "consumequeue"
-
+SIZE = 64 << 10
+# What a client sees while leadership moves, and sends again after.
+PASSING = (
+    errors_pb2.NOT_LEADER,
+    errors_pb2.NOT_READY,
+    errors_pb2.LEADERSHIP_LOST,
+    errors_pb2.BUSY,
+    errors_pb2.STORAGE_FULL,
+)
 
 P = ParamSpec("P")
 
@@ -224,6 +235,79 @@ async def test_elections_on_full_logs_stop_no_node(tmp_path: Path, disks: Disks)
         codes = await asyncio.gather(*(group.stop(name) for name in list(group.nodes)))
         await group.close()
     assert codes == [0, 0, 0]
+
+
+async def led_for_a_while(group: Group) -> Node:
+    """A leader that may hand over of itself."""
+    leader = await group.leader()
+    core = leader.driver.core
+    deadline = time.monotonic() + WAIT_S
+    while core._state.now_tick < core._state.disk.not_before_tick:
+        assert time.monotonic() < deadline, "time stands still"
+        await asyncio.sleep(0.01)
+    return leader
+
+
+@on_a_loop
+async def test_leader_with_a_full_disk_hands_over_and_sends_go_on(
+    tmp_path: Path, disks: Disks
+) -> None:
+    """Its disk alone takes no further segment: a node with room leads within a second, nothing
+    is lost or stored twice, and leadership doesn't come back."""
+    group = Group(make_configs(tmp_path))
+    bodies: list[bytes] = []
+    try:
+        await group.start()
+        await group.create_topic(queues=1)
+        full = await led_for_a_while(group)
+        disks.of[full.config.node_id].is_full = True
+        slowest = 0.0
+        while len(bodies) < 320:  # two segments and a half
+            bodies.append(len(bodies).to_bytes(4, "big") * (SIZE // 4))
+            began = time.monotonic()
+            await deliver(group, len(bodies) - 1, bodies[-1])
+            slowest = max(slowest, time.monotonic() - began)
+        leader = await group.leader()
+        assert leader is not full
+        assert slowest < 1.5
+        assert [record async for record in stored(group)] == bodies
+        disks.set_full()
+        await group.applied_everywhere()
+        assert await group.leader() is leader, "nobody hands back"
+    finally:
+        codes = await asyncio.gather(*(group.stop(name) for name in list(group.nodes)))
+        await group.close()
+    assert codes == [0, 0, 0]
+
+
+async def deliver(group: Group, sequence: int, body: bytes) -> None:
+    """The message is stored, as a client that follows the leader and retries would do it."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        assert time.monotonic() < deadline, "the group takes no message"
+        try:
+            code = (await group.send(sequence, body)).error.code
+        except grpc.aio.AioRpcError as failure:
+            code = error_of(failure).code
+        if not code:
+            return
+        assert code in PASSING, errors_pb2.ErrorCode.Name(code)
+        await asyncio.sleep(0.005)
+
+
+async def stored(group: Group) -> AsyncIterator[bytes]:
+    """The bodies in the queue, in order."""
+    offset = 0
+    while True:
+        request = broker_pb2.PullRequest(
+            topic="t", offset=offset, max_messages=16, max_bytes=8 << 20, hold_ms=0
+        )
+        answer = await group.ask("Pull", request)
+        if not answer.count:
+            return
+        for record in decode_records(answer.records):
+            yield record.body
+        offset = answer.next_offset
 
 
 async def fill(group: Group) -> int:

@@ -220,7 +220,7 @@ def test_repeated_append_is_acknowledged_on_a_full_disk() -> None:
 @pytest.mark.parametrize("taken", [0, 2])
 def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
     """The part of a slice that was applied counts; the rest is given again, and only the rest."""
-    world = World()
+    world = World(count=1)
     leader = world.elect()
     before = leader.driver.applied_index
     leader.record.full_from = before + 1 + taken

@@ -71,6 +71,9 @@ class MemoryLog:
     def has_room(self, frame_bytes: int) -> bool:
         return self.room and self._end()[0] + frame_bytes <= self.capacity_bytes
 
+    def is_short_of_space(self, frame_bytes: int) -> bool:
+        return not self.has_room(frame_bytes)
+
     def append(
         self,
         kind: int,

@@ -218,6 +218,23 @@ def test_full_disk_refuses_and_recovers_when_space_returns(cause: str) -> None:
     assert made.durable == [1, 2]
 
 
+def test_log_is_short_of_space_only_when_the_disk_has_refused_it() -> None:
+    """A segment that is being made counts as room; asking for this wants no segment."""
+    disk = SimulatedDisk()
+    made = LogUnderTest(disk)
+    made.append(b"x" * 3000)
+    disk.fail_next("fallocate", errno.ENOSPC)
+    made.append(b"y" * 3000)
+    assert not made.log.has_room(3000)
+    assert not made.log.is_short_of_space(3000), "nobody has tried yet"
+    made.preallocate()
+    assert made.log.is_short_of_space(3000)
+    assert not made.log.is_short_of_space(500), "what is left of the segment"
+    assert not made.allocator.woken
+    made.preallocate()
+    assert not made.log.is_short_of_space(3000)
+
+
 def test_no_segment_is_made_whose_consume_queue_units_would_not_fit() -> None:
     """The smallest records need 20 bytes of ConsumeQueue for 91 of log; that space stays free."""
     disk = SimulatedDisk()
