@@ -1,38 +1,31 @@
 """Messages of the log as columns: many records at once, no object per record.
 
-Entries are followed by their sizes and checked; fixed fields are gathered with numpy, variable
-ones sliced. An entry holds records of one topic with one store time, so whole entries are passed
-over when a topic or a time isn't wanted. A damaged entry ends the reading with its place: data
+Entries come verified, a chunk at a time (`audit.chunks`); everything else is done with numpy over
+the whole chunk: where records begin, their fixed fields, where topics, bodies and properties lie
+(`audit.columns`). Only properties are copied. An entry holds records of one topic with one store
+time, so whole entries are passed over when a topic or a time isn't wanted. A damaged entry ends
+the reading with its place, and so does a record that lies about its sizes behind a good CRC: data
 that is read as data must not have holes that nobody sees.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from audit.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
+from audit.columns import Column, Cuts, Integers, PropertyTable, Words
 from audit.reading import opened
-from audit.scan import Window
-from store.entry import (
-    FILLER_HEADER,
-    FILLER_HEADER_SIZE,
-    FILLER_MAGIC,
-    HEADER_SIZE,
-    EntryHeader,
-    EntryKind,
-    verify_frame,
-)
-from store.errors import CorruptionFound, InvalidFrame, InvalidRecord
-from store.properties import find_property
-from store.record import BATCH_PREAMBLE, FIXED_SIZE, record_starts
+from store.entry import HEADER_SIZE, EntryKind
+from store.errors import CorruptionFound, InvalidRecord
+from store.record import BATCH_PREAMBLE, FIXED_SIZE, MIN_RECORD_SIZE, RECORD_MAGIC, record_starts
 
-BATCH_RECORDS: Final = 16_384
-BATCH_BYTES: Final = 8 << 20
+__all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "read_records"]
+
 COLUMNS: Final = (
     "topic",
     "queue_id",
@@ -52,12 +45,14 @@ _FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size
 # The fixed part of a record; the byte table is in `store.record`.
 _FIXED: Final = np.dtype(
     {
-        "names": ["queue_id", "queue_offset", "physical_offset", "born", "store", "body_size"],
-        "formats": [">i4", ">i8", ">i8", ">i8", ">i8", ">u4"],
-        "offsets": [12, 20, 28, 40, 56, 84],
+        "names": ["size", "magic", "queue_id", "queue_offset", "physical_offset", "born", "store",
+                  "body_size"],
+        "formats": [">u4", ">u4", ">i4", ">i8", ">i8", ">i8", ">i8", ">u4"],
+        "offsets": [0, 4, 12, 20, 28, 40, 56, 84],
         "itemsize": FIXED_SIZE,
     }
-)
+)  # fmt: skip
+_PROPERTIES: Final = {"keys": b"KEYS", "tags": b"TAGS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,186 +65,183 @@ class Wanted:
     from_ms: int | None = None
     until_ms: int | None = None
 
-    def passes(self, topic: str, store_time_ms: int) -> bool:
-        """Whether an entry's messages are wanted."""
-        if self.topics is not None and topic not in self.topics:
-            return False
-        if self.from_ms is not None and store_time_ms < self.from_ms:
-            return False
-        return self.until_ms is None or store_time_ms < self.until_ms
-
-
-@dataclass(frozen=True, slots=True)
-class LogRange:
-    """Bytes `[start, end)` of one segment; both lie between entries, or at the segment's ends."""
-
-    commitlog: str
-    base: int
-    start: int
-    end: int
-
-    @property
-    def path(self) -> str:
-        return os.path.join(self.commitlog, f"{self.base:020d}")
-
-
-Column = npt.NDArray[np.int64] | list[str] | list[str | None] | list[bytes]
-
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some messages, a column each; times are ms since the epoch, properties as they are encoded.
-    Columns that weren't wanted are left out."""
+    """Some messages, a column each; times are ms since the epoch. Columns that weren't wanted are
+    left out."""
 
     count: int
     columns: dict[str, Column]
 
 
-def read_records(part: LogRange, wanted: Wanted) -> Iterator[Records]:
-    """The wanted messages of a range, in the log's order, in batches.
+def read_records(
+    part: LogRange, wanted: Wanted, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Records]:
+    """The wanted messages of a range, in the log's order, a chunk's at a time.
 
     Raises:
         CorruptionFound: an entry isn't intact, or its records lie about their sizes.
         OSError: the file can't be read.
     """
-    batch = _Batch(wanted)
     with opened(part.path) as descriptor:
-        for header, frame in read_entries(Window(descriptor), part):
-            if header.kind != EntryKind.DATA:
-                continue
+        for chunk in read_chunks(descriptor, part, chunk_bytes):
             try:
-                batch.add(header, frame)
+                records = _decode(chunk, wanted)
             except InvalidRecord as error:
-                at = header.physical_offset - part.base + error.position
-                raise CorruptionFound(part.path, at, error.expected, error.found) from error
-            if batch.is_full:
-                yield batch.take()
-    if batch.count:
-        yield batch.take()
+                at = chunk.at + error.position
+                found = f"{error.field} {error.found}"
+                raise CorruptionFound(part.path, at, error.expected, found) from error
+            if records is not None:
+                yield records
 
 
-def read_entries(window: Window, part: LogRange) -> Iterator[tuple[EntryHeader, bytes]]:
-    """Header and frame of each entry that begins in the range, each verified.
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the wanted records of a chunk lie: entries' starts, ends and topics, records' starts,
+    and `entry_of`, which entry a record is in."""
+
+    content: bytes
+    headers: npt.NDArray[np.void]
+    topics: tuple[str, ...]
+    topic_codes: Integers
+    starts: Integers
+    entry_of: Integers
+
+
+def _decode(chunk: Chunk, wanted: Wanted) -> Records | None:
+    """The chunk's wanted messages; None if there are none."""
+    layout = _lay_out(chunk, wanted)
+    if layout is None:
+        return None
+    content, starts = layout.content, layout.starts
+    fixed = gathered(content, starts, _FIXED)
+    topics_at, properties_at, ends = _check_records(content, starts, fixed)
+    columns: dict[str, Column] = {
+        "topic": Words(layout.topics, layout.topic_codes[layout.entry_of]),
+        "queue_id": fixed["queue_id"].astype(np.int64),
+        "queue_offset": fixed["queue_offset"].astype(np.int64),
+        "physical_offset": fixed["physical_offset"].astype(np.int64),
+        "index": layout.headers["index"].astype(np.int64)[layout.entry_of],
+        "term": layout.headers["term"].astype(np.int64)[layout.entry_of],
+        "born_time": fixed["born"].astype(np.int64),
+        "store_time": fixed["store"].astype(np.int64),
+        "body": Cuts(content, starts + FIXED_SIZE, topics_at),
+    }
+    if not {"properties", *_PROPERTIES}.isdisjoint(wanted.columns):
+        table = PropertyTable.of(Cuts(content, properties_at, ends))
+        columns["properties"] = table
+        for name, property_name in _PROPERTIES.items():
+            if name in wanted.columns:
+                columns[name] = table.values_of(property_name)
+    return Records(len(starts), {name: columns[name] for name in wanted.columns})
+
+
+def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:
+    """Finds the records of the wanted entries; None if there are none.
 
     Raises:
-        CorruptionFound: something else lies where an entry should begin.
+        InvalidRecord: an entry's records don't fill it.
     """
-    at, end = part.start - part.base, part.end - part.base
-    while at < end:
-        head = window.read(at, FILLER_HEADER_SIZE)
-        if len(head) < FILLER_HEADER_SIZE:
-            raise CorruptionFound(part.path, at, "an entry", "the file's end")
-        size, magic = FILLER_HEADER.unpack(head)
-        if magic == FILLER_MAGIC:
-            return
-        frame = window.read(at, max(min(size, end - at), HEADER_SIZE))
-        try:
-            header = verify_frame(frame, 0, None)
-        except InvalidFrame as error:
-            expected = f"an entry with {error.field} {error.expected}"
-            raise CorruptionFound(part.path, at, expected, error.found) from error
-        if header.physical_offset != part.base + at:
-            expected = f"the entry of offset {part.base + at}"
-            raise CorruptionFound(part.path, at, expected, header.physical_offset)
-        yield header, frame
-        at += size
+    is_data = (chunk.headers["kind"] == EntryKind.DATA) & (chunk.headers["count"] > 0)
+    headers, entries = chunk.headers[is_data], chunk.starts[is_data]
+    firsts, sizes = entries + _FIRST_RECORD_AT, headers["size"].astype(np.int64)
+    short = sizes < _FIRST_RECORD_AT + MIN_RECORD_SIZE
+    if short.any():
+        at = int(np.argmax(short))
+        raise InvalidRecord(int(entries[at]), "TOTALSIZE", "room for a record", int(sizes[at]))
+    topics, codes = _topics(chunk.content, firsts, entries + sizes)
+    chosen = _chosen(wanted, topics, codes, _store_times(chunk.content, firsts))
+    if not chosen.any():
+        return None
+    headers, firsts, codes = headers[chosen], firsts[chosen], codes[chosen]
+    counts = headers["count"].astype(np.int64)
+    entry_of = np.repeat(np.arange(len(counts)), counts)
+    starts = _record_starts(chunk.content, firsts, counts, (entries + sizes)[chosen])
+    return _Layout(chunk.content, headers, topics, codes, starts, entry_of)
 
 
-class _Batch:
-    """Gathers entries until there are enough for a batch."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
-        self._clear()
-
-    def _clear(self) -> None:
-        self.count = 0
-        self._bytes = 0
-        self._frames: list[bytes] = []
-        self._starts: list[int] = []
-        self._counts: list[int] = []
-        self._topics: list[str] = []
-        self._places: list[tuple[int, int]] = []
-
-    @property
-    def is_full(self) -> bool:
-        return self.count >= BATCH_RECORDS or self._bytes >= BATCH_BYTES
-
-    def add(self, header: EntryHeader, frame: bytes) -> None:
-        """The entry's messages are in the batch, if they are wanted."""
-        at = _FIRST_RECORD_AT
-        if header.record_count == 0 or len(frame) < at + FIXED_SIZE + 3:
-            return
-        topic_at = at + FIXED_SIZE + int.from_bytes(frame[at + 84 : at + 88], "big")
-        length = frame[topic_at] if topic_at < len(frame) else 0
-        topic = frame[topic_at + 1 : topic_at + 1 + length].decode("ascii", errors="replace")
-        if not self._wanted.passes(topic, int.from_bytes(frame[at + 56 : at + 64], "big")):
-            return
-        starts = record_starts(frame, at, header.record_count)
-        self._starts += [self._bytes + start for start in starts]
-        self._counts.append(header.record_count)
-        self._topics.append(topic)
-        self._places.append((header.index, header.term))
-        self._frames.append(frame)
-        self._bytes += len(frame)
-        self.count += header.record_count
-
-    def take(self) -> Records:
-        """What has been gathered; the batch is empty again."""
-        buffer = b"".join(self._frames)
-        starts = np.array(self._starts, dtype=np.int64)
-        items = np.ndarray(
-            (len(buffer) - FIXED_SIZE + 1,), dtype=f"V{FIXED_SIZE}", buffer=buffer, strides=(1,)
-        )
-        fixed = items[starts].view(_FIXED)
-        places = np.repeat(np.array(self._places, dtype=np.int64), self._counts, axis=0)
-        columns: dict[str, Column] = {
-            "queue_id": fixed["queue_id"].astype(np.int64),
-            "queue_offset": fixed["queue_offset"].astype(np.int64),
-            "physical_offset": fixed["physical_offset"].astype(np.int64),
-            "index": places[:, 0],
-            "term": places[:, 1],
-            "born_time": fixed["born"].astype(np.int64),
-            "store_time": fixed["store"].astype(np.int64),
-        }
-        columns |= self._variable(buffer, starts, fixed["body_size"].astype(np.int64))
-        count = self.count
-        self._clear()
-        kept = {name: columns[name] for name in self._wanted.columns if name in columns}
-        return Records(count, kept)
-
-    def _variable(
-        self, buffer: bytes, starts: npt.NDArray[np.int64], body_sizes: npt.NDArray[np.int64]
-    ) -> dict[str, Column]:
-        """The columns whose values have no fixed size, as far as they are wanted."""
-        wanted = set(self._wanted.columns)
-        made: dict[str, Column] = {}
-        bodies_at = starts + FIXED_SIZE
-        topics_at = bodies_at + body_sizes
-        if "topic" in wanted:
-            made["topic"] = [
-                topic
-                for topic, count in zip(self._topics, self._counts, strict=True)
-                for _ in range(count)
-            ]
-        if "body" in wanted:
-            made["body"] = _slices(buffer, bodies_at, topics_at)
-        if wanted & {"keys", "tags", "properties"}:
-            raw = np.frombuffer(buffer, dtype=np.uint8)
-            sizes_at = topics_at + 1 + raw[topics_at]
-            sizes = raw[sizes_at].astype(np.int64) * 256 + raw[sizes_at + 1]
-            properties = _slices(buffer, sizes_at + 2, sizes_at + 2 + sizes)
-            if "keys" in wanted:
-                made["keys"] = [find_property(each, b"KEYS") for each in properties]
-            if "tags" in wanted:
-                made["tags"] = [find_property(each, b"TAGS") for each in properties]
-            if "properties" in wanted:
-                made["properties"] = properties
-        return made
+def _chosen(
+    wanted: Wanted, topics: tuple[str, ...], codes: Integers, store_times: Integers
+) -> npt.NDArray[np.bool_]:
+    """Which entries are wanted."""
+    chosen = np.ones(len(codes), dtype=np.bool_)
+    if wanted.topics is not None:
+        known = np.array([topic in wanted.topics for topic in topics], dtype=np.bool_)
+        chosen &= known[codes] if len(codes) else chosen
+    if wanted.from_ms is not None:
+        chosen &= store_times >= wanted.from_ms
+    if wanted.until_ms is not None:
+        chosen &= store_times < wanted.until_ms
+    return chosen
 
 
-def _slices(
-    buffer: bytes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-) -> list[bytes]:
-    pairs: Sequence[tuple[int, int]] = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    return [buffer[start:end] for start, end in pairs]
+def _store_times(content: bytes, firsts: Integers) -> Integers:
+    return gathered(content, firsts, _FIXED)["store"].astype(np.int64)
+
+
+def _topics(content: bytes, firsts: Integers, ends: Integers) -> tuple[tuple[str, ...], Integers]:
+    """The distinct topics of entries whose first records begin at `firsts`, and each one's."""
+    places = firsts + FIXED_SIZE + gathered(content, firsts, _FIXED)["body_size"]
+    beyond = places + MIN_RECORD_SIZE - FIXED_SIZE > ends
+    if beyond.any():
+        at = int(firsts[int(np.argmax(beyond))])
+        raise InvalidRecord(at, "BODYLENGTH", "a body within the entry", "one beyond its end")
+    codes: dict[bytes, int] = {}
+    found = [
+        codes.setdefault(content[at + 1 : at + 1 + content[at]], len(codes))
+        for at in places.tolist()
+    ]
+    names = tuple(topic.decode("ascii", errors="replace") for topic in codes)
+    return names, np.array(found, dtype=np.int64)
+
+
+def _record_starts(content: bytes, firsts: Integers, counts: Integers, ends: Integers) -> Integers:
+    """Where every record begins. An entry whose records have one size is laid out by
+    multiplication, any other is walked.
+
+    Raises:
+        InvalidRecord: the records don't fill their entry exactly.
+    """
+    sizes = gathered(content, firsts, ">u4").astype(np.int64)
+    is_even = (counts * sizes == ends - firsts) & (sizes >= MIN_RECORD_SIZE)
+    steps = np.where(is_even, sizes, 0)
+    before = np.cumsum(counts) - counts
+    number = np.arange(int(counts.sum())) - np.repeat(before, counts)
+    starts: Integers = np.repeat(firsts, counts) + number * np.repeat(steps, counts)
+    found = gathered(content, starts, ">u4") == np.repeat(sizes, counts)
+    is_even &= np.logical_and.reduceat(found, before)
+    for at in np.flatnonzero(~is_even).tolist():
+        first, end, low = int(firsts[at]), int(ends[at]), int(before[at])
+        view = memoryview(content)[:end]
+        walked = record_starts(view, first, int(counts[at]))
+        behind = walked[-1] + int.from_bytes(view[walked[-1] : walked[-1] + 4], "big")
+        if behind != end:
+            raise InvalidRecord(walked[-1], "the records' end", f"them to end at {end}", behind)
+        starts[low : low + len(walked)] = walked
+    return starts
+
+
+def _check_records(
+    content: bytes, starts: Integers, fixed: npt.NDArray[np.void]
+) -> tuple[Integers, Integers, Integers]:
+    """Where each record's topic length and properties begin, and where it ends; what is between
+    adds up.
+
+    Raises:
+        InvalidRecord: a record's inner lengths don't, or it is no record.
+    """
+    raw = np.frombuffer(content, np.uint8)
+    ends = starts + fixed["size"]
+    topics_at = starts + FIXED_SIZE + fixed["body_size"]
+    good = (fixed["magic"] == RECORD_MAGIC) & (topics_at + 3 <= ends)
+    sizes_at = np.where(good, topics_at, 0)
+    sizes_at += 1 + raw[sizes_at]
+    good &= sizes_at + 2 <= ends
+    sizes_at = np.where(good, sizes_at, 0)
+    properties_at = sizes_at + 2
+    good &= properties_at + raw[sizes_at] * np.int64(256) + raw[sizes_at + 1] == ends
+    if not good.all():
+        at = int(starts[int(np.argmin(good))])
+        raise InvalidRecord(at, "lengths", "a record whose lengths add up", "that don't")
+    return topics_at, properties_at, ends

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,8 @@ from typing import Final
 
 import numpy as np
 
-from audit.decode import COLUMNS, LogRange, Wanted, read_records
+from audit.columns import Integers, Words
+from audit.decode import COLUMNS, LogRange, Records, Wanted, read_records
 from audit.engine import Engine, Progress, no_progress
 from audit.errors import EngineUnavailable, UsageMistake
 from audit.ranges import committed_log, log_ranges
@@ -28,6 +30,7 @@ from audit.replica import Replica
 
 STATE_FILE: Final = "_export.json"
 FORMAT: Final = "dledger-export/1"
+_DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +122,8 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
     batches: dict[tuple[str, str], list[pa.RecordBatch]] = defaultdict(list)
     for records in read_records(part, Wanted(COLUMNS, task.topics)):
         batch = to_arrow(records)
-        days = [
-            datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()
-            for ms in np.asarray(records.columns["store_time"], dtype=np.int64).tolist()
-        ]
-        places: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for row, place in enumerate(zip(records.columns["topic"], days, strict=True)):
-            places[(str(place[0]), place[1])].append(row)
-        for place, rows in places.items():
-            batches[place].append(batch.take(pa.array(rows, pa.int64())))
+        for place, rows in _by_place(records):
+            batches[place].append(batch.take(pa.array(rows)))
     messages = size = 0
     for (topic, day), of_place in batches.items():
         table = pa.Table.from_batches(of_place).drop_columns(["topic"])
@@ -140,6 +136,18 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
         messages += table.num_rows
         size += file.stat().st_size
     return messages, len(batches), size
+
+
+def _by_place(records: Records) -> Iterator[tuple[tuple[str, str], Integers]]:
+    """Topic and date, and the rows that belong there, ascending."""
+    topics, stored = records.columns["topic"], records.columns["store_time"]
+    if not isinstance(topics, Words) or not isinstance(stored, np.ndarray):
+        raise TypeError("a topic is a word and a time a number, whoever decoded them")
+    days = stored // _DAY_MS
+    keys, group = np.unique(np.stack([topics.codes, days]), axis=1, return_inverse=True)
+    for at, (code, day) in enumerate(keys.T.tolist()):
+        date = datetime.fromtimestamp(day * _DAY_MS / 1000, UTC).date().isoformat()
+        yield (topics.words[code], date), np.flatnonzero(group == at)
 
 
 def read_state(target: Path) -> ExportState | None:

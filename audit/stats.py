@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from audit.columns import Cuts, Words
 from audit.decode import LogRange, Records, Wanted, read_records
 from audit.engine import Engine, Progress, no_progress
 from audit.ranges import committed_log, log_ranges
@@ -193,17 +194,20 @@ def _percentiles(counts: Histogram) -> dict[str, int]:
 
 def _count(sums: LogSum, records: Records) -> None:
     columns = records.columns
-    topics = np.array(columns["topic"], dtype=object)
+    topics, bodies = columns["topic"], columns["body"]
+    if not isinstance(topics, Words) or not isinstance(bodies, Cuts):
+        raise TypeError("topics are words and bodies cuts, whoever decoded them")
     queues = np.asarray(columns["queue_id"], dtype=np.int64)
     stored = np.asarray(columns["store_time"], dtype=np.int64)
     delays = stored - np.asarray(columns["born_time"], dtype=np.int64)
-    sizes = np.fromiter(map(len, columns["body"]), np.int64, records.count)
-    for topic, queue_id in set(zip(topics.tolist(), queues.tolist(), strict=True)):
-        chosen = (topics == topic) & (queues == queue_id)
+    sizes = bodies.sizes
+    keys, group = np.unique(np.stack([topics.codes, queues]), axis=1, return_inverse=True)
+    for at, (code, queue_id) in enumerate(keys.T.tolist()):
+        chosen = group == at
         times = stored[chosen]
         timeline = Timeline()
         timeline.count(times, sizes[chosen])
-        sums.queues.setdefault((topic, queue_id), QueueSum()).add(
+        sums.queues.setdefault((topics.words[code], queue_id), QueueSum()).add(
             QueueSum(
                 int(chosen.sum()),
                 int(sizes[chosen].sum()),
@@ -214,10 +218,10 @@ def _count(sums: LogSum, records: Records) -> None:
                 timeline,
             )
         )
-    sums.keys.update(_keys(topics.tolist(), columns["keys"]))  # type: ignore[arg-type]
+    sums.keys.update(_keys(topics, columns["keys"]))  # type: ignore[arg-type]
 
 
-def _keys(topics: list[str], keys: Iterable[str | None]) -> Iterable[tuple[str, str]]:
+def _keys(topics: Iterable[str], keys: Iterable[str | None]) -> Iterable[tuple[str, str]]:
     """Each message's keys; KEYS holds them separated by blanks."""
     for topic, of_message in zip(topics, keys, strict=True):
         if of_message:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from audit.columns import PropertyTable
 from audit.decode import COLUMNS, Records, Wanted, read_records
 from audit.ranges import committed_log, entry_end_after, log_ranges
 from audit.replica import Replica
@@ -15,6 +16,7 @@ from store.entry import EntryKind
 from store.errors import CorruptionFound
 from store.record import decode_properties, decode_records
 from tests.audit.replicas import TIME_MS, LogBuilder, ReplicaSet
+from tests.audit.test_decode import cuts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,9 +33,6 @@ def rows_of(path: Path, wanted: Wanted | None = None) -> list[Row]:
             names = list(records.columns)
             columns = [list(column) for column in records.columns.values()]
             rows += [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-    for row in rows:
-        if "properties" in row:
-            row["properties"] = decode_properties(row["properties"])
     return rows
 
 
@@ -124,7 +123,8 @@ def test_properties_are_split_as_consumers_split_them(encoded: bytes) -> None:
     from audit.arrow import to_arrow
 
     given = [b"X\x01y\x02", encoded, b"", encoded]
-    column = to_arrow(Records(4, {"properties": given})).column(0).to_pylist()
+    table = PropertyTable.of(cuts_of(given))
+    column = to_arrow(Records(4, {"properties": table})).column(0).to_pylist()
     assert [dict(each) for each in column] == [decode_properties(each) for each in given]
 
 
