@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from chaos.sim.files import SimulatedFile
+from chaos.sim.files import Directory, SimulatedFile
 from chaos.sim.timeline import ActorDied
 from store.files import Buffer, Handle
 
@@ -47,15 +47,11 @@ class SimulatedDisk:
         self.latency_us = latency_us
         self._cut_at: int | None = None
         self._latency = 0
-        self._names: dict[Path, SimulatedFile | None] = {Path("/"): None}  # None: a directory
-        self._durable_names: dict[Path, SimulatedFile | None] = {Path("/"): None}
-        self._name_changes: dict[Path, list[dict[Path, SimulatedFile | None]]] = {}
-        self._renames: list[tuple[Path, Path]] = []  # of directories, perhaps not durable
+        self._root = Directory()
         self._open: dict[int, tuple[Path, SimulatedFile]] = {}
         self._locks: dict[int, Path] = {}
         self._next_handle = 1
         self._faults: list[tuple[str, str, int]] = []
-        self._parents: dict[Path, tuple[Path, ...]] = {}
 
     # --- what happens to disks ---------------------------------------------------------------
 
@@ -78,19 +74,9 @@ class SimulatedDisk:
     def power_off(self, chance: Random) -> None:
         """The process is gone, and what was not synced with it; see the module."""
         self.kill()
-        for parent in sorted(self._name_changes):
-            states = self._name_changes[parent]
-            survivors = chance.randrange(len(states) + 1)
-            if survivors:
-                self._adopt(parent, states[survivors - 1])
-        self._name_changes.clear()
-        self._undo_renames()
-        self._drop_orphans()
-        self._names = dict(self._durable_names)
-        for path in sorted(self._names):
-            file = self._names[path]
-            if file is not None:
-                file.lose(chance)
+        self._root.lose(chance)
+        for _, file in self._root.walk():
+            file.lose(chance)
         self.is_off = True
 
     def power_on(self) -> None:
@@ -107,10 +93,7 @@ class SimulatedDisk:
     def wipe(self) -> None:
         """A new, empty disk has been put in."""
         self.kill()
-        self._names = {Path("/"): None}
-        self._durable_names = {Path("/"): None}
-        self._name_changes.clear()
-        self._renames.clear()
+        self._root = Directory()
 
     def take_latency(self) -> int:
         """Microseconds that the syncs since the last call take."""
@@ -121,7 +104,7 @@ class SimulatedDisk:
 
     def paths(self) -> list[Path]:
         """All files, sorted."""
-        return sorted(path for path, file in self._names.items() if file is not None)
+        return sorted(Path("/", *names) for names, _ in self._root.walk())
 
     def content(self, path: Path) -> bytes:
         """What a read of the whole file gives; trailing zeros of a sparse file are left out."""
@@ -138,11 +121,10 @@ class SimulatedDisk:
         return b"" if file is None else bytes(file.durable[start:end])
 
     def _durable_file(self, path: Path) -> SimulatedFile | None:
-        names = self._durable_names
-        parents = self._parents.get(path)
-        if parents is None:
-            parents = self._parents[path] = tuple(path.parents)
-        return names.get(path) if all(parent in names for parent in parents) else None
+        found: Directory | SimulatedFile | None = self._root
+        for name in path.parts[1:]:
+            found = found.durable.get(name) if isinstance(found, Directory) else None
+        return found if isinstance(found, SimulatedFile) else None
 
     def flip(self, path: Path, at: int, bit: int) -> int:
         """One bit of a file has rotted, on the platter and in what is read; the byte before."""
@@ -161,10 +143,11 @@ class SimulatedDisk:
 
     def create(self, path: Path) -> Handle:
         self._note("create", path)
-        if path in self._names:
+        parent = self._directory(path.parent)
+        if path.name in parent.children:
             raise FileExistsError(errno.EEXIST, "exists", str(path))
         file = SimulatedFile()
-        self._set_name(path, file)
+        parent.change({path.name: file})
         return self._handle(path, file)
 
     def close(self, handle: Handle) -> None:
@@ -224,81 +207,51 @@ class SimulatedDisk:
         self._note("rename", new)
         if old.parent != new.parent:
             raise NotImplementedError("the store renames within a directory only")
-        if self._names.get(old, old) is None:
-            self._rename_directory(old, new)
-            return
-        file = self._file(old)
-        del self._names[old]
-        self._set_name(new, file)
-
-    def _rename_directory(self, old: Path, new: Path) -> None:
-        """Names below move with it, on the platter as well: what is in a directory belongs to it,
-        not to its name. A power cut may put it back, see `_undo_renames`."""
-
-        def moved(path: Path) -> Path:
-            return new / path.relative_to(old)
-
-        for names in (self._names, self._durable_names):
-            _move_below(names, old, new)
-        for parent in [path for path in self._name_changes if old in (path, *path.parents)]:
-            self._name_changes[moved(parent)] = [
-                {moved(path): file for path, file in state.items()}
-                for state in self._name_changes.pop(parent)
-            ]
-        del self._names[old]
-        self._renames.append((old, new))
-        self._set_name(new, None)
+        parent = self._directory(old.parent)
+        moved = parent.children.get(old.name)
+        if moved is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(old))
+        parent.change({old.name: None, new.name: moved})
 
     def unlink(self, path: Path) -> None:
         self._note("unlink", path)
         self._file(path)
-        del self._names[path]
-        self._log_names(path.parent)
+        self._directory(path.parent).change({path.name: None})
 
     def mkdir(self, path: Path) -> None:
         self._note("mkdir", path)
-        if path.parent not in self._names:
-            raise FileNotFoundError(errno.ENOENT, "no parent", str(path))
-        if path not in self._names:
-            self._set_name(path, None)
+        parent = self._directory(path.parent)
+        if path.name not in parent.children:
+            parent.change({path.name: Directory()})
 
     def rmdir(self, path: Path) -> None:
         self._note("rmdir", path)
-        if self.listdir(path):
+        if self._directory(path).children:
             raise OSError(errno.ENOTEMPTY, "not empty", str(path))
-        if self._names.get(path, path) is not None:
-            raise NotADirectoryError(errno.ENOTDIR, "no directory", str(path))
-        del self._names[path]
-        self._log_names(path.parent)
+        self._directory(path.parent).change({path.name: None})
 
     def fsync_directory(self, path: Path) -> None:
-        if path not in self._names:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+        directory = self._directory(path)
         self._note("fsync_directory", path)
-        if path in self._name_changes:
-            self._adopt(path, self._children(path))
-            del self._name_changes[path]
-            self._renames = [each for each in self._renames if each[0].parent != path]
+        directory.sync()
 
     def listdir(self, path: Path) -> list[str]:
-        if self._names.get(path, path) is not None:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-        return sorted(child.name for child in self._children(path))
+        return sorted(self._directory(path).children)
 
     def exists(self, path: Path) -> bool:
-        return path in self._names
+        return self._find(path) is not None
 
     def free_bytes(self, path: Path) -> int:
         return max(0, self.capacity_bytes - self.used_bytes())
 
     def used_bytes(self) -> int:
         """What the files take; holes take nothing."""
-        return sum(file.used_bytes() for file in self._names.values() if file is not None)
+        return sum(file.used_bytes() for _, file in self._root.walk())
 
     def lock(self, path: Path) -> Handle | None:
         if path in self._locks.values():
             return None
-        handle = self.open(path) if path in self._names else self.create(path)
+        handle = self.open(path) if self.exists(path) else self.create(path)
         self._locks[handle] = path
         return handle
 
@@ -348,54 +301,26 @@ class SimulatedDisk:
             self.failures.append("no space")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def _find(self, path: Path) -> Directory | SimulatedFile | None:
+        found: Directory | SimulatedFile | None = self._root
+        for name in path.parts[1:]:
+            found = found.children.get(name) if isinstance(found, Directory) else None
+        return found
+
     def _file(self, path: Path) -> SimulatedFile:
-        file = self._names.get(path)
-        if file is None:
+        found = self._find(path)
+        if not isinstance(found, SimulatedFile):
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-        return file
+        return found
+
+    def _directory(self, path: Path) -> Directory:
+        found = self._find(path)
+        if not isinstance(found, Directory):
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+        return found
 
     def _handle(self, path: Path, file: SimulatedFile) -> Handle:
         handle = Handle(self._next_handle)
         self._next_handle += 1
         self._open[handle] = (path, file)
         return handle
-
-    def _children(self, path: Path) -> dict[Path, SimulatedFile | None]:
-        return {
-            each: file for each, file in self._names.items() if each.parent == path and each != path
-        }
-
-    def _undo_renames(self) -> None:
-        """Directories whose new names didn't reach the platter have their old ones."""
-        for old, new in reversed(self._renames):
-            if new not in self._durable_names:
-                _move_below(self._durable_names, new, old)
-        self._renames.clear()
-
-    def _set_name(self, path: Path, file: SimulatedFile | None) -> None:
-        self._names[path] = file
-        self._log_names(path.parent)
-
-    def _log_names(self, parent: Path) -> None:
-        self._name_changes.setdefault(parent, []).append(self._children(parent))
-
-    def _adopt(self, parent: Path, names: dict[Path, SimulatedFile | None]) -> None:
-        for each in [each for each in self._durable_names if each.parent == parent != each]:
-            if each not in names:
-                for gone in [path for path in self._durable_names if each in (path, *path.parents)]:
-                    del self._durable_names[gone]
-        self._durable_names.update(names)
-
-    def _drop_orphans(self) -> None:
-        """What lies in a directory that has no name on the platter can't be found."""
-        for path in sorted(self._durable_names):  # parents first
-            if path.parent not in self._durable_names:
-                del self._durable_names[path]
-
-
-def _move_below(names: dict[Path, SimulatedFile | None], old: Path, new: Path) -> None:
-    """What lies below `old` lies below `new`, and nothing else does."""
-    for path in [path for path in names if new in path.parents]:
-        del names[path]
-    for path in [path for path in names if old in path.parents]:
-        names[new / path.relative_to(old)] = names.pop(path)

@@ -1,11 +1,14 @@
-"""One file of a simulated disk: what a read sees, what the platter holds, what lies between.
+"""Files and directories of a simulated disk: what is seen, what the platter holds, what lies
+between.
 
-This owns bytes only; names, faults and latency are `chaos.sim.disk`'s. A file is sparse: bytes
-behind the last one written read as zeros and take no memory.
+This owns bytes and names only; faults and latency are `chaos.sim.disk`'s. A file is sparse: bytes
+behind the last one written read as zeros and take no memory. What is in a directory belongs to
+it and not to its name, so it moves along when that changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from random import Random
 
 PAGE_BYTES = 4096
@@ -80,6 +83,61 @@ class SimulatedFile:
             return
         write_into(self.durable, offset, data)
         self.durable_size = max(self.durable_size, offset + len(data))
+
+
+class Directory:
+    """A directory. `children` is what a look-up finds, `durable` what the platter has, `changes`
+    the difference, one after the other: names and what they lead to, None to nothing."""
+
+    __slots__ = ("changes", "children", "durable")
+
+    def __init__(self) -> None:
+        self.children: dict[str, Directory | SimulatedFile] = {}
+        self.durable: dict[str, Directory | SimulatedFile] = {}
+        self.changes: list[Mapping[str, Directory | SimulatedFile | None]] = []
+
+    def change(self, names: Mapping[str, Directory | SimulatedFile | None]) -> None:
+        """These names change at once."""
+        _adopt(self.children, names)
+        self.changes.append(names)
+
+    def sync(self) -> None:
+        """What the names lead to is on the platter; what is in directories below is not."""
+        self.durable = dict(self.children)
+        self.changes.clear()
+
+    def lose(self, chance: Random) -> None:
+        """A power cut: of the changes that were not synced a prefix survives, here and in what
+        is still below."""
+        for change in self.changes[: chance.randrange(len(self.changes) + 1)]:
+            _adopt(self.durable, change)
+        self.changes.clear()
+        self.children = dict(self.durable)
+        for name in sorted(self.children):
+            child = self.children[name]
+            if isinstance(child, Directory):
+                child.lose(chance)
+
+    def walk(self) -> Iterator[tuple[tuple[str, ...], SimulatedFile]]:
+        """Every file below with the names that lead to it, in their order."""
+        for name in sorted(self.children):
+            child = self.children[name]
+            if isinstance(child, Directory):
+                for names, file in child.walk():
+                    yield (name, *names), file
+            else:
+                yield (name,), child
+
+
+def _adopt(
+    names: dict[str, Directory | SimulatedFile],
+    changes: Mapping[str, Directory | SimulatedFile | None],
+) -> None:
+    for name, child in changes.items():
+        if child is None:
+            names.pop(name, None)
+        else:
+            names[name] = child
 
 
 def write_into(content: bytearray, offset: int, data: bytes) -> None:
