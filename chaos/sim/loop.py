@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from math import ceil
-from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
+from typing import Any, TypeVar, cast
 
 from chaos.sim.timeline import Actor, Livelock, Timeline
 
@@ -26,7 +26,6 @@ MAX_TURNS = 100_000  # callbacks in one turn: one that always makes another is a
 WALL_START_MS = 1_700_000_000_000
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 
 class ProcessLoop(Actor):
@@ -40,14 +39,14 @@ class ProcessLoop(Actor):
 
     def __init__(self, timeline: Timeline, name: str, number: int, turn_us: int = 0) -> None:
         super().__init__(name, number)
-        self.crashes: list[BaseException] = []
         self.wall_offset_ms = 0
         self._timeline = timeline
         self._loop = cast(asyncio.AbstractEventLoop, self)
         self._turn_us = turn_us
         self._turn_due = False
         self._tasks: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
-        self._ready: deque[Callable[[], object]] = deque()
+        # What to call, with which arguments; None: an error ends the run.
+        self._ready: deque[tuple[Callable[..., object], tuple[object, ...] | None]] = deque()
         self._rate = 1.0
         self._global_base = timeline.now
         self._local_base = timeline.now / 1e6
@@ -73,6 +72,9 @@ class ProcessLoop(Actor):
     def enter(self) -> None:
         events._set_running_loop(self._loop)
 
+    def rest(self) -> None:
+        events._set_running_loop(None)
+
     def leave(self) -> None:
         if self._ready:
             if self._turn_us == 0:
@@ -80,55 +82,43 @@ class ProcessLoop(Actor):
             elif not self._turn_due:
                 self._turn_due = True
                 self._timeline.after(self._turn_us, self, self._turn)
-        events._set_running_loop(None)
 
     def post(self, call: Callable[[], object]) -> None:
-        """`call_soon` without a handle."""
-        self._ready.append(call)
+        """`call_soon` for calls whose errors end the run and not just themselves."""
+        self._ready.append((call, None))
 
     def call_soon(
-        self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self._loop, context)
-        self._ready.append(handle._run)
-        if (
-            events._get_running_loop() is not self._loop
-        ):  # another process's doing: a wake-up is due
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> None:
+        """`callback(*args)` in this turn. It can't be cancelled, and context variables are not
+        kept: nothing here uses either."""
+        self._ready.append((callback, args))
+        if self._timeline.current is not self:  # another process's doing: a wake-up is due
             self._timeline.after(0, self, _nothing)
-        return handle
 
-    def call_soon_threadsafe(
-        self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
-    ) -> asyncio.Handle:
-        return self.call_soon(callback, *args, context=context)
+    call_soon_threadsafe = call_soon
 
     def call_at(
         self,
         when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
+        callback: Callable[..., object],
+        *args: object,
         context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
+    ) -> Timer:
+        timer = Timer(self, callback, args)
         # Rounded up: a timer that fires too early makes whoever looks at the clock set it again.
-        delay_us = max(0, ceil((when - self.time()) / self._rate * 1e6))
-        self._timeline.after(delay_us, self, _fire, handle)
-        return handle
+        delay_us = ceil((when - self.time()) / self._rate * 1e6)
+        self._timeline.after(delay_us if delay_us > 0 else 0, self, timer.fire)
+        return timer
 
     def call_later(
         self,
         delay: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
+        callback: Callable[..., object],
+        *args: object,
         context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+    ) -> Timer:
+        return self.call_at(self.time() + delay, callback, *args)
 
     def _turn(self) -> None:
         self._turn_due = False
@@ -139,8 +129,21 @@ class ProcessLoop(Actor):
         for _ in range(MAX_TURNS):
             if not ready or not self.alive:
                 return
-            ready.popleft()()
-        raise Livelock(f"{self.name}: {MAX_TURNS} callbacks in one turn, the next is {ready[0]}")
+            callback, args = ready.popleft()
+            if args is None:
+                callback()
+            else:
+                self.call_safely(callback, args)
+        raise Livelock(f"{self.name}: {MAX_TURNS} callbacks in one turn, the next is {ready[0][0]}")
+
+    def call_safely(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
+        """As `asyncio.Handle` calls: an error is told to `call_exception_handler`."""
+        try:
+            callback(*args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  one that dies with its process, too
+            self.call_exception_handler({"exception": error})
 
     # --- what asyncio asks of a loop ---------------------------------------------------------
 
@@ -183,13 +186,33 @@ class ProcessLoop(Actor):
         if self.alive and error is not None:
             self.crashes.append(error)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays in the heap and does nothing when its time comes."""
 
+class Timer:
+    """What `call_at` gives, in the place of an `asyncio.TimerHandle`. A cancelled one stays in
+    the heap and does nothing when its time comes."""
 
-def _fire(handle: asyncio.TimerHandle) -> None:
-    if not handle.cancelled():
-        handle._run()
+    __slots__ = ("_args", "_callback", "_loop")
+
+    def __init__(
+        self, loop: ProcessLoop, callback: Callable[..., object], args: tuple[object, ...]
+    ) -> None:
+        self._loop = loop
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+
+    def fire(self) -> None:
+        """Its time has come."""
+        if self._callback is not None:
+            self._loop.call_safely(self._callback, self._args)
+
+    def cancel(self) -> None:
+        """It calls nothing."""
+        self._callback = None
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._callback is None
 
 
 def _nothing() -> None:

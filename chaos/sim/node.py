@@ -184,11 +184,12 @@ class SimNode:
         self.disk.power_on()
         self.boots += 1
         timeline = self._world.timeline
+        before = timeline.current
         number = self.number + 1
         loop = ProcessLoop(timeline, self.name, number, self._plan.tuning.turn_us)
         loop.drift(self.drift)
         loop.wall_offset_ms = self.wall_offset_ms
-        loop.enter()
+        timeline.switch(loop)
         try:
             self._start(loop)
         except MachineDied:
@@ -204,8 +205,10 @@ class SimNode:
             loop.die()
             self.life = None
             self._failed_to_start(error)
-        finally:
+        else:
             loop.leave()
+        finally:
+            timeline.switch(before)
 
     def _start(self, loop: ProcessLoop) -> None:
         machinery = StoreMachinery(

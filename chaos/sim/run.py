@@ -165,30 +165,27 @@ class _Run:
             await creator.back_off()
 
     def _spawn(self, body: Coroutine[Any, Any, None]) -> None:
-        loop = self.world.clients
-        loop.enter()
-        self._tasks.append(loop.create_task(body))
+        timeline, loop = self.world.timeline, self.world.clients
+        timeline.switch(loop)
+        task = loop.create_task(body)
+        task.add_done_callback(self._on_end)
+        self._tasks.append(task)
         loop.leave()
+        timeline.switch(None)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """A client's work is done; an error of it ends the run."""
+        if not task.cancelled() and (error := task.exception()):
+            raise error if isinstance(error, Defect) else Defect("client", repr(error))
 
     def _advance(self, until_us: int, *, until_rest: bool = False) -> bool:
-        stop = self._has_come_to_rest if until_rest else self._has_failed
-        stopped = self.world.timeline.run(until_us, stop)
-        for task in self._tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()):
-                raise error if isinstance(error, Defect) else Defect("client", repr(error))
-        return stopped
-
-    def _has_failed(self) -> bool:
-        for task in self._tasks:
-            if task.done() and not task.cancelled() and task.exception():
-                return True
-        return False
+        return self.world.timeline.run(until_us, self._has_come_to_rest if until_rest else None)
 
     # --- peace -------------------------------------------------------------------------------
 
     def _has_come_to_rest(self) -> bool:
         if self.shared.pending or not all(task.done() for task in self._tasks):
-            return self._has_failed()
+            return False
         return self._replicas_agree()
 
     def _replicas_agree(self) -> bool:
@@ -226,7 +223,6 @@ class _Run:
             world.now_us + READ_US, lambda: all(t.done() for t in self._tasks)
         ):
             raise Defect("no progress", "not everything could be read to its end")
-        self._advance(world.now_us)
 
     async def _read(self, reader: Consumer) -> None:
         for topic, queues in self.shared.topics.items():

@@ -11,7 +11,6 @@ Times are microseconds since the start of the run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from heapq import heappop, heappush
 from struct import Struct
 from typing import Any
@@ -40,6 +39,7 @@ class Actor:
         self.number = number
         self.alive = True
         self.paused = False
+        self.crashes: list[BaseException] = []  # errors of callbacks, for the run to report
         self.deferred: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def enter(self) -> None:
@@ -47,6 +47,9 @@ class Actor:
 
     def leave(self) -> None:
         """An event of this actor has been handled: what it left ready is run."""
+
+    def rest(self) -> None:
+        """No event of this actor is being handled any more."""
 
 
 class Timeline:
@@ -56,6 +59,7 @@ class Timeline:
         self.now = 0
         self.events = 0
         self.after_event: Callable[[Actor], None] = lambda _: None
+        self.current: Actor | None = None  # whose event is being handled
         self._heap: list[tuple[int, int, Actor, Callable[..., object], tuple[Any, ...]]] = []
         self._sequence = 0
         self._trace = xxh3_128()
@@ -94,6 +98,7 @@ class Timeline:
             Livelock: see there.
         """
         heap, pack, note = self._heap, _EVENT.pack, self._trace.update
+        after_event = self.after_event
         same_instant = 0
         while heap and heap[0][0] <= until_us:
             time_us, sequence, actor, call, arguments = heappop(heap)
@@ -108,12 +113,25 @@ class Timeline:
                 continue
             self.events += 1
             note(pack(time_us, sequence & 0xFFFFFFFF, actor.number))
-            actor.enter()
-            with suppress(ActorDied):
+            if actor is not self.current:
+                self.switch(actor)
+            try:
                 call(*arguments)
                 actor.leave()
-            self.after_event(actor)
+            except ActorDied:
+                pass
+            after_event(actor)
             if stop is not None and stop():
+                self.switch(None)
                 return True
+        self.switch(None)
         self.now = max(self.now, until_us)
         return False
+
+    def switch(self, actor: Actor | None) -> None:
+        """What happens from now on happens to `actor`."""
+        before, self.current = self.current, actor
+        if actor is not None:
+            actor.enter()
+        elif before is not None:
+            before.rest()

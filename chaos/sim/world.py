@@ -60,6 +60,8 @@ class World:
         self.transcript: deque[Line] = deque(maxlen=MAX_TRANSCRIPT)
         self._chance = plan.random("calls")
         self._open_calls: dict[NodeId, dict[asyncio.Future[Any], None]] = {}
+        self._deadlines: deque[tuple[int, asyncio.Future[Any]]] = deque()  # of calls, in order
+        self._by_actor = {node.number + 1: node for node in self.nodes.values()}
         self.timeline.after_event = self._after_event
 
     @property
@@ -104,9 +106,7 @@ class World:
                 self.timeline.after(self.network.delay(), life.loop, life.driver.suspect, there)
 
     def _after_event(self, actor: Actor) -> None:
-        if not isinstance(actor, ProcessLoop):
-            return
-        node = self.nodes.get(NodeId(actor.name))
+        node = self._by_actor.get(actor.number)
         if node is not None and node.disk.is_off and node.life is not None:
             node.die_midway()
             return
@@ -125,9 +125,8 @@ class World:
         future: asyncio.Future[Any] = self.clients.create_future()
         target = self.nodes[node]
         timeline = self.timeline
-        unknown = CallFailed(None, may_have_happened=True)
         if (client, node) in self.client_cuts:
-            timeline.after(CALL_TIMEOUT_US, self.clients, _fail, future, unknown)
+            self._expire_later(future)
         elif target.life is None:
             refused = CallFailed(None, may_have_happened=False)
             timeline.after(REFUSED_US, self.clients, _fail, future, refused)
@@ -137,8 +136,23 @@ class World:
             timeline.after(
                 self.network.delay(), life.loop, self._serve, target, life, method, request, future
             )
-            timeline.after(CALL_TIMEOUT_US, self.clients, _fail, future, unknown)
+            self._expire_later(future)
         return future
+
+    def _expire_later(self, future: asyncio.Future[Any]) -> None:
+        """The call fails if it has no answer by its deadline. All calls have the same time, so
+        one event at a time, for the oldest, is enough."""
+        deadline = self.timeline.now + CALL_TIMEOUT_US
+        if not self._deadlines:
+            self.timeline.at(deadline, self.clients, self._expire)
+        self._deadlines.append((deadline, future))
+
+    def _expire(self) -> None:
+        deadlines, now = self._deadlines, self.timeline.now
+        while deadlines and (deadlines[0][0] <= now or deadlines[0][1].done()):
+            _fail(deadlines.popleft()[1], CallFailed(None, may_have_happened=True))
+        if deadlines:
+            self.timeline.at(deadlines[0][0], self.clients, self._expire)
 
     def take_out(self, name: NodeId, why: str) -> bool:
         """A client got wrong bytes from a node: True if its disk has rotted; then its operator
