@@ -38,7 +38,8 @@ class Watch:
         self.places: dict[int, EntryHeader] = {}  # index -> where and what, as last asked
         self.segment_bytes = segment_bytes
         self.pictures = {node.name: Picture(node, self) for node in nodes}
-        self.checker = InvariantChecker(tuple(str(node.name) for node in nodes))
+        voters = tuple(str(node.name) for node in nodes)
+        self.checker = InvariantChecker(voters, are_identities_running=True)
         self._disks = [node.disk for node in nodes]
         self._all = list(self.pictures.values())
         self._paths: dict[int, Path] = {}
@@ -77,7 +78,7 @@ class Watch:
         try:
             if core.last_index != log.last_index:
                 raise InvariantBroken(f"{node.name}: the core ends elsewhere than the log")
-            self.checker.check(self._all)
+            self.checker.check_one(self.pictures[node.name], self._all)
             self._check_commit_of_leader(self.pictures[node.name])
         except InvariantBroken as error:
             raise Defect("invariant", str(error)) from error
@@ -238,7 +239,10 @@ class Picture:
         committed = self._watch.checker.committed
         if self._node.spoiled and index <= min(self.commit_index, len(committed)):
             return committed[index - 1]  # its bytes may have rotted; reading them is the node's
-        header = self._life.recovered.log.header_at(index)
+        log = self._life.recovered.log
+        if index == log.last_index and index <= len(committed):
+            return log.last_digest
+        header = log.header_at(index)
         if index > len(committed):
             self._watch.places[index] = header
         return header.digest
