@@ -25,8 +25,11 @@ five for deduplication). Rules, each held by a test:
     another.
  4. The first REFUSED, doubtful: *may have been stored*. What follows must not be sent as if it
     had been: all of it fails (*was not stored*, unless sent and in doubt); a new epoch begins.
- 5. UNKNOWN_PRODUCER: behind an earlier batch it only says that that one is missing: RETRY. Of the
-    first, not doubtful: rule 3 without a victim. Of the first, doubtful: rule 4.
+ 5. UNKNOWN_PRODUCER and OUT_OF_SEQUENCE: behind an earlier batch they only say that that one is
+    missing: RETRY. Of the first, all before which were acknowledged, they say that the group has
+    forgotten (sequences expire; machines that lost power under `flush = async` lose
+    messages). What is gone no retry brings back, so: not doubtful, rule 3 without a victim;
+    doubtful, rule 4.
  6. The deadline of the first is over: if it is in flight or doubtful, rule 4; else rule 3.
  7. An empty lane moves to the producer's newest epoch, so that lanes share requests again.
 
@@ -256,7 +259,7 @@ class Lane:
         """An attempt of `batch`, in flight, failed; `settle` draws the conclusions. Whether the
         batch will be sent again."""
         batch.error = error
-        if isinstance(error, UnknownProducer):
+        if isinstance(error, UnknownProducer | OutOfSequence):
             again = self._is_worth_repeating(batch)
         else:
             again = error.retriable
@@ -265,7 +268,7 @@ class Lane:
         return again
 
     def _is_worth_repeating(self, batch: Batch) -> bool:
-        """Rule 5, after UNKNOWN_PRODUCER. The attempt itself was refused, whatever the error
+        """Rule 5. The attempt itself was refused, whatever the error
         says of earlier ones."""
         if self.window[0] is not batch:
             return True

@@ -275,6 +275,35 @@ def test_forgotten_producer_with_a_doubtful_batch_is_in_doubt(bench: Bench) -> N
     assert told(bench.lane.settle()) == [(b"a", UnknownProducer, MAYBE)]
 
 
+def test_lost_sequences_go_on_under_a_new_id(bench: Bench) -> None:
+    """Rule 5: the group forgot what it had acknowledged; the next message isn't held up by that."""
+    first, second = bench.fly("a", "b")
+    for batch in (first, second):
+        bench.lane.on_stored(batch)
+    bench.lane.settle()
+    third, fourth = bench.fly("c", "d")
+    bench.lane.on_error(third, OutOfSequence("b is missing"))
+    bench.lane.on_error(fourth, OutOfSequence("b is missing"))
+    assert bench.lane.settle() == []
+    assert bench.take() == [third, fourth]
+    assert (third.base_sequence, fourth.base_sequence, bench.lane.epoch) == (0, 1, 1)
+
+
+def test_lost_sequences_before_a_doubtful_batch_leave_it_in_doubt(bench: Bench) -> None:
+    """Rule 5: it is told at once, and what comes later is sent under a new id."""
+    (batch,) = bench.fly("a")
+    bench.lane.on_stored(batch)
+    bench.lane.settle()
+    (batch,) = bench.fly("b")
+    bench.lane.on_error(batch, lost())
+    bench.lane.settle()
+    bench.take()
+    bench.lane.on_error(batch, OutOfSequence("a is missing"))
+    assert told(bench.lane.settle()) == [(b"b", OutOfSequence, MAYBE)]
+    (batch,) = bench.fly("c")
+    assert (batch.base_sequence, bench.lane.epoch) == (0, 1)
+
+
 def test_deadline_of_a_batch_that_was_never_sent(bench: Bench) -> None:
     """Rule 6: those behind it are not concerned."""
     bench.gather("a", deadline=5.0)
