@@ -262,6 +262,8 @@ class Producer(Client):
 
     def _check_error(self, batch: pb.SendBatch, error: epb.Error, *, is_first: bool) -> None:
         """What a producer that does everything right must never be told."""
+        if error.code == epb.OUT_OF_SEQUENCE and is_first:
+            raise Defect("acknowledged and forgotten", f"{self.name}: {error.message}")
         if error.retriable or error.code == epb.INTERNAL:
             return
         if error.code == epb.UNKNOWN_PRODUCER and not is_first:

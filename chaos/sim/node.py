@@ -422,8 +422,7 @@ class SimNode:
         cause = error.cause if isinstance(error, StorageFailed) else error
         if isinstance(cause, CorruptionFound):
             return self.spoiled
-        # StorageFull: a node that is elected while no segment is ready stops (docs/simulator.md).
-        return isinstance(cause, (OSError, StorageFull)) and bool(self.disk.failures)
+        return isinstance(cause, OSError) and bool(self.disk.failures)
 
     def _bury(self, why: str) -> None:
         life, self.life = self.life, None
