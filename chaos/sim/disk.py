@@ -212,6 +212,9 @@ class SimulatedDisk:
         if moved is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(old))
         parent.change({old.name: None, new.name: moved})
+        for handle, (path, file) in self._open.items():
+            if path == old:
+                self._open[handle] = (new, file)
 
     def unlink(self, path: Path) -> None:
         self._note("unlink", path)

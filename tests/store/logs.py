@@ -110,4 +110,4 @@ def stopped_log(*, clean: bool) -> SimulatedDisk:
 
 def assert_zeros_behind(disk: SimulatedDisk, end: int) -> None:
     for path in segment_paths(disk):
-        assert not any(disk.content(path)[max(0, end - int(path.name)) :])
+        assert not any(disk.bytes_of(path)[max(0, end - int(path.name)) :])

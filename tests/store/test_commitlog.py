@@ -57,7 +57,7 @@ def test_filler_ends_a_segment_that_the_next_entry_does_not_fit() -> None:
     """RocketMQ's BLANK: what is left, 0xCBD43194, zeros."""
     made = make_log([bytes(3000), bytes(3000)])
     end = HEADER_SIZE + 3000
-    content = made.disk.content(LOG / ("0" * 20))
+    content = made.disk.bytes_of(LOG / ("0" * 20))
     left = (SEGMENT - end).to_bytes(4, "big")
     assert content[end : end + 8] == left + bytes.fromhex("cbd43194")
     assert not any(content[end + 8 :])
@@ -77,7 +77,7 @@ def test_follower_holds_the_same_bytes_as_the_leader() -> None:
         follower.flush()
     used = (leader.log.end_offset // SEGMENT) + 1
     for path in segment_paths(leader.disk)[:used]:
-        assert follower.disk.content(path) == leader.disk.content(path)
+        assert follower.disk.bytes_of(path) == leader.disk.bytes_of(path)
     assert follower.log.last_digest == leader.log.last_digest
 
 
@@ -157,9 +157,9 @@ def test_truncation_cuts_and_the_log_goes_on_in_the_same_places() -> None:
     assert all_frames(made.log) == all_frames(straight.log)
     used = (straight.log.end_offset // SEGMENT) + 1
     for path in segment_paths(straight.disk)[:used]:
-        assert made.disk.content(path) == straight.disk.content(path)
+        assert made.disk.bytes_of(path) == straight.disk.bytes_of(path)
     for path in segment_paths(made.disk)[used:]:
-        assert not any(made.disk.content(path))
+        assert not any(made.disk.bytes_of(path))
 
 
 def test_truncation_in_one_submit_with_writes_around_it() -> None:
@@ -182,7 +182,7 @@ def test_truncating_everything_leaves_an_empty_log() -> None:
     made.log.truncate_from(1)
     made.flush()
     assert (made.log.last_index, made.log.end_offset, made.log.last_digest) == (0, 0, 0)
-    assert not any(any(made.disk.content(path)) for path in segment_paths(made.disk))
+    assert not any(any(made.disk.bytes_of(path)) for path in segment_paths(made.disk))
 
 
 def test_truncation_outside_of_the_log_is_refused() -> None:
@@ -252,7 +252,7 @@ def test_rot_in_a_file_is_found_when_it_is_read() -> None:
     made.log.close()
     again = LogUnderTest(made.disk)
     path = segment_paths(made.disk)[0]
-    made.disk.content(path)[100] ^= 1
+    made.disk.bytes_of(path)[100] ^= 1
     with pytest.raises(CorruptionFound) as found:
         again.log.read(1, 2)
     assert (found.value.file, found.value.offset) == (str(path), 0)
@@ -265,7 +265,7 @@ def test_a_rotten_digest_is_not_told_to_anybody() -> None:
     made.log.close()
     again = LogUnderTest(made.disk)
     path = segment_paths(made.disk)[0]
-    made.disk.content(path)[HEADER_SIZE - 1] ^= 1  # the last byte of entry 1's digest
+    made.disk.bytes_of(path)[HEADER_SIZE - 1] ^= 1  # the last byte of entry 1's digest
     with pytest.raises(CorruptionFound):
         again.log.digest_at(1)
 

@@ -84,7 +84,7 @@ class Broker:
 
     def files(self) -> dict[Path, bytes]:
         disk = self.made.disk
-        return {path: bytes(disk.content(path)) for path in disk.paths() if ROOT in path.parents}
+        return {path: bytes(disk.bytes_of(path)) for path in disk.paths() if ROOT in path.parents}
 
 
 def make_broker(seed: int = 1, entries: int = 30) -> Broker:
@@ -334,7 +334,7 @@ def test_topic_made_anew_after_its_deletion_survives_power_cuts(seed: int) -> No
     if is_flushed:
         queues.flush()
     disk.power_cut(chance)
-    files = {path: bytes(disk.content(path)) for path in disk.paths() if path.parent.name == "0"}
+    files = {path: bytes(disk.bytes_of(path)) for path in disk.paths() if path.parent.name == "0"}
     held = [content for path, content in files.items() if ".deleted-" not in str(path)]
     if is_flushed:
         assert held == [new + bytes((PER_FILE - 1) * UNIT_SIZE)]
@@ -459,13 +459,13 @@ def test_unit_that_half_a_page_made_up_is_dropped() -> None:
         broker.send("t", 0, [b"x"])
     queues = broker.queues()
     broker.dispatch(queues)
-    content = broker.made.disk.content(ROOT / "t" / "0" / ("0" * 20))
+    content = broker.made.disk.bytes_of(ROOT / "t" / "0" / ("0" * 20))
     content[3 * UNIT_SIZE : 4 * UNIT_SIZE] = UNIT.pack(broker.made.log.end_offset - 90, 100, 0)
     queues.close()
     again = broker.queues()
     again.recover(broker.made.log.end_offset, broker.made.log.read_at)
     assert again.max_offset("t", 0) == 3
-    assert not any(broker.made.disk.content(ROOT / "t" / "0" / ("0" * 20))[60:])
+    assert not any(broker.made.disk.bytes_of(ROOT / "t" / "0" / ("0" * 20))[60:])
 
 
 def test_few_files_are_kept_open_for_many_queues() -> None:

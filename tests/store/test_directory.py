@@ -109,12 +109,12 @@ def test_spoiled_atomic_file_is_found() -> None:
     disk.mkdir(DATA)
     file = AtomicFile(disk, DATA / "vote")
     file.replace(b"content")
-    for at in range(len(disk.content(DATA / "vote"))):
-        disk.content(DATA / "vote")[at] ^= 1
+    for at in range(len(disk.bytes_of(DATA / "vote"))):
+        disk.bytes_of(DATA / "vote")[at] ^= 1
         with pytest.raises(CorruptionFound):
             file.read()
-        disk.content(DATA / "vote")[at] ^= 1
-    del disk.content(DATA / "vote")[3:]
+        disk.bytes_of(DATA / "vote")[at] ^= 1
+    disk.resize(DATA / "vote", 3)
     with pytest.raises(CorruptionFound):
         file.read()
     file.remove()

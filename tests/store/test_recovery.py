@@ -55,16 +55,16 @@ def every_byte(disk: SimulatedDisk, end: int) -> Iterator[tuple[Path, int]]:
 def test_flip_at_every_durable_byte_is_corruption() -> None:
     """FAST'18: below the watermark nothing is cut; file and offset are named."""
     disk = stopped_log(clean=False)
-    before = {path: bytes(disk.content(path)) for path in disk.paths()}
+    before = {path: bytes(disk.bytes_of(path)) for path in disk.paths()}
     for path, at in every_byte(disk, frame_ends(disk)[-1]):
         spoiled = disk.clone()
-        spoiled.content(path)[at] ^= 1 << at % 8
+        spoiled.bytes_of(path)[at] ^= 1 << at % 8
         with pytest.raises(CorruptionFound) as found:
             LogUnderTest(spoiled)
         assert found.value.file == str(path)
         assert found.value.offset <= at
         assert found.value.expected is not None
-        assert spoiled.content(path)[at] == before[path][at] ^ 1 << at % 8, "left untouched"
+        assert spoiled.bytes_of(path)[at] == before[path][at] ^ 1 << at % 8, "left untouched"
 
 
 def test_corruption_names_the_frame_that_was_hit() -> None:
@@ -76,7 +76,7 @@ def test_corruption_names_the_frame_that_was_hit() -> None:
     hits += [(filler_at, filler_at), (filler_at + 5, filler_at), (filler_at + 9, filler_at + 9)]
     for at, named in hits:
         spoiled = disk.clone()
-        spoiled.content(LOG / segment_name(0))[at] ^= 0x10
+        spoiled.bytes_of(LOG / segment_name(0))[at] ^= 0x10
         with pytest.raises(CorruptionFound) as found:
             LogUnderTest(spoiled)
         assert (found.value.file, found.value.offset) == (str(LOG / segment_name(0)), named)
@@ -93,7 +93,7 @@ def test_log_torn_at_every_byte_above_the_watermark_recovers_its_longest_prefix(
     made.flush()
     whole, end = all_frames(made.log), made.log.end_offset
     ends = frame_ends(made.disk)
-    torn_log = {path: bytes(made.disk.content(path)) for path in segment_paths(made.disk)}
+    torn_log = {path: bytes(made.disk.bytes_of(path)) for path in segment_paths(made.disk)}
     for at in range(watermark, end + 1):
         disk = kept.clone()
         write_prefix(disk, torn_log, at)
@@ -113,26 +113,26 @@ def write_prefix(disk: SimulatedDisk, segments: dict[Path, bytes], end: int) -> 
         if path not in disk.paths():
             disk.create(path)
         kept = max(0, end - int(path.name))
-        disk.content(path)[:] = content[:kept] + bytes(SEGMENT - len(content[:kept]))
+        disk.bytes_of(path)[:] = content[:kept] + bytes(SEGMENT - len(content[:kept]))
 
 
 @pytest.mark.slow
 def test_flip_at_every_byte_above_the_watermark_cuts_there() -> None:
     """Never promised, so torn, even with intact frames behind: pages reach a disk in any order."""
     made = make_log(BODIES[:2])
-    checkpoint = bytes(made.disk.content(DATA / "checkpoint"))
+    checkpoint = bytes(made.disk.bytes_of(DATA / "checkpoint"))
     watermark = made.log.end_offset
     for body in BODIES[2:]:
         made.append(body)
     made.flush()
     whole, ends = all_frames(made.log), frame_ends(made.disk)
     made.disk.kill()
-    made.disk.content(DATA / "checkpoint")[:] = checkpoint
+    made.disk.bytes_of(DATA / "checkpoint")[:] = checkpoint
     for path, at in every_byte(made.disk, ends[-1]):
         if int(path.name) + at < watermark:
             continue
         disk = made.disk.clone()
-        disk.content(path)[at] ^= 0x40
+        disk.bytes_of(path)[at] ^= 0x40
         log = LogUnderTest(disk).log
         offset = int(path.name) + at
         assert log.last_index == sum(each <= offset for each in ends)
@@ -155,7 +155,7 @@ def test_clean_stop_is_recognised_and_verifies_the_last_two_segments_only() -> N
 @pytest.mark.parametrize("segment", [1, 2])
 def test_clean_stop_does_not_hide_rot_in_the_last_two_segments(segment: int) -> None:
     disk = stopped_log(clean=True)
-    disk.content(LOG / segment_name(segment * SEGMENT))[90] ^= 1
+    disk.bytes_of(LOG / segment_name(segment * SEGMENT))[90] ^= 1
     with pytest.raises(CorruptionFound) as found:
         LogUnderTest(disk)
     assert found.value.file.endswith(segment_name(segment * SEGMENT))
@@ -191,18 +191,18 @@ def test_shortened_segment_is_corruption_where_it_counts() -> None:
     last = LOG / segment_name(2 * SEGMENT)
     for size in (0, 10, ends[-1] - 2 * SEGMENT - 1):
         short = disk.clone()
-        del short.content(last)[size:]
+        short.resize(last, size)
         with pytest.raises(CorruptionFound) as found:
             LogUnderTest(short)
         assert (found.value.file, found.value.offset) == (str(last), size)
-    del disk.content(last)[ends[-1] - 2 * SEGMENT :]
+    disk.resize(last, ends[-1] - 2 * SEGMENT)
     again = recover_and_go_on(disk)
     assert again.log.last_index == 8
 
 
 def test_segment_that_is_too_long_is_corruption() -> None:
     disk = stopped_log(clean=False)
-    disk.content(LOG / segment_name(0)).append(0)
+    disk.resize(LOG / segment_name(0), SEGMENT + 1)
     with pytest.raises(CorruptionFound) as found:
         LogUnderTest(disk)
     assert found.value.offset == SEGMENT
@@ -220,11 +220,11 @@ def test_foreign_files_are_left_alone_and_reported() -> None:
 
 
 def without_checkpoint(disk: SimulatedDisk, how: str) -> None:
-    page = disk.content(DATA / "checkpoint")
+    page = disk.bytes_of(DATA / "checkpoint")
     if how == "missing":
         disk.unlink(DATA / "checkpoint")
     elif how == "short":
-        del page[100:]
+        disk.resize(DATA / "checkpoint", 100)
     else:
         page[int(how)] ^= 1
 
@@ -237,10 +237,10 @@ def test_without_a_readable_checkpoint_only_the_very_last_frame_may_be_torn(how:
     without_checkpoint(disk, how)
     assert LogUnderTest(disk.clone()).log.last_index == 7
     last = disk.clone()
-    last.content(LOG / segment_name(2 * SEGMENT))[ends[-1] - 2 * SEGMENT - 1] ^= 1
+    last.bytes_of(LOG / segment_name(2 * SEGMENT))[ends[-1] - 2 * SEGMENT - 1] ^= 1
     log = LogUnderTest(last).log
     assert (log.last_index, log.recovery.checkpoint_readable) == (6, False)
-    disk.content(LOG / segment_name(SEGMENT))[300] ^= 1
+    disk.bytes_of(LOG / segment_name(SEGMENT))[300] ^= 1
     with pytest.raises(CorruptionFound, match="with an intact entry behind it"):
         LogUnderTest(disk)
 
@@ -284,6 +284,6 @@ def test_filler_without_an_entry_behind_it_goes() -> None:
     before = made.disk.clone()
     made.append(b"y" * 3000)
     filler = (SEGMENT - end).to_bytes(4, "big") + bytes.fromhex("cbd43194")
-    before.content(LOG / segment_name(0))[end : end + FILLER_HEADER_SIZE] = filler
+    before.bytes_of(LOG / segment_name(0))[end : end + FILLER_HEADER_SIZE] = filler
     again = recover_and_go_on(before)
     assert again.log.position_of(2) == end
