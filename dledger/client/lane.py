@@ -26,10 +26,10 @@ five for deduplication). Rules, each held by a test:
  4. The first REFUSED, doubtful: *may have been stored*. What follows must not be sent as if it
     had been: all of it fails (*was not stored*, unless sent and in doubt); a new epoch begins.
  5. UNKNOWN_PRODUCER and OUT_OF_SEQUENCE: behind an earlier batch they only say that that one is
-    missing: RETRY. Of the first, all before which were acknowledged, they say that the group has
-    forgotten (sequences expire; machines that lost power under `flush = async` lose
-    messages). What is gone no retry brings back, so: not doubtful, rule 3 without a victim;
-    doubtful, rule 4.
+    missing: RETRY. Of one that was sent as the first, all before which were acknowledged, they say
+    that the group has forgotten: sequences expire, and machines that lose power together under
+    `flush = "async"` lose messages. What is gone no retry brings back, so: not doubtful, rule 3
+    without a victim; doubtful, rule 4.
  6. The deadline of the first is over: if it is in flight or doubtful, rule 4; else rule 3.
  7. An empty lane moves to the producer's newest epoch, so that lanes share requests again.
 
@@ -86,6 +86,7 @@ class Batch:
         "error",
         "futures",
         "records",
+        "sent_first",
         "settled",
         "size",
         "sizes",
@@ -104,6 +105,7 @@ class Batch:
         self.base_sequence = -1
         self.state = BatchState.GATHERED
         self.doubtful = False
+        self.sent_first = False  # nothing before it was open when it was sent last
         self.error: ClientError | None = None
         self.settled: asyncio.Future[None] | None = None  # made by who waits (flush)
 
@@ -235,6 +237,8 @@ class Lane:
             room_bytes -= batch.size
             self._number(batch)
             taken.append(batch)
+        for batch in taken:
+            batch.sent_first = batch is self.window[0]
         return taken
 
     def _may_send(self) -> bool:
@@ -270,7 +274,7 @@ class Lane:
     def _is_worth_repeating(self, batch: Batch) -> bool:
         """Rule 5. The attempt itself was refused, whatever the error
         says of earlier ones."""
-        if self.window[0] is not batch:
+        if not batch.sent_first:  # requests may overtake each other on their way
             return True
         self._renumber |= not batch.doubtful
         return not batch.doubtful

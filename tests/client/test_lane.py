@@ -275,6 +275,25 @@ def test_forgotten_producer_with_a_doubtful_batch_is_in_doubt(bench: Bench) -> N
     assert told(bench.lane.settle()) == [(b"a", UnknownProducer, MAYBE)]
 
 
+@pytest.mark.parametrize("is_doubtful", [False, True])
+def test_batch_that_overtook_the_one_before_it_is_sent_again(
+    bench: Bench, *, is_doubtful: bool
+) -> None:
+    """Its gap was there when the group looked, and is none when the answer comes."""
+    first, second = bench.fly("a", "b")
+    if is_doubtful:
+        for batch in (first, second):
+            bench.lane.on_error(batch, lost())
+        bench.lane.settle()
+        bench.take()
+    bench.lane.on_stored(first)
+    bench.lane.settle()
+    bench.lane.on_error(second, OutOfSequence("a is missing"))
+    assert bench.lane.settle() == []
+    assert bench.take() == [second]
+    assert (second.base_sequence, bench.lane.epoch) == (1, 0)
+
+
 def test_lost_sequences_go_on_under_a_new_id(bench: Bench) -> None:
     """Rule 5: the group forgot what it had acknowledged; the next message isn't held up by that."""
     first, second = bench.fly("a", "b")
