@@ -184,6 +184,7 @@ class BrokerConfig(_Section):
     long_poll_default_ms: int = Field(default=15_000, ge=0)
     long_poll_max_ms: int = Field(default=20_000, ge=0, le=120_000)
     max_held_pulls: int = Field(default=10_000, ge=1, le=1_000_000)
+    audit_bytes_per_s: int = Field(default=100 * MIB, ge=MIB, le=100 * GIB)  # all calls together
 
     @model_validator(mode="after")
     def _default_is_within_maximum(self) -> Self:

@@ -30,6 +30,7 @@ from grpc_reflection.v1alpha import reflection
 
 from broker.append import Appender
 from broker.config import NodeConfig, split_address
+from broker.digests import AuditService
 from broker.errors import BrokerError
 from broker.leadership import Leadership
 from broker.machine import TOPIC_GONE, QueueKey, StateMachine
@@ -48,7 +49,7 @@ from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOpti
 from dledger.driver import Ports, RaftDriver
 from dledger.ports import InvalidFrames
 from dledger.transport import GrpcTransport, Identity
-from dledger.wire import broker_pb2, cluster_pb2, raft_pb2
+from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
 from dledger.wire.cluster_pb2 import NodeStatus
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueues
@@ -76,7 +77,7 @@ SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
     ("grpc.optimization_target", "latency"),
 )
-SERVICES = ("dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")
+SERVICES = ("dledger.v1.Audit", "dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")
 
 log = structlog.get_logger(__name__)
 
@@ -211,10 +212,12 @@ class Node:
         peers = _PeerService(self.transport)
         broker = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
         cluster_service = cluster_pb2.DESCRIPTOR.services_by_name["Cluster"]
+        audit_service = audit_pb2.DESCRIPTOR.services_by_name["Audit"]
         server.add_generic_rpc_handlers(
             (
                 service_handler(broker, self.broker_service),
                 service_handler(cluster_service, cluster),
+                service_handler(audit_service, AuditService(self)),
                 service_handler(services, peers),
             )
         )
