@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from audit.bench_cli import bench
 from audit.data_cli import export, stats
 from audit.delivery_cli import delivery
 from audit.engines import EngineName
@@ -81,6 +82,7 @@ app.command()(stats)
 app.command()(delivery)
 app.command()(watch)
 app.command()(package)
+app.command()(bench)
 
 
 @app.callback()

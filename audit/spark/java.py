@@ -80,14 +80,16 @@ def _candidates() -> list[Path]:
 
 
 def _version_of(java: Path) -> str:
-    """The first line of `java -version`; empty if it doesn't run."""
+    """The line of `java -version` that names it; empty if it doesn't run. Not always the first:
+    with JAVA_TOOL_OPTIONS set, that says so."""
     try:
         done = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return next(iter(done.stderr.splitlines()), "")
+    lines = done.stderr.splitlines()
+    return next((line for line in lines if _VERSION.search(line)), "")
 
 
 def _bundled_java() -> Path | None:

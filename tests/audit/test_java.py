@@ -39,6 +39,18 @@ def test_java_of_java_home_is_taken(no_java: Path, monkeypatch: pytest.MonkeyPat
     assert not (no_java / "cache").exists()
 
 
+def test_java_that_says_more_than_its_version_is_taken(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With JAVA_TOOL_OPTIONS set, Java begins by saying so."""
+    java = fake_java(no_java / "jdk", "17.0.15")
+    script = java.read_text(encoding="utf-8")
+    said = "echo 'Picked up JAVA_TOOL_OPTIONS: -Xmx1g' >&2"
+    java.write_text(script.replace("#!/bin/sh", f"#!/bin/sh\n{said}"), encoding="utf-8")
+    monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
+    assert find_java(no_java / "cache").version == 'openjdk version "17.0.15"'
+
+
 def test_bundled_java_gets_a_wrapper_that_drops_one_argument(
     no_java: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
