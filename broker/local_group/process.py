@@ -6,7 +6,7 @@ is known by its id *and* its start time (and the boot that both belong to), and 
 through a pidfd, which can't change its target between the check and the signal. Linux only, as
 the nodes' disk layer is.
 
-Source: pidfd_open(2), proc_pid_stat(5) fields 3 (state) and 22 (starttime).
+Source: pidfd_open(2), proc_pid_stat(5) fields 3 (state), 20 (num_threads) and 22 (starttime).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_GONE = frozenset("ZXx")  # zombie, dead: nothing runs any more, a parent may not have looked yet
+_GONE = frozenset("ZXx")  # zombie, dead: its first thread is over, a parent may not have looked yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +55,19 @@ def spawn_detached(command: Sequence[str], output: Path) -> ProcessIdentity:
     stat = _stat(pid)
     if stat is None:  # a child that nobody has waited for always has its entry in /proc
         raise OSError(f"process {pid} can't be seen in /proc")
-    return ProcessIdentity(pid, stat[1])
+    return ProcessIdentity(pid, stat.started)
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Whether it exists and isn't over. A stopped process (SIGSTOP) runs, in this sense."""
+    """Whether it exists and isn't over. A stopped process (SIGSTOP) runs, in this sense.
+
+    A killed process can be a zombie while other threads of it are still ending, and as long as one
+    of them is there its files are open, its ports taken and its locks held: it isn't over yet.
+    """
     stat = _stat(process.pid)
-    if stat is None or stat[1] != process.started:
+    if stat is None or stat.started != process.started:
         return False
-    state, _ = stat
-    if state not in _GONE:
+    if stat.state not in _GONE or stat.threads > 1:
         return True
     _reap(process.pid)
     return False
@@ -86,8 +90,14 @@ def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
     return True
 
 
-def _stat(pid: int) -> tuple[str, str] | None:
-    """State and start of the process that has this id now."""
+class _Stat(NamedTuple):
+    state: str
+    threads: int
+    started: str  # see `ProcessIdentity`
+
+
+def _stat(pid: int) -> _Stat | None:
+    """What the process is that has this id now."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         boot = _BOOT_ID.read_text(encoding="ascii").strip()
@@ -95,7 +105,7 @@ def _stat(pid: int) -> tuple[str, str] | None:
         return None
     # The second field is the program's name in brackets, and may hold spaces and brackets.
     fields = text.rpartition(")")[2].split()
-    return fields[0], f"{boot}:{fields[19]}"
+    return _Stat(fields[0], int(fields[17]), f"{boot}:{fields[19]}")
 
 
 def _reap(pid: int) -> None:

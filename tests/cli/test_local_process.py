@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,27 @@ def test_killed_process_is_not_running_and_leaves_no_zombie(spawn: Spawn) -> Non
     assert not is_running(process)
     assert not Path(f"/proc/{process.pid}").exists()
     assert not send_signal(process, signal.SIGKILL)
+
+
+# Its first thread ends, as the first of a killed process does before the others do.
+HALF_GONE = """
+import ctypes, threading
+threading.Thread(target=threading.Event().wait).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_process_whose_first_thread_is_over_is_still_running(spawn: Spawn) -> None:
+    """Its ports are taken: a node started now would find its own port in use."""
+    process = spawn(sys.executable, "-c", HALF_GONE)
+    deadline = time.monotonic() + WAIT_S
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "the first thread doesn't end"
+        os.sched_yield()
+    assert is_running(process)
+    assert send_signal(process, signal.SIGKILL)
+    wait_for_end(process)
+    assert not is_running(process)
 
 
 def test_stopped_process_counts_as_running(spawn: Spawn) -> None:
