@@ -30,7 +30,7 @@ from broker.machine import (
 )
 from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
 from dledger.core.types import EntryKind, Proposed
-from dledger.driver import LogFull, Stamp
+from dledger.driver import LogBehind, LogFull, Stamp
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.broker_pb2 import SendBatch, SendResponse, SendResult
 from dledger.wire.commands_pb2 import Command
@@ -314,7 +314,7 @@ class Appender:
     ) -> int:
         try:
             return self._proposer.propose(kind, count, body, stamp).index
-        except TooMuchUncommitted as error:
+        except (TooMuchUncommitted, LogBehind) as error:
             raise BrokerError(epb.BUSY, str(error)) from error
         except NotLeader as error:
             raise BrokerError(epb.NOT_LEADER, str(error)) from error

@@ -73,6 +73,10 @@ class LogFull(Exception):
     """The log has no room and no space for a new segment: nothing was appended."""
 
 
+class LogBehind(Exception):
+    """Too much waits for the log's disk already: nothing was appended."""
+
+
 @dataclass(frozen=True, slots=True)
 class DriverStatistics:
     """A frozen picture of the driver, for metrics and status."""
@@ -208,6 +212,7 @@ class RaftDriver(Generic[H]):
         Raises:
             ProposalRefused: nothing happened; see `dledger.core.errors`.
             LogFull: nothing happened; no space.
+            LogBehind: nothing happened; the disk is far behind.
         """
         if self._stopped:
             raise NotLeader(None)
@@ -216,6 +221,9 @@ class RaftDriver(Generic[H]):
         if self._is_apply_paused or not log.has_room(size + self._head_room):
             self._refused_bytes = max(self._refused_bytes, size + self._head_room)
             raise LogFull(f"no room for {size} bytes")
+        # What others commit without this disk is bounded by nothing else while it is stalled.
+        if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:
+            raise LogBehind(f"{log.unwritten_bytes} bytes wait for the leader's disk")
         placed = self._core.propose(size, kind)
         append_time_ms = self._append_time_ms()
         if stamp is not None:

@@ -58,6 +58,11 @@ class ReplicatedLog(Protocol[Header]):
         """Whether that many bytes can be appended without waiting for space."""
         ...
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that were appended and are not written yet: they lie in memory."""
+        ...
+
     def is_short_of_space(self, frame_bytes: int) -> bool:
         """Whether the disk has refused more space and what was had before doesn't hold that many
         bytes. Unlike `has_room` it asks for nothing, and a segment that is just being made

@@ -6,7 +6,7 @@ for an fsync; durability is announced by `on_durable` on the flusher's thread. I
 an entry durable that the disk could still lose (in the default mode), give out an entry that was
 truncated, or move an entry from the place that the sizes before it dictate.
 
-How much may be appended and not yet durable is the caller's bound; `statistics().pending_bytes`
+How much may be appended and not yet durable is the caller's bound; `unwritten_bytes`
 tells where it stands. The module is longer than most because each public method carries its
 contract; what it does lies in `appending`, `segment_reader`, `flusher` and `recovery`.
 
@@ -217,6 +217,11 @@ class CommitLog:
         """The last entry's append time; 0 in an empty log."""
         return self._history.last_append_time_ms
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that were appended and are not written yet: they lie in memory."""
+        return self._end.added_bytes - self._queue.written_bytes
+
     def term_runs(self) -> list[tuple[int, int]]:
         """`(first index, term)` of each run of entries of one term, ascending."""
         return list(self._history.term_runs)
@@ -231,7 +236,7 @@ class CommitLog:
         return LogStatistics(
             segments=len(self._table.segments),
             log_bytes=self.end_offset - self._table.segments[0].base,
-            pending_bytes=self._end.added_bytes - queue.written_bytes,
+            pending_bytes=self.unwritten_bytes,
             cached_bytes=self._cache.size_bytes,
             written_bytes=queue.written_bytes,
             flush_count=queue.flush_count,

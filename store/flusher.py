@@ -84,7 +84,7 @@ class FlushQueue:
     """The flusher without its thread: `take` what is queued, `perform` it, see to what is due.
 
     `put` is called by the owner thread, everything else by one worker. The queue's length is
-    bounded by the owner, which stops proposing when too much is uncommitted.
+    bounded by the owner, which stops proposing when too much is uncommitted or unwritten.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.core.types import EntryKind, HandOverBegun
-from dledger.driver import NOOPS_HEAD_ROOM, LogFull
+from dledger.core.types import EntryKind, HandOverBegun, RaftOptions
+from dledger.driver import NOOPS_HEAD_ROOM, LogBehind, LogFull
 from tests.node.world import MemoryLog, World, WorldNode
 
 INTERVAL = 100  # ticks: RaftOptions.hand_over_interval_ticks
@@ -109,6 +109,27 @@ def test_leader_that_cannot_apply_hands_over() -> None:
     assert leader not in (None, full)
     assert leader_bodies(world) == [bytes(10)]
     assert full.record.bodies() == []
+
+
+def test_what_waits_for_a_stalled_disk_is_bounded() -> None:
+    """The followers commit without it, so the bound on uncommitted bytes never bites."""
+    limit_bytes = 1 << 20
+    world = World(options=RaftOptions(max_uncommitted_bytes=limit_bytes))
+    leader = world.elect()
+    followers = [node for node in world.nodes.values() if node is not leader]
+    for _ in range(100):
+        if leader.log.unwritten_bytes > limit_bytes:
+            break
+        propose(leader, 100 << 10)
+        world.settle(flush=False)
+        for node in followers:
+            node.log.flush()
+        world.settle(flush=False)
+        assert leader.driver.core.statistics().uncommitted_bytes == 0
+    with pytest.raises(LogBehind):
+        propose(leader, 10)
+    world.settle()
+    propose(leader, 10)
 
 
 def test_follower_says_that_it_has_no_room() -> None:

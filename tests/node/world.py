@@ -71,6 +71,10 @@ class MemoryLog:
     def has_room(self, frame_bytes: int) -> bool:
         return self.room and self._end()[0] + frame_bytes <= self.capacity_bytes
 
+    @property
+    def unwritten_bytes(self) -> int:
+        return sum(map(len, self.frames[len(self.durable) :]))
+
     def is_short_of_space(self, frame_bytes: int) -> bool:
         return not self.has_room(frame_bytes)
 
@@ -190,9 +194,9 @@ class WorldNode:
 class World:
     """A group of drivers. Names are n1, n2, …"""
 
-    def __init__(self, count: int = 3, seed: int = 1) -> None:
+    def __init__(self, count: int = 3, seed: int = 1, options: RaftOptions | None = None) -> None:
         self.random = random.Random(seed)
-        self.options = RaftOptions()
+        self.options = options or RaftOptions()
         self.members = [NodeId(f"n{i + 1}") for i in range(count)]
         self.wires: deque[tuple[NodeId, NodeId, PeerMessage]] = deque()
         self.cut: set[tuple[NodeId, NodeId]] = set()
