@@ -10,11 +10,19 @@ and this package knows nothing of nodes, Raft or the tester: it imports the stor
 
 from chaos.faults.clock import FaultyClock
 from chaos.faults.files import FaultyFiles
-from chaos.faults.orders import NO_FAULTS, FaultOrders, Orders, OrdersBroken, give_orders
+from chaos.faults.orders import (
+    NO_FAULTS,
+    ClockFault,
+    FaultOrders,
+    Orders,
+    OrdersBroken,
+    give_orders,
+)
 from chaos.faults.power import Loss, cut_power
 
 __all__ = [
     "NO_FAULTS",
+    "ClockFault",
     "FaultOrders",
     "FaultyClock",
     "FaultyFiles",

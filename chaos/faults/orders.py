@@ -29,6 +29,25 @@ class OrdersBroken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class ClockFault:
+    """How the wall clock is wrong; see `chaos.faults.clock`.
+
+    Attributes:
+        offset_ms: it is off by so much, all the time.
+        rate: how many of its seconds pass in one, counted from `since_ms` on.
+        since_ms: real milliseconds since the epoch.
+        strobe_ms: it is off by so much more in every other period
+        strobe_period_ms: of this length.
+    """
+
+    offset_ms: int = 0
+    rate: float = 1.0
+    since_ms: float = 0.0
+    strobe_ms: int = 0
+    strobe_period_ms: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class FaultOrders:
     """What fails.
 
@@ -37,13 +56,22 @@ class FaultOrders:
         sync_delay_ms: how much longer each sync takes.
         free_bytes: how much more the disk takes from the moment of the order on; None: all
             that fits. What is deleted meanwhile gives nothing back.
-        clock_offset_ms: how far the wall clock is off.
+        clock: how the wall clock is wrong; several errors add up.
     """
 
     failing: dict[str, str] = field(default_factory=dict)
     sync_delay_ms: int = 0
     free_bytes: int | None = None
-    clock_offset_ms: int = 0
+    clock: tuple[ClockFault, ...] = ()
+
+    def and_also(self, other: FaultOrders) -> FaultOrders:
+        """Both at once: where only one can hold, `other`'s failures and limit, the longer delay."""
+        return FaultOrders(
+            failing={**self.failing, **other.failing},
+            sync_delay_ms=max(self.sync_delay_ms, other.sync_delay_ms),
+            free_bytes=self.free_bytes if other.free_bytes is None else other.free_bytes,
+            clock=(*self.clock, *other.clock),
+        )
 
     def errno_of(self, operation: str) -> int | None:
         """What `operation` fails with; None if it doesn't."""
@@ -106,7 +134,11 @@ def _read(file: Path) -> FaultOrders:
     names = {each.name for each in fields(FaultOrders)}
     if not isinstance(document, dict) or not document.keys() <= names:
         raise OrdersBroken(file, f"is no object of {', '.join(sorted(names))}")
-    orders = FaultOrders(**document)
+    try:
+        clock = tuple(ClockFault(**each) for each in document.pop("clock", ()))
+    except TypeError as error:
+        raise OrdersBroken(file, f"clock: {error}") from error
+    orders = FaultOrders(**document, clock=clock)
     _check(orders, file)
     return orders
 
@@ -117,3 +149,6 @@ def _check(orders: FaultOrders, file: Path) -> None:
             raise OrdersBroken(file, f"{operation!r} is none of {', '.join(FAILABLE)}")
         if name not in errno.errorcode.values():
             raise OrdersBroken(file, f"{name!r} is no errno")
+    for fault in orders.clock:
+        if fault.rate <= 0 or fault.strobe_period_ms < 1:
+            raise OrdersBroken(file, f"no clock runs so: {fault}")

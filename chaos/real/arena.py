@@ -8,13 +8,16 @@ nodes are meant to be down: any other that is gone has ended by itself, which is
 
 from __future__ import annotations
 
+import asyncio
+import filecmp
 import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -25,17 +28,21 @@ from broker.config import (
     MIB,
     FaultsConfig,
     NodeConfig,
+    RaftConfig,
     dump_toml,
     load_config,
 )
 from broker.local_group import FlushName, GroupOptions, LocalGroup, LocalGroupError
+from broker.local_group.ports import port_is_free
 from chaos.faults import NO_FAULTS, FaultOrders, Loss, cut_power, give_orders
-from chaos.real.network import Network
+from chaos.real.network import Network, client_address
 
 SEGMENT_BYTES: Final = 2 * MIB  # several roll within a run
 MESSAGE_BYTES: Final = 256 << 10  # so small a segment takes no larger messages
 RESERVE_BYTES: Final = 4 * MIB
 GONE_TIMEOUT_S: Final = 10.0
+OTHERS_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +62,10 @@ class Arena:
         self.group = group
         self.network = network
         self.node_ids = tuple(node.id for node in group.nodes)
-        self.addresses = {node.id: node.address for node in group.nodes}
+        self.addresses = {node.id: node.address for node in group.nodes}  # no fault cuts these
+        self.client_addresses = [client_address(node.address) for node in group.nodes]
         self.meant_to_be_down: set[str] = set()
+        self.rotten: set[str] = set()  # nodes whose disk was spoilt where they have to notice
         self._orders: dict[str, dict[str, FaultOrders]] = {each: {} for each in self.node_ids}
 
     # --- processes ----------------------------------------------------------------------------
@@ -80,12 +89,18 @@ class Arena:
         return self._signal(node_id, signal.SIGCONT)
 
     async def gone(self, node_id: str) -> None:
-        """Waits until the node's process is over.
+        """Waits until the node's process is over and its port free: a process whose first thread
+        has ended may have others that still hold its sockets.
 
         Raises:
             LocalGroupError: it isn't after ten seconds.
         """
-        if not await self.group.wait_gone(node_id, GONE_TIMEOUT_S):
+        deadline = time.monotonic() + GONE_TIMEOUT_S
+        is_over = await self.group.wait_gone(node_id, GONE_TIMEOUT_S)
+        while is_over and not port_is_free(self.addresses[node_id]):
+            is_over = time.monotonic() < deadline
+            await asyncio.sleep(POLL_S)
+        if not is_over:
             raise LocalGroupError(f"{node_id} still runs {GONE_TIMEOUT_S:g} s after it had to end")
 
     async def start(self, node_id: str) -> None:
@@ -125,14 +140,7 @@ class Arena:
         orders.pop(name, None)
         if change is not None:
             orders[name] = change(NO_FAULTS)
-        combined = NO_FAULTS
-        for each in orders.values():
-            combined = FaultOrders(
-                failing={**combined.failing, **each.failing},
-                sync_delay_ms=max(combined.sync_delay_ms, each.sync_delay_ms),
-                free_bytes=combined.free_bytes if each.free_bytes is None else each.free_bytes,
-                clock_offset_ms=combined.clock_offset_ms + each.clock_offset_ms,
-            )
+        combined = reduce(FaultOrders.and_also, orders.values(), NO_FAULTS)
         give_orders(self.faults_folder(node_id), combined)
 
     def cut_power(self, node_id: str, chance: Random) -> Loss:
@@ -158,18 +166,85 @@ class Arena:
             file.seek(start)
             return file.read().decode("utf-8", errors="replace")
 
+    def set_aside(self, node_id: str, name: str, file: Path) -> None:
+        """A copy of one of the node's files is kept under `name`."""
+        data = self.data_directory(node_id)
+        copy = self._copies(node_id, name) / file.relative_to(data)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+
+    def put_back(self, node_id: str, name: str) -> bool:
+        """The dead node has its old files again; whether any of them had changed since."""
+        copies, data = self._copies(node_id, name), self.data_directory(node_id)
+        changed = False
+        for copy in [path for path in copies.rglob("*") if path.is_file()]:
+            place = data / copy.relative_to(copies)
+            if place.exists() and not filecmp.cmp(copy, place, shallow=False):
+                changed = True
+                shutil.copyfile(copy, place)
+        shutil.rmtree(copies, ignore_errors=True)
+        return changed
+
+    def _copies(self, node_id: str, name: str) -> Path:
+        return self.group.directory / node_id / "copies" / name
+
+    # --- replacement and configuration --------------------------------------------------------
+
     async def start_anew(self, node_id: str) -> None:
         """The node begins with an empty disk, as docs/operations.md describes it for one that
-        found corruption. All others have to run.
+        found corruption: when all others run and hold everything that was committed.
 
         Raises:
-            LocalGroupError: it doesn't start.
+            LocalGroupError: the others don't, or the node doesn't start.
         """
+        await self._held_by_others(node_id)
         shutil.rmtree(self.data_directory(node_id))
         shutil.rmtree(self.faults_folder(node_id))
         self.faults_folder(node_id).mkdir()
         self.order("none", node_id, None)
         await self.start(node_id)
+
+    async def _held_by_others(self, node_id: str) -> None:
+        """Waits until each other node knows all entries that the leader has now as committed."""
+        deadline = time.monotonic() + OTHERS_TIMEOUT_S
+        goal: int | None = None
+        while time.monotonic() < deadline:
+            status = await self.group.status()
+            others = [view for view in status.nodes if view.id != node_id]
+            if status.serves and all(view.alive for view in others):
+                if goal is None:
+                    goal = max(view.last_index or 0 for view in others)
+                if min(view.commit_index or 0 for view in others) >= goal:
+                    return
+            await asyncio.sleep(POLL_S)
+        raise LocalGroupError(
+            f"{node_id} can't be given an empty disk: the others didn't hold everything within "
+            f"{OTHERS_TIMEOUT_S:g} s"
+        )
+
+    def retime(self, node_id: str, tick_ms: int | None) -> float:
+        """The node's next process has ticks of that length, and as many of them in each of its
+        times; None: as at first. How fast its timers run then, 1 being right."""
+        file = Path(self.group.node(node_id).config)
+        config = load_config(file)
+        default = RaftConfig()
+        tick = default.tick_ms if tick_ms is None else tick_ms
+        times = {
+            name: _scaled(value, tick, default.tick_ms)
+            for name, value in default.model_dump().items()
+            if name.endswith("_ms")
+        }
+        document = config.model_dump() | {"raft": config.raft.model_dump() | times}
+        made = NodeConfig.model_validate(document)
+        file.write_text(dump_toml(made, file.parent), encoding="utf-8")
+        return default.tick_ms / tick
+
+
+def _scaled(value: int | tuple[int, ...], tick: int, was: int) -> int | tuple[int, ...]:
+    """A time, or a range of them, in whole ticks of the new length."""
+    if isinstance(value, tuple):
+        return tuple(each // was * tick for each in value)
+    return value // was * tick
 
 
 @asynccontextmanager
@@ -180,7 +255,7 @@ async def arena(directory: Path, options: ArenaOptions) -> AsyncIterator[Arena]:
     Raises:
         LocalGroupError: it can't be made: a port in use, a folder that can't be written.
     """
-    with _fault_injection_admitted():
+    with environment({FAULT_INJECTION_VARIABLE: "1"}):
         group = LocalGroup.create(
             directory,
             GroupOptions(nodes=options.nodes, base_port=options.base_port, flush=options.flush),
@@ -193,7 +268,8 @@ async def arena(directory: Path, options: ArenaOptions) -> AsyncIterator[Arena]:
                 _configure(Path(node.config), network.dial_table(node.id))
                 made.faults_folder(node.id).mkdir()
                 made.order("none", node.id, None)
-            yield made
+            with environment(network.client_environment()):
+                yield made
         finally:
             with uninterrupted():
                 group.kill_all()
@@ -205,6 +281,8 @@ def _configure(file: Path, dial: dict[str, str]) -> None:
     config = load_config(file)
     store = {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": RESERVE_BYTES}
     document = config.model_dump() | {
+        "listen": client_address(config.listen),
+        "peers": {name: client_address(address) for name, address in config.peers.items()},
         "dial": dial,
         "faults": FaultsConfig(directory=file.parent / "faults"),
         "store": config.store.model_copy(update=store),
@@ -214,14 +292,15 @@ def _configure(file: Path, dial: dict[str, str]) -> None:
 
 
 @contextmanager
-def _fault_injection_admitted() -> Iterator[None]:
-    """Within it this program and the nodes that it starts may have disks that fail on order."""
-    before = os.environ.get(FAULT_INJECTION_VARIABLE)
-    os.environ[FAULT_INJECTION_VARIABLE] = "1"
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within it this program, and what it starts, has these environment variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[FAULT_INJECTION_VARIABLE]
-        else:
-            os.environ[FAULT_INJECTION_VARIABLE] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -13,7 +13,11 @@ from dledger.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One strike: whom it hits, with which options, under which label."""
+    """One strike: whom it hits, with which options, under which label.
+
+    `witness` reads what clients can read of the log's first so many bytes into the history, and
+    says in a few words how that ended.
+    """
 
     arena: Arena
     client: Client
@@ -21,6 +25,7 @@ class Blow:
     victims: tuple[str, ...]
     options: Mapping[str, Option]
     chance: Random
+    witness: Callable[[int], Awaitable[str]]
 
     def number(self, name: str) -> float:
         """An option that is a number."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -35,7 +36,7 @@ from chaos.real.measure import FORMAT, anomaly_facts, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
 from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, run_chaos
-from chaos.real.scenario import Scenario, find, packaged, plan_steps
+from chaos.real.scenario import Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
 
 REPORT_FILE: Final = "report.json"
@@ -115,6 +116,8 @@ def run(
     else:
         print_report(facts, Console(highlight=False))
         typer.echo(f"report: {directory / PAGE_FILE}{', with the data of the nodes' * kept}")
+        for audit in audit_commands(directory) if kept else ():
+            typer.echo(f"  {audit}")
     end(ExitCode.DONE if finished.holds else ExitCode.FAILED)
 
 
@@ -148,7 +151,7 @@ def list_scenarios(as_json: JsonOption = False) -> None:
             (
                 each.name,
                 each.target or None,
-                ", ".join(f"{name}={value}" for name, value in each.options.items()) or None,
+                _in_words(each.options) or None,
                 each.summary,
             )
             for each in NEMESES.values()
@@ -178,6 +181,27 @@ def report(
     else:
         print_report(facts, Console(highlight=False))
     end(ExitCode.DONE if facts["holds"] else ExitCode.FAILED)
+
+
+def audit_commands(directory: Path) -> Iterator[str]:
+    """What looks into the replicas that a run has left: do they agree, and is in their log what
+    the run's clients were told?"""
+    nodes = LocalGroup.open(directory / GROUP_FOLDER).nodes
+    data = {node.id: directory / GROUP_FOLDER / node.id / "data" for node in nodes}
+    replicas = shlex.join(
+        word for node_id, path in data.items() for word in ("--replica", f"{node_id}={path}")
+    )
+    yield f"dledger audit replicas --derived {replicas}"
+    history = shlex.quote(str(directory / HISTORY_FILE))
+    yield f"dledger audit delivery --history {history} {replicas}"
+
+
+def _in_words(options: Mapping[str, Option | Choices]) -> str:
+    """Names with their defaults; of a choice, everything there is."""
+    return ", ".join(
+        f"{name}={'|'.join(value) if isinstance(value, tuple) else value}"
+        for name, value in options.items()
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from chaos.real.blow import Act, Blow
-from chaos.real.network import PERFECT, Quality
+from chaos.real.network import CLIENTS, PERFECT, Quality
 
 Pairs = Iterable[tuple[str, str]]
 CUT: Final = Quality(cut=True)
@@ -63,9 +63,29 @@ def bridge(blow: Blow) -> Pairs:
     return _both_ways(nodes[:half], nodes[half + 1 :])
 
 
+def unreached(blow: Blow) -> Pairs:
+    """Clients and victims are cut, both ways; the victims' peers reach them."""
+    return _both_ways(blow.victims, (CLIENTS,))
+
+
+def unanswered(blow: Blow) -> Pairs:
+    """What clients ask arrives, the answers don't."""
+    return [(victim, CLIENTS) for victim in blow.victims]
+
+
+def unheard(blow: Blow) -> Pairs:
+    """What clients ask doesn't arrive; what was asked before is answered."""
+    return [(CLIENTS, victim) for victim in blow.victims]
+
+
+def cut_off(blow: Blow) -> Pairs:
+    """The victims see nobody: neither peers nor clients."""
+    return _both_ways(blow.victims, (*blow.others, CLIENTS))
+
+
 def around(blow: Blow) -> Pairs:
-    """Every link of the victims."""
-    return _both_ways(blow.victims, blow.arena.node_ids)
+    """Every link of the victims, those to clients too."""
+    return _both_ways(blow.victims, (*blow.arena.node_ids, CLIENTS))
 
 
 def cutting(pairs: Callable[[Blow], Pairs]) -> Act:

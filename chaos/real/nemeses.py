@@ -11,19 +11,28 @@ Source: the fault vocabulary of `shared/durability.md`; Jepsen's nemeses.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-from broker.local_group import NodeDied
-from chaos.faults import FaultOrders
+from chaos.faults import ClockFault, FaultOrders
 from chaos.real.blow import Act, Blow
+from chaos.real.damage import (
+    FILES,
+    HOW,
+    put_back,
+    replace_rotten,
+    rot,
+    rot_below,
+    set_aside,
+)
 from chaos.real.links import (
     around,
     bridge,
     clear,
+    cut_off,
     cutting,
     deaf,
     isolated,
@@ -33,11 +42,23 @@ from chaos.real.links import (
     ring,
     scattered,
     slow,
+    unanswered,
+    unheard,
+    unreached,
     worsening,
 )
-from chaos.real.scenario import Option
+from chaos.real.processes import (
+    kill,
+    pause,
+    restart_again_and_again,
+    resume,
+    retime,
+    start,
+    terminate,
+    time_as_before,
+)
+from chaos.real.scenario import Choices, Option
 from dledger.client import ClientError
-from store.files import CHUNK_BYTES
 
 TRANSFER_DEADLINE_S: Final = 3.0
 MUST_STOP: Final = frozenset({"pwritev", "fdatasync"})  # every append needs both
@@ -49,7 +70,7 @@ class Nemesis:
 
     Attributes:
         target: whom it strikes unless the scenario says otherwise; empty: nobody in particular.
-        options: names and defaults.
+        options: names and defaults; of a choice, everything there is, the default first.
         strike, heal: do it, and say in a few words what was done (may be empty).
         is_momentary: whether the strike is all of it: there is nothing to heal.
         ends_leadership: whether a leader that is hit leads no longer, so that the time to the
@@ -59,56 +80,18 @@ class Nemesis:
     name: str
     summary: str
     target: str
-    options: Mapping[str, Option]
+    options: Mapping[str, Option | Choices]
     strike: Act
     heal: Act
     ends_leadership: bool = False
     is_momentary: bool = False
 
-
-# --- processes --------------------------------------------------------------------------------
-
-
-async def _kill(blow: Blow) -> str:
-    for victim in blow.victims:
-        blow.arena.kill(victim)
-    await asyncio.gather(*map(blow.arena.gone, blow.victims))
-    return ""
-
-
-async def _start(blow: Blow) -> str:
-    results = await asyncio.gather(*map(blow.arena.start, blow.victims), return_exceptions=True)
-    for result in results:  # the others have been started all the same
-        if result is not None:
-            raise result
-    return ""
-
-
-async def _terminate(blow: Blow) -> str:
-    for victim in blow.victims:
-        blow.arena.terminate(victim)
-    await asyncio.gather(*map(blow.arena.gone, blow.victims))
-    return ""
-
-
-async def _restart_again_and_again(blow: Blow) -> str:
-    times = int(blow.number("times"))
-    for _ in range(times):
-        await _kill(blow)
-        await _start(blow)
-    return f"{times} times"
-
-
-async def _pause(blow: Blow) -> str:
-    for victim in blow.victims:
-        blow.arena.pause(victim)
-    return ""
-
-
-async def _resume(blow: Blow) -> str:
-    for victim in blow.victims:
-        blow.arena.resume(victim)
-    return ""
+    def defaults(self) -> dict[str, Option]:
+        """Each option as it is unless a scenario says otherwise."""
+        return {
+            name: value[0] if isinstance(value, tuple) else value
+            for name, value in self.options.items()
+        }
 
 
 async def _transfer(blow: Blow) -> str:
@@ -123,11 +106,11 @@ async def _nothing(_: Blow) -> str:
     return ""
 
 
-# --- disks and clocks -------------------------------------------------------------------------
+# --- leadership, disks and clocks -----------------------------------------------------------------
 
 
 async def _cut_power(blow: Blow) -> str:
-    await _kill(blow)
+    await kill(blow)
     losses = [blow.arena.cut_power(victim, blow.chance) for victim in blow.victims]
     lost, torn = sum(each.lost for each in losses), sum(each.torn for each in losses)
     return f"{lost} writes lost, {torn} torn, {sum(each.names for each in losses)} names lost"
@@ -157,7 +140,17 @@ def _full_disk(blow: Blow, orders: FaultOrders) -> FaultOrders:
 
 
 def _stepped_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
-    return replace(orders, clock_offset_ms=int(blow.number("offset_ms")))
+    return replace(orders, clock=(ClockFault(offset_ms=int(blow.number("offset_ms"))),))
+
+
+def _drifting_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
+    since_ms = time.time() * 1000
+    return replace(orders, clock=(ClockFault(rate=blow.number("rate"), since_ms=since_ms),))
+
+
+def _flipping_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
+    off, period = int(blow.number("offset_ms")), int(blow.number("period_ms"))
+    return replace(orders, clock=(ClockFault(strobe_ms=off, strobe_period_ms=period),))
 
 
 async def _fail_disk(blow: Blow) -> str:
@@ -176,67 +169,26 @@ async def _fail_disk(blow: Blow) -> str:
 async def _replace_failed_disk(blow: Blow) -> str:
     await _rescind(blow)
     stopped = [victim for victim in blow.victims if not blow.arena.is_running(victim)]
-    await _start(blow)
+    await start(blow)
     return f"{', '.join(stopped) or 'nobody'} stopped"
 
 
-async def _rot(blow: Blow) -> str:
-    """Flips bits in, or shortens, a sealed segment of each victim, which is down meanwhile."""
-    await _kill(blow)
-    done = [_spoil(blow.arena.data_directory(victim), blow) for victim in blow.victims]
-    return "; ".join(done)
-
-
-async def _start_or_replace(blow: Blow) -> str:
-    """A node that finds corruption must not start. It gets an empty disk, as the operations page
-    says, while all others run."""
-    done: list[str] = []
-    for victim in blow.victims:
-        log_end = blow.arena.log_end(victim)
-        try:
-            await blow.arena.start(victim)
-            done.append(f"{victim} started")
-        except NodeDied:
-            if "orrupt" not in blow.arena.log_since(victim, log_end):
-                raise
-            await blow.arena.start_anew(victim)
-            done.append(f"{victim} refused to start and was given an empty disk")
-    return "; ".join(done)
-
-
-def _spoil(data_directory: Path, blow: Blow) -> str:
-    """Flips one bit, or cuts the file, in the oldest segment: long committed, long not read."""
-    segment = min((data_directory / "commitlog").glob("[0-9]" * 20))
-    if blow.options["how"] == "cut":
-        with segment.open("r+b") as file:
-            file.truncate(segment.stat().st_size // 2)
-        return f"{segment.name} cut in half"
-    with segment.open("r+b") as file:
-        used = len(file.read(CHUNK_BYTES).rstrip(b"\0"))
-        at = blow.chance.randrange(max(1, used))
-        file.seek(at)
-        byte = file.read(1)[0] ^ 1 << blow.chance.randrange(8)
-        file.seek(at)
-        file.write(bytes((byte,)))
-    return f"a bit of {segment.name} flipped at {at}"
-
-
-_NONE: Final[Mapping[str, Option]] = {}
+_NONE: Final[Mapping[str, Option | Choices]] = {}
 
 NEMESES: Final[dict[str, Nemesis]] = {
     each.name: each
     for each in (
-        Nemesis("kill", "SIGKILL", "leader", _NONE, _kill, _start, True),
-        Nemesis("terminate", "SIGTERM, and waits for the end", "one", _NONE, _terminate, _start),
+        Nemesis("kill", "SIGKILL", "leader", _NONE, kill, start, True),
+        Nemesis("terminate", "SIGTERM, and waits for the end", "one", _NONE, terminate, start),
         Nemesis(
             "restart-loop",
             "SIGKILL and start, several times",
             "one",
             {"times": 3},
-            _restart_again_and_again,
-            _start,
+            restart_again_and_again,
+            start,
         ),
-        Nemesis("pause", "SIGSTOP", "leader", _NONE, _pause, _resume, True),
+        Nemesis("pause", "SIGSTOP", "leader", _NONE, pause, resume, True),
         Nemesis(
             "transfer",
             "hands leadership over",
@@ -260,6 +212,39 @@ NEMESES: Final[dict[str, Nemesis]] = {
             "deafen", "victims send and don't hear", "leader", _NONE, cutting(deaf), clear, True
         ),
         Nemesis("mute", "victims hear and can't send", "leader", _NONE, cutting(mute), clear, True),
+        Nemesis(
+            "cut-off",
+            "cuts the victims from peers and clients",
+            "leader",
+            _NONE,
+            cutting(cut_off),
+            clear,
+            True,
+        ),
+        Nemesis(
+            "client-cut",
+            "cuts clients from the victims, whose peers reach them",
+            "leader",
+            _NONE,
+            cutting(unreached),
+            clear,
+        ),
+        Nemesis(
+            "client-deaf",
+            "what clients ask arrives, the answers don't",
+            "leader",
+            _NONE,
+            cutting(unanswered),
+            clear,
+        ),
+        Nemesis(
+            "client-mute",
+            "what clients ask doesn't arrive",
+            "leader",
+            _NONE,
+            cutting(unheard),
+            clear,
+        ),
         Nemesis("ring", "each sees a majority, no two the same", "", _NONE, cutting(ring), clear),
         Nemesis("bridge", "two halves, one node sees both", "", _NONE, cutting(bridge), clear),
         Nemesis(
@@ -292,7 +277,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             "one",
             _NONE,
             _cut_power,
-            _start,
+            start,
             True,
         ),
         Nemesis(
@@ -322,11 +307,27 @@ NEMESES: Final[dict[str, Nemesis]] = {
         ),
         Nemesis(
             "rot",
-            "SIGKILL, and a cold segment is spoilt (how: flip or cut)",
+            "SIGKILL, and a cold segment is spoilt",
             "follower",
-            {"how": "flip"},
-            _rot,
-            _start_or_replace,
+            {"how": HOW},
+            rot,
+            replace_rotten,
+        ),
+        Nemesis(
+            "live-rot",
+            "a bit of a cold segment flips below a node that runs",
+            "leader",
+            _NONE,
+            rot_below,
+            replace_rotten,
+        ),
+        Nemesis(
+            "old-copy",
+            "a file is copied; at the heal SIGKILL, and the copy is put back",
+            "follower",
+            {"file": FILES},
+            set_aside,
+            put_back,
         ),
         Nemesis(
             "clock-step",
@@ -335,6 +336,30 @@ NEMESES: Final[dict[str, Nemesis]] = {
             {"offset_ms": -60_000},
             _ordering(_stepped_clock),
             _rescind,
+        ),
+        Nemesis(
+            "clock-drift",
+            "the wall clock runs too fast or too slow",
+            "one",
+            {"rate": 1.25},
+            _ordering(_drifting_clock),
+            _rescind,
+        ),
+        Nemesis(
+            "clock-strobe",
+            "the wall clock flips to and fro",
+            "one",
+            {"offset_ms": 200, "period_ms": 5},
+            _ordering(_flipping_clock),
+            _rescind,
+        ),
+        Nemesis(
+            "timer-drift",
+            "SIGTERM; elections and heartbeats go by ticks of another length",
+            "one",
+            {"tick_ms": 8},
+            retime,
+            time_as_before,
         ),
     )
 }

@@ -1,16 +1,22 @@
-"""The network between real nodes: one TCP proxy for each direction in which a node dials.
+"""The network of a group: TCP proxies between nodes, and between clients and nodes.
 
 Node a dials node b through a proxy of its own (`[dial]`, ADR 16). Two directed links run through
 that connection: a→b carries a's requests, b→a the answers to them; the connection that b dials
 carries the rest. A fault is set on a directed link and acts on both connections, so partitions of
 any shape need no root and no kernel feature.
 
+All clients of a run stand at one place, `CLIENTS`, with a link to and from each node. They reach
+the nodes through one HTTP CONNECT proxy, as gRPC does where `$grpc_proxy` is set: the addresses
+that nodes tell are asked for there, so no client gets round it and no node knows of it. gRPC
+leaves out what `$no_grpc_proxy` names, so nodes are told to clients as `localhost`, while they
+dial each other's proxies, and the tester looks at them directly, as 127.0.0.1.
+
 What TCP makes of faults is what happens here: a cut link delivers nothing, keeps what was under
 way (up to `BACKLOG_BYTES`) and delivers it after the heal; a new connection through it hangs; a
 lost packet is a pause of a retransmission timeout, again and again if it is lost again; and a
 message arrives twice when the connection breaks after delivery, before the answer, so that the
-sender has to send it again (`reset`). TCP discards duplicate packets itself. Clients don't pass
-through here. Source: Toxiproxy; Jepsen's grudges.
+sender has to send it again (`reset`). TCP discards duplicate packets itself. Source: Toxiproxy;
+Jepsen's grudges; gRPC's `doc/environment_variables.md`.
 """
 
 from __future__ import annotations
@@ -18,8 +24,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -30,6 +36,9 @@ BACKLOG_BYTES: Final = 4 << 20  # of a link's connection, as Linux's largest soc
 RETRANSMISSION_S: Final = 0.2  # Linux's shortest
 MAX_RETRANSMISSIONS: Final = 6
 LOOPBACK: Final = "127.0.0.1"
+CLIENTS: Final = "clients"  # where all clients stand; no node has this name
+CLIENT_HOST: Final = "localhost"  # how clients, and nothing else, call the nodes' host
+HEAD_END: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ PERFECT: Final = Quality()
 
 
 class Link:
-    """One direction between two nodes."""
+    """One direction between two places."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -112,13 +121,30 @@ class Backlog:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Proxy:
-    """The connection that `dialer` makes to `target`."""
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a connection goes, and the links that it runs over. `welcome` is what the dialer is
+    told once it is connected."""
 
-    def __init__(self, target_address: str, there: Link, back: Link) -> None:
-        self._target = split_address(target_address)
-        self._there = there
-        self._back = back
+    target: tuple[str, int]
+    there: Link
+    back: Link
+    welcome: bytes = b""
+
+
+FindRoute = Callable[[asyncio.StreamReader], Awaitable[Route]]
+
+
+class Proxy:
+    """Takes connections on a port of its own and carries each where its route says.
+
+    Args:
+        find: the route of a connection; may read what the dialer says first. Raises OSError or
+            EOFError for a connection that goes nowhere.
+    """
+
+    def __init__(self, find: FindRoute) -> None:
+        self._find = find
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -148,26 +174,30 @@ class Proxy:
             raise AssertionError("asyncio runs handlers in tasks")
         self._tasks.add(task)
         try:
-            await self._connect(reader, writer)
-        except (OSError, asyncio.CancelledError):
+            await _connect(await self._find(reader), reader, writer)
+        except (OSError, EOFError, asyncio.CancelledError):
             pass  # the target is dead, or one end has broken off: so does the other
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
 
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A handshake needs both directions.
-        await self._there.opened()
-        await self._back.opened()
-        far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK_BYTES)
-        try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(carry(reader, far_writer, self._there, self._back))
-                both.create_task(carry(far_reader, writer, self._back, self._there))
-        except* (ConnectionError, OSError):
-            pass
-        finally:
-            far_writer.transport.abort()
+
+async def _connect(
+    route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    # A handshake needs both directions.
+    await route.there.opened()
+    await route.back.opened()
+    far_reader, far_writer = await asyncio.open_connection(*route.target, limit=CHUNK_BYTES)
+    writer.write(route.welcome)
+    try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(carry(reader, far_writer, route.there, route.back))
+            both.create_task(carry(far_reader, writer, route.back, route.there))
+    except* (ConnectionError, OSError):
+        pass
+    finally:
+        far_writer.transport.abort()
 
 
 async def carry(
@@ -252,27 +282,57 @@ class Network:
     """
 
     def __init__(self, addresses: Mapping[str, str], seed: int) -> None:
-        self._addresses = dict(addresses)
         chance = Random(seed)
-        pairs = [(a, b) for a in addresses for b in addresses if a != b]
-        self._links = {pair: Link(Random(chance.random())) for pair in pairs}
-        self._proxies = {
-            (a, b): Proxy(addresses[b], self._links[a, b], self._links[b, a]) for a, b in pairs
+        places = (*addresses, CLIENTS)
+        self._links = {
+            (a, b): Link(Random(chance.random())) for a in places for b in places if a != b
         }
+        self._routes = {
+            (a, b): Route(split_address(addresses[b]), self._links[a, b], self._links[b, a])
+            for a, b in self._links
+            if b != CLIENTS
+        }
+        self._proxies = {
+            (a, b): _to(route) for (a, b), route in self._routes.items() if a != CLIENTS
+        }
+        self._gateway = Proxy(self._asked_for)
         self._faults: dict[str, dict[tuple[str, str], Quality]] = {}
 
     async def open(self) -> None:
         """Every proxy listens."""
-        for proxy in self._proxies.values():
+        for proxy in (*self._proxies.values(), self._gateway):
             await proxy.open()
 
     async def close(self) -> None:
         """Every proxy is closed."""
-        await asyncio.gather(*(proxy.close() for proxy in self._proxies.values()))
+        proxies = (*self._proxies.values(), self._gateway)
+        await asyncio.gather(*(proxy.close() for proxy in proxies))
 
     def dial_table(self, node: str) -> dict[str, str]:
         """What `node` dials to reach each peer."""
         return {b: proxy.address for (a, b), proxy in self._proxies.items() if a == node}
+
+    def client_environment(self) -> dict[str, str]:
+        """With these variables gRPC's channels to `CLIENT_HOST` run over the clients' links, and
+        those to 127.0.0.1 don't. They count when a channel is made."""
+        return {"grpc_proxy": f"http://{self._gateway.address}", "no_grpc_proxy": LOOPBACK}
+
+    async def _asked_for(self, reader: asyncio.StreamReader) -> Route:
+        """The route to the node whose port a CONNECT asks for (RFC 9110, 9.3.6).
+
+        Raises:
+            EOFError, OSError: it asks for something else.
+        """
+        try:
+            head = await reader.readuntil(HEAD_END)
+        except asyncio.LimitOverrunError as error:
+            raise OSError(f"no CONNECT: {error}") from error
+        method, _, rest = head.partition(b" ")
+        port = rest.partition(b" ")[0].rpartition(b":")[2]
+        for (a, _), route in self._routes.items():
+            if method == b"CONNECT" and a == CLIENTS and port == b"%d" % route.target[1]:
+                return replace(route, welcome=b"HTTP/1.1 200 OK" + HEAD_END)
+        raise OSError(f"no node is asked for: {head[:80]!r}")
 
     def set_fault(self, name: str, links: Iterable[tuple[str, str]], quality: Quality) -> None:
         """The directed links `(from, to)` are that bad, until `clear_fault(name)`."""
@@ -294,3 +354,17 @@ class Network:
             for fault in self._faults.values():
                 quality = quality.and_also(fault.get(pair, PERFECT))
             link.quality = PERFECT if quality == PERFECT else quality
+
+
+def client_address(address: str) -> str:
+    """How clients call the node that listens on `address`."""
+    return f"{CLIENT_HOST}:{split_address(address)[1]}"
+
+
+def _to(route: Route) -> Proxy:
+    """A proxy that leads to one place."""
+
+    async def find(_: asyncio.StreamReader) -> Route:
+        return route
+
+    return Proxy(find)

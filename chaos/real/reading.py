@@ -1,18 +1,20 @@
-"""The last look: every queue is read from its first message to its end, by a reader that is new.
+"""Readers that are new: one reads everything at the end, others look at what may have rotted.
 
-Only the poll that reached the end is marked final, so that a reading that broke off isn't taken
-for one that saw everything.
+At the end every queue is read from its first message to its end. Only the poll that reached the
+end is marked final, so that a reading that broke off isn't taken for one that saw everything. What
+a witness reads goes into the same history: a wrong value is an anomaly, whoever was given it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from chaos.checkers.anomalies import polled_by
 from chaos.checkers.history import End, History, Outcome, Poll, Send
 from chaos.real.workload import READ_DEADLINE_S, TOPIC, value_of
-from dledger.client import Client
+from dledger.client import Client, ClientError, Message
 
 READER: Final = "reader"
 BATCH_MESSAGES: Final = 5_000
@@ -26,12 +28,38 @@ async def read_everything(
 
     Raises:
         ClientError: a queue can't be read to its end.
+        TimesGoBack: a message was stored before one that lies before it.
     """
     for queue_id in range(queues):
         begun = history.invoke(now_us(), READER, End(TOPIC, queue_id))
         bounds = await client.queue_offsets(TOPIC, queue_id, deadline_s=READ_DEADLINE_S)
         history.complete(now_us(), begun, Outcome.OK, bounds.max_offset)
-        await _read_queue(client, history, now_us, queue_id)
+        await _Reading(client, history, now_us, READER, queue_id).read(None)
+
+
+async def read_start(
+    client: Client, history: History, now_us: Callable[[], int], queues: int, end: int, name: str
+) -> str:
+    """The history holds, as read by the process `name`, what clients can read of the log's bytes
+    `[0, end)`; how that ended, in a few words."""
+    refused: list[str] = []
+    for queue_id in range(queues):
+        try:
+            await _Reading(client, history, now_us, name, queue_id).read(end)
+        except ClientError as error:
+            refused.append(f"queue {queue_id}: {error.code}")
+    return "its reader was refused " + ", ".join(refused) if refused else "its reader saw nothing"
+
+
+class TimesGoBack(Exception):
+    """A message was stored earlier than the one before it in its queue."""
+
+    def __init__(self, queue_id: int, queue_offset: int) -> None:
+        super().__init__(
+            f"queue {queue_id}: the message at {queue_offset} was stored before its predecessor"
+        )
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
 
 
 def missing_at_the_end(history: History) -> list[str]:
@@ -56,23 +84,48 @@ def missing_at_the_end(history: History) -> list[str]:
     ]
 
 
-async def _read_queue(
-    client: Client, history: History, now_us: Callable[[], int], queue_id: int
-) -> None:
-    at, ended = 0, False
-    while not ended:
-        asked_us, first = now_us(), at
-        found = await client.pull(
-            TOPIC,
-            queue_id,
-            first,
-            max_messages=BATCH_MESSAGES,
-            max_bytes=BATCH_BYTES,
-            deadline_s=READ_DEADLINE_S,
-        )
-        at = found.next_offset
-        ended = not found.messages or at >= found.max_offset
-        poll = Poll(TOPIC, queue_id, first, seek=first == 0, final=ended)
-        begun = history.invoke(asked_us, READER, poll)
-        polled = tuple((each.queue_offset, value_of(each)) for each in found.messages)
-        history.complete(now_us(), begun, Outcome.OK, polled)
+@dataclass(slots=True)
+class _Reading:
+    """One queue, read from its first message on. Stored times never go back, whatever the clocks
+    of leaders did."""
+
+    client: Client
+    history: History
+    now_us: Callable[[], int]
+    process: str
+    queue_id: int
+    _stored_ms: int = 0
+
+    async def read(self, end: int | None) -> None:
+        """Up to the first message at or behind byte `end` of the log; None: to the queue's end.
+
+        Raises:
+            ClientError: the queue can't be read.
+            TimesGoBack: a message was stored before one that lies before it.
+        """
+        at, ended = 0, False
+        while not ended:
+            asked_us, first = self.now_us(), at
+            found = await self.client.pull(
+                TOPIC,
+                self.queue_id,
+                first,
+                max_messages=BATCH_MESSAGES,
+                max_bytes=BATCH_BYTES,
+                deadline_s=READ_DEADLINE_S,
+            )
+            at = found.next_offset
+            final = not found.messages or at >= found.max_offset
+            poll = Poll(TOPIC, self.queue_id, first, seek=first == 0, final=final and end is None)
+            begun = self.history.invoke(asked_us, self.process, poll)
+            polled = tuple((each.queue_offset, value_of(each)) for each in found.messages)
+            self.history.complete(self.now_us(), begun, Outcome.OK, polled)
+            self._check_times(found.messages)
+            is_past = end is not None and any(m.physical_offset >= end for m in found.messages)
+            ended = final or is_past
+
+    def _check_times(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if message.store_time_ms < self._stored_ms:
+                raise TimesGoBack(self.queue_id, message.queue_offset)
+            self._stored_ms = message.store_time_ms

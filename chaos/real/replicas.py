@@ -2,7 +2,8 @@
 
 The digest that each node reports covers its whole log (D6) and costs nothing to compare. It is
 computed by the code under test, so the files of the stopped nodes are compared as well, by code
-that knows nothing but where committed bytes end.
+that knows nothing but where committed bytes end. All nodes have applied the same entries by then,
+so their ConsumeQueues, which are a function of these (D7), are the same files with the same bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,25 @@ async def compare_replicas(made: Arena, statuses: Mapping[str, NodeStatus]) -> l
     hashes = {node_id: hash_of_log(made.data_directory(node_id), end) for node_id in statuses}
     if len(set(hashes.values())) > 1:
         problems.append(f"the first {end:,} bytes of the logs differ: {_listed(hashes)}")
+    derived = {
+        node_id: hash_of_queues(made.data_directory(node_id) / "consumequeue")
+        for node_id in statuses
+    }
+    if len(set(derived.values())) > 1:
+        problems.append(f"the ConsumeQueues differ: {_listed(derived)}")
     return problems
+
+
+def hash_of_queues(folder: Path) -> str:
+    """SHA-256 over the names of all ConsumeQueue files, and over their bytes."""
+    digest = hashlib.sha256()
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        digest.update(str(path.relative_to(folder)).encode())
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+    return f"{digest.hexdigest()[:16]} ({len(files)} files)"
 
 
 def hash_of_log(data_directory: Path, end: int) -> str:

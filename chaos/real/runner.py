@@ -31,9 +31,10 @@ from chaos.real.arena import Arena, ArenaOptions, arena
 from chaos.real.blow import Blow
 from chaos.real.errors import GroupNeverLed
 from chaos.real.nemeses import NEMESES, Nemesis
-from chaos.real.reading import missing_at_the_end, read_everything
+from chaos.real.reading import TimesGoBack, missing_at_the_end, read_everything, read_start
 from chaos.real.replicas import compare_replicas
 from chaos.real.scenario import Heal, Load, Scenario, Step, Strike, Wait, Whole
+from chaos.real.targets import victims_of
 from chaos.real.watch import Span, Watch, watching
 from chaos.real.workload import Acknowledgements, Clock, Workload
 from dledger.client import Client, ClientError
@@ -121,7 +122,7 @@ async def run_chaos(options: RunOptions, tell: Tell) -> Finished:
             history, now_us = History(sink=sink), Clock()
             async with (
                 watching(made.addresses, now_us) as watch,
-                Client.connect(list(made.addresses.values())) as client,
+                Client.connect(made.client_addresses) as client,
             ):
                 workload = Workload(client, options.load, history, now_us, options.seed)
                 finished = Finished(options, made.addresses, history, workload.acknowledged)
@@ -180,6 +181,7 @@ class Run:
     tell: Tell
     _chance: Random = field(init=False)
     _open: dict[str, tuple[Nemesis, Blow, Band]] = field(default_factory=dict)
+    _witnesses: int = 0
 
     def __post_init__(self) -> None:
         self._chance = Random(f"strikes {self.options.seed}")
@@ -218,7 +220,7 @@ class Run:
                 return  # steps took longer than planned, and a fault would begin anew
             try:
                 await self._take(step)
-            except LocalGroupError as error:
+            except (LocalGroupError, TimesGoBack) as error:
                 self._problem(str(error))
                 return
             self.workload.check()
@@ -242,7 +244,8 @@ class Run:
         if step.label in self._open:
             await self._heal(step.label)
         leader = await self.watch.found_leader(0 if self._open else LEADER_TIMEOUT_S)
-        victims = self._victims(step.targets or _targets_of(nemesis), leader)
+        targets = step.targets or _targets_of(nemesis)
+        victims = victims_of(targets, self.arena.node_ids, leader, self._chance)
         if victims is None:
             self.tell(f"{step.nemesis}: skipped, nobody leads")
             return
@@ -251,8 +254,9 @@ class Run:
             self.client,
             step.label,
             victims,
-            {**nemesis.options, **step.options},
+            {**nemesis.defaults(), **step.options},
             Random(self._chance.random()),
+            self._witness,
         )
         hit = leader if self._deposes(nemesis, victims, leader) else None
         band = Band(step.label, step.nemesis, victims, self.now_us(), deposed=hit)
@@ -271,29 +275,17 @@ class Run:
         minority = len(victims) <= (len(self.arena.node_ids) - 1) // 2
         return nemesis.ends_leadership and leader in victims and minority
 
-    def _victims(self, targets: tuple[str, ...], leader: str | None) -> tuple[str, ...] | None:
-        """The nodes that `targets` mean now; None if the leader is meant and there is none."""
-        nodes = list(self.arena.node_ids)
-        found: list[str] = []
-        for target in targets:
-            match target:
-                case "leader":
-                    if leader is None:
-                        return None
-                    found.append(leader)
-                case "follower":
-                    found.append(self._chance.choice([each for each in nodes if each != leader]))
-                case "one":
-                    found.append(self._chance.choice(nodes))
-                case "minority":
-                    found += self._chance.sample(nodes, (len(nodes) - 1) // 2)
-                case "majority":
-                    found += self._chance.sample(nodes, len(nodes) // 2 + 1)
-                case "all":
-                    found += nodes
-                case _:
-                    found.append(target)
-        return tuple(dict.fromkeys(found))
+    async def _witness(self, end: int) -> str:
+        """A reader of its own each time, so that it isn't one that went back."""
+        self._witnesses += 1
+        return await read_start(
+            self.client,
+            self.finished.history,
+            self.now_us,
+            self.options.load.queues,
+            end,
+            f"witness-{self._witnesses}",
+        )
 
     # --- healing ------------------------------------------------------------------------------
 
@@ -339,6 +331,8 @@ class Run:
             )
         except ClientError as error:
             self._problem(f"the topic can't be read to its end: {error}")
+        except TimesGoBack as error:
+            self._problem(str(error))
 
     async def _await_equal_replicas(self) -> None:
         """Waits until all nodes have committed and applied the same."""

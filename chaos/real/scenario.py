@@ -37,6 +37,7 @@ MAX_STEPS: Final = 100_000
 WHOLE_ABOUT_S: Final = 1.5  # how long `whole` takes, for planning
 PACKAGED: Final = Path(__file__).parent.parent / "scenarios"
 Option = str | int | float
+Choices = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +155,12 @@ def plan_steps(
     nodes: int,
     seconds: float,
     seed: int,
-    known: Mapping[str, Mapping[str, Option]],
+    known: Mapping[str, Mapping[str, Option | Choices]],
 ) -> list[Step]:
     """The steps of one run, checked.
 
     Args:
-        known: each nemesis' options with their defaults.
+        known: each nemesis' options with their defaults, or with what there is to choose from.
 
     Raises:
         ScenarioInvalid: the schedule fails, or asks for what there isn't.
@@ -196,7 +197,10 @@ def _length(step: Step) -> float:
 
 
 def _check(
-    step: object, plan: Plan, known: Mapping[str, Mapping[str, Option]], scenario: str
+    step: object,
+    plan: Plan,
+    known: Mapping[str, Mapping[str, Option | Choices]],
+    scenario: str,
 ) -> None:
     if isinstance(step, Wait) and step.seconds < 0:
         raise ScenarioInvalid(scenario, f"can't wait for {step.seconds:g} s")
@@ -211,12 +215,20 @@ def _check(
             raise ScenarioInvalid(scenario, _unknown("node", target, [*plan.nodes, *ROLES]))
     options = known[step.nemesis]
     for name, value in step.options.items():
-        if name not in options:
-            reason = _unknown("option", name, list(options) or ["none at all"])
+        if (reason := _wrong_option(name, value, options)) is not None:
             raise ScenarioInvalid(scenario, f"nemesis {step.nemesis}: {reason}")
-        if isinstance(options[name], str) != isinstance(value, str):
-            kind = "a text" if isinstance(options[name], str) else "a number"
-            raise ScenarioInvalid(scenario, f"nemesis {step.nemesis}: {name} must be {kind}")
+
+
+def _wrong_option(name: str, value: Option, options: Mapping[str, Option | Choices]) -> str | None:
+    """What is wrong with it; None if nothing is."""
+    if name not in options:
+        return _unknown("option", name, list(options) or ["none at all"])
+    known = options[name]
+    if isinstance(known, tuple):
+        return None if value in known else _unknown(name, str(value), list(known))
+    if isinstance(known, str) != isinstance(value, str):
+        return f"{name} must be {'a text' if isinstance(known, str) else 'a number'}"
+    return None
 
 
 def _unknown(what: str, found: str, known: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Partitions of every kind, one after the other: halves, single nodes, rings, bridges, one way."""
+"""Partitions of every kind, one after the other: between nodes, and of clients from nodes."""
 
 from chaos.real.scenario import Plan, Steps, spell, wait, whole
 
@@ -14,6 +14,13 @@ KINDS = (
     ("ring",),
     ("bridge",),
     ("scatter",),
+    ("cut-off", "leader"),
+    ("cut-off", "minority"),
+    ("client-cut", "leader"),
+    ("client-cut", "minority"),
+    ("client-cut", "all"),
+    ("client-deaf", "leader"),
+    ("client-mute", "leader"),
     ("slow-network",),
     ("lossy-network",),
     ("repeating-network",),

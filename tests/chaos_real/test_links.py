@@ -16,7 +16,7 @@ from chaos.real.scenario import node_ids
 
 def blow(nodes: int, *victims: str, seed: int = 1) -> Blow:
     arena = cast(Arena, SimpleNamespace(node_ids=node_ids(nodes)))
-    return Blow(arena, cast(Any, None), "label", victims, {}, Random(seed))
+    return Blow(arena, cast(Any, None), "label", victims, {}, Random(seed), cast(Any, None))
 
 
 def heard_by(nodes: int, cut: Pairs) -> dict[str, set[str]]:

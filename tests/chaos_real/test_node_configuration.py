@@ -8,7 +8,7 @@ import pytest
 
 from broker.config import FAULT_INJECTION_VARIABLE, ConfigError, dump_toml, load_config
 from broker.surroundings import surroundings_of
-from chaos.faults import FaultOrders, FaultyFiles, give_orders
+from chaos.faults import ClockFault, FaultOrders, FaultyFiles, give_orders
 from store.files import OsFiles
 
 BASE = """\
@@ -82,5 +82,5 @@ def test_admitted_faults_reach_the_disk_and_the_clock(
     config = load_config(written(tmp_path, '[faults]\ndirectory = "faults"\n'))
     faulty = surroundings_of(config)
     assert isinstance(faulty.files, FaultyFiles)
-    give_orders(tmp_path / "faults", FaultOrders(clock_offset_ms=3_600_000))
+    give_orders(tmp_path / "faults", FaultOrders(clock=(ClockFault(offset_ms=3_600_000),)))
     assert faulty.now_ms() - real.now_ms() > 3_500_000

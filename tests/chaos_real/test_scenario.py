@@ -60,6 +60,7 @@ def test_packaged_scenarios_are_those_that_are_promised() -> None:
         "disk",
         "everything",
         "killer",
+        "clocks",
     }
     steps = [step for each in packaged() for step in planned(each, 3600)]
     assert {step.nemesis for step in steps if isinstance(step, Strike)} == set(NEMESES)
@@ -92,7 +93,9 @@ def test_file_names_nodes_and_load(tmp_path: Path) -> None:
         ("yield strike('kill', 'king'); yield wait(1)", "no node 'king'; there are n1, n2, n3"),
         ("yield strike('kill', 'n1', hard=1)", "nemesis kill: no option 'hard'"),
         ("yield strike('slow-disk', 'n1', delay_ms='x')", "delay_ms must be a number"),
-        ("yield strike('rot', 'n1', how=1)", "how must be a text"),
+        ("yield strike('failing-disk', 'n1', errno=1)", "errno must be a text"),
+        ("yield strike('rot', 'n1', how='flop')", "no how 'flop'; did you mean 'flip'?"),
+        ("yield strike('old-copy', 'n1', file=1)", "no file '1'; there are checkpoint"),
         ("yield 'kill'", "yields 'kill', which is no step"),
         ("yield wait(-1)", "can't wait for -1 s"),
         ("yield wait(5); yield undefined_thing", "its schedule fails: NameError"),

@@ -1,0 +1,192 @@
+"""The nemeses of files: bits that flip, files cut short, old copies put back.
+
+What must hold is in docs/chaos.md. A node that finds corruption must not start; it is then given
+an empty disk while all others run, as docs/operations.md says. Derived files are no reason to
+refuse (D7): a node whose ConsumeQueue is an old copy starts, and derives it again.
+
+Old copies of term and vote are found only where the log holds a newer term. Where it doesn't, the
+node may vote twice in a term, and no check of its own could know: a schedule that puts `hard-state`
+back must see to a new term first, as `disk` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from broker.local_group import LocalGroupError, NodeDied
+from chaos.real.arena import SEGMENT_BYTES
+from chaos.real.blow import Blow
+from chaos.real.processes import kill
+from chaos.real.workload import TOPIC
+from store.files import CHUNK_BYTES
+
+HOW: Final = ("flip", "cut")
+FILES: Final = ("checkpoint", "segment", "consume-queue", "hard-state")
+DERIVED: Final = "consume-queue"
+SEGMENT_NAMES: Final = "[0-9]" * 20
+
+
+# --- rot --------------------------------------------------------------------------------------
+
+
+async def rot(blow: Blow) -> str:
+    """Flips a bit in, or shortens, the oldest segment of each victim, which is down meanwhile."""
+    await kill(blow)
+    done: list[str] = []
+    for victim in blow.victims:
+        if _is_closed(blow, victim):  # otherwise it may be a tail that tore
+            blow.arena.rotten.add(victim)
+        done.append(_spoil(_oldest(blow, victim), blow))
+    return "; ".join(done)
+
+
+async def rot_below(blow: Blow) -> str:
+    """Flips a bit in the oldest segment of nodes that run, and reads it back as a consumer: the
+    bytes that were written, or an error. What was read is in the history."""
+    done: list[str] = []
+    for victim in blow.victims:
+        if not _is_closed(blow, victim):
+            return f"{victim} has no closed segment yet"
+        blow.arena.meant_to_be_down.add(victim)  # one that finds the rot stops
+        blow.arena.rotten.add(victim)
+        done.append(f"{victim}: {_flip(_oldest(blow, victim), blow.chance)}")
+    return f"{'; '.join(done)}; {await blow.witness(SEGMENT_BYTES)}"
+
+
+async def replace_rotten(blow: Blow) -> str:
+    """Nodes with a rotten closed segment refuse to start. Each gets an empty disk.
+
+    Raises:
+        LocalGroupError: one starts all the same, or doesn't start for another reason.
+    """
+    done: list[str] = []
+    for victim in blow.victims:
+        is_rotten = victim in blow.arena.rotten
+        blow.arena.rotten.discard(victim)
+        if blow.arena.is_running(victim):
+            if not is_rotten:
+                continue  # nothing was done to it
+            blow.arena.kill(victim)
+            await blow.arena.gone(victim)
+        refused = await _refuses(blow, victim)
+        if is_rotten and not refused:
+            raise LocalGroupError(f"{victim} starts with a closed segment that has rotted")
+        done.append(await _outcome(blow, victim, refused))
+    return "; ".join(done)
+
+
+# --- old copies -------------------------------------------------------------------------------
+
+
+async def set_aside(blow: Blow) -> str:
+    """A copy of a file is taken from each victim, which goes on running and changing it."""
+    done: list[str] = []
+    for victim in blow.victims:
+        original = _chosen(blow.arena.data_directory(victim), str(blow.options["file"]), blow)
+        if original is None:
+            return f"{victim} has no {blow.options['file']} yet"
+        blow.arena.set_aside(victim, blow.label, original)
+        done.append(f"{victim}: {original.name} copied")
+    return "; ".join(done)
+
+
+async def put_back(blow: Blow) -> str:
+    """The old copy is in the place of the file. The node refuses to start and is given an empty
+    disk, or it starts and has what it needs from the log and its peers.
+
+    Raises:
+        LocalGroupError: a derived file keeps a node from starting, or something else does.
+    """
+    await kill(blow)
+    done: list[str] = []
+    for victim in blow.victims:
+        changed = blow.arena.put_back(victim, blow.label)
+        refused = await _refuses(blow, victim)
+        if refused and blow.options["file"] == DERIVED:
+            raise LocalGroupError(f"{victim} doesn't start with an old copy of a ConsumeQueue")
+        what = "an older copy put back" if changed else "the copy was still the same"
+        done.append(f"{what}; {await _outcome(blow, victim, refused)}")
+    return "; ".join(done)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+async def _refuses(blow: Blow, victim: str) -> bool:
+    """Starts the node; whether it ended at once because of corruption that it found."""
+    log_end = blow.arena.log_end(victim)
+    try:
+        await blow.arena.start(victim)
+    except NodeDied:
+        if "orrupt" not in blow.arena.log_since(victim, log_end):
+            raise
+        return True
+    return False
+
+
+async def _outcome(blow: Blow, victim: str, refused: bool) -> str:
+    if not refused:
+        return f"{victim} started"
+    await blow.arena.start_anew(victim)
+    return f"{victim} refused to start and was given an empty disk"
+
+
+def _segments(blow: Blow, victim: str) -> list[Path]:
+    return sorted((blow.arena.data_directory(victim) / "commitlog").glob(SEGMENT_NAMES))
+
+
+def _oldest(blow: Blow, victim: str) -> Path:
+    """Long committed, long not read."""
+    return _segments(blow, victim)[0]
+
+
+def _is_closed(blow: Blow, victim: str) -> bool:
+    """Whether the victim's log goes on behind its oldest segment."""
+    return any(map(_is_used, _segments(blow, victim)[1:]))
+
+
+def _is_used(segment: Path) -> bool:
+    """Whether an entry begins it. Segments are made ahead, full of zeros."""
+    with segment.open("rb") as file:
+        return any(file.read(8))
+
+
+def _spoil(segment: Path, blow: Blow) -> str:
+    if blow.options["how"] == "cut":
+        with segment.open("r+b") as file:
+            file.truncate(segment.stat().st_size // 2)
+        return f"{segment.name} cut in half"
+    return _flip(segment, blow.chance)
+
+
+def _flip(segment: Path, chance: Random) -> str:
+    """Flips one bit of what was written. The rest of a closed segment is a filler: zeros that are
+    checked, too, but nobody reads."""
+    with segment.open("r+b") as file:
+        used = len(file.read(CHUNK_BYTES).rstrip(b"\0"))
+        at = chance.randrange(max(1, used))
+        file.seek(at)
+        byte = file.read(1)[0] ^ 1 << chance.randrange(8)
+        file.seek(at)
+        file.write(bytes((byte,)))
+    return f"a bit of {segment.name} flipped at {at}"
+
+
+def _chosen(data: Path, name: str, blow: Blow) -> Path | None:
+    """The file that is meant; of several ConsumeQueues any, of the segments the one being
+    written, which will have changed most."""
+    match name:
+        case "checkpoint":
+            found: Iterator[Path] = iter([data / "checkpoint"])
+        case "hard-state":
+            found = iter([data / "raft" / "hard_state"])
+        case "segment":
+            used = filter(_is_used, (data / "commitlog").glob(SEGMENT_NAMES))
+            found = iter(sorted(used)[-1:])
+        case _:
+            found = (data / "consumequeue" / TOPIC).glob(f"*/{SEGMENT_NAMES}")
+    present = sorted(path for path in found if path.exists())
+    return blow.chance.choice(present) if present else None
