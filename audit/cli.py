@@ -15,6 +15,7 @@ from audit.bench_cli import bench
 from audit.data_cli import export, stats
 from audit.delivery_cli import delivery
 from audit.engines import EngineName
+from audit.live import Over
 from audit.outcome import errors_told, parse_size, write_page
 from audit.page import render_page
 from audit.plan import DEFAULT_BLOCK_BYTES
@@ -71,6 +72,13 @@ RateOption = Annotated[
     str | None,
     typer.Option("--rate", metavar="SIZE", help="Read so many bytes a second at most: 200MB."),
 ]
+OverOption = Annotated[
+    Over,
+    typer.Option(
+        "--over",
+        help="Read files, or ask the nodes over gRPC; auto asks those whose files aren't here.",
+    ),
+]
 BlockOption = Annotated[
     str, typer.Option("--block-size", metavar="SIZE", help="What one digest covers.")
 ]
@@ -107,6 +115,7 @@ def replicas(
     ] = False,
     block_size: BlockOption = f"{DEFAULT_BLOCK_BYTES >> 10}KiB",
     rate: RateOption = None,
+    over: OverOption = Over.AUTO,
     located: Annotated[
         int, typer.Option("--locate", min=1, help="Look into so many differing blocks.")
     ] = LOCATED_BLOCKS,
@@ -121,6 +130,7 @@ def replicas(
     Examples:
       dledger audit replicas --dir run --derived
       dledger audit replicas --bootstrap 10.0.0.1:7001,10.0.0.2:7001 --engine spark --master yarn
+      dledger audit replicas --bootstrap 10.0.0.1:7001 --over grpc --rate 50MB
       dledger audit replicas --replica n1=run/n1/data --replica n2=run/n2/data
       dledger audit replicas --replica n1=/backup/n1 --replica n2=/backup/n2 --derived
     """
@@ -133,7 +143,7 @@ def replicas(
             accept_retention=accept_retention,
         )
         audited = run_audit(
-            wanted_replicas(replica, directory, bootstrap, engine),
+            wanted_replicas(replica, directory, bootstrap, engine, over),
             (engine, master, processes),
             options,
         )

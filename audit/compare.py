@@ -113,7 +113,8 @@ def survey_findings(plan: Plan, accept_retention: bool) -> list[Finding]:
     for survey in plan.surveys:
         who = (survey.replica,)
         if survey.problem:
-            found.append(_finding(Cause.UNREADABLE_REPLICA, who, 0, 0, survey.problem))
+            cause = Cause.UNREACHABLE_NODE if survey.silent else Cause.UNREADABLE_REPLICA
+            found.append(_finding(cause, who, 0, 0, survey.problem))
         elif not survey.segments:
             found.append(_finding(Cause.EMPTY_REPLICA, who, 0, plan.end, survey.commitlog))
         elif survey.end < committed and not survey.answered:

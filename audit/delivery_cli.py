@@ -16,6 +16,7 @@ import typer
 from audit.delivery import DeliveryReport, QueueCount, audit_delivery, delivery_as_json
 from audit.engines import EngineName, make_engine
 from audit.judge import Anomaly, Kind
+from audit.live import Over
 from audit.outcome import errors_told
 from audit.selection import wanted_replicas
 from audit.terminal import progress_shown
@@ -65,7 +66,7 @@ def delivery(
       dledger audit delivery --history p.jsonl --history c.jsonl --replica n1=/backup/n1
     """
     with errors_told():
-        replicas = wanted_replicas(replica, directory, bootstrap, engine)
+        replicas = wanted_replicas(replica, directory, bootstrap, engine, Over.FILES)
         runner = make_engine(engine, master, processes)
         try:
             with progress_shown() as started:

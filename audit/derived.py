@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.chain import (
@@ -76,8 +76,9 @@ def check_derived(
 ) -> tuple[list[Finding], DerivedSummary]:
     """What is wrong with digests and ConsumeQueues, and how much was looked at."""
     hosts = {replica.id: replica.host for replica in replicas}
-    rate = bytes_per_s / engine.parallelism
-    tasks = [task for each in replicas for task in _chain_tasks(plan, each, rate)]
+    tasks = [task for each in replicas for task in _chain_tasks(plan, each)]
+    rate = bytes_per_s / engine.width(tasks)
+    tasks = [replace(task, bytes_per_s=rate) for task in tasks]
     total = sum(task.weight for task in tasks)
     chains = engine.run(read_chain, tasks, started("derived", total))
     found: list[Finding] = []
@@ -97,7 +98,7 @@ def check_derived(
     return _gathered(found), summary
 
 
-def _chain_tasks(plan: Plan, replica: Replica, bytes_per_s: float) -> list[ChainTask]:
+def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:
     survey = plan.survey_of(replica.id)
     said = (replica.position.index, replica.position.digest) if replica.position else (0, 0)
     return [
@@ -109,7 +110,7 @@ def _chain_tasks(plan: Plan, replica: Replica, bytes_per_s: float) -> list[Chain
             end=min(survey.end, segment.base + plan.segment_size),
             derived_index=survey.derived_index,
             said=said,
-            bytes_per_s=bytes_per_s,
+            bytes_per_s=0,
             host=replica.host,
         )
         for segment in survey.segments

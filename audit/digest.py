@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,10 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from audit.plan import DigestPart, DigestTask
 from audit.reading import BLOCK_READ_BYTES, Pace, opened, read_into
+
+if TYPE_CHECKING:
+    from audit.remote import NodeLog
+    from dledger.wire import audit_pb2 as apb
 
 DIGEST_DTYPE: Final = np.dtype("<u8")
 
@@ -52,9 +56,54 @@ class PartDigests:
 
 def digest_blocks(task: DigestTask) -> list[PartDigests]:
     """One value a part, in the parts' order."""
+    if task.address is not None:
+        return _digest_by_node(task, task.address)
     pace = Pace(task.bytes_per_s)
     buffer = bytearray(BLOCK_READ_BYTES)
     return [_digest_part(task, part, memoryview(buffer), pace) for part in task.parts]
+
+
+def _digest_by_node(task: DigestTask, address: str) -> list[PartDigests]:
+    """The same of a node that is asked. One that falls silent leaves the rest unreadable."""
+    from audit.remote import node_log  # Executors may do without gRPC.
+
+    with node_log(address) as log:
+        return [_ask_part(log, task, part) for part in task.parts]
+
+
+def _ask_part(log: NodeLog, task: DigestTask, part: DigestPart) -> PartDigests:
+    segment = (part.base, task.segment_size)
+    try:
+        answer = log.digest(segment, part.edges, task.bytes_per_s)
+    except OSError as error:
+        problem, detail = FileProblem.UNREADABLE, error.strerror or str(error)
+        return PartDigests(
+            task.replica, part.base, part.first_block, b"", part.edges[0], problem, detail
+        )
+    return PartDigests(
+        task.replica,
+        part.base,
+        part.first_block,
+        answer.digests,
+        answer.readable,
+        _problem_of(answer.problem),
+        answer.detail,
+    )
+
+
+def _problem_of(told: apb.RangeProblem) -> FileProblem | None:
+    """What a node tells of a file, in this module's words."""
+    from dledger.wire import audit_pb2 as apb
+
+    match told:
+        case apb.RANGE_PROBLEM_UNSPECIFIED:
+            return None
+        case apb.SEGMENT_MISSING | apb.SEGMENT_RETAINED:
+            return FileProblem.MISSING
+        case apb.SEGMENT_TRUNCATED:
+            return FileProblem.TRUNCATED
+        case _:  # Unreadable, or something that a newer node knows.
+            return FileProblem.UNREADABLE
 
 
 def _digest_part(task: DigestTask, part: DigestPart, buffer: memoryview, pace: Pace) -> PartDigests:

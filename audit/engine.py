@@ -52,6 +52,10 @@ class Engine(Protocol):
         """About how much one task should read."""
         ...
 
+    def width(self, tasks: Sequence[Task]) -> int:
+        """How many of these tasks would run at once: what a rate for all of them is divided by."""
+        ...
+
     def run(self, work: Callable[[T], R], tasks: Sequence[T], progress: Progress = ...) -> list[R]:
         """`work` of each task, in their order.
 
@@ -85,12 +89,18 @@ class LocalEngine:
         self._inline_bytes = inline_bytes
         self._pool: ProcessPoolExecutor | None = None
 
+    def width(self, tasks: Sequence[Task]) -> int:
+        """See `Engine.width`."""
+        total = sum(task.weight for task in tasks)
+        if total < self._inline_bytes:
+            return 1
+        return max(1, min(self.parallelism, len(tasks)))
+
     def run(
         self, work: Callable[[T], R], tasks: Sequence[T], progress: Progress = no_progress
     ) -> list[R]:
         """See `Engine.run`."""
-        total = sum(task.weight for task in tasks)
-        if self.parallelism == 1 or len(tasks) < 2 or total < self._inline_bytes:
+        if self.width(tasks) == 1:
             results = []
             for task in tasks:
                 results.append(work(task))

@@ -47,6 +47,7 @@ class Cause(StrEnum):
     SHORTER = "ends before what is committed"
     RETAINED_LATER = "begins later, by retention"
     UNREADABLE_REPLICA = "directory can't be read"
+    UNREACHABLE_NODE = "node doesn't answer"
     EMPTY_REPLICA = "holds no log"
     QUEUE_MISSING = "consume queue units missing"
     QUEUE_WRONG = "consume queue unit wrong"
@@ -68,6 +69,7 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.SHORTER: Verdict.INCOMPLETE,
     Cause.RETAINED_LATER: Verdict.INCOMPLETE,
     Cause.UNREADABLE_REPLICA: Verdict.INCOMPLETE,
+    Cause.UNREACHABLE_NODE: Verdict.INCOMPLETE,
     Cause.EMPTY_REPLICA: Verdict.INCOMPLETE,
     Cause.QUEUE_MISSING: Verdict.INCOMPLETE,
     Cause.QUEUE_WRONG: Verdict.BIT_ROT,

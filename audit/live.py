@@ -2,15 +2,20 @@
 
 A node's answer makes its replica: where its data lies, up to where it is committed, and the
 digest there. This only asks; it needs no leader and no quorum, so it works on a group that has
-lost both. A node that doesn't answer is audited as a copy if its directory is known, and reported
-as unreachable if not.
+lost both. A node that doesn't answer is audited as a copy if its directory is known; if not, it is
+a silent replica, and the others are audited without it.
+
+This decides, too, who reads: this process, if the node's folder lies here and is that node's by
+its identity (every host may have a folder of that name), else the node itself, over gRPC.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +32,19 @@ _GET_STATUS: Final = "/dledger.v1.Cluster/GetStatus"
 _CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 
 
-def replicas_of_directory(directory: Path) -> list[Replica]:
+class Over(StrEnum):
+    """How what nodes hold is read."""
+
+    AUTO = "auto"  # files where they lie here, else gRPC
+    FILES = "files"
+    GRPC = "grpc"
+
+
+def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Replica]:
     """The nodes of the local group in `directory`; those that answer with their positions.
+
+    Args:
+        over: `GRPC` asks those that answer for their logs; else all are read here.
 
     Raises:
         UsageMistake: there is no group, or its file is something else.
@@ -46,19 +62,28 @@ def replicas_of_directory(directory: Path) -> list[Replica]:
         raise UsageMistake(f"{file} doesn't describe a local group: {error!r}") from error
     answers = ask([address for _, address, _ in known])
     return [
-        Replica(node_id, str(Path(data).absolute()), position=_position(answers.get(address)))
+        Replica(
+            node_id,
+            str(Path(data).absolute()),
+            position=_position(answers.get(address)),
+            address=address if over is Over.GRPC and address in answers else None,
+        )
         for node_id, address, data in known
     ]
 
 
-def replicas_of_group(addresses: Sequence[str], *, on_hosts: bool) -> list[Replica]:
-    """The nodes that `addresses` and their answers name, each with its position.
+def replicas_of_group(
+    addresses: Sequence[str], *, on_hosts: bool, over: Over = Over.AUTO
+) -> list[Replica]:
+    """The nodes that `addresses` and their answers name, each with its position; a member that
+    doesn't answer is silent.
 
     Args:
         on_hosts: a node's files are read on the host of its address; else they are read here.
+        over: `AUTO` asks a node itself if its files aren't here (and `on_hosts` isn't wanted).
 
     Raises:
-        Unreachable: none of them answers, or a member that they name doesn't.
+        Unreachable: none of them answers.
     """
     answers = ask(addresses)
     if not answers:
@@ -68,18 +93,40 @@ def replicas_of_group(addresses: Sequence[str], *, on_hosts: bool) -> list[Repli
     asked_already = {answer.node_id for answer in answers.values()}
     answers |= ask([a for a in others if a not in addresses and members[a] not in asked_already])
     by_id = {answer.node_id: (address, answer) for address, answer in answers.items()}
-    silent = sorted(node_id for node_id in members.values() if node_id not in by_id)
-    if silent:
-        raise Unreachable(" and ".join(silent), "no answer; --replica audits what is left of it")
-    return [
-        Replica(
-            node_id,
-            answer.data_directory,
-            address.rpartition(":")[0].strip("[]") if on_hosts else None,
-            _position(answer),
-        )
-        for node_id, (address, answer) in sorted(by_id.items())
+    found = [
+        _answered(address, answer, on_hosts=on_hosts, over=over)
+        for address, answer in by_id.values()
     ]
+    # An address that nobody answers at and no member has may be any node's: it isn't counted.
+    found += [
+        Replica(node_id, address, silence=f"{address} gives no answer")
+        for address, node_id in members.items()
+        if node_id not in by_id
+    ]
+    return sorted(found, key=lambda replica: replica.id)
+
+
+def _answered(address: str, answer: NodeStatus, *, on_hosts: bool, over: Over) -> Replica:
+    host = address.rpartition(":")[0].strip("[]") if on_hosts and over is not Over.GRPC else None
+    asks = over is Over.GRPC or (over is Over.AUTO and not on_hosts and not _lies_here(answer))
+    return Replica(
+        answer.node_id,
+        answer.data_directory,
+        host,
+        _position(answer),
+        address=address if asks else None,
+    )
+
+
+def _lies_here(answer: NodeStatus) -> bool:
+    """Whether the node's folder can be read here and is that node's."""
+    folder = Path(answer.data_directory)
+    try:
+        identity = json.loads((folder / "identity.json").read_bytes())
+        owner = (identity["group"], identity["node_id"])
+        return owner == (answer.group, answer.node_id) and os.access(folder / "commitlog", os.R_OK)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def ask(addresses: Sequence[str]) -> dict[str, NodeStatus]:

@@ -63,9 +63,14 @@ def scan_tasks(
         for survey in plan.surveys:
             held = tuple(each for each in wanted if holds(survey, *each))
             if held and any(segment.base == base for segment in survey.segments):
-                host = hosts.get(survey.replica)
                 task = ScanTask(
-                    survey.replica, survey.commitlog, base, plan.segment_size, held, host
+                    survey.replica,
+                    survey.commitlog,
+                    base,
+                    plan.segment_size,
+                    held,
+                    hosts.get(survey.replica),
+                    survey.address,
                 )
                 tasks.append(task)
     return tasks

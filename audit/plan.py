@@ -63,13 +63,16 @@ class DigestPart:
 
 @dataclass(frozen=True, slots=True)
 class DigestTask:
-    """Hash these parts of one replica, at `bytes_per_s` at most (0: as fast as it goes)."""
+    """Hash these parts of one replica, at `bytes_per_s` at most (0: as fast as it goes); by its
+    node at `address`, if there is one."""
 
     replica: str
     commitlog: str
     parts: tuple[DigestPart, ...]
     bytes_per_s: float
     host: str | None = None
+    address: str | None = None
+    segment_size: int = 0
 
     @property
     def weight(self) -> int:
@@ -108,25 +111,22 @@ def make_plan(surveys: Sequence[Survey], block_size: int = DEFAULT_BLOCK_BYTES) 
     return Plan(segment_size, block_size, start, end, segments, tuple(surveys))
 
 
-def digest_tasks(
-    plan: Plan, hosts: dict[str, str | None], task_bytes: int, bytes_per_s: float = 0
-) -> list[DigestTask]:
+def digest_tasks(plan: Plan, hosts: dict[str, str | None], task_bytes: int) -> list[DigestTask]:
     """Every block of every replica that claims to hold it, in tasks of about `task_bytes`.
 
     Args:
         hosts: replica id to where it lies.
-        bytes_per_s: for each task.
     """
     tasks: list[DigestTask] = []
     for survey in plan.surveys:
         batch: list[DigestPart] = []
         for part in _split(_claimed(plan, survey), max(task_bytes, plan.block_size)):
             if batch and sum(each.size for each in batch) + part.size > task_bytes:
-                tasks.append(_task(survey, batch, bytes_per_s, hosts))
+                tasks.append(_task(plan, survey, batch, hosts))
                 batch = []
             batch.append(part)
         if batch:
-            tasks.append(_task(survey, batch, bytes_per_s, hosts))
+            tasks.append(_task(plan, survey, batch, hosts))
     return tasks
 
 
@@ -136,10 +136,17 @@ def holds(survey: Survey, start: int, end: int) -> bool:
 
 
 def _task(
-    survey: Survey, batch: list[DigestPart], bytes_per_s: float, hosts: dict[str, str | None]
+    plan: Plan, survey: Survey, batch: list[DigestPart], hosts: dict[str, str | None]
 ) -> DigestTask:
-    host = hosts.get(survey.replica)
-    return DigestTask(survey.replica, survey.commitlog, tuple(batch), bytes_per_s, host)
+    return DigestTask(
+        survey.replica,
+        survey.commitlog,
+        tuple(batch),
+        0,
+        hosts.get(survey.replica),
+        survey.address,
+        plan.segment_size,
+    )
 
 
 def _check_same(what: str, values: Mapping[str, object]) -> None:

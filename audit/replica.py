@@ -30,12 +30,16 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One copy of the log. `path` is a data directory or its `commitlog`; `host`: where it lies,
-    for engines that run beside the nodes; `position`: None for a copy nobody was asked about."""
+    for engines that run beside the nodes; `position`: None for a copy nobody was asked about;
+    `address`: its node is asked for its log there, over gRPC, instead of its files; `silence`: why
+    nothing of it can be read, empty for all but members that don't answer."""
 
     id: str
     path: str
     host: str | None = None
     position: Position | None = None
+    address: str | None = None
+    silence: str = ""
 
 
 def parse_replica(text: str) -> Replica:
@@ -65,7 +69,7 @@ def check_replicas(replicas: list[Replica]) -> None:
         raise UsageMistake("no replica is given: use --replica NAME=PATH, --dir or --bootstrap")
     for what, values in (
         ("name", [replica.id for replica in replicas]),
-        ("place", [f"{replica.path}@{replica.host or 'here'}" for replica in replicas]),
+        ("place", [f"{each.path}@{each.address or each.host or 'here'}" for each in replicas]),
     ):
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.compare import Comparison, compare, file_findings, merge_ranges, survey_findings
@@ -94,6 +94,12 @@ def audit_replicas(
     check_replicas(list(replicas))
     if len(replicas) == 1 and not options.derived:
         raise UsageMistake("one replica has nobody to be compared with: name another, or --derived")
+    asked = [replica.id for replica in replicas if replica.address is not None]
+    if asked and options.derived:
+        raise UsageMistake(
+            "--derived reads ConsumeQueues, which nodes don't hand out over gRPC "
+            f"({', '.join(asked)}): run it beside their files"
+        )
     clock = _Clock()
     hosts = {replica.id: replica.host for replica in replicas}
     surveys = engine.run(
@@ -133,8 +139,10 @@ def _digest(
     """All digests, and how many bytes they stand for."""
     total = sum(each.end - each.retained_from for each in plan.surveys if each.end)
     share = -(-total // (2 * engine.parallelism))
-    rate = options.bytes_per_s / engine.parallelism
-    tasks = digest_tasks(plan, hosts, max(min(share, engine.task_bytes), plan.block_size), rate)
+    tasks = digest_tasks(plan, hosts, max(min(share, engine.task_bytes), plan.block_size))
+    # Divided by how many run at once, which for a small audit is one, whatever the engine could.
+    rate = options.bytes_per_s / engine.width(tasks)
+    tasks = [replace(task, bytes_per_s=rate) for task in tasks]
     digested = sum(task.weight for task in tasks)
     results = engine.run(digest_blocks, tasks, started("digest", digested))
     return [part for parts in results for part in parts], digested
@@ -240,6 +248,11 @@ def _coverage(
 def _notes(plan: Plan, located: Located) -> list[str]:
     """What is worth knowing and no fault."""
     notes = [
+        f"{survey_.replica}: nothing of it was audited: {survey_.problem}"
+        for survey_ in plan.surveys
+        if survey_.silent
+    ]
+    notes += [
         f"{survey_.replica}: {name} in {survey_.commitlog} is no file of the log"
         for survey_ in plan.surveys
         for name in survey_.foreign

@@ -1,8 +1,9 @@
 """Looking into the blocks that differ: which entries they hold, and which of them are intact.
 
-The work of an audit's second pass, done beside the files. A segment's entries are followed by
-their sizes from its start; those that touch a wanted range are checked byte by byte. Where no
-entry begins, the next intact one is searched for, so that one broken size does not hide what
+The work of an audit's second pass, done beside the files, or on bytes that a node hands out
+(`audit.remote`). Entries are followed by their sizes from the last intact one before a wanted
+range, which says itself where it lies; those that touch the range are checked byte by byte. Where
+no entry begins, the next intact one is searched for, so that one broken size does not hide what
 follows it. Entries are told apart by a fingerprint; their bytes stay where they are.
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from itertools import islice
+from typing import Final, Protocol
 
 from crc32c import crc32c
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -33,6 +36,7 @@ from store.errors import InvalidFrame
 from store.record import BATCH_PREAMBLE, FIXED_SIZE, MAX_TOPIC_BYTES
 
 _WINDOW_BYTES: Final = 4 << 20
+_LOOK_BACK_BYTES: Final = 64 << 10  # At first; most entries are smaller.
 _MAGIC_BYTES: Final = ENTRY_MAGIC.to_bytes(4, "big")
 _FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size
 MAX_ITEMS: Final = 1_000_000
@@ -70,7 +74,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Look into `ranges` (physical offsets, ascending) of one segment of one replica."""
+    """Look into `ranges` (physical offsets, ascending) of one segment of one replica; by its
+    node at `address`, if there is one."""
 
     replica: str
     commitlog: str
@@ -78,6 +83,7 @@ class ScanTask:
     segment_size: int
     ranges: tuple[tuple[int, int], ...]
     host: str | None = None
+    address: str | None = None
 
     @property
     def weight(self) -> int:
@@ -95,22 +101,29 @@ class Scanned:
 
 def scan_segment(task: ScanTask) -> Scanned:
     """The items of the segment that touch the task's ranges, `MAX_ITEMS` at most."""
-    path = os.path.join(task.commitlog, f"{task.base:020d}")
-    items: list[Item] = []
     try:
-        with opened(path) as descriptor:
-            reader = Window(descriptor)
-            for item in _walk(reader, task):
-                items.append(item)
-                if len(items) >= MAX_ITEMS:
-                    break
+        with _reader_of(task) as reader:
+            items = tuple(islice(_walk(reader, task), MAX_ITEMS))
     except OSError:
         return Scanned(task.replica, task.base, ())
-    return Scanned(task.replica, task.base, tuple(items))
+    return Scanned(task.replica, task.base, items)
+
+
+class Reader(Protocol):
+    """Bytes of one segment; `window_bytes` of them at once cost little more than a few."""
+
+    @property
+    def window_bytes(self) -> int: ...
+
+    def read(self, at: int, size: int) -> bytes:
+        """`size` bytes from byte `at` of the segment, fewer where it ends."""
+        ...
 
 
 class Window:
     """Reads a file in windows of 4 MiB; larger pieces at once."""
+
+    window_bytes = _WINDOW_BYTES
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -126,13 +139,33 @@ class Window:
         return self._chunk[near : near + size]
 
 
-def _walk(reader: Window, task: ScanTask) -> Iterator[Item]:
-    """Items from the segment's start to the end of the last range."""
+@contextmanager
+def _reader_of(task: ScanTask) -> Iterator[Reader]:
+    """The segment, in its file or at its node.
+
+    Raises:
+        OSError: it is gone, or can't be read.
+    """
+    if task.address is None:
+        with opened(os.path.join(task.commitlog, f"{task.base:020d}")) as descriptor:
+            yield Window(descriptor)
+    else:
+        from audit.remote import RemoteWindow, node_log  # Executors may do without gRPC.
+
+        with node_log(task.address) as log:
+            yield RemoteWindow(log, (task.base, task.segment_size))
+
+
+def _walk(reader: Reader, task: ScanTask) -> Iterator[Item]:
+    """The items that touch the ranges; what lies far from them isn't read."""
     at, end = 0, task.ranges[-1][1] - task.base
     of_another_place = False
     wanted = [(start - task.base, stop - task.base) for start, stop in task.ranges]
     while at < end:
         wanted = [each for each in wanted if each[1] > at]
+        begin = _start_before(reader, task, at, wanted[0][0])
+        of_another_place = of_another_place and begin == at
+        at = begin
         item = next_item(reader, task, at, wanted[0][0])
         if item is None:
             return
@@ -145,7 +178,23 @@ def _walk(reader: Window, task: ScanTask) -> Iterator[Item]:
         at = item.start - task.base + item.size
 
 
-def next_item(reader: Window, task: ScanTask, at: int, wanted_from: int) -> Item | None:
+def _start_before(reader: Reader, task: ScanTask, at: int, wanted_from: int) -> int:
+    """Where to begin so that the items that touch `wanted_from` are met as from `at`: an intact
+    entry behind `at` and at most there, the search going back further each time; else `at`.
+
+    An entry says where it lies and its CRC vouches for it, so one that says that it lies here is
+    one that following the sizes from the segment's start would meet."""
+    back = _LOOK_BACK_BYTES
+    while wanted_from - back > at:
+        start = wanted_from - back
+        found = _intact_within(reader, task, start, wanted_from)
+        if found is not None:
+            return found
+        back *= 2
+    return at
+
+
+def next_item(reader: Reader, task: ScanTask, at: int, wanted_from: int) -> Item | None:
     """What lies at `at`; checked in full only if it reaches to `wanted_from`. None at the end of
     the file."""
     head = reader.read(at, HEADER_SIZE)
@@ -165,7 +214,7 @@ def next_item(reader: Window, task: ScanTask, at: int, wanted_from: int) -> Item
     return _entry(reader, task, at, header)
 
 
-def _entry(reader: Window, task: ScanTask, at: int, header: EntryHeader) -> Item:
+def _entry(reader: Reader, task: ScanTask, at: int, header: EntryHeader) -> Item:
     """The entry at `at`, checked. One with a bad CRC ends where the next intact one begins if
     its own size doesn't lead there."""
     frame = reader.read(at, header.total_size)
@@ -202,7 +251,7 @@ def _is_intact(frame: bytes, header: EntryHeader) -> bool:
     return crc32c(view[16:], crc32c(view[:12])) == header.crc
 
 
-def _leads_on(reader: Window, task: ScanTask, at: int) -> bool:
+def _leads_on(reader: Reader, task: ScanTask, at: int) -> bool:
     """Whether something begins at `at` that can follow an entry there."""
     head = reader.read(at, HEADER_SIZE)
     if len(head) < FILLER_HEADER_SIZE:
@@ -231,7 +280,7 @@ def _first_record(frame: bytes, header: EntryHeader) -> tuple[str, int, int | No
     return topic.decode("ascii", errors="replace"), queue_id, queue_offset
 
 
-def _filler(reader: Window, task: ScanTask, at: int) -> Item:
+def _filler(reader: Reader, task: ScanTask, at: int) -> Item:
     size, fingerprint, stray = _digest_range(reader, at, task.segment_size, FILLER_HEADER_SIZE)
     return Item(
         task.base + at,
@@ -242,7 +291,7 @@ def _filler(reader: Window, task: ScanTask, at: int) -> Item:
     )
 
 
-def _unknown(reader: Window, task: ScanTask, at: int, why: str) -> Item:
+def _unknown(reader: Reader, task: ScanTask, at: int, why: str) -> Item:
     """Bytes that no entry begins with, up to the next intact entry, or to the segment's end."""
     end = _next_intact(reader, task, at + 1)
     size, fingerprint, stray = _digest_range(reader, at, end, 0)
@@ -256,14 +305,14 @@ def _unknown(reader: Window, task: ScanTask, at: int, why: str) -> Item:
     )
 
 
-def _digest_range(reader: Window, at: int, end: int, skipped: int) -> tuple[int, int, int | None]:
+def _digest_range(reader: Reader, at: int, end: int, skipped: int) -> tuple[int, int, int | None]:
     """How many bytes of `[at, end)` there are, their fingerprint, and the first that isn't zero
     behind the `skipped` ones."""
     state = xxh3_64()
     stray: int | None = None
     start = at
     while at < end:
-        chunk = reader.read(at, min(_WINDOW_BYTES, end - at))
+        chunk = reader.read(at, min(reader.window_bytes, end - at))
         if not chunk:
             break
         state.update(chunk)
@@ -274,25 +323,32 @@ def _digest_range(reader: Window, at: int, end: int, skipped: int) -> tuple[int,
     return at - start, state.intdigest(), stray
 
 
-def _next_intact(reader: Window, task: ScanTask, start: int) -> int:
+def _next_intact(reader: Reader, task: ScanTask, start: int) -> int:
     """Where the next intact entry begins at `start` or later; the segment's end if none does."""
-    at = start
-    while at < task.segment_size:
-        chunk = reader.read(at, min(_WINDOW_BYTES, task.segment_size - at))
+    found = _intact_within(reader, task, start, task.segment_size)
+    return task.segment_size if found is None else found
+
+
+def _intact_within(reader: Reader, task: ScanTask, start: int, end: int) -> int | None:
+    """Where the first intact entry begins in `[start, end)`."""
+    at, stop = start, min(end + 7, task.segment_size)  # A size and a magic begin an entry.
+    while at < end:
+        wanted = min(reader.window_bytes, stop - at)
+        chunk = reader.read(at, wanted)
         found = chunk.find(_MAGIC_BYTES, 4)
         while found >= 0:
             if _begins_entry(reader, task, at + found - 4):
                 return at + found - 4
             found = chunk.find(_MAGIC_BYTES, found + 1)
-        if len(chunk) < HEADER_SIZE:
+        if len(chunk) < max(wanted, FILLER_HEADER_SIZE):
             break
         at += len(chunk) - 7  # Chunks overlap, so that no size and magic are cut in two.
-        if len(chunk) < _WINDOW_BYTES:
+        if at + 7 >= stop:
             break
-    return task.segment_size
+    return None
 
 
-def _begins_entry(reader: Window, task: ScanTask, at: int) -> bool:
+def _begins_entry(reader: Reader, task: ScanTask, at: int) -> bool:
     head = reader.read(at, HEADER_SIZE)
     if len(head) < HEADER_SIZE:
         return False

@@ -7,7 +7,7 @@ from typing import Final
 
 from audit.engines import EngineName, make_engine
 from audit.errors import UsageMistake
-from audit.live import replicas_of_directory, replicas_of_group
+from audit.live import Over, replicas_of_directory, replicas_of_group
 from audit.replica import Replica, parse_replica
 from audit.replicas import Options, audit_replicas
 from audit.report import Audit
@@ -17,7 +17,11 @@ DEFAULT_DIRECTORY: Final = Path("run")
 
 
 def wanted_replicas(
-    named: list[str] | None, directory: Path | None, bootstrap: str | None, engine: EngineName
+    named: list[str] | None,
+    directory: Path | None,
+    bootstrap: str | None,
+    engine: EngineName,
+    over: Over = Over.AUTO,
 ) -> list[Replica]:
     """The replicas that one of the three ways names; the group in `run` if none is used.
 
@@ -27,12 +31,14 @@ def wanted_replicas(
     """
     if sum(way is not None for way in (named or None, directory, bootstrap)) > 1:
         raise UsageMistake("--replica, --dir and --bootstrap exclude each other")
+    if named and over is Over.GRPC:
+        raise UsageMistake("--over grpc asks nodes that run: name them with --bootstrap or --dir")
     if named:
         return [parse_replica(text) for text in named]
     if bootstrap is not None:
         addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
-        return replicas_of_group(addresses, on_hosts=engine is EngineName.SPARK)
-    return replicas_of_directory(directory or DEFAULT_DIRECTORY)
+        return replicas_of_group(addresses, on_hosts=engine is EngineName.SPARK, over=over)
+    return replicas_of_directory(directory or DEFAULT_DIRECTORY, over)
 
 
 def run_audit(

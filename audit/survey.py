@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Final
 
 from audit.reading import opened, read_at
-from audit.replica import Replica
+from audit.replica import Position, Replica
 from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
 from store.entry import (
     FILLER_HEADER,
@@ -50,7 +50,8 @@ class SegmentFile:
 class Survey:
     """What lies in a replica's directory. Offsets are physical, in bytes.
 
-    `problem` is not empty if the directory can't be read at all; then nothing else is known.
+    `problem` is not empty if the directory can't be read at all; then nothing else is known;
+    `silent`: because its node doesn't answer. `address`: the log is read there, over gRPC.
     `retained_from`: where the log rightly begins, retention having deleted what was before.
     `derived_index`: the ConsumeQueues hold the units of every entry up to it.
     `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
@@ -72,6 +73,8 @@ class Survey:
     consume_queues: tuple[tuple[str, int], ...] = ()
     is_running: bool = False
     answered: bool = False
+    silent: bool = False
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +95,17 @@ class SurveyTask:
 def survey(task: SurveyTask) -> Survey:
     """What is in the replica's directory; a directory that can't be read is a value too."""
     replica = task.replica
+    if replica.silence:
+        return Survey(replica.id, replica.path, problem=replica.silence, silent=True)
+    if replica.address is not None and replica.position is not None:
+        return _survey_node(replica.id, replica.address, replica.position)
     commitlog = commitlog_of(replica.path)
     try:
         names = sorted(os.listdir(commitlog))
     except OSError as error:
         return Survey(replica.id, commitlog, problem=f"{commitlog}: {error.strerror or error}")
     found = _stat_segments(commitlog, names)
-    foreign = tuple(
-        name
-        for name in names
-        if not SEGMENT_NAME.fullmatch(name) and not _PREALLOCATION.fullmatch(name)
-    )
+    foreign = tuple(name for name in names if _is_foreign(name))
     data = os.path.dirname(commitlog)
     group, segment_size = _identity(os.path.join(data, "identity.json"))
     checkpoint = _checkpoint(os.path.join(data, "checkpoint"))
@@ -124,6 +127,48 @@ def survey(task: SurveyTask) -> Survey:
         answered=replica.position is not None,
         is_running=replica.position is not None or os.path.exists(os.path.join(data, "abort")),
     )
+
+
+def _survey_node(name: str, address: str, position: Position) -> Survey:
+    """The survey of a node's folder as the node itself tells it."""
+    from audit.remote import NodeRefused, node_log  # Executors may do without gRPC.
+
+    try:
+        with node_log(address) as log:
+            told = log.survey()
+    except NodeRefused as error:
+        return Survey(name, "", problem=str(error.strerror), silent=True)
+    if told.problem:
+        return Survey(name, told.commitlog, problem=told.problem)
+    segments = tuple(
+        SegmentFile(int(file.name), file.size)
+        for file in told.files
+        if SEGMENT_NAME.fullmatch(file.name)
+    )
+    first = segments[0].base if segments else 0
+    retained = told.checkpoint_first_offset if told.checkpoint_readable else first
+    # What it committed by its followers' disks may not be on its own yet.
+    end = min(position.committed, told.committed_offset)
+    return Survey(
+        replica=name,
+        commitlog=told.commitlog,
+        group=told.group,
+        segment_size=told.segment_size_bytes,
+        checkpoint_readable=told.checkpoint_readable,
+        retained_from=first if position.first_index > 1 else retained,
+        settled=end,
+        end=end,
+        derived_index=told.checkpoint_consume_queue_index,
+        segments=segments,
+        foreign=tuple(file.name for file in told.files if _is_foreign(file.name)),
+        answered=True,
+        is_running=True,
+        address=address,
+    )
+
+
+def _is_foreign(name: str) -> bool:
+    return not SEGMENT_NAME.fullmatch(name) and not _PREALLOCATION.fullmatch(name)
 
 
 def commitlog_of(path: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from audit.engine import MIB, Progress, R, T, no_progress
+from audit.engine import MIB, Progress, R, T, Task, no_progress
 from audit.errors import EngineUnavailable
 from audit.spark.session import start_session
 
@@ -39,7 +39,7 @@ class SparkEngine:
     def __init__(self, session: SparkSession, *, stops_session: bool) -> None:
         self._session = session
         self._stops_session = stops_session
-        self.parallelism = max(session.sparkContext.defaultParallelism, 1)
+        self.parallelism: int = max(session.sparkContext.defaultParallelism, 1)
 
     @classmethod
     def start(cls, master: str | None) -> SparkEngine:
@@ -49,6 +49,10 @@ class SparkEngine:
             EngineUnavailable: it can't run here.
         """
         return cls(start_session(master), stops_session=True)
+
+    def width(self, tasks: Sequence[Task]) -> int:
+        """See `Engine.width`."""
+        return max(1, min(self.parallelism, len(tasks)))
 
     def run(
         self, work: Callable[[T], R], tasks: Sequence[T], progress: Progress = no_progress

@@ -14,6 +14,7 @@ from audit.digest import PartDigests, digest_blocks
 from audit.engine import LocalEngine
 from audit.plan import Plan, digest_tasks, make_plan
 from audit.reading import Pace
+from audit.replicas import Options, audit_replicas
 from audit.survey import SegmentFile, Survey
 from tests.audit.replicas import BLOCK, ReplicaSet
 
@@ -97,6 +98,33 @@ def test_pace_holds_a_reader_to_its_rate() -> None:
         pace.spend(2_000_000)
     assert now[0] == pytest.approx(10.0)
     assert max(naps) <= 1.0
+
+
+@pytest.mark.parametrize(("inline_bytes", "at_once"), [(1 << 30, 1), (0, 2)])
+def test_rate_is_divided_by_how_many_tasks_run_at_once(
+    three: ReplicaSet, inline_bytes: int, at_once: int
+) -> None:
+    """A small audit runs its tasks one after the other, so each of them has the whole rate."""
+    rates: list[float] = []
+
+    class Recording(LocalEngine):
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            rates.extend(getattr(task, "bytes_per_s", 0.0) for task in tasks)
+            return [work(task) for task in tasks]
+
+    engine = Recording(processes=2, inline_bytes=inline_bytes)
+    options = Options(block_size=BLOCK, bytes_per_s=1e12, derived=True)
+    audit_replicas(three.replicas, engine, options)
+    asked = {rate for rate in rates if rate}
+    assert asked == {1e12 / at_once}
+
+
+def test_a_single_task_has_the_whole_rate() -> None:
+    """However many processes there are."""
+    (task,) = digest_tasks(make_plan([claim("n1", SEGMENT)], 64 << 10), {}, SEGMENT)
+    assert LocalEngine(processes=4, inline_bytes=0).width([task]) == 1
+    assert LocalEngine(processes=4, inline_bytes=0).width([task] * 3) == 3
+    assert LocalEngine(processes=4, inline_bytes=0).width([task] * 9) == 4
 
 
 def test_digest_of_a_large_block_is_that_of_the_whole(tmp_path: Path) -> None:

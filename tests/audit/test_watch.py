@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from audit.engine import LocalEngine
 from audit.errors import Unreachable, UsageMistake
 from audit.findings import Cause, ExitCode, Verdict
-from audit.live import replicas_of_directory, replicas_of_group
+from audit.live import Over, replicas_of_directory, replicas_of_group
 from audit.replicas import Options, audit_replicas
 from audit.report import Audit
 from audit.watch import Watch, WatchMetrics
@@ -154,7 +154,7 @@ def nodes(three: ReplicaSet) -> Iterator[Nodes]:
 
 def test_members_are_learned_from_one_node(three: ReplicaSet, nodes: Nodes) -> None:
     """One address is enough; positions, paths and digests are the nodes' own."""
-    replicas = replicas_of_group([nodes.addresses["n2"]], on_hosts=False)
+    replicas = replicas_of_group([nodes.addresses["n2"]], on_hosts=False, over=Over.FILES)
     assert [replica.id for replica in replicas] == ["n1", "n2", "n3"]
     assert {r.position.committed for r in replicas if r.position} == {three.end}
     report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK, derived=True)).report
@@ -173,7 +173,7 @@ def test_only_what_is_committed_is_compared(three: ReplicaSet, nodes: Nodes) -> 
             nodes.statuses[name].committed_offset = end
             nodes.statuses[name].committed_digest = early.digest
     three.flip("n3", three.headers[50].physical_offset + 60)
-    replicas = replicas_of_group(list(nodes.addresses.values()), on_hosts=False)
+    replicas = replicas_of_group(list(nodes.addresses.values()), on_hosts=False, over=Over.FILES)
     report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK)).report
     assert report.exit_code == ExitCode.CONSISTENT
     assert report.coverage[2].compared_bytes == end
@@ -183,18 +183,43 @@ def test_only_what_is_committed_is_compared(three: ReplicaSet, nodes: Nodes) -> 
 def test_nodes_that_disagree_on_a_digest_diverge(three: ReplicaSet, nodes: Nodes) -> None:
     """What nodes say is compared as well as what they hold."""
     nodes.statuses["n3"].committed_digest += 1
-    replicas = replicas_of_group(list(nodes.addresses.values()), on_hosts=False)
+    replicas = replicas_of_group(list(nodes.addresses.values()), on_hosts=False, over=Over.FILES)
     report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK, derived=True)).report
     assert {f.cause for f in report.findings} == {Cause.POSITION_DIGEST}
     assert ("n3",) in {f.replicas for f in report.findings}
     assert report.verdict is Verdict.DIVERGENCE
 
 
-def test_silent_member_is_named(nodes: Nodes) -> None:
-    """A member that doesn't answer ends the audit with who it is."""
+def test_silent_member_is_named_and_the_others_are_audited(three: ReplicaSet, nodes: Nodes) -> None:
+    """Incomplete, unless something graver is found on those that answer."""
     nodes.statuses["n1"].peers.add(node_id="n4", address="127.0.0.1:1")
-    with pytest.raises(Unreachable, match="n4"):
-        replicas_of_group([nodes.addresses["n1"]], on_hosts=False)
+    replicas = replicas_of_group([nodes.addresses["n1"]], on_hosts=False, over=Over.FILES)
+    report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK, derived=True)).report
+    (found,) = report.findings
+    assert (found.cause, found.replicas) == (Cause.UNREACHABLE_NODE, ("n4",))
+    assert (report.verdict, report.exit_code) == (Verdict.INCOMPLETE, ExitCode.INCOMPLETE)
+    assert [each.compared_bytes for each in report.coverage] == [three.end] * 3 + [0]
+    assert report.coverage[3].verdict is Verdict.INCOMPLETE
+    assert "n4: nothing of it was audited: 127.0.0.1:1 gives no answer" in report.notes
+    three.flip("n2", three.header_of(after=20_000).physical_offset + 80)
+    graver = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK)).report
+    assert (graver.verdict, graver.exit_code) == (Verdict.BIT_ROT, ExitCode.INCONSISTENT)
+
+
+def test_one_node_alone_is_incomplete_too(nodes: Nodes) -> None:
+    """With nobody to compare it with, it still isn't used wrongly."""
+    nodes.statuses["n1"].ClearField("peers")
+    nodes.statuses["n1"].peers.add(node_id="n2", address="127.0.0.1:1")
+    replicas = replicas_of_group([nodes.addresses["n1"]], on_hosts=False, over=Over.FILES)
+    report = audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK)).report
+    assert [finding.replicas for finding in report.findings] == [("n2",)]
+    assert report.exit_code == ExitCode.INCOMPLETE
+
+
+def test_no_answer_at_all_is_unreachable() -> None:
+    """Then nothing is known, not even who the members are."""
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        replicas_of_group(["127.0.0.1:1"], on_hosts=False, over=Over.FILES)
 
 
 def test_group_of_a_folder_is_asked_and_its_dead_read_as_copies(
