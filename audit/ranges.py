@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 
 from audit.decode import LogRange
-from audit.errors import UsageMistake
+from audit.errors import LogDamaged, UsageMistake
 from audit.reading import opened, read_at
 from audit.replica import Replica
 from audit.survey import Survey, SurveyTask, survey
-from store.entry import FILLER_HEADER, FILLER_HEADER_SIZE, FILLER_MAGIC
+from store.entry import HEADER_SIZE, parse_header
+from store.errors import InvalidFrame
 
 
 def committed_log(replica: Replica) -> Survey:
@@ -32,41 +33,56 @@ def committed_log(replica: Replica) -> Survey:
 
 
 def log_ranges(log: Survey, start: int, end: int) -> list[LogRange]:
-    """`[start, end)` of the log, a range for each segment.
+    """`[start, end)` of the log as far as retention left it, a range for each segment.
 
     Args:
         start, end: physical offsets between entries.
+
+    Raises:
+        LogDamaged: a segment of it is missing.
     """
     size = log.segment_size or 0
-    return [
-        LogRange(
-            log.commitlog,
-            segment.base,
-            max(start, segment.base, log.retained_from),
-            min(end, segment.base + size),
-        )
-        for segment in log.segments
-        if segment.base < end and segment.base + size > start
-    ]
+    at = max(start, log.retained_from)
+    parts = []
+    for segment in log.segments:
+        if segment.base < end and segment.base + size > at:
+            if segment.base > at:
+                break
+            parts.append(LogRange(log.commitlog, segment.base, at, min(end, segment.base + size)))
+            at = parts[-1].end
+    if at < end:
+        known = [each.base for each in log.segments if each.base > at]
+        behind = min([*known, end])
+        raise LogDamaged(f"{log.replica} lacks bytes {at} to {behind} of its log")
+    return parts
 
 
-def entry_end_after(log: Survey, start: int, size: int) -> int:
-    """The end of the entry that reaches or passes `start + size`, within one segment; of the
-    committed log if it ends before. At least one entry is passed, so a reader always goes on.
+def entry_end_after(log: Survey, start: int, size: int, records: int = 1 << 62) -> int:
+    """How far a reader may go from `start`: an entry's end within one segment, at most `size`
+    bytes and `records` records further, or the end of the first entry if that alone is more; so a
+    reader always goes on. Never beyond the committed log.
 
     Args:
         start: a physical offset between entries.
+
+    Raises:
+        OSError: the segment can't be read.
     """
     segment_size = log.segment_size or 0
     if start >= log.settled or not segment_size:
         return start
     base = start - start % segment_size
     last = min(base + segment_size, log.settled)
+    at, passed = start, 0
     with opened(os.path.join(log.commitlog, f"{base:020d}")) as descriptor:
-        at = start
-        while at < min(start + size, last):
-            total, magic = FILLER_HEADER.unpack(read_at(descriptor, FILLER_HEADER_SIZE, at - base))
-            if magic == FILLER_MAGIC or total == 0:
+        while at < last:
+            head = read_at(descriptor, HEADER_SIZE, at - base)
+            try:
+                header = parse_header(head, 0)
+            except InvalidFrame:  # A filler, or damage, which is the reader's to find.
                 return last
-            at += total
+            passed += header.record_count
+            if at > start and (at + header.total_size - start > size or passed > records):
+                break
+            at += header.total_size
     return min(at, last)

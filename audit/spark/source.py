@@ -1,12 +1,14 @@
 """The log as a table: `spark.read.format("commitlog").load("run/n1/data")`, and as a stream.
 
 Options: `columns` (a comma-separated choice; Python sources are told of no column pruning, so it
-must be asked for), `topics`, `fromTime` and `untilTime` (ms since the epoch), `bytesPerBatch` of
-the stream. Equality on `topic` and comparisons on `store_time` are pushed down where the session
-has `spark.sql.python.filterPushdown.enabled`.
+must be asked for), `topics`, `fromTime` and `untilTime` (ms since the epoch); of the stream
+`bytesPerBatch`, `recordsPerBatch` and `failOnDataLoss`. Equality on `topic` and comparisons on
+`store_time` are pushed down where the session has `spark.sql.python.filterPushdown.enabled`.
 
 A stream's offset is one byte position between entries, so a restart at any moment goes on exactly
-where the last committed batch ended; a batch ends within one segment.
+where the last committed batch ended. Spark decides how much a batch may be: the source's own limit
+as a rule, everything there is for `Trigger.Once`, and what there was at the start, a limited batch
+at a time, for `Trigger.AvailableNow`. A limited batch ends within one segment.
 """
 
 from __future__ import annotations
@@ -27,12 +29,19 @@ from pyspark.sql.datasource import (
     InputPartition,
     LessThan,
 )
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from audit.arrow import SQL_TYPES, to_arrow
 from audit.decode import COLUMNS, LogRange, Wanted, read_records
-from audit.errors import UsageMistake
+from audit.errors import LogDamaged, UsageMistake
 from audit.ranges import committed_log, entry_end_after, log_ranges
 from audit.replica import Replica
+from audit.survey import Survey
 
 if TYPE_CHECKING:
     import pyarrow
@@ -62,8 +71,12 @@ class CommitLogSource(DataSource):
         return CommitLogReader(_path(self.options), _wanted(self.options))
 
     def streamReader(self, schema: Any) -> CommitLogStream:
-        size = int(self.options.get("bytesPerBatch", DEFAULT_BATCH_BYTES))
-        return CommitLogStream(_path(self.options), _wanted(self.options), size)
+        return CommitLogStream(
+            _path(self.options),
+            _wanted(self.options),
+            _limit(self.options),
+            fails_on_loss=_is_true(self.options, "failOnDataLoss"),
+        )
 
 
 class CommitLogReader(DataSourceReader):
@@ -98,28 +111,79 @@ class CommitLogReader(DataSourceReader):
         return _read(partition.value, self.wanted)
 
 
-class CommitLogStream(DataSourceStreamReader):
-    """Follows the committed log of one replica."""
+class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the committed log of one replica.
 
-    def __init__(self, path: str, wanted: Wanted, batch_bytes: int) -> None:
+    Args:
+        limit: of a batch, where the trigger sets no other.
+        fails_on_loss: end with an error where retention was faster than this reader; else go on
+            behind the gap.
+    """
+
+    def __init__(
+        self, path: str, wanted: Wanted, limit: ReadLimit, *, fails_on_loss: bool = True
+    ) -> None:
         self._path = path
         self._wanted = wanted
-        self._batch_bytes = batch_bytes
+        self._limit = limit
+        self._fails_on_loss = fails_on_loss
+        self._target: int | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        return {"offset": committed_log(Replica("log", self._path)).retained_from}
+        return {"offset": self._log().retained_from}
 
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        """At most `bytesPerBatch` further (and one entry at least), whatever Spark would take:
-        a batch's memory must not depend on how far behind a reader is."""
-        log = committed_log(Replica("log", self._path))
-        return {"offset": entry_end_after(log, start["offset"], self._batch_bytes)}
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._limit
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What commits from now on is another run's."""
+        self._target = self._log().settled
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return {"offset": self._log().settled}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """As far as `limit` lets a batch go, and one entry at least, if there is one.
+
+        Raises:
+            LogDamaged: retention has taken what comes next.
+        """
+        log = self._log()
+        if self._target is not None:
+            log = replace(log, settled=min(log.settled, self._target))
+        at = self._next(log, start["offset"])
+        match limit:
+            case ReadMaxBytes(max_bytes):
+                end = entry_end_after(log, at, max_bytes)
+            case ReadMaxRows(max_rows):
+                end = entry_end_after(log, at, log.settled, max_rows)
+            case _:
+                end = log.settled
+        return {"offset": max(end, at)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """A task a segment. The end was known committed when it was named, and still is.
+
+        Raises:
+            LogDamaged: retention has taken some of it since then, or a segment is missing.
+        """
         if start["offset"] >= end["offset"]:
             return []
-        log = committed_log(Replica("log", self._path))
-        return [InputPartition([part]) for part in log_ranges(log, start["offset"], end["offset"])]
+        log = self._log()
+        parts = log_ranges(log, self._next(log, start["offset"]), end["offset"])
+        return [InputPartition([part]) for part in parts]
+
+    def _next(self, log: Survey, at: int) -> int:
+        """`at`, or where the log begins if that is behind it and the user knows of it."""
+        if at < log.retained_from and self._fails_on_loss:
+            raise LogDamaged(
+                f"bytes {at} to {log.retained_from} of the log at {self._path} were deleted "
+                "before this stream read them; failOnDataLoss=false goes on behind them"
+            )
+        return max(at, log.retained_from)
+
+    def _log(self) -> Survey:
+        return committed_log(Replica("log", self._path))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return _read(partition.value, self._wanted)
@@ -144,6 +208,30 @@ def _path(options: Mapping[str, str]) -> str:
     return path
 
 
+def _limit(options: Mapping[str, str]) -> ReadLimit:
+    """Of a batch: `recordsPerBatch` or `bytesPerBatch`."""
+    records = options.get("recordsPerBatch")
+    if records is None:
+        return ReadMaxBytes(_count(options, "bytesPerBatch", DEFAULT_BATCH_BYTES))
+    if "bytesPerBatch" in options:
+        raise UsageMistake("recordsPerBatch and bytesPerBatch exclude each other")
+    return ReadMaxRows(_count(options, "recordsPerBatch", 0))
+
+
+def _count(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise UsageMistake(f"{name} is {text!r}: a number from 1 on is wanted")
+    return int(text)
+
+
+def _is_true(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "true").lower()
+    if text not in ("true", "false"):
+        raise UsageMistake(f"{name} is {text!r}: true or false is wanted")
+    return text == "true"
+
+
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     chosen = options.get("columns")
     if not chosen:
@@ -157,13 +245,22 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
 
 def _wanted(options: Mapping[str, str]) -> Wanted:
     topics = options.get("topics")
-    first, last = options.get("fromTime"), options.get("untilTime")
     return Wanted(
         _columns(options),
-        frozenset(topics.split(",")) if topics else None,
-        int(first) if first else None,
-        int(last) if last else None,
+        frozenset(name.strip() for name in topics.split(",")) if topics else None,
+        _time(options, "fromTime"),
+        _time(options, "untilTime"),
     )
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageMistake(f"{name} is {text!r}: milliseconds since the epoch are wanted") from None
 
 
 def _narrowed(wanted: Wanted, given: Filter) -> Wanted | None:

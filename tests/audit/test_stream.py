@@ -1,0 +1,190 @@
+"""The log as a stream: how far a batch goes, what ends it, and a driver that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from audit.decode import Wanted
+from audit.errors import LogDamaged, UsageMistake
+from audit.ranges import committed_log
+from audit.replica import Replica
+from audit.spark.source import CommitLogSource, CommitLogStream
+from store.entry import EntryHeader
+from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
+from tests.audit.test_table import expected_rows
+
+ROOT = Path(__file__).parent.parent.parent
+SPARK_TIMEOUT_S = 120
+
+
+def stream_of(three: ReplicaSet) -> CommitLogStream:
+    return CommitLogStream(str(three.paths["n1"]), Wanted(), ReadMaxBytes(5000))
+
+
+def between(headers: list[EntryHeader], start: int, end: int) -> list[EntryHeader]:
+    return [each for each in headers if start <= each.physical_offset < end]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 20])
+def test_batch_has_no_more_records_than_spark_allows(three: ReplicaSet, limit: int) -> None:
+    """Or one entry, if that has more; and as many as fit, within a segment."""
+    stream, at = stream_of(three), 0
+    while (end := stream.latestOffset({"offset": at}, ReadMaxRows(limit))["offset"]) > at:
+        entries = between(three.headers, at, end)
+        count = sum(each.record_count for each in entries)
+        assert count <= limit or len(entries) == 1
+        following = between(three.headers, end, end + 1)
+        if following and end % 16384:
+            assert count + following[0].record_count > limit
+        at = end
+    assert at == three.end
+
+
+@pytest.mark.parametrize("limit", [1, 3000, 10**9])
+def test_batch_has_no_more_bytes_than_spark_allows(three: ReplicaSet, limit: int) -> None:
+    """Or one entry, if that is larger."""
+    stream, at = stream_of(three), 0
+    while (end := stream.latestOffset({"offset": at}, ReadMaxBytes(limit))["offset"]) > at:
+        entries = between(three.headers, at, end)
+        size = entries[-1].physical_offset + entries[-1].total_size - at
+        assert size <= limit or len(entries) == 1
+        at = end
+    assert at == three.end
+
+
+def test_trigger_that_takes_everything_gets_everything(three: ReplicaSet) -> None:
+    """The source's own limit isn't Spark's then; a task for each segment."""
+    stream = stream_of(three)
+    end = stream.latestOffset({"offset": 0}, ReadAllAvailable())
+    assert end == {"offset": three.end} == stream.reportLatestOffset()
+    starts = [each.value[0].start for each in stream.partitions({"offset": 0}, end)]
+    assert starts == three.bases()[: len(starts)]
+    assert len(starts) > 1
+
+
+def test_available_now_means_when_the_run_began(tmp_path: Path) -> None:
+    """What commits later is left to the next run, and the run ends."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    stream = CommitLogStream(str(tmp_path / "n1"), Wanted(), ReadMaxBytes(1 << 20))
+    ends: list[int] = []
+    entries = list(usual_entries(20))
+    for part in (entries[:10], entries[10:]):
+        for entry in part:
+            builder.add(entry)
+            builder.flush()
+        builder.dispatch()
+        if not ends:
+            stream.prepareForTriggerAvailableNow()
+        ends.append(stream.latestOffset({"offset": 0}, ReadAllAvailable())["offset"])
+    assert ends[0] == ends[1] < builder.log.end_offset == stream.reportLatestOffset()["offset"]
+    assert stream.latestOffset({"offset": ends[0]}, ReadMaxBytes(1))["offset"] == ends[0]
+    builder.close()
+
+
+def test_retention_that_overtakes_a_stream_ends_it(
+    three: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost messages are never passed over in silence; planned and unplanned batches alike."""
+    log = replace(committed_log(Replica("n1", str(three.paths["n1"]))), retained_from=16384)
+    monkeypatch.setattr("audit.spark.source.committed_log", lambda replica: log)
+    stream, planned = stream_of(three), ({"offset": 0}, {"offset": 20000})
+    with pytest.raises(LogDamaged, match=r"bytes 0 to 16384 .* failOnDataLoss"):
+        stream.latestOffset({"offset": 0}, ReadMaxBytes(5000))
+    with pytest.raises(LogDamaged, match="bytes 0 to 16384"):
+        stream.partitions(*planned)
+    path = str(three.paths["n1"])
+    lenient = CommitLogStream(path, Wanted(), ReadMaxBytes(5000), fails_on_loss=False)
+    assert lenient.latestOffset({"offset": 0}, ReadMaxBytes(5000))["offset"] > 16384
+    assert [each.value[0].start for each in lenient.partitions(*planned)] == [16384]
+
+
+def test_missing_segment_is_no_gap_to_step_over(three: ReplicaSet) -> None:
+    """A file that is gone from the middle: the batch that would need it isn't planned."""
+    three.segment("n1", 16384).unlink()
+    stream = stream_of(three)
+    with pytest.raises(LogDamaged, match="lacks bytes 16384 to 32768"):
+        stream.partitions({"offset": 0}, {"offset": three.end})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "no path"),
+        ({"path": "x", "bytesPerBatch": "many"}, "bytesPerBatch is 'many'"),
+        ({"path": "x", "recordsPerBatch": "0"}, "recordsPerBatch is '0'"),
+        ({"path": "x", "recordsPerBatch": "5", "bytesPerBatch": "5"}, "exclude each other"),
+        ({"path": "x", "failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps'"),
+        ({"path": "x", "fromTime": "yesterday"}, "fromTime is 'yesterday'"),
+        ({"path": "x", "columns": "topic,colour"}, "no column 'colour'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, str], said: str) -> None:
+    """Before the query begins."""
+    source = CommitLogSource(options)
+    with pytest.raises(UsageMistake, match=said):
+        source.streamReader(source.schema())
+
+
+@contextmanager
+def driver(log: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The driver, in a process group of its own; nothing of it is left."""
+    command = [sys.executable, "-m", "tests.audit.stream_driver",
+               str(log), str(folder / "out"), str(folder / "checkpoint")]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_until(process: subprocess.Popen[str], wanted: str | None) -> int:
+    """Answers the driver until it says a line with `wanted`, then kills it and its JVM at once;
+    how many lines it said."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    count = 0
+    for line in process.stdout:
+        count += 1
+        if wanted is not None and wanted in line and count > 2:
+            os.killpg(process.pid, signal.SIGKILL)
+            break
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return count
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_killed_driver_goes_on_with_every_message_once(three: ReplicaSet, tmp_path: Path) -> None:
+    """SIGKILL of driver and JVM before a batch is written, after it and before it is committed,
+    and again; the last run reads the rest."""
+    import pyarrow.parquet as pq
+
+    for wanted in ("begins", "written", "begins"):
+        with driver(three.paths["n1"], tmp_path) as process:
+            assert run_until(process, wanted) > 2
+            assert process.wait(SPARK_TIMEOUT_S) == -signal.SIGKILL
+    with driver(three.paths["n1"], tmp_path) as process:
+        run_until(process, None)
+        assert process.wait(SPARK_TIMEOUT_S) == 0, process.stderr and process.stderr.read()
+    tables = [pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")]
+    rows = [(row["physical_offset"], row["body"]) for table in tables for row in table.to_pylist()]
+    assert sorted(rows) == [(row["physical_offset"], row["body"]) for row in expected_rows(three)]
+    assert len(tables) > 4
