@@ -63,6 +63,7 @@ class SimulatedDisk:
         """Nothing fails any more, and there is space."""
         self._faults.clear()
         self._cut_at = None
+        self.keeps_cache = False
         self.capacity_bytes = UNLIMITED
 
     def cut_power_in(self, operations: int, *, keeps_cache: bool = False) -> None:
@@ -81,7 +82,7 @@ class SimulatedDisk:
 
     def power_on(self) -> None:
         """Operations work again."""
-        self.is_off = self.keeps_cache = False
+        self.is_off = False
 
     def kill(self) -> None:
         """The process is gone; the page cache survives."""
@@ -89,6 +90,7 @@ class SimulatedDisk:
         self._locks.clear()
         self._faults.clear()
         self._cut_at = None
+        self.keeps_cache = False
 
     def wipe(self) -> None:
         """A new, empty disk has been put in."""
@@ -115,10 +117,14 @@ class SimulatedDisk:
         file = self._durable_file(path)
         return None if file is None else bytes(file.durable)
 
-    def durable_range(self, path: Path, start: int, end: int) -> bytes:
-        """`[start, end)` of what is on the platter; empty if the name isn't."""
-        file = self._durable_file(path)
-        return b"" if file is None else bytes(file.durable[start:end])
+    def bytes_between(self, path: Path, start: int, end: int, *, on_platter: bool) -> bytes:
+        """`[start, end)` of what is on the platter, or else of what a read gives; empty if there
+        the file has no name."""
+        if on_platter:
+            file = self._durable_file(path)
+            return b"" if file is None else bytes(file.durable[start:end])
+        found = self._find(path)
+        return bytes(found.content[start:end]) if isinstance(found, SimulatedFile) else b""
 
     def _durable_file(self, path: Path) -> SimulatedFile | None:
         found: Directory | SimulatedFile | None = self._root

@@ -20,10 +20,12 @@ from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NodeId, Role
 from store.checkpoint import decode_checkpoint
+from store.dispatch import UNIT_SIZE
 
 SLOW_SYNC_US = 200_000
 STALLED_SYNC_US = 700_000
 REVIVE_US = 200_000
+PLACE_BYTES = 12  # of a unit: where its message lies, and its size
 
 
 class _Strike(Protocol):
@@ -326,6 +328,9 @@ class Nemesis:
         spoiled = [each for each in self._nodes if each.spoiled and each is not node]
         if len(spoiled) >= (len(self._nodes) - 1) // 2:
             return
+        if chance.random() < 0.25:
+            self._flip_unit(node, chance)
+            return
         disk = node.disk
         limit = self._cold_bytes(node)
         if limit == 0:
@@ -341,6 +346,27 @@ class Nemesis:
             node.spoiled = True
             node.rot.setdefault((path, at - base), before)
             self._world.log("nemesis", f"a bit of {path.name} at {at - base} rots on {node.name}")
+
+    def _flip_unit(self, node: SimNode, chance: Random) -> None:
+        """A bit of a ConsumeQueue rots, in what says where a message lies and how long it is.
+
+        The tags code behind it is left alone: no client here asks for tags, and a unit that hides
+        a message from those who do is found by an audit only."""
+        disk, folder = node.disk, DATA / "consumequeue"
+        units = [
+            (path, at)
+            for path in disk.paths()
+            if folder in path.parents and not path.relative_to(folder).parts[0].startswith(".")
+            for at in range(0, len((disk.durable(path) or b"").rstrip(b"\0")), UNIT_SIZE)
+        ]
+        if not units or node.life is None:
+            return
+        path, at = chance.choice(units)
+        at += chance.randrange(PLACE_BYTES)
+        disk.flip(path, at, chance.randrange(8))
+        node.spoiled = True
+        name = path.relative_to(folder)
+        self._world.log("nemesis", f"a bit of {name} at {at} rots on {node.name}")
 
     def _cold_bytes(self, node: SimNode) -> int:
         """The end of what is committed and durably known to be durable on a running node."""

@@ -166,6 +166,10 @@ class SimNode:
     def machine(self) -> StateMachine:
         return self._alive.machine
 
+    def fail(self, error: BaseException) -> None:
+        """A service found what the node can't go on with."""
+        self._on_failed(self._alive.loop, error)
+
     # --- life --------------------------------------------------------------------------------
 
     @property
@@ -533,6 +537,10 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
         }
     )
     store = config.store.model_copy(
-        update={"segment_size_bytes": tuning.segment_bytes, "reserve_bytes": 0}
+        update={
+            "segment_size_bytes": tuning.segment_bytes,
+            "reserve_bytes": 0,
+            "flush": tuning.flush,
+        }
     )
     return config.model_copy(update={"raft": raft, "store": store})

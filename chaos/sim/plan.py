@@ -8,9 +8,10 @@ a run with every fault at once hides the defects that need one of them to be abs
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
+from typing import Literal
 
 from chaos.sim.network import FAIR, Weather
 
@@ -51,6 +52,13 @@ class Fault(Enum):
     KILLER = "killer"  # the schedule that found most, see docs/simulator.md
 
 
+# After these a log that is flushed later may lack what was acknowledged, as documented.
+NEED_SYNC = frozenset(
+    {Fault.POWER, Fault.POWER_MIDWAY, Fault.POWER_ALL, Fault.SYNC_ERROR, Fault.KILLER}
+)
+ASYNC_SHARE = 0.3  # of the seeds without any of those
+
+
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
     """One fault to come. `number` is its place in the whole schedule; its own randomness comes
@@ -74,6 +82,7 @@ class Tuning:
     sync_us: int = 300
     turn_us: int = 0
     housekeeping_ms: int = 200
+    flush: Literal["sync", "async"] = "sync"
 
 
 SMALL = Tuning()
@@ -106,7 +115,7 @@ def draw_plan(
     """The plan of `seed`. `nodes` 0: the seed decides, 3 or 5."""
     chance = Random(f"{seed}/plan")
     drawn_nodes = chance.choice((3, 3, 3, 5))
-    return Plan(
+    plan = Plan(
         seed,
         nodes=nodes or drawn_nodes,
         duration_ms=duration_ms,
@@ -118,6 +127,15 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
+    return _with_flush(plan)
+
+
+def _with_flush(plan: Plan) -> Plan:
+    """Some groups flush later, where no fault makes that lose data."""
+    drawn = plan.random("flush").random() < ASYNC_SHARE
+    if not drawn or any(fault.kind in NEED_SYNC for fault in plan.faults):
+        return plan
+    return replace(plan, tuning=replace(plan.tuning, flush="async"))
 
 
 def _draw_weather(chance: Random) -> Weather:

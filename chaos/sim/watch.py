@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from chaos.invariants import InvariantBroken, InvariantChecker
 from chaos.sim.node import DATA, Defect, Life, SimNode
+from chaos.sim.plan import Tuning
 from dledger.core.types import Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.wire.raft_pb2 import PeerMessage
@@ -33,10 +34,11 @@ CRC_BYTES = 4  # behind the content of an `AtomicFile`
 class Watch:
     """The invariants of one run."""
 
-    def __init__(self, nodes: Sequence[SimNode], segment_bytes: int) -> None:
+    def __init__(self, nodes: Sequence[SimNode], tuning: Tuning) -> None:
         self.checks = 0
         self.places: dict[int, EntryHeader] = {}  # index -> where and what, as last asked
-        self.segment_bytes = segment_bytes
+        self.segment_bytes = tuning.segment_bytes
+        self._needs_platter = tuning.flush == "sync"
         self.pictures = {node.name: Picture(node, self) for node in nodes}
         voters = tuple(str(node.name) for node in nodes)
         self.checker = InvariantChecker(voters, are_identities_running=True)
@@ -177,13 +179,15 @@ class Watch:
     # --- the platter -------------------------------------------------------------------------
 
     def durable_digest(self, node: SimNode, header: EntryHeader) -> int | None:
-        """The digest of the entry on the platter where `header`'s lies; None if there is none."""
+        """The digest of the entry on the platter where `header`'s lies; None if there is none.
+        Where flushing is asynchronous the page cache is all that was promised."""
         base = header.physical_offset - header.physical_offset % self.segment_bytes
         at = header.physical_offset - base
         path = self._paths.get(base)
         if path is None:
             path = self._paths[base] = DATA / "commitlog" / f"{base:020d}"
-        frame = node.disk.durable_range(path, at, at + header.total_size)
+        end = at + header.total_size
+        frame = node.disk.bytes_between(path, at, end, on_platter=self._needs_platter)
         try:
             found = verify_frame(frame, 0, None)
         except InvalidFrame:

@@ -53,7 +53,7 @@ class World:
         self.nodes = {
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
-        self.watch = Watch(list(self.nodes.values()), plan.tuning.segment_bytes)
+        self.watch = Watch(list(self.nodes.values()), plan.tuning)
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()
         self.client_cuts: set[tuple[str, NodeId]] = set()
