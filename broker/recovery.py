@@ -29,6 +29,8 @@ from store.directory import DataDirectory, Identity
 from store.files import AtomicFile, FileSystem, OsFiles, make_directory
 from store.worker import ThreadWorker, WorkerFactory
 
+HARD_STATE_SPARE_BYTES = 512  # a term and a vote, whatever the node's name
+
 log = structlog.get_logger(__name__)
 
 
@@ -87,7 +89,8 @@ def recover(
         )
         log.info("log_recovered", **asdict(commit_log.recovery))
         make_directory(files, path / "raft")
-        store = HardStateStore(AtomicFile(files, path / "raft" / "hard_state"))
+        file = AtomicFile(files, path / "raft" / "hard_state", HARD_STATE_SPARE_BYTES)
+        store = HardStateStore(file)
         hard_state = store.load()
         if hard_state.term < commit_log.last_term:
             raise HardStateCorrupt(

@@ -289,13 +289,19 @@ class AtomicFile:
     """A small file that is replaced as a whole: write a new one, fsync, rename, fsync the
     directory. A CRC32C of the content follows it, so that a reader can trust what it finds.
 
+    With `spare_bytes` the space of the next new one is had beforehand, in `<name>.spare`, so that
+    a full disk doesn't refuse what must be said now. The old file's space, which the rename sets
+    free, is the next spare's.
+
     Source: ATC'20, "Can Applications Recover from fsync Failures?"; DLedger deletes the old file
     first and never syncs.
     """
 
-    def __init__(self, files: FileSystem, path: Path) -> None:
+    def __init__(self, files: FileSystem, path: Path, spare_bytes: int = 0) -> None:
         self._files = files
         self._path = path
+        self._spare_bytes = spare_bytes
+        self._spare = path.with_name(path.name + ".spare")
 
     def read(self) -> bytes | None:
         """The content; None when the file doesn't exist.
@@ -320,8 +326,46 @@ class AtomicFile:
 
     def replace(self, content: bytes) -> None:
         """The file holds `content` durably when this returns, the old content before that."""
-        crc = crc32c(content).to_bytes(_CRC_SIZE, "big")
-        replace_file(self._files, self._path, content + crc)
+        stored = content + crc32c(content).to_bytes(_CRC_SIZE, "big")
+        if not self._write_to_spare(stored):
+            replace_file(self._files, self._path, stored)
+        else:
+            self._files.rename(self._spare, self._path)
+            self._files.fsync_directory(self._path.parent)
+        if self._spare_bytes:
+            self._make_spare()
+
+    def _write_to_spare(self, stored: bytes) -> bool:
+        """Whether there was a spare that is large enough; it holds `stored`, durably, if so.
+
+        A crash may have left anything in it: it is never the truth before it is renamed."""
+        if not self._files.exists(self._spare):
+            return False
+        handle = self._files.open(self._spare)
+        try:
+            if self._files.size(handle) < len(stored):
+                return False
+            write_all(self._files, handle, [stored], 0)
+            self._files.truncate(handle, len(stored))
+            self._files.fsync(handle)
+        finally:
+            self._files.close(handle)
+        return True
+
+    def _make_spare(self) -> None:
+        """There is a spare, if the disk has space for it; it needn't be durable."""
+        if self._files.exists(self._spare):
+            self._files.unlink(self._spare)
+        try:
+            handle = self._files.create(self._spare)
+            try:
+                self._files.fallocate(handle, self._spare_bytes)
+            finally:
+                self._files.close(handle)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            # What is left of it is too small to be used, and made anew after the next replacement.
 
     def remove(self) -> None:
         """The file is gone, durably; no error if it never was."""

@@ -73,18 +73,19 @@ def test_identity_is_durable_when_open_returns() -> None:
         DataDirectory.open(DATA, replace(IDENTITY, group="other"), disk)
 
 
+@pytest.mark.parametrize("spare_bytes", [0, 64])
 @pytest.mark.parametrize("seed", range(30))
-def test_replaced_file_is_old_or_new_wherever_the_power_fails(seed: int) -> None:
+def test_replaced_file_is_old_or_new_wherever_the_power_fails(seed: int, spare_bytes: int) -> None:
     """And new once `replace` has returned."""
     chance = Random(seed)
     disk = SimulatedDisk()
     disk.mkdir(DATA)
     disk.fsync_directory(Path("/"))
-    file = AtomicFile(disk, DATA / "vote")
+    file = AtomicFile(disk, DATA / "vote", spare_bytes)
     assert file.read() is None
     file.replace(b"old")
     steps = len(disk.calls)
-    fatal = steps + chance.randrange(8)
+    fatal = steps + chance.randrange(12)
 
     def stop(_operation: str, _name: str) -> None:
         if len(disk.calls) > fatal:
@@ -102,6 +103,33 @@ def test_replaced_file_is_old_or_new_wherever_the_power_fails(seed: int) -> None
     assert file.read() in expected
     file.replace(b"later")
     assert file.read() == b"later"
+
+
+def test_full_disk_refuses_no_replacement_for_which_space_was_kept() -> None:
+    """Not the first on the full disk and not a later one; a file without a spare is refused."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    kept, poor = AtomicFile(disk, DATA / "vote", 64), AtomicFile(disk, DATA / "other")
+    for number in range(2):
+        kept.replace(b"%d" % number)
+        poor.replace(b"%d" % number)
+    disk.capacity_bytes -= disk.free_bytes(DATA)
+    with pytest.raises(OSError, match="No space"):
+        poor.replace(b"new")
+    for number in range(10):
+        kept.replace(b"term %d" % number)
+        assert kept.read() == b"term %d" % number
+    assert poor.read() == b"1"
+
+
+def test_spare_that_is_too_small_is_not_used() -> None:
+    """A crash, or a full disk, may have left less than was asked for."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    file = AtomicFile(disk, DATA / "vote", 8)
+    file.replace(b"short")
+    file.replace(b"longer than the spare")
+    assert file.read() == b"longer than the spare"
 
 
 def test_spoiled_atomic_file_is_found() -> None:
