@@ -11,7 +11,8 @@ back must see to a new term first, as `disk` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -21,10 +22,17 @@ from chaos.real.arena import SEGMENT_BYTES
 from chaos.real.blow import Blow
 from chaos.real.processes import kill
 from chaos.real.workload import TOPIC
-from store.files import CHUNK_BYTES
+from dledger.core.types import EntryKind
+from store.entry import ENTRY_MAGIC, HEADER_SIZE
+from store.record import BATCH_PREAMBLE
 
 HOW: Final = ("flip", "cut")
 FILES: Final = ("checkpoint", "segment", "consume-queue", "hard-state")
+WHERE: Final = ("anywhere", "body", "place")
+WORDS: Final = struct.Struct(">II")  # total size and magic: the beginning of an entry
+KIND_AT: Final = 8  # of an entry
+PLACE: Final = (20, 36)  # of a record: queue offset and physical offset
+BODY_AT: Final = 88
 DERIVED: Final = "consume-queue"
 SEGMENT_NAMES: Final = "[0-9]" * 20
 
@@ -52,7 +60,9 @@ async def rot_below(blow: Blow) -> str:
             return f"{victim} has no closed segment yet"
         blow.arena.meant_to_be_down.add(victim)  # one that finds the rot stops
         blow.arena.rotten.add(victim)
-        done.append(f"{victim}: {_flip(_oldest(blow, victim), blow.chance)}")
+        segment = _oldest(blow, victim)
+        places = _places(segment, str(blow.options["where"]))
+        done.append(f"{victim}: {_flip(segment, places, blow.chance)}")
     return f"{'; '.join(done)}; {await blow.witness(SEGMENT_BYTES)}"
 
 
@@ -159,20 +169,37 @@ def _spoil(segment: Path, blow: Blow) -> str:
         with segment.open("r+b") as file:
             file.truncate(segment.stat().st_size // 2)
         return f"{segment.name} cut in half"
-    return _flip(segment, blow.chance)
+    return _flip(segment, _places(segment, WHERE[0]), blow.chance)
 
 
-def _flip(segment: Path, chance: Random) -> str:
-    """Flips one bit of what was written. The rest of a closed segment is a filler: zeros that are
-    checked, too, but nobody reads."""
+def _flip(segment: Path, places: Sequence[range], chance: Random) -> str:
+    at = chance.choice(chance.choice(places))
     with segment.open("r+b") as file:
-        used = len(file.read(CHUNK_BYTES).rstrip(b"\0"))
-        at = chance.randrange(max(1, used))
         file.seek(at)
         byte = file.read(1)[0] ^ 1 << chance.randrange(8)
         file.seek(at)
         file.write(bytes((byte,)))
     return f"a bit of {segment.name} flipped at {at}"
+
+
+def _places(segment: Path, where: str) -> list[range]:
+    """Bytes of the segment's entries: all of them, or those of the first record of each batch in
+    which it says where it is, or its body. (A filler is checked, too, but nobody reads it.)"""
+    content = segment.read_bytes()
+    found: list[range] = []
+    at = 0
+    while at + HEADER_SIZE < len(content):
+        size, magic = WORDS.unpack_from(content, at)
+        if magic != ENTRY_MAGIC:
+            break
+        record = at + HEADER_SIZE + BATCH_PREAMBLE.size
+        if where == "anywhere":
+            found.append(range(at, at + size))
+        elif content[at + KIND_AT] == EntryKind.DATA:
+            ends = PLACE if where == "place" else (BODY_AT, BODY_AT + 1)
+            found.append(range(record + ends[0], record + ends[1]))
+        at += size
+    return found
 
 
 def _chosen(data: Path, name: str, blow: Blow) -> Path | None:

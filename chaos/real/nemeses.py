@@ -22,6 +22,7 @@ from chaos.real.blow import Act, Blow
 from chaos.real.damage import (
     FILES,
     HOW,
+    WHERE,
     put_back,
     replace_rotten,
     rot,
@@ -317,7 +318,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             "live-rot",
             "a bit of a cold segment flips below a node that runs",
             "leader",
-            _NONE,
+            {"where": WHERE},
             rot_below,
             replace_rotten,
         ),

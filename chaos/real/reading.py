@@ -48,7 +48,7 @@ async def read_start(
             await _Reading(client, history, now_us, name, queue_id).read(end)
         except ClientError as error:
             refused.append(f"queue {queue_id}: {error.code}")
-    return "its reader was refused " + ", ".join(refused) if refused else "its reader saw nothing"
+    return f"a reader was refused {', '.join(refused)}" if refused else "a reader had no trouble"
 
 
 class TimesGoBack(Exception):

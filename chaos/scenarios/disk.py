@@ -31,5 +31,6 @@ def schedule(plan: Plan) -> Steps:
         # A leader that was started again has nothing in its memory, and reads cold data from disk.
         yield from spell("terminate", "all", seconds=0.1)
         yield whole()
-        yield from spell("live-rot", "leader", seconds=0.5)
+        where = plan.rng.choice(("anywhere", "body", "place"))
+        yield from spell("live-rot", "leader", seconds=0.5, where=where)
         yield whole(60)
