@@ -108,6 +108,8 @@ def _undo_content(record: Record, path: Path, kept: int) -> None:
 def _undo_name(record: Record, undo: Path) -> None:
     path = Path(record["path"])
     saved = record.get("saved")
+    if not path.parent.is_dir():
+        return  # the directory's own removal was lucky: what was in it is gone with it
     match record["k"]:
         case "create":
             path.unlink(missing_ok=True)

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from chaos.faults import FaultOrders, FaultyFiles, Orders, OrdersBroken, cut_power, give_orders
+from chaos.faults import (
+    NO_FAULTS,
+    ClockFault,
+    FaultOrders,
+    FaultyClock,
+    FaultyFiles,
+    Orders,
+    OrdersBroken,
+    cut_power,
+    give_orders,
+)
+from chaos.faults.clock import error_ms
 from chaos.faults.undo import read_open
 from chaos.sim.disk import SimulatedDisk
 from store.files import FileSystem, Handle, replace_file
@@ -204,6 +215,28 @@ def test_failed_sync_settles_nothing(root: Path, orders: Orders) -> None:
     assert (root / "log").read_bytes() == b""
 
 
+def test_directory_that_stays_removed_takes_along_what_was_in_it(
+    root: Path, orders: Orders
+) -> None:
+    """Each directory's names have a fate of their own: the outer removal reached the platter, the
+    inner one didn't, and then nothing leads to what it would have left."""
+    files = FaultyFiles(orders)
+    for path in (root / "queue", root / "queue" / "0"):
+        files.mkdir(path)
+        files.fsync_directory(path.parent)
+    files.rmdir(root / "queue" / "0")
+    files.rmdir(root / "queue")
+
+    class OuterOnly(Unlucky):
+        survivors = iter((0, 1))
+
+        def randrange(self, *_: Any, **__: Any) -> int:
+            return next(self.survivors)
+
+    assert cut_power(orders.directory, root, OuterOnly()).names == 1
+    assert list(root.iterdir()) == []
+
+
 def test_journal_outlives_the_process_and_goes_with_the_power(root: Path, orders: Orders) -> None:
     """A SIGKILL syncs nothing: the next process's sync settles what the first one wrote."""
     first = Machine(FaultyFiles(orders), root)
@@ -248,6 +281,9 @@ def test_full_disk_takes_what_fits_and_no_more(root: Path, orders: Orders) -> No
         ('{"slow": 1}', "is no object"),
         ('{"failing": {"fsink": "EIO"}}', "'fsink' is none of"),
         ('{"failing": {"fsync": "EOOPS"}}', "is no errno"),
+        ('{"clock": [{"speed": 2}]}', "clock: .*speed"),
+        ('{"clock": [{"rate": 0}]}', "no clock runs so"),
+        ('{"clock": [{"strobe_ms": 5, "strobe_period_ms": 0}]}', "no clock runs so"),
     ],
 )
 def test_orders_that_make_no_sense_are_not_ignored(orders: Orders, text: str, reason: str) -> None:
@@ -255,3 +291,36 @@ def test_orders_that_make_no_sense_are_not_ignored(orders: Orders, text: str, re
     (orders.directory / "orders.json").write_text(text)
     with pytest.raises(OrdersBroken, match=reason):
         orders.current()
+
+
+def test_clock_is_off_drifts_and_flips_to_and_fro() -> None:
+    """By the real time alone: a node that is started again is as wrong as it was."""
+    assert error_ms(ClockFault(offset_ms=-500), 10_000) == -500
+    drift = ClockFault(rate=1.25, since_ms=10_000)
+    assert [error_ms(drift, now) for now in (10_000, 14_000, 18_000)] == [0, 1_000, 2_000]
+    assert error_ms(ClockFault(rate=0.75, since_ms=10_000), 14_000) == -1_000
+    strobe = ClockFault(strobe_ms=200, strobe_period_ms=5)
+    assert [error_ms(strobe, now) for now in (1_000, 1_005, 1_010, 1_015)] == [0, 200, 0, 200]
+
+
+def test_faulty_clock_adds_up_what_is_ordered(orders: Orders) -> None:
+    """Several orders at a time; without any it is right."""
+    clock = FaultyClock(orders)
+    before = clock.now_ms()
+    hour, day = ClockFault(offset_ms=3_600_000), ClockFault(offset_ms=86_400_000)
+    give_orders(orders.directory, FaultOrders(clock=(hour, day)))
+    wrong = clock.now_ms()
+    give_orders(orders.directory, NO_FAULTS)
+    after = clock.now_ms()
+    assert before + 90_000_000 <= wrong <= after + 90_000_000
+
+
+def test_orders_of_several_faults_hold_at_once() -> None:
+    """What can't add up is the worse of both, or the newer."""
+    first = FaultOrders(failing={"fsync": "EIO"}, sync_delay_ms=300, free_bytes=5)
+    second = FaultOrders(sync_delay_ms=100, clock=(ClockFault(offset_ms=1),))
+    both = FaultOrders(
+        failing={"fsync": "EIO"}, sync_delay_ms=300, free_bytes=5, clock=(ClockFault(offset_ms=1),)
+    )
+    assert first.and_also(second) == second.and_also(first) == both
+    assert first.and_also(first.and_also(second)).clock == (ClockFault(offset_ms=1),)
