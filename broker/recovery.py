@@ -92,6 +92,7 @@ def recover(
         file = AtomicFile(files, path / "raft" / "hard_state", HARD_STATE_SPARE_BYTES)
         store = HardStateStore(file)
         hard_state = store.load()
+        file.keep_space()
         if hard_state.term < commit_log.last_term:
             raise HardStateCorrupt(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)

@@ -332,8 +332,7 @@ class AtomicFile:
         else:
             self._files.rename(self._spare, self._path)
             self._files.fsync_directory(self._path.parent)
-        if self._spare_bytes:
-            self._make_spare()
+        self.keep_space()
 
     def _write_to_spare(self, stored: bytes) -> bool:
         """Whether there was a spare that is large enough; it holds `stored`, durably, if so.
@@ -352,8 +351,11 @@ class AtomicFile:
             self._files.close(handle)
         return True
 
-    def _make_spare(self) -> None:
-        """There is a spare, if the disk has space for it; it needn't be durable."""
+    def keep_space(self) -> None:
+        """There is a fresh spare, if one is wanted and the disk has space for it. It needn't be
+        durable: a start makes it again."""
+        if not self._spare_bytes:
+            return
         if self._files.exists(self._spare):
             self._files.unlink(self._spare)
         try:
