@@ -4,18 +4,24 @@ Measured (2 cores, PySpark 4.3, OpenJDK 17): 4 to 6 s with the defaults; 3 s wit
 C1 only and the serial collector; about 2 s with an archive of loaded classes, 150 MB, which the
 first session writes at its end if `$DLEDGER_SPARK_ARCHIVE` names a file for it. Unix sockets
 between JVM and Python halve the cost of a Python task.
+
+Spark waits for a cluster's executors for ever and says so only in a log. A session from here has
+run a first job, or there is an error after `$DLEDGER_SPARK_WAIT` seconds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import socket
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from audit.errors import EngineUnavailable
+from audit.errors import EngineUnavailable, Unreachable, UsageMistake
 from audit.package import write_package
 from audit.spark.java import find_java
 
@@ -24,6 +30,14 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER: Final = "local[*]"
 ARCHIVE_VARIABLE: Final = "DLEDGER_SPARK_ARCHIVE"  # Tied to one JVM and one pyspark.
+_ADDRESS: Final = r"[^\s:,/]+:\d{1,5}"
+_MASTER: Final = re.compile(
+    rf"local(\[(\*|[1-9]\d*)(,\d+)?\])?|local-cluster\[[\d,\s]+\]|yarn|k8s://\S+|"
+    rf"spark://{_ADDRESS}(,{_ADDRESS})*"
+)
+_CONNECT_TIMEOUT_S: Final = 5.0
+WAIT_VARIABLE: Final = "DLEDGER_SPARK_WAIT"
+DEFAULT_WAIT_S: Final = 120.0
 _LOG: Final = Path(__file__).parent / "log4j2.properties"
 # With the whole heap in use, the command, its JVM and two workers take 1.33 GiB (measured).
 _DRIVER_MEMORY: Final = "640m"
@@ -49,9 +63,12 @@ def start_session(
     protobuf) must be on them already, see docs/audit.md.
 
     Raises:
-        EngineUnavailable: pyspark or Java is missing, or the master doesn't answer.
+        UsageMistake: the master's address is none.
+        EngineUnavailable: pyspark or Java is missing.
+        Unreachable: the master doesn't answer, or gives no executor in time.
     """
     try:
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -59,7 +76,9 @@ def start_session(
             f"--engine spark needs the extra 'audit' ({error}): pip install 'dledger[audit]'. "
             "--engine local needs neither."
         ) from error
+    wait_s = _wait_s()
     master = master or DEFAULT_MASTER
+    _check_master(master)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dledger"
     java = find_java(cache)
     os.environ["JAVA_HOME"] = str(java.home)
@@ -76,12 +95,91 @@ def start_session(
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
-    except (PySparkException, OSError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise EngineUnavailable(f"no Spark session on {master}: {first}") from error
+    except (PySparkException, Py4JError, OSError, RuntimeError) as error:
+        if not is_local:
+            raise Unreachable(master, _reason(error)) from error
+        raise EngineUnavailable(f"no Spark session on {master}: {_reason(error)}") from error
     if not is_local:
+        _await_executor(session, master, wait_s)
         _ship_project(session, cache)
     return session
+
+
+def _check_master(master: str) -> None:
+    """Somebody may be there: Spark itself says so after a minute, or by a stack trace.
+
+    Raises:
+        UsageMistake: it is no master's address, or Hadoop's configuration is missing.
+        Unreachable: nobody listens there.
+    """
+    if not _MASTER.fullmatch(master):
+        raise UsageMistake(
+            f"{master!r} is no master; wanted: local[N], spark://HOST:PORT, yarn or k8s://URL"
+        )
+    if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & set(os.environ):
+        raise UsageMistake("--master yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR")
+    if not master.startswith("spark://"):
+        return
+    reasons = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+        except (OSError, OverflowError) as error:
+            reasons.append(getattr(error, "strerror", None) or str(error))
+        else:
+            return
+    raise Unreachable(master, "; ".join(dict.fromkeys(reasons)))
+
+
+def _reason(error: Exception) -> str:
+    """The line that tells most: a Java exception's own, behind py4j's words about it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return (told or lines or [repr(error)])[0][:500]
+
+
+def _wait_s() -> float:
+    """How long a cluster may take to give an executor, seconds."""
+    text = os.environ.get(WAIT_VARIABLE, "")
+    try:
+        seconds = float(text) if text else DEFAULT_WAIT_S
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise UsageMistake(f"{WAIT_VARIABLE} is {text!r}: a number of seconds is wanted")
+    return seconds
+
+
+def _await_executor(session: SparkSession, master: str, wait_s: float) -> None:
+    """A job has run: there is an executor. One that the cluster starts only for a job is asked for
+    by this one.
+
+    Raises:
+        Unreachable: there was none in time, or the job failed; the session is stopped.
+    """
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            session.range(1).count()
+        except Exception as error:  # noqa: BLE001  # Whatever it is, the caller gets it.
+            failures.append(error)
+
+    job = threading.Thread(target=run, name="first-job", daemon=True)
+    job.start()
+    job.join(wait_s)
+    if job.is_alive():
+        session.stop()  # Ends the job with an error.
+        job.join()
+        raise Unreachable(
+            master,
+            f"no executor in {wait_s:g} s: no worker has a core and "
+            f"{_SETTINGS['spark.executor.memory']} free ({WAIT_VARIABLE} sets how long to wait)",
+        )
+    if failures:
+        session.stop()
+        raise Unreachable(master, _reason(failures[0])) from failures[0]
 
 
 def _python_path() -> list[str]:

@@ -1,0 +1,132 @@
+"""Clusters that give nothing: an audit ends with a reason, and in time."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from audit.cli import app
+from audit.errors import EngineUnavailable, UsageMistake
+from audit.spark.java import find_java
+from tests.audit.replicas import ReplicaSet
+
+pyspark = pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+ROOT = Path(__file__).parent.parent.parent
+TIMEOUT_S = 120
+LOG = """rootLogger.level = info
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %m%n
+"""
+
+
+@pytest.fixture
+def lonely_master(tmp_path: Path) -> Iterator[str]:
+    """The address of a standalone master that no worker ever joins."""
+    try:
+        java = find_java(tmp_path / "cache")
+    except EngineUnavailable as error:
+        pytest.skip(str(error))
+    home = Path(pyspark.__file__).parent
+    (tmp_path / "log4j2.properties").write_text(LOG, encoding="utf-8")
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(java.home),
+        "SPARK_HOME": str(home),
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={tmp_path / 'log4j2.properties'} "
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    command = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master",
+               "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]  # fmt: skip
+    log = tmp_path / "master.log"
+    with log.open("w", encoding="utf-8") as out, subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                out.write(line)
+                if match := re.search(r"Starting Spark master at (spark://\S+)", line):
+                    yield match[1]
+                    break
+            else:
+                raise AssertionError(log.read_text(encoding="utf-8"))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def audit_on(master: str, three: ReplicaSet, wait: str) -> subprocess.CompletedProcess[str]:
+    named = [part for each in three.replicas for part in ("--replica", f"{each.id}={each.path}")]
+    return subprocess.run(
+        [sys.executable, "-m", "broker.cli", "audit", "replicas", *named,
+         "--engine", "spark", "--master", master],
+        env={**os.environ, "DLEDGER_SPARK_WAIT": wait, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_cluster_without_workers_is_unreachable(three: ReplicaSet, lonely_master: str) -> None:
+    """Exit code 3 after the time that was given, the master and what is missing named."""
+    done = audit_on(lonely_master, three, "2")
+    assert done.returncode == 3, done.stderr
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"dledger: {lonely_master} can't be reached: no executor in 2 s")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("wait", ["soon", "0", "-1", "nan", "inf"])
+def test_wait_that_is_no_time_is_refused(wait: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a JVM is started."""
+    from audit.spark.session import start_session
+
+    monkeypatch.setenv("DLEDGER_SPARK_WAIT", wait)
+    with pytest.raises(UsageMistake, match="DLEDGER_SPARK_WAIT is"):
+        start_session("local[1]")
+
+
+@pytest.mark.parametrize(
+    "master", ["nonsense", "local[0]", "local[two]", "spark://host", "spark://:7077", "yarn"]
+)
+def test_master_that_is_none_is_refused(
+    master: str, three: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With exit code 2, by its name, and before a JVM is started."""
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    named = [part for each in three.replicas for part in ("--replica", f"{each.id}={each.path}")]
+    given = ["replicas", *named, "--engine", "spark", "--master", master]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.stderr
+    assert master in result.stderr
+
+
+def test_master_that_nobody_listens_for_is_unreachable(three: ReplicaSet) -> None:
+    """At once, with exit code 3; Spark would try for a minute."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # Bound and not listening: nobody else can have it.
+        master = f"spark://127.0.0.1:{bound.getsockname()[1]}"
+        named = [
+            part for each in three.replicas for part in ("--replica", f"{each.id}={each.path}")
+        ]
+        given = ["replicas", *named, "--engine", "spark", "--master", master]
+        result = CliRunner().invoke(app, given)
+    assert result.exit_code == 3
+    assert result.stderr == f"dledger: {master} can't be reached: Connection refused\n"
