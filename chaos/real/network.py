@@ -312,6 +312,10 @@ class Network:
         """What `node` dials to reach each peer."""
         return {b: proxy.address for (a, b), proxy in self._proxies.items() if a == node}
 
+    def listening(self, node: str) -> tuple[str, int]:
+        """Where `node` itself listens."""
+        return self._routes[CLIENTS, node].target
+
     def client_environment(self) -> dict[str, str]:
         """With these variables gRPC's channels to `CLIENT_HOST` run over the clients' links, and
         those to 127.0.0.1 don't. They count when a channel is made."""

@@ -10,7 +10,21 @@ import pytest
 
 from chaos.real.arena import Arena
 from chaos.real.blow import Blow
-from chaos.real.links import Pairs, bridge, deaf, isolated, mute, ring, scattered
+from chaos.real.links import (
+    Pairs,
+    around,
+    bridge,
+    cut_off,
+    deaf,
+    isolated,
+    mute,
+    ring,
+    scattered,
+    unanswered,
+    unheard,
+    unreached,
+)
+from chaos.real.network import CLIENTS
 from chaos.real.scenario import node_ids
 
 
@@ -62,3 +76,27 @@ def test_a_bridge_is_one_node_that_hears_both_halves(nodes: int, seed: int) -> N
     sizes = sorted(len(those) for those in heard.values())
     assert sizes == [nodes // 2 + 1] * (nodes - 1) + [nodes]
     assert all((a in heard[b]) == (b in heard[a]) for a in heard for b in heard)
+
+
+def test_clients_are_cut_from_victims_and_from_nobody_else() -> None:
+    """Either way, or one of them; nodes hear each other as before."""
+    there, back = (CLIENTS, "n1"), ("n1", CLIENTS)
+    assert set(unreached(blow(3, "n1"))) == {there, back}
+    assert set(unanswered(blow(3, "n1"))) == {back}
+    assert set(unheard(blow(3, "n1"))) == {there}
+
+
+def test_who_is_cut_off_sees_neither_peers_nor_clients() -> None:
+    """While one that is isolated is reached by clients: the stale leader that they still ask."""
+    cut = set(cut_off(blow(3, "n1")))
+    assert cut == set(isolated(blow(3, "n1"))) | {("n1", CLIENTS), (CLIENTS, "n1")}
+    assert not any(CLIENTS in pair for pair in isolated(blow(3, "n1")))
+
+
+def test_bad_network_is_bad_for_clients_too() -> None:
+    """Every link of a victim."""
+    others = ("n2", "n3", CLIENTS)
+    assert {pair for pair in around(blow(3, "n1")) if pair[0] != pair[1]} == {
+        *(("n1", other) for other in others),
+        *((other, "n1") for other in others),
+    }

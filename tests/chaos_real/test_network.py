@@ -1,16 +1,18 @@
-"""The proxies between nodes: what a link's faults do to the connections through it."""
+"""The proxies: what a link's faults do to the connections through it, nodes' and clients'."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from random import Random
 
+import grpc
 import pytest
 
-from chaos.real.network import Link, Network, Quality
+from chaos.real.arena import environment
+from chaos.real.network import CLIENTS, Link, Network, Quality, client_address
 
 WITHIN_S = 10.0
 SOON_S = 0.15  # long enough for what comes through an open link, many times over
@@ -224,3 +226,135 @@ def test_faults_add_up_and_are_healed_one_by_one() -> None:
     assert network.quality("a", "b") == Quality(cut=True)
     network.clear_fault("cut")
     assert network.quality("a", "b") == Quality()
+
+
+async def ask_gateway(
+    network: Network, request: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client's connection, which has asked for something."""
+    address = network.client_environment()["grpc_proxy"].removeprefix("http://")
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    return reader, writer
+
+
+def connect_to(network: Network, node: str) -> bytes:
+    _, port = network.listening(node)
+    return b"CONNECT localhost:%d HTTP/1.1\r\nHost: x\r\n\r\n" % port
+
+
+def test_client_is_carried_to_the_node_whose_port_it_asks_for() -> None:
+    """As an HTTP proxy does it; what comes after the head is the connection's own."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            reader, writer = await ask_gateway(ends.network, connect_to(ends.network, "b"))
+            answer = b"HTTP/1.1 200 OK\r\n\r\n"
+            assert await arrives(reader, len(answer)) == answer
+            b_reader, b_writer = await asyncio.wait_for(ends.accepted.get(), WITHIN_S)
+            writer.write(b"request")
+            assert await arrives(b_reader, 7) == b"request"
+            b_writer.write(b"answer")
+            assert await arrives(reader, 6) == b"answer"
+            writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        b"CONNECT localhost:2 HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\r\n\r\n",
+        b"x" * 100_000,
+    ],
+    ids=["another port", "another method", "nothing", "endless"],
+)
+def test_gateway_leads_to_nodes_and_nowhere_else(request_head: bytes) -> None:
+    """It breaks off, without an answer."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            reader, writer = await ask_gateway(ends.network, request_head)
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), WITHIN_S) == b""
+            writer.transport.abort()
+            assert ends.accepted.empty()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("links", "asked", "answered"),
+    [
+        ([("b", CLIENTS)], True, False),
+        ([(CLIENTS, "b")], False, True),
+        ([("b", CLIENTS), (CLIENTS, "b")], False, False),
+        ([("a", "b"), ("b", "a")], True, True),
+    ],
+    ids=["deaf clients", "mute clients", "no clients", "nodes only"],
+)
+def test_clients_are_cut_off_by_direction_and_apart_from_nodes(
+    links: list[tuple[str, str]], asked: bool, answered: bool
+) -> None:
+    """What nodes hear of each other and what clients do has nothing to do with each other."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            reader, writer = await ask_gateway(ends.network, connect_to(ends.network, "b"))
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WITHIN_S)
+            b_reader, b_writer = await asyncio.wait_for(ends.accepted.get(), WITHIN_S)
+            ends.network.set_fault("cut", links, Quality(cut=True))
+            writer.write(b"q")
+            b_writer.write(b"a")
+            assert await nothing_arrives(b_reader) is not asked
+            assert await nothing_arrives(reader) is not answered
+            writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+async def _echo(request: bytes, _: object) -> bytes:
+    return request
+
+
+def _echoed(channel: grpc.aio.Channel, timeout_s: float) -> Awaitable[bytes]:
+    call = channel.unary_unary(
+        "/test.Echo/Echo", request_serializer=None, response_deserializer=None
+    )
+    answer: Awaitable[bytes] = call(b"x", timeout=timeout_s, wait_for_ready=True)
+    return answer
+
+
+def test_grpc_takes_clients_through_the_gateway_and_nobody_else() -> None:
+    """By the variables that it reads when a channel is made: the tester's own look at a node, at
+    127.0.0.1, goes round, so it still sees a node that clients don't."""
+
+    async def scenario() -> None:
+        server = grpc.aio.server()
+        handler = grpc.unary_unary_rpc_method_handler(_echo)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("test.Echo", {"Echo": handler}),)
+        )
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        network = Network({"n1": address}, seed=1)
+        await network.open()
+        network.set_fault("cut", [("n1", CLIENTS), (CLIENTS, "n1")], Quality(cut=True))
+        try:
+            with environment(network.client_environment()):
+                direct = grpc.aio.insecure_channel(address)
+                client = grpc.aio.insecure_channel(client_address(address))
+            async with direct, client:
+                assert await _echoed(direct, WITHIN_S) == b"x"
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await _echoed(client, SOON_S)
+                network.clear_fault("cut")
+                assert await _echoed(client, WITHIN_S) == b"x"
+        finally:
+            await network.close()
+            await server.stop(None)
+
+    asyncio.run(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -158,10 +159,9 @@ def test_interrupted_run_leaves_neither_process_nor_file(
     assert not out.exists()
 
 
-def test_group_that_never_elects_a_leader_is_told_and_stopped(
-    tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All links are cut from the beginning."""
+@pytest.fixture
+def no_peer_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All links between nodes are cut from the beginning, and nobody waits long for a leader."""
     monkeypatch.setattr(runner, "START_TIMEOUT_S", 3.0)
     opened = Network.open
 
@@ -171,10 +171,27 @@ def test_group_that_never_elects_a_leader_is_told_and_stopped(
         network.set_fault("always", pairs, Quality(cut=True))
 
     monkeypatch.setattr(Network, "open", open_and_cut)
+
+
+def test_group_that_never_elects_a_leader_is_told_and_stopped(
+    tmp_path: Path, nothing_left: None, no_peer_reached: None
+) -> None:
+    """As an error of its own, which is no finding."""
     options = options_of(tmp_path, POWER_CUT_OF_ALL, seconds=3)
     with pytest.raises(GroupNeverLed, match=r"no serving leader|no answer"):
         asyncio.run(run_chaos(options, lambda _: None))
     assert not any(node.is_running() for node in LocalGroup.open(options.directory / "group").nodes)
+
+
+def test_group_that_never_elects_a_leader_ends_the_command_with_exit_code_3(
+    tmp_path: Path, nothing_left: None, no_peer_reached: None
+) -> None:
+    """One line says so, and what was made is gone."""
+    out = tmp_path / "out"
+    ended = told("run", "kill-leader", "--seconds", "3", "--seed", "1", "--out", str(out))
+    assert ended.exit_code == 3
+    assert re.search("never came to a leader that serves: no (serving leader|answer)", ended.stderr)
+    assert not out.exists()
 
 
 def test_port_in_use_is_told_with_exit_code_2(tmp_path: Path, nothing_left: None) -> None:
@@ -209,3 +226,47 @@ def test_list_shows_scenarios_and_nemeses() -> None:
     facts = json.loads(told("list", "--json").stdout)
     assert set(facts["nemeses"]) == set(NEMESES)
     assert facts["scenarios"]["kill-leader"]
+
+
+FILES_AND_CLIENTS = '''"""Old copies, rot, and clients that are cut off."""
+from chaos.real.scenario import Load, Plan, Steps, heal, spell, strike, wait, whole
+
+LOAD = Load(rate=400, size_bytes=4096, consumers=1, callers=1)
+
+
+def schedule(plan: Plan) -> Steps:
+    yield from spell("client-cut", "leader", seconds=1)
+    yield strike("old-copy", "follower", file="consume-queue")
+    yield wait(1)
+    yield heal("old-copy")
+    yield whole(60)
+    yield from spell("live-rot", "leader", seconds=0.1)
+    yield whole(60)
+'''
+
+
+def test_run_with_old_files_rot_and_cut_clients_is_kept_and_audited(
+    tmp_path: Path, nothing_left: None
+) -> None:
+    """Nothing is lost or wrong: an old ConsumeQueue is made anew, a segment that has rotted is
+    refused, and the audits that the run names find the replicas the same and all delivered."""
+    file = tmp_path / "files.py"
+    file.write_text(FILES_AND_CLIENTS, encoding="utf-8")
+    out = tmp_path / "out"
+    ran = chaos("run", str(file), "--seconds", "99", "--seed", "1", "--keep", "--out", str(out))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    bands = json.loads((out / "report.json").read_text())["bands"]
+    cut, copied, rotten = bands
+    assert [each["nemesis"] for each in bands] == ["client-cut", "old-copy", "live-rot"]
+    assert cut["silence_ms"] >= 900
+    assert re.search("older copy put back; n. started", copied["detail"])
+    assert re.search("n. refused to start and was given an empty disk", rotten["detail"])
+    audits = [line.split()[1:] for line in ran.stdout.splitlines() if "dledger audit" in line]
+    assert [audit[1] for audit in audits] == ["replicas", "delivery"]
+    for audit in audits:
+        line = [sys.executable, "-m", "broker.cli", *audit, "--json"]
+        audited = subprocess.run(
+            line, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert audited.returncode == 0, audited.stdout + audited.stderr
+    assert json.loads(audited.stdout)["verdict"] == "delivered"
