@@ -1,9 +1,10 @@
 """Reading entries, from memory where they are still there, else from the segment files.
 
 What comes from a file is verified before it leaves: it was intact when it was written, so a frame
-that no longer is has rotted, and rot must stop the node rather than travel to a peer or into the
-state machine. Record bytes asked for by position are the exception: their reader checks the body
-CRC of each.
+that no longer is has rotted, and rot must stop the node rather than travel to a peer, into the
+state machine or to a consumer. That holds for bytes asked for by position too: the frames that
+they lie in are read whole. One frame holds one batch of one queue, so a reader that takes a
+queue's records as they lie asks for little that it doesn't get.
 """
 
 from __future__ import annotations
@@ -93,8 +94,12 @@ class LogReader:
         if 0 <= cached_slot < segment.count:
             in_file = segment.starts.start_of(cached_slot)
         from_file = min(size, in_file - start)
-        name = str(segment.path)
-        head = read_exactly(self._files, segment.handle, from_file, start, name)
+        if from_file == 0:
+            return b""
+        first = segment.starts.slot_at(start)
+        last = segment.starts.slot_at(start + from_file - 1)
+        skip = start - segment.starts.start_of(first)
+        head = self._read_segment(segment, first, last - first + 1)[skip : skip + from_file]
         if from_file == size:
             return head
         return head + self._cache.copy(self._cache.first_index, 0, size - from_file)

@@ -258,6 +258,25 @@ def test_rot_in_a_file_is_found_when_it_is_read() -> None:
     assert (found.value.file, found.value.offset) == (str(path), 0)
 
 
+def test_no_byte_of_a_rotten_frame_is_read_by_position() -> None:
+    """Whichever byte of the frame rotted, also one that was not asked for: a consumer would take
+    the wrong properties for the right ones."""
+    made = make_log(BODIES[:3])
+    start, size = made.log.position_of(2), made.log.header_at(2).total_size
+    made.log.close()
+    again = LogUnderTest(made.disk)
+    content = made.disk.bytes_of(segment_paths(made.disk)[0])
+    asked = (start + HEADER_SIZE, size - HEADER_SIZE)
+    intact = again.log.read_at(*asked)
+    for at in range(start, start + size):
+        content[at] ^= 0x20
+        with pytest.raises(CorruptionFound):
+            again.log.read_at(*asked)
+        content[at] ^= 0x20
+    assert again.log.read_at(*asked) == intact
+    assert again.log.read_at(start + size, 0) == b""
+
+
 def test_a_rotten_digest_is_not_told_to_anybody() -> None:
     """The digest at an index is vouched for by its frame's CRC: a flipped bit in it is corruption
     here, and no divergence of those who are told."""
