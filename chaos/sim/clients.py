@@ -64,10 +64,6 @@ class Group(Protocol):
         """The answer; raises CallFailed."""
         ...
 
-    def take_out(self, name: NodeId, why: str) -> bool:
-        """Wrong bytes came from a node: whether its rotten disk explains them."""
-        ...
-
 
 @dataclass(slots=True)
 class Shared:
@@ -108,7 +104,6 @@ class Client:
         """One attempt, recorded as one operation."""
         history, group = self.shared.history, self.shared.group
         operation = history.invoke(group.now_us, self.name, action)
-        target = self.target
         try:
             answer = await self.call(method, request)
         except CallFailed as failure:
@@ -120,10 +115,7 @@ class Client:
         try:
             result = read(answer)
         except InvalidRecord as error:
-            if not group.take_out(target, str(error)):
-                raise Defect("poll", f"{action}: {error}") from error
-            history.complete(group.now_us, operation, Outcome.FAIL)
-            return operation
+            raise Defect("poll", f"{action}: {error}") from error
         history.complete(group.now_us, operation, Outcome.OK, result)
         return operation
 

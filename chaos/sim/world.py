@@ -154,15 +154,6 @@ class World:
         if deadlines:
             self.timeline.at(deadlines[0][0], self.clients, self._expire)
 
-    def take_out(self, name: NodeId, why: str) -> bool:
-        """A client got wrong bytes from a node: True if its disk has rotted; then its operator
-        stops it for good, as the node doesn't notice by itself."""
-        node = self.nodes[name]
-        if node.spoiled and not node.is_ruined:
-            node.is_ruined = True
-            node.kill(f"taken out of service: {why}")
-        return node.spoiled
-
     def _serve(
         self, node: SimNode, life: Life, method: str, request: object, future: asyncio.Future[Any]
     ) -> None:
