@@ -1,10 +1,10 @@
 """`dledger audit delivery`: were the messages delivered that clients say were sent?
 
-A task judges the queues of one share: it reads the histories, keeps what they say of its queues,
-reads those queues' messages from the log, and compares. So a task's memory is its share's, no
-message travels between tasks, and only anomalies and counts come back; the price is that each
-task reads all histories. There are as many shares as tasks run at once, and more where a share
-would pass `SHARE_BYTES`.
+On one machine a task judges the queues of one share: it reads the histories, keeps what they say
+of its queues, reads those queues' messages from the log, and compares. So a task's memory is its
+share's, no message travels between processes, and only anomalies and counts come back; the price
+is that each task reads everything. There are as many shares as tasks run at once, and more where a
+share would pass `SHARE_BYTES`. On Spark everything is read once (`audit.delivery_spark`).
 
 The tail of the log decides what may be called lost: a copy that was put aside at noon can't tell
 what became of a message acknowledged at one. Only nodes that run say how far they are committed.
@@ -16,17 +16,16 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-import xxhash
-
 from audit.decode import LogRange, Wanted, read_records
+from audit.delivered import DeliveryTask, Judged, QueueCount, value_of
 from audit.engine import Engine, Progress, no_progress
 from audit.errors import LogDamaged, UsageMistake
 from audit.findings import ExitCode
-from audit.history import HistoryMistake, Outcome, QueueKey, QueueStory, Story, read_histories
-from audit.judge import Anomaly, Kind, LoggedQueue, expired_messages, judge_queue
+from audit.history import HistoryMistake, QueueKey, QueueStory, Story, read_histories
+from audit.judge import Anomaly, Kind, LoggedQueue
 from audit.ranges import committed_log, log_ranges
 from audit.replica import Replica
 from audit.survey import Survey
@@ -34,56 +33,7 @@ from store.errors import StoreError
 
 SCHEMA: Final = "dledger-delivery/1"
 SHARE_BYTES: Final = 64 << 20  # Of the histories; about six times as much in memory.
-MAX_ANOMALIES: Final = 1_000  # A task tells so many in full; all are counted.
 _COLUMNS: Final = ("topic", "queue_id", "queue_offset", "body")
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryTask:
-    """Judge the queues of share `share` of `shares`."""
-
-    histories: tuple[str, ...]
-    parts: tuple[LogRange, ...]
-    begins_at_0: bool
-    tail_is_known: bool
-    share: int
-    shares: int
-    weight: int
-    host: str | None = None
-
-    def keeps(self, queue: QueueKey) -> bool:
-        """Whether the queue is in the share; the same in every process."""
-        name = f"{queue[0]}/{queue[1]}".encode()
-        return xxhash.xxh3_64_intdigest(name) % self.shares == self.share
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCount:
-    """Messages of one queue: handed over by producers, by what they learned; in the log; got by
-    consumers, each time counted; acknowledged and taken away by retention since."""
-
-    topic: str
-    queue_id: int
-    acknowledged: int
-    unknown: int
-    refused: int
-    stored: int
-    delivered: int
-    expired: int
-    anomalies: dict[str, int]
-
-
-@dataclass(slots=True)
-class Judged:
-    """What a task found. `mistake` and `damage` say why it couldn't: values, because an error
-    that is raised on a cluster comes back as the cluster's."""
-
-    queues: list[QueueCount] = field(default_factory=list)
-    anomalies: list[Anomaly] = field(default_factory=list)
-    deleted: tuple[str, ...] = ()
-    operations: int = 0
-    mistake: str = ""
-    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +92,17 @@ def audit_delivery(
     answered = sum(each.position is not None for each in replicas)
     tail_is_known = replica.position is not None and 2 * answered > len(replicas)
     shares = max(engine.parallelism, -(-size // share_bytes))
-    parts = _whole_log(log)
-    tasks = [
-        DeliveryTask(
-            tuple(histories),
-            parts,
-            log.retained_from == 0,
-            tail_is_known,
-            share,
-            shares,
-            size + log.settled - log.retained_from,
-            replica.host,
-        )
-        for share in range(shares)
-    ]
-    judged = engine.run(judge_share, tasks, progress)
+    whole = DeliveryTask(
+        tuple(histories),
+        _whole_log(log),
+        log.retained_from == 0,
+        tail_is_known,
+        0,
+        1,
+        size + log.settled - log.retained_from,
+        replica.host,
+    )
+    judged = _judge(whole, shares, engine, progress)
     if mistake := next((each.mistake for each in judged if each.mistake), ""):
         raise UsageMistake(mistake)
     if damage := next((each.damage for each in judged if each.damage), ""):
@@ -180,6 +126,18 @@ def audit_delivery(
     )
 
 
+def _judge(whole: DeliveryTask, shares: int, engine: Engine, progress: Progress) -> list[Judged]:
+    """The audit's task, in about so many shares."""
+    if engine.name == "spark":  # Looked at by name, so that nobody else imports what Spark needs.
+        from audit.delivery_spark import judge_on_spark
+        from audit.spark.engine import SparkEngine
+
+        assert isinstance(engine, SparkEngine)
+        return judge_on_spark(whole, shares, engine, progress)
+    tasks = [replace(whole, share=share, shares=shares) for share in range(shares)]
+    return engine.run(judge_share, tasks, progress)
+
+
 def judge_share(task: DeliveryTask) -> Judged:
     """The anomalies of one share's queues."""
     try:
@@ -194,7 +152,7 @@ def judge_share(task: DeliveryTask) -> Judged:
     for key in sorted(logged.keys() | story.queues.keys()):
         if key[0] not in story.deleted:
             log = logged.get(key) or LoggedQueue(task.begins_at_0, task.tail_is_known)
-            _judge(judged, key, log, story.queues.get(key) or QueueStory())
+            judged.judge(key, log, story.queues.get(key) or QueueStory())
     return judged
 
 
@@ -206,29 +164,6 @@ def delivery_as_json(report: DeliveryReport) -> dict[str, object]:
         "exit_code": int(report.exit_code),
         **asdict(report),
     }
-
-
-def _judge(judged: Judged, key: QueueKey, log: LoggedQueue, story: QueueStory) -> None:
-    counts: Counter[str] = Counter()
-    for anomaly in judge_queue(key, log, story):
-        counts[anomaly.kind.value] += 1
-        if len(judged.anomalies) < MAX_ANOMALIES:
-            judged.anomalies.append(anomaly)
-    outcomes: Counter[Outcome] = Counter()
-    for sent in story.sends:
-        outcomes[sent.outcome] += len(sent.values)
-    judged.queues.append(
-        QueueCount(
-            *key,
-            acknowledged=outcomes[Outcome.OK],
-            unknown=outcomes[Outcome.UNKNOWN],
-            refused=outcomes[Outcome.FAIL],
-            stored=len(log.values),
-            delivered=sum(len(poll.messages) for poll in story.polls),
-            expired=expired_messages(log, story),
-            anomalies=dict(counts),
-        )
-    )
 
 
 def _read_log(task: DeliveryTask, story: Story) -> dict[QueueKey, LoggedQueue]:
@@ -248,11 +183,6 @@ def _read_log(task: DeliveryTask, story: Story) -> dict[QueueKey, LoggedQueue]:
                         queues[key] = LoggedQueue(task.begins_at_0, task.tail_is_known)
                     queues[key].add(int(offset), value_of(body))
     return queues
-
-
-def value_of(body: bytes) -> str:
-    """The value of a message: its body without the blanks that fill it up to a wanted size."""
-    return body.rstrip(b" ").decode("utf-8", errors="replace")
 
 
 def _furthest(replicas: Sequence[Replica]) -> tuple[Replica, Survey]:

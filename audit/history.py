@@ -3,7 +3,9 @@
 The format is that of `chaos.checkers.history`, one JSON event a line; `chaos` writes it, and so
 can any application. It is read here once more because audits run beside the nodes and import
 nothing of `chaos`. Of a history only sends, polls and deletions matter, and of these only what a
-task wants is kept: memory is that of its queues, whatever the files' size.
+task wants is kept: memory is that of its queues, whatever the files' size. `Operations` reads
+events one by one, so that they may come from a file's lines or, on a cluster, from a shuffle that
+brings an operation's events together.
 
     {"time_us": 1200, "event": "invoke", "op": 7, "process": "p1", "action": "send",
      "topic": "t", "queue_id": 0, "sequence": 4, "values": ["p1-0-4"]}
@@ -26,6 +28,7 @@ ACTIONS: Final = frozenset(
     ("send", "poll", "commit", "fetch", "end", "create", "delete", "exists"),
 )
 
+BAD_EVENT: Final = (KeyError, TypeError, ValueError, RecursionError)
 QueueKey = tuple[str, int]
 Process = tuple[int, str]  # The file's number, the name in it.
 
@@ -97,8 +100,28 @@ def read_histories(files: Sequence[str], keeps: Callable[[QueueKey], bool]) -> S
     story = Story()
     for number, path in enumerate(files):
         with open(path, "rb") as file:
-            _Reader(story, number, keeps).read(file, path)
+            _read(Operations(story, number, keeps), file, path)
     return story
+
+
+def event_of(line: bytes) -> dict[str, object]:
+    """The event that a line holds.
+
+    Raises:
+        ValueError, TypeError, KeyError, RecursionError: it holds none; see `reason_of`.
+    """
+    if not line.endswith(b"\n"):
+        raise ValueError("cut short: it doesn't end")
+    event = json.loads(line)
+    if not isinstance(event, dict):
+        raise TypeError("no event")
+    _whole(event["op"], "op")
+    return event
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong with a line that reading has failed of."""
+    return f"no field {error}" if isinstance(error, KeyError) else str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +131,18 @@ class _Deletion:
     topic: str
 
 
-class _Reader:
-    """Reads one file into a story. Operations under way are all that it remembers."""
+def _read(operations: Operations, lines: Iterable[bytes], name: str) -> None:
+    """Every line is in the story."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            operations.take(event_of(line))
+        except BAD_EVENT as error:
+            raise HistoryMistake(name, number, reason_of(error)) from error
+    operations.end()
+
+
+class Operations:
+    """Takes one file's events into a story. Operations under way are all that it remembers."""
 
     def __init__(self, story: Story, number: int, keeps: Callable[[QueueKey], bool]) -> None:
         self._story = story
@@ -117,25 +150,18 @@ class _Reader:
         self._keeps = keeps
         self._under_way: dict[int, Sent | Polled | _Deletion | None] = {}
 
-    def read(self, lines: Iterable[bytes], name: str) -> None:
-        """Every line is in the story."""
-        for number, line in enumerate(lines, start=1):
-            try:
-                if not line.endswith(b"\n"):
-                    raise ValueError("cut short: it doesn't end")
-                event = json.loads(line)
-                if not isinstance(event, dict):
-                    raise TypeError("no event")
-                self._take(event)
-            except KeyError as error:
-                raise HistoryMistake(name, number, f"no field {error}") from error
-            except (TypeError, ValueError, RecursionError) as error:
-                raise HistoryMistake(name, number, str(error)) from error
+    def end(self) -> None:
+        """There are no more events: what is under way may have happened."""
         for pending in self._under_way.values():
             if isinstance(pending, _Deletion):
                 self._story.deleted.add(pending.topic)
 
-    def _take(self, event: dict[str, object]) -> None:
+    def take(self, event: dict[str, object]) -> None:
+        """The story goes on with this event.
+
+        Raises:
+            ValueError, TypeError, KeyError: it doesn't fit those before it; see `reason_of`.
+        """
         op = _whole(event["op"], "op")
         if event["event"] == "invoke":
             if op in self._under_way:

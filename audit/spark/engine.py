@@ -64,14 +64,23 @@ class SparkEngine:
         """
         if not tasks:
             return []
+        with self.jobs(), self._watched(tasks, progress):
+            if any(task.host for task in tasks):
+                return self._run_located(work, tasks)
+            return self._run_anywhere(work, tasks)
+
+    @contextmanager
+    def jobs(self) -> Iterator[SparkSession]:
+        """The session, for jobs that aren't lists of tasks.
+
+        Raises:
+            EngineUnavailable: the cluster failed one of them.
+        """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
-            with self._watched(tasks, progress):
-                if any(task.host for task in tasks):
-                    return self._run_located(work, tasks)
-                return self._run_anywhere(work, tasks)
+            yield self._session
         except (PySparkException, Py4JError) as error:
             raise EngineUnavailable(f"the Spark job failed: {_reason(error)}") from error
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from audit import delivery
+from audit import delivered
 from audit.cli import app
 from audit.delivery import DeliveryReport, audit_delivery, delivery_as_json
 from audit.engine import Engine, LocalEngine
@@ -295,7 +295,7 @@ def test_anomalies_past_the_bound_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A report stays small when everything is lost; the counts are whole."""
-    monkeypatch.setattr(delivery, "MAX_ANOMALIES", 3)
+    monkeypatch.setattr(delivered, "MAX_ANOMALIES", 3)
     story = Story()
     story.send(*(f"v{number}" for number in range(10)), at=0)
     report = audit_delivery([log_of(tmp_path, "a")], [written(tmp_path, story)], LocalEngine(1))
