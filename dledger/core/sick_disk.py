@@ -4,8 +4,9 @@ Two things are wrong with a disk that doesn't fail: it has no room, so that prop
 although a majority has space; or it is stalled, so that what others made committed piles up here
 unwritten. This decides when a leader hands over because of them and to whom, and how long a node
 without room leaves an election to the others. It must never move leadership to a node that isn't
-known to be well, never faster than `hand_over_interval_ticks` allows, and never keep the only
-electable node from leading: without a better one everything stays as it is.
+known to be well, or that couldn't commit without this disk either, never faster than
+`hand_over_interval_ticks` allows, and never keep the only electable node from leading: where nobody
+is better everything stays as it is.
 
 Commits don't wait for a slow disk of the leader's (dissertation §10.2.1), so slowness alone is no
 reason; see docs/adr/0017-a-leader-with-a-sick-disk.md.
@@ -16,6 +17,7 @@ Source: TiKV's evict-slow-store scheduler for the idea; the rules are ours.
 from __future__ import annotations
 
 from dledger.core.progress import PeerState, Progress
+from dledger.core.quorum import has_quorum
 from dledger.core.state import RaftState
 from dledger.core.transfer import transfer_leadership
 from dledger.core.types import NO_INDEX, HandOverBegun
@@ -75,23 +77,30 @@ def _is_stalled(state: RaftState) -> bool:
 
 
 def _successor(state: RaftState) -> Progress | None:
-    """The best voter that could lead at once; None if there is none."""
+    """The best voter that could lead at once, and whose entries would be committed without this
+    node's disk; None if there is none."""
+    with_room = {peer: each for peer, each in state.peers.items() if _has_room(state, each)}
+    if not has_quorum(state.log.configuration, with_room):
+        return None
     voters = set(state.other_voters())
     fit = [
         progress
-        for progress in state.peers.values()
-        if progress.peer in voters and _is_well(state, progress)
+        for peer, progress in with_room.items()
+        if peer in voters and _is_caught_up(state, progress)
     ]
     return max(fit, key=lambda each: (each.match_index, each.last_heard_tick), default=None)
 
 
-def _is_well(state: RaftState, progress: Progress) -> bool:
-    """It has all that is committed on its disk, and room for more, by its own and recent word."""
+def _has_room(state: RaftState, progress: Progress) -> bool:
+    """Whether it has room, by its own and recent word."""
     silent_ticks = state.now_tick - progress.last_heard_tick
     return (
-        progress.state is PeerState.REPLICATE
-        and progress.match_index >= state.log.commit_index
-        and not progress.is_short_of_space
+        not progress.is_short_of_space
         and progress.acked_round >= state.disk.since_round + _ROUNDS_UNTIL_TRUSTED
         and silent_ticks < state.options.election_timeout_min_ticks
     )
+
+
+def _is_caught_up(state: RaftState, progress: Progress) -> bool:
+    """Whether it has all that is committed on its disk, and is streamed the rest."""
+    return progress.state is PeerState.REPLICATE and progress.match_index >= state.log.commit_index
