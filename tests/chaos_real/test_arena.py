@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,8 @@ from broker.config import RaftConfig, load_config
 from broker.local_group import GroupStatus, LocalGroup, LocalGroupError, NodeView
 from chaos.real import arena as arenas
 from chaos.real.arena import Arena, ArenaOptions, arena, environment
-from chaos.real.replicas import hash_of_queues
+from chaos.real.replicas import compare_replicas, hash_of_queues
+from dledger.wire.cluster_pb2 import NodeStatus
 
 
 def within_arena(folder: Path, act: Callable[[Arena], Awaitable[None]]) -> None:
@@ -102,7 +104,7 @@ def test_timers_of_another_pace_have_as_many_ticks(tmp_path: Path) -> None:
     within_arena(tmp_path, act)
 
 
-def status(*commits: int | None, last_index: int = 10) -> GroupStatus:
+def status(*commits: int | None, last_index: int = 10, serving: bool = True) -> GroupStatus:
     """n2 leads; None: doesn't answer."""
     views = [
         NodeView(
@@ -114,7 +116,7 @@ def status(*commits: int | None, last_index: int = 10) -> GroupStatus:
             last_index if at == 2 else commit,
             commit,
             commit,
-            serving=at == 2,
+            serving=serving and at == 2,
         )
         for at, commit in enumerate(commits, start=1)
     ]
@@ -126,6 +128,7 @@ def test_node_gets_an_empty_disk_only_when_all_others_hold_everything(
 ) -> None:
     """What was committed by the node and the leader alone would otherwise be on one disk."""
     told = [
+        status(None, 9, 9, last_index=9, serving=False),  # nobody knows what is committed
         status(None, 9, None),  # another one doesn't run
         status(None, 9, 9),  # entry 10 isn't known as committed
         status(None, 12, 9, last_index=12),
@@ -186,3 +189,41 @@ def test_queues_are_the_same_only_with_the_same_names_and_bytes(tmp_path: Path) 
     file.write_bytes(b"units")
     file.parent.rename(tmp_path / "b" / "chaos" / "1")
     assert hash_of_queues(tmp_path / "a") != hash_of_queues(tmp_path / "b")
+
+
+class Stopped:
+    """Two nodes that have stopped, with what is on their disks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.group = self
+
+    async def down(self) -> list[str]:
+        return []
+
+    def data_directory(self, node_id: str) -> Path:
+        return self.folder / node_id
+
+
+@pytest.mark.parametrize(
+    ("changed", "finding"),
+    [
+        (None, None),
+        (f"commitlog/{0:020}", "the first 4 bytes of the logs differ"),
+        (f"consumequeue/chaos/0/{0:020}", "the ConsumeQueues differ"),
+    ],
+)
+def test_replicas_are_compared_byte_by_byte(
+    tmp_path: Path, changed: str | None, finding: str | None
+) -> None:
+    """Their logs up to where both have committed, and what was derived from them."""
+    for node_id in ("n1", "n2"):
+        for name in ("commitlog", "consumequeue/chaos/0"):
+            folder = tmp_path / node_id / name
+            folder.mkdir(parents=True)
+            (folder / f"{0:020}").write_bytes(b"same")
+    if changed is not None:
+        (tmp_path / "n2" / changed).write_bytes(b"sane")
+    statuses = {each: NodeStatus(commit_index=1, committed_offset=4) for each in ("n1", "n2")}
+    found = asyncio.run(compare_replicas(cast(Arena, Stopped(tmp_path)), statuses))
+    assert [each.partition(":")[0] for each in found] == ([] if finding is None else [finding])
