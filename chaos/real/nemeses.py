@@ -201,7 +201,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
         ),
         Nemesis(
             "isolate",
-            "cuts the victims from all others",
+            "cuts the victims from all other nodes",
             "leader",
             _NONE,
             cutting(isolated),

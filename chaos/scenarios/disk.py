@@ -6,7 +6,7 @@ LOAD = Load(rate=800, size_bytes=2048)  # segments roll, so that there is cold d
 
 
 def schedule(plan: Plan) -> Steps:
-    # Rot comes once a round and late: a node that is given an empty disk has to fetch everything.
+    # A node that is given an empty disk has to fetch everything, so files come once a round.
     while True:
         yield wait(1)
         yield from spell("slow-disk", "leader", seconds=2, delay_ms=200)
@@ -17,20 +17,34 @@ def schedule(plan: Plan) -> Steps:
         yield whole()
         yield from spell("failing-disk", "follower", seconds=1, operation="pwritev")
         yield whole()
-        yield from spell("rot", "follower", seconds=1, how=plan.rng.choice(("flip", "cut")))
-        yield whole(60)
-        for file in plan.rng.sample(("checkpoint", "segment", "consume-queue"), 2):
-            yield from spell("old-copy", "one", seconds=1, file=file)
+        for spoil in plan.rng.sample(FILES, len(FILES)):
+            yield from spoil(plan)
             yield whole(60)
-        # Term and vote: only a newer term in the log shows that they are old.
-        yield strike("old-copy", "follower", file="hard-state")
-        yield from spell("kill", "leader", seconds=0.5)
-        yield whole()
-        yield heal("old-copy")
-        yield whole(60)
-        # A leader that was started again has nothing in its memory, and reads cold data from disk.
-        yield from spell("terminate", "all", seconds=0.1)
-        yield whole()
-        where = plan.rng.choice(("anywhere", "body", "place"))
-        yield from spell("live-rot", "leader", seconds=0.5, where=where)
-        yield whole(60)
+
+
+def _rot(plan: Plan) -> Steps:
+    yield from spell("rot", "follower", seconds=1, how=plan.rng.choice(("flip", "cut")))
+
+
+def _live_rot(plan: Plan) -> Steps:
+    # A leader that was started again has nothing in its memory, and reads cold data from disk.
+    yield from spell("terminate", "all", seconds=0.1)
+    yield whole()
+    where = plan.rng.choice(("anywhere", "body", "place"))
+    yield from spell("live-rot", "leader", seconds=0.5, where=where)
+
+
+def _old_copy(plan: Plan) -> Steps:
+    file = plan.rng.choice(("checkpoint", "segment", "consume-queue"))
+    yield from spell("old-copy", "one", seconds=1, file=file)
+
+
+def _old_vote(_: Plan) -> Steps:
+    # Only a newer term in the log shows that term and vote are old.
+    yield strike("old-copy", "follower", file="hard-state")
+    yield from spell("kill", "leader", seconds=0.5)
+    yield whole()
+    yield heal("old-copy")
+
+
+FILES = (_rot, _live_rot, _old_copy, _old_vote)
