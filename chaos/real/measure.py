@@ -82,7 +82,7 @@ def report_facts(finished: Finished) -> dict[str, Any]:
     planned = [
         silence
         for band in finished.bands
-        if band.nemesis in PLANNED and band.struck_us is not None
+        if band.struck_us is not None and _is_planned_change(band, options.nodes)
         if (silence := silence_ms(acks, band.start_us, band.struck_us)) is not None
     ]
     return {
@@ -187,6 +187,11 @@ def failover_ms(
             )
             return (acks.at_us[at] - band.start_us) / 1000 if alone else None
     return None
+
+
+def _is_planned_change(band: Band, nodes: int) -> bool:
+    """Whether somebody else could take over: of a group that is stopped as a whole nobody can."""
+    return band.nemesis in PLANNED and len(band.victims) <= (nodes - 1) // 2
 
 
 def _overlaps(band: Band, start_us: int, end_us: int) -> bool:

@@ -216,3 +216,16 @@ def test_many_faults_are_summed_up_and_folded(facts: dict[str, Any]) -> None:
     text = page(report_facts(finished))
     assert "<summary>All 40 faults</summary>" in text
     assert text.index("<summary>") > text.index("worst failover")
+
+
+@pytest.mark.parametrize(
+    ("victims", "count"), [(("n1",), 1), (("n1", "n2"), None), (("n1", "n2", "n3"), None)]
+)
+def test_planned_change_needs_a_majority_that_stays(
+    victims: tuple[str, ...], count: int | None
+) -> None:
+    """Silence after all were asked to stop says nothing of handing over."""
+    finished = finished_run()
+    finished.bands = [Band("terminate", "terminate", victims, 2 * SECOND, 2_010_000, 3 * SECOND)]
+    spread = report_facts(finished)["planned_silence_ms"]
+    assert (spread and spread["count"]) == count
