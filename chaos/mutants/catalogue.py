@@ -191,6 +191,27 @@ CORE = (
         "    state.noop = Proposed(index, state.term)\n",
         "    state.term_start_index = Index(state.log.last_index + 1)\n",
     ),
+    Mutant(
+        "leadership-to-a-full-disk",
+        "dledger/core/sick_disk.py",
+        "        not progress.is_short_of_space\n        and progress.acked_round",
+        "        progress.acked_round",
+        masked="the full follower refuses honestly and hands over again",
+    ),
+    Mutant(
+        "leadership-to-a-minority-with-room",
+        "dledger/core/sick_disk.py",
+        "    if not has_quorum(state.log.configuration, with_room):\n        return None\n",
+        "",
+        masked="nothing can be committed there, and nothing is lost either",
+    ),
+    Mutant(
+        "full-node-stands-for-election-at-once",
+        "dledger/core/election.py",
+        "state.election_timeout_ticks + yielded_ticks(state)",
+        "state.election_timeout_ticks",
+        masked="it leads, refuses, and hands over",
+    ),
 )
 
 DRIVER = (
@@ -244,6 +265,13 @@ DRIVER = (
         "dledger/hard_state.py",
         '    vote = (state.vote or "").encode()\n',
         '    vote = b""\n',
+    ),
+    Mutant(
+        "no-bound-on-what-waits-for-a-stalled-disk",
+        "dledger/driver.py",
+        "if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:",
+        "if False:",
+        masked="memory, and no truth",
     ),
 )
 
@@ -371,6 +399,21 @@ STORE = (
         "            self._queues.delete_topic(name)\n",
         "            pass\n",
     ),
+    Mutant(
+        "record-read-by-position-unverified",
+        "store/segment_reader.py",
+        "        head = self._read_segment(segment, first, last - first + 1)"
+        "[skip : skip + from_file]\n",
+        "        del last, skip\n        head = read_exactly(\n"
+        "            self._files, segment.handle, from_file, start, str(segment.path)\n        )\n",
+    ),
+    Mutant(
+        "spare-renamed-before-fsync",
+        "store/files.py",
+        "            self._files.truncate(handle, len(stored))\n"
+        "            self._files.fsync(handle)\n",
+        "            self._files.truncate(handle, len(stored))\n",
+    ),
 )
 
 BROKER = (
@@ -431,6 +474,12 @@ BROKER = (
         "broker/machine.py",
         "if command.reset or wanted.offset > offsets.get(wanted.queue_id, -1):",
         "if True:",
+    ),
+    Mutant(
+        "gap-told-by-an-unconfirmed-leader",
+        "broker/services.py",
+        "        if any(result.error.code in ABSENCES for result in answer.results):\n",
+        "        if False:\n",
     ),
     Mutant(
         "stale-read-of-the-end",
