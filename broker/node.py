@@ -296,7 +296,7 @@ class Node:
             if self._failure is None:
                 applied = recovered.machine.applied_index
                 self._make_durable(recovered.queues.take(), applied)
-            recovered.log.close()
+            recovered.log.close(is_clean=self._failure is None)
 
     def fail(self, error: BaseException) -> None:
         """The node serves nobody from now on and stops, with exit code 1."""

@@ -435,8 +435,12 @@ class CommitLog:
 
     # --- ending ----------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self, *, is_clean: bool = True) -> None:
         """All that was submitted is durable, the stop is marked clean, the files are closed.
+
+        Args:
+            is_clean: False where the node stops because it can't trust what it has read: the next
+                start then verifies all of it.
 
         What was appended and never submitted is lost. `on_durable` may still be called, on the
         calling thread, for what was submitted and not yet flushed. After a failure nothing more
@@ -451,20 +455,21 @@ class CommitLog:
         self._flusher.stop()
         self._allocator.stop()
         try:
-            self._finish()
+            self._finish(is_clean=is_clean)
         finally:
             self._preallocator.close()
             for segment in self._table.segments:
                 self._files.close(segment.handle)
             self.checkpoint.close()
 
-    def _finish(self) -> None:
+    def _finish(self, *, is_clean: bool) -> None:
         if self._queue.failed is not None:
             return
         try:
             self._queue.finish()
-            self._files.unlink(self._directory / "abort")
-            self._files.fsync_directory(self._directory)
+            if is_clean:
+                self._files.unlink(self._directory / "abort")
+                self._files.fsync_directory(self._directory)
         except OSError as error:
             self._queue.fail("close", error)
             self._queue.refuse_if_failed()

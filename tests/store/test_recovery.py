@@ -161,6 +161,17 @@ def test_clean_stop_does_not_hide_rot_in_the_last_two_segments(segment: int) -> 
     assert found.value.file.endswith(segment_name(segment * SEGMENT))
 
 
+def test_stop_after_a_failure_is_not_marked_clean() -> None:
+    """A node that stopped because of rot in an old segment must not start again without having
+    looked at that segment."""
+    made = make_log(BODIES)
+    made.log.close(is_clean=False)
+    made.disk.kill()
+    made.disk.bytes_of(LOG / segment_name(0))[100] ^= 1
+    with pytest.raises(CorruptionFound):
+        LogUnderTest(made.disk)
+
+
 def test_kill_without_close_is_an_unclean_stop() -> None:
     disk = stopped_log(clean=False)
     assert DATA / "abort" in disk.paths()
