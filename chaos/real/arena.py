@@ -41,6 +41,7 @@ SEGMENT_BYTES: Final = 2 * MIB  # several roll within a run
 MESSAGE_BYTES: Final = 256 << 10  # so small a segment takes no larger messages
 RESERVE_BYTES: Final = 4 * MIB
 GONE_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 120.0  # it replays its whole log
 OTHERS_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.05
 
@@ -109,7 +110,7 @@ class Arena:
         Raises:
             LocalGroupError: it doesn't.
         """
-        await self.group.start(node_id)
+        await self.group.start(node_id, START_TIMEOUT_S)
         self.meant_to_be_down.discard(node_id)
 
     def is_running(self, node_id: str) -> bool:

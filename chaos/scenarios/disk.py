@@ -19,7 +19,7 @@ def schedule(plan: Plan) -> Steps:
         yield whole()
         for spoil in plan.rng.sample(FILES, len(FILES)):
             yield from spoil(plan)
-            yield whole(60)
+            yield whole()
 
 
 def _rot(plan: Plan) -> Steps:

@@ -78,11 +78,11 @@ def schedule(plan: Plan) -> Steps:
             yield heal(family)
             yield wait(plan.rng.uniform(0.0, 0.5))
         if plan.rng.random() < 0.5:
-            yield whole(60)
+            yield whole()
             if plan.rng.random() < 0.5:
                 nemesis, target, options = plan.rng.choice(ALONE)
                 yield from spell(nemesis, target, seconds=1, **options)
-                yield whole(60)
+                yield whole()
         yield wait(plan.rng.uniform(0.0, 1.0))
 
 
