@@ -195,6 +195,24 @@ def test_entry_without_room_for_its_records_is_refused(count: int, body: bytes) 
         decoded_rows(head + body, 600)
 
 
+@pytest.mark.parametrize("claimed", [(1 << 32) - 1, 1 << 31, 5, 3, 2])
+def test_body_that_claims_to_end_behind_its_record_is_refused(claimed: int) -> None:
+    """Of a record that isn't its entry's first: by a lot, and by so little that only the topic's
+    or the properties' length has no room any more."""
+    records = [(b"", b""), (b"", b"")]
+    (frame,) = frames_of([("e", records)])
+    (header,) = walk_frames(frame)
+    body = bytearray(frame[56:])
+    at = 24 + (len(body) - 24) // 2 + 84
+    assert body[at : at + 4] == bytes(4)
+    body[at : at + 4] = claimed.to_bytes(4, "big")
+    head, _ = build_frame(
+        header.kind, header.index, header.term, BASE, 0, len(records), bytes(body), 0
+    )
+    with pytest.raises(CorruptionFound, match="lengths"):
+        decoded_rows(head + bytes(body), 600)
+
+
 @settings(max_examples=200, deadline=None)
 @given(ENTRIES, st.integers(1, 600), st.data())
 def test_a_flipped_bit_ends_the_reading_at_its_entry(
