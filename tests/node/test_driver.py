@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from dledger.core.errors import NotLeader, ReadRefused
@@ -10,6 +12,7 @@ from dledger.driver import APPLY_RETRY_TICKS, LogFull
 from dledger.errors import ReplicaDiverged
 from dledger.ports import InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
+from store.errors import StorageFailed
 from tests.node.world import World, WorldNode
 
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
@@ -196,6 +199,26 @@ def test_follower_leaves_room_for_its_own_no_op() -> None:
         world.settle()
     assert small.driver.statistics().appends_refused_for_space > 0
     assert small.log.has_room(256 * 56)
+
+
+def test_proposal_that_the_log_refuses_stops_the_node() -> None:
+    """The core has the entry and the log hasn't, as when a flush has failed and its news is still
+    on the way: whatever this node said next would speak of an entry that nobody can read."""
+    world = World()
+    leader = world.elect()
+    refusal = StorageFailed("fdatasync", OSError("the disk is gone"))
+    with (
+        patch.object(leader.log, "append", side_effect=refusal),
+        pytest.raises(StorageFailed),
+    ):
+        propose(world, leader.name, b"x")
+    assert leader.record.failures == [refusal]
+    said = len(world.wires)
+    for _ in range(60):
+        leader.driver.tick()
+        while leader.soon:
+            leader.soon.popleft()()
+    assert len(world.wires) == said
 
 
 def test_repeated_append_is_acknowledged_on_a_full_disk() -> None:
