@@ -525,4 +525,56 @@ BROKER = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER)
+# What this project once got wrong and the simulator found, put back. Others of the kind have a
+# place above: `starts-read-from-unwritten-files`, `gap-told-by-an-unconfirmed-leader`.
+FOUND = (
+    Mutant(
+        "proposal-behind-a-failed-flush-goes-on",
+        "dledger/driver.py",
+        "            self._fail(error)\n            raise\n        self._schedule()\n",
+        "            raise\n        self._schedule()\n",
+        seed=2,
+    ),
+    Mutant(
+        "paused-applying-asks-again-at-once",
+        "dledger/driver.py",
+        "not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:",
+        "not self._apply_scheduled and not self._stopped:",
+        seed=12,
+    ),
+    Mutant(
+        "digest-told-from-a-rotten-header",
+        "store/commitlog.py",
+        "return parse_header(self.read(index, index), 0).digest if index else 0",
+        "return self.header_at(index).digest if index else 0",
+    ),
+    Mutant(
+        "rotten-unit-served",
+        "broker/reads.py",
+        "        _check_places(records, units[: count * UNIT.size], "
+        'f"{topic}/{queue_id}", offset)\n',
+        "",
+        seed=15,
+    ),
+    Mutant(
+        "no-head-room-for-no-ops",
+        "dledger/driver.py",
+        "self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size",
+        "self._head_room = 0",
+    ),
+    Mutant(
+        "deletion-overtakes-a-flush",
+        "store/queue_flush.py",
+        "        for path in self._renamed:\n",
+        "        for path in ():\n",
+    ),
+    Mutant(
+        "no-space-kept-for-term-and-vote",
+        "store/files.py",
+        "        if not self._spare_bytes:\n            return\n",
+        "        return\n",
+        masked="a full disk excuses the node that couldn't save its term",
+    ),
+)
+
+MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *FOUND)
