@@ -208,8 +208,8 @@ def read_history(path: Path) -> History:
         HistoryCorrupt: a line is cut short, or isn't an event that fits those before it.
         OSError: the file can't be read.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        return parse_history(file, str(path))
+    with path.open(encoding="utf-8", errors="backslashreplace", newline="") as file:
+        return parse_history(file, str(path))  # what isn't UTF-8 is no JSON either, in its line
 
 
 def parse_history(lines: Iterable[str], name: str = "history") -> History:
@@ -258,7 +258,17 @@ def _action(event: dict[str, object]) -> Action:
     known = {each.name for each in fields(kind)}
     if unknown := sorted(given.keys() - known):
         raise ValueError(f"unknown fields {unknown}")
+    for each in fields(kind):
+        if each.name in given and (found := type(given[each.name]).__name__) != _kind(each.type):
+            raise TypeError(f"{each.name} is a {found}")
+    if given.get("values") == ():
+        raise ValueError("values is empty")
     return kind(**given)  # type: ignore[arg-type]  # checked against the fields just now
+
+
+def _kind(annotation: object) -> str:
+    """The name of the type that a field's annotation, a text here, stands for."""
+    return str(annotation).partition("[")[0]
 
 
 def _result(found: object, operation: Operation) -> Result:

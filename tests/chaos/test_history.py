@@ -79,6 +79,16 @@ def test_operation_without_an_end_is_unknown() -> None:
             '"queue_id":0,"colour":1}\n',
             "unknown fields",
         ),
+        (
+            '{"time_us":1,"event":"invoke","op":0,"process":"p","action":"end","topic":"t",'
+            '"queue_id":[0]}\n',
+            "queue_id is a list",
+        ),
+        (
+            '{"time_us":1,"event":"invoke","op":0,"process":"p","action":"send","topic":"t",'
+            '"queue_id":0,"sequence":0,"values":[]}\n',
+            "values is empty",
+        ),
     ],
 )
 def test_broken_file_is_told_by_its_line(tmp_path: Path, line: str, reason: str) -> None:
@@ -89,6 +99,14 @@ def test_broken_file_is_told_by_its_line(tmp_path: Path, line: str, reason: str)
     with pytest.raises(HistoryCorrupt, match=reason) as caught:
         read_history(file)
     assert caught.value.line == 2
+
+
+def test_bytes_that_are_no_text_are_told_by_their_line(tmp_path: Path) -> None:
+    """A page of a file that a crash left as anything."""
+    file = tmp_path / "history.jsonl"
+    file.write_bytes(b"\xff\x00\xfe\n")
+    with pytest.raises(HistoryCorrupt, match="line 1: JSONDecodeError"):
+        read_history(file)
 
 
 def test_events_out_of_order_are_refused() -> None:
