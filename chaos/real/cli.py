@@ -28,14 +28,12 @@ from broker.cli.options import JsonOption
 from broker.cli.outcome import ExitCode, complain, end, errors_told, new_runner
 from broker.cli.output import print_columns, print_json
 from broker.local_group import LocalGroup, PortInUse
-from chaos.checkers.anomalies import find_anomalies
-from chaos.checkers.history import HistoryCorrupt, read_history
-from chaos.checkers.linearizability import check_linearizability
+from chaos.checkers.history import History, HistoryCorrupt, read_history
 from chaos.real.errors import ChaosError, GroupNeverLed, OutputInTheWay, RunBroken
-from chaos.real.measure import FORMAT, anomaly_facts, report_facts
+from chaos.real.measure import FORMAT, anomaly_facts, event_count, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
-from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, run_chaos
+from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, judge, run_chaos
 from chaos.real.scenario import Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
 
@@ -45,6 +43,8 @@ LOGS_FOLDER: Final = "logs"
 DEFAULT_PARENT: Final = Path("run/chaos")
 DEFAULT_SECONDS: Final = 30.0
 MAX_NODES: Final = 9
+# What `report` reads of an old report's facts; it is written with all the others.
+NEEDED: Final = frozenset({"problems", "remarks", "counts", "history_events"})
 
 
 class Flush(StrEnum):
@@ -171,8 +171,9 @@ def report(
     """
     with told():
         facts = _read_facts(directory / REPORT_FILE)
-        history = read_history(directory / HISTORY_FILE)
-        facts |= anomaly_facts([*find_anomalies(history), *check_linearizability(history)])
+        anomalies, remarks = judge(_read_whole(directory / HISTORY_FILE, facts["history_events"]))
+        facts |= anomaly_facts(anomalies)
+        facts["remarks"] += [each for each in remarks if each not in facts["remarks"]]
         facts["holds"] = not facts["anomalies"] and not facts["problems"]
         facts["counts"]["anomalies"] = sum(facts["anomaly_counts"].values())
         _write(directory, facts)
@@ -284,7 +285,20 @@ def _read_facts(path: Path) -> dict[str, Any]:
         raise RunBroken(path, f"is no JSON: {error}") from error
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise RunBroken(path, f"is no report of the format {FORMAT}")
+    if missing := sorted(NEEDED - facts.keys()):
+        raise RunBroken(path, f"lacks {', '.join(missing)}")
     return facts
+
+
+def _read_whole(path: Path, events: int) -> History:
+    """The history, as long as it was when its run ended: one that stops between two lines, or a
+    run's whose last reading is gone, would show nothing and hold."""
+    if not path.exists():
+        raise RunBroken(path, "there is no such file")
+    history = read_history(path)
+    if (found := event_count(history)) != events:
+        raise RunBroken(path, f"cut short: it has {found:,} events, the run wrote {events:,}")
+    return history
 
 
 def _tidy(directory: Path, *, keep: bool) -> bool:

@@ -96,6 +96,7 @@ def report_facts(finished: Finished) -> dict[str, Any]:
         "holds": finished.holds,
         "duration_s": round(finished.ended_us / 1e6, 3),
         "counts": counts(finished),
+        "history_events": event_count(finished.history),
         "sends": send_counts(finished.history),
         **anomaly_facts(finished.anomalies),
         "problems": finished.problems,
@@ -131,6 +132,12 @@ def anomaly_facts(anomalies: Sequence[Anomaly]) -> dict[str, Any]:
         ],
         "anomaly_counts": dict(Counter(each.name for each in anomalies)),
     }
+
+
+def event_count(history: History) -> int:
+    """How many lines the history has in a file: fewer, and it was cut short."""
+    ended = sum(operation.completed_us is not None for operation in history.operations)
+    return len(history.operations) + ended
 
 
 def send_counts(history: History) -> dict[str, int]:

@@ -160,11 +160,17 @@ def check(finished: Finished) -> None:
         finished.problems.append(
             f"{len(missing):,} acknowledged messages are not there in the end: {shown}, …"
         )
-    finished.anomalies = find_anomalies(history)
+    finished.anomalies, remarks = judge(history)
+    finished.remarks += remarks
+
+
+def judge(history: History) -> tuple[list[Anomaly], list[str]]:
+    """The anomalies in the history, and what could not be decided."""
+    anomalies = find_anomalies(history)
     try:
-        finished.anomalies += check_linearizability(history)
+        return anomalies + check_linearizability(history), []
     except SearchTooLong as error:
-        finished.remarks.append(f"linearizability was not decided: {error}")
+        return anomalies, [f"linearizability was not decided: {error}"]
 
 
 @dataclass(slots=True)

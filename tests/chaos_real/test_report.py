@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import json
 import re
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import Outcome, Poll
+from chaos.checkers.linearizability import SearchTooLong
+from chaos.cli import app
 from chaos.real.measure import Spread, percentile, report_facts, silence_ms, slices
 from chaos.real.page import page
 from chaos.real.picture import timeline
@@ -229,3 +233,76 @@ def test_planned_change_needs_a_majority_that_stays(
     finished.bands = [Band("terminate", "terminate", victims, 2 * SECOND, 2_010_000, 3 * SECOND)]
     spread = report_facts(finished)["planned_silence_ms"]
     assert (spread and spread["count"]) == count
+
+
+# --- checking again ---------------------------------------------------------------------------
+
+
+def left_behind(folder: Path) -> Path:
+    """The folder of a run that holds."""
+    finished = finished_run()
+    check(finished)
+    lines = "".join(f"{line}\n" for line in finished.history.lines())
+    (folder / "history.jsonl").write_text(lines, encoding="utf-8")
+    facts = json.dumps(report_facts(finished))
+    (folder / "report.json").write_text(facts, encoding="utf-8")
+    return folder
+
+
+def checked_again(folder: Path) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, ["report", str(folder)])
+    return ended.exit_code, ended.stderr
+
+
+@pytest.mark.parametrize("kept", [0, 1, -2, -1])
+def test_history_that_was_cut_between_two_lines_is_not_judged(tmp_path: Path, kept: int) -> None:
+    """What is left is a good history: one that lacks the last reading, and so shows nothing."""
+    folder = left_behind(tmp_path)
+    assert checked_again(folder) == (0, "")
+    history = folder / "history.jsonl"
+    lines = history.read_text(encoding="utf-8").splitlines(keepends=True)
+    history.write_text("".join(lines[:kept]), encoding="utf-8")
+    exit_code, told = checked_again(folder)
+    assert exit_code == 2
+    assert f"cut short: it has {len(lines[:kept]):,} events, the run wrote {len(lines):,}" in told
+
+
+def test_anomaly_that_a_changed_history_shows_is_found_again(tmp_path: Path) -> None:
+    """The verdict is that of the history as it is, not the one that was written down."""
+    history = left_behind(tmp_path) / "history.jsonl"
+    text = history.read_text(encoding="utf-8")
+    history.write_text(text.replace('[7,"p0-0-7"]', '[7,"p0-0-6"]'), encoding="utf-8")
+    assert checked_again(tmp_path)[0] == 1
+    facts = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert not facts["holds"]
+    assert set(facts["anomaly_counts"]) == {"inconsistent-offsets", "duplicate", "lost-write"}
+
+
+def test_history_too_concurrent_to_decide_leaves_a_remark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the run itself does; no traceback, and no verdict that wasn't reached."""
+
+    def give_up(_: object) -> list[Anomaly]:
+        raise SearchTooLong("topic t", 70)
+
+    monkeypatch.setattr("chaos.real.runner.check_linearizability", give_up)
+    left_behind(tmp_path)
+    assert checked_again(tmp_path) == (0, "")
+    facts = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert any("linearizability was not decided" in each for each in facts["remarks"])
+    assert checked_again(tmp_path) == (0, "")
+    again = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert again["remarks"] == facts["remarks"]
+
+
+def test_report_of_another_kind_and_a_missing_history_are_told(tmp_path: Path) -> None:
+    """In one line, with exit code 2."""
+    folder = left_behind(tmp_path)
+    (folder / "history.jsonl").unlink()
+    assert checked_again(folder)[0] == 2
+    facts = {"format": "dledger-chaos-report/1", "problems": []}
+    (folder / "report.json").write_text(json.dumps(facts), encoding="utf-8")
+    exit_code, told = checked_again(folder)
+    assert exit_code == 2
+    assert "lacks counts, history_events, remarks" in told
