@@ -34,7 +34,7 @@ from chaos.real.measure import FORMAT, anomaly_facts, event_count, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
 from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, judge, run_chaos
-from chaos.real.scenario import Choices, Option, Scenario, find, packaged, plan_steps
+from chaos.real.scenario import MAX_NODES, Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
 
 REPORT_FILE: Final = "report.json"
@@ -42,7 +42,6 @@ PAGE_FILE: Final = "report.html"
 LOGS_FOLDER: Final = "logs"
 DEFAULT_PARENT: Final = Path("run/chaos")
 DEFAULT_SECONDS: Final = 30.0
-MAX_NODES: Final = 9
 # What `report` reads of an old report's facts; it is written with all the others.
 NEEDED: Final = frozenset({"problems", "remarks", "counts", "history_events"})
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 
 from chaos.faults import ClockFault, FaultOrders
+from chaos.faults.orders import FAILABLE
 from chaos.real.blow import Act, Blow
 from chaos.real.damage import (
     FILES,
@@ -62,6 +63,7 @@ from chaos.real.scenario import Choices, Option
 from dledger.client import ClientError
 
 TRANSFER_DEADLINE_S: Final = 3.0
+OPERATIONS: Final = tuple(sorted(FAILABLE, key=lambda each: each != "fdatasync"))
 MUST_STOP: Final = frozenset({"pwritev", "fdatasync"})  # every append needs both
 
 
@@ -301,7 +303,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             "failing-disk",
             "an operation fails, and the node must stop",
             "one",
-            {"operation": "fdatasync", "errno": "EIO"},
+            {"operation": OPERATIONS, "errno": "EIO"},
             _fail_disk,
             _replace_failed_disk,
             True,

@@ -21,7 +21,9 @@ This module knows steps, targets and files; what a nemesis does is `chaos.real.n
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +36,15 @@ from chaos.real.errors import ScenarioInvalid
 
 ROLES: Final = ("leader", "follower", "one", "minority", "majority", "all")
 MAX_STEPS: Final = 100_000
+MAX_NODES: Final = 9
+LOAD_BOUNDS: Final = {
+    "rate": (1, 100_000),
+    "size_bytes": (1, 128 << 10),
+    "producers": (1, 64),
+    "consumers": (0, 64),
+    "callers": (0, 64),
+    "queues": (1, 64),
+}
 WHOLE_ABOUT_S: Final = 1.5  # how long `whole` takes, for planning
 # A node that starts replays its whole log, seconds for each 100,000 messages on a busy machine.
 WHOLE_WITHIN_S: Final = 120.0
@@ -169,10 +180,15 @@ def plan_steps(
     """
     plan = Plan(node_ids(nodes), seconds, Random(f"schedule {seed}"))
     steps: list[Step] = []
+    labels: set[str] = set()
     filled = 0.0
     try:
         for step in scenario.schedule(plan):
             _check(step, plan, known, scenario.name)
+            if isinstance(step, Strike):
+                labels.add(step.label)
+            elif isinstance(step, Heal) and step.label is not None and step.label not in labels:
+                raise ScenarioInvalid(scenario.name, _unhealed(step.label, labels))
             filled += _length(step)
             if filled > seconds:
                 break
@@ -181,7 +197,7 @@ def plan_steps(
                 raise ScenarioInvalid(scenario.name, f"{MAX_STEPS} steps take only {filled:g} s")
     except ScenarioInvalid:
         raise
-    except Exception as error:  # someone else's code; whatever it raises is told
+    except (Exception, SystemExit) as error:  # someone else's code; whatever it raises is told
         raise ScenarioInvalid(
             scenario.name, f"its schedule fails: {type(error).__name__}: {error}"
         ) from error
@@ -204,8 +220,10 @@ def _check(
     known: Mapping[str, Mapping[str, Option | Choices]],
     scenario: str,
 ) -> None:
-    if isinstance(step, Wait) and step.seconds < 0:
-        raise ScenarioInvalid(scenario, f"can't wait for {step.seconds:g} s")
+    if isinstance(step, Wait) and not (_is_number(step.seconds) and step.seconds >= 0):
+        raise ScenarioInvalid(scenario, f"can't wait for {step.seconds!r} s")
+    if isinstance(step, Whole) and not (_is_number(step.timeout_s) and step.timeout_s > 0):
+        raise ScenarioInvalid(scenario, f"can't wait for {step.timeout_s!r} s to be whole")
     if isinstance(step, Wait | Heal | Whole):
         return
     if not isinstance(step, Strike):
@@ -228,9 +246,25 @@ def _wrong_option(name: str, value: Option, options: Mapping[str, Option | Choic
     known = options[name]
     if isinstance(known, tuple):
         return None if value in known else _unknown(name, str(value), list(known))
-    if isinstance(known, str) != isinstance(value, str):
-        return f"{name} must be {'a text' if isinstance(known, str) else 'a number'}"
-    return None
+    if isinstance(known, str):
+        if not isinstance(value, str):
+            return f"{name} must be a text"
+        if name == "errno" and value not in errno.errorcode.values():
+            return _unknown(name, value, sorted(errno.errorcode.values()))
+        return None
+    if not _is_number(value):
+        return f"{name} must be a number"
+    is_signed = name == "offset_ms"  # a clock may be off either way
+    return None if is_signed or float(value) >= 0 else f"{name} can't be {value}"
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite one; a schedule is someone else's code, so types promise nothing."""
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _unhealed(label: str, labels: set[str]) -> str:
+    return f"{_unknown('fault', label, sorted(labels) or ['none so far'])}: nothing struck before"
 
 
 def _unknown(what: str, found: str, known: list[str]) -> str:
@@ -277,10 +311,23 @@ def load_file(path: Path) -> Scenario:
     if not callable(schedule):
         raise ScenarioInvalid(str(path), "has no function `schedule(plan)`")
     nodes, load = getattr(module, "NODES", 3), getattr(module, "LOAD", Load())
-    if not isinstance(nodes, int) or not isinstance(load, Load):
+    if type(nodes) is not int or not isinstance(load, Load):
         raise ScenarioInvalid(str(path), "NODES must be a number, LOAD a Load")
+    if not 1 <= nodes <= MAX_NODES:
+        raise ScenarioInvalid(str(path), f"NODES must be 1 to {MAX_NODES}, not {nodes}")
+    if (reason := _wrong_load(load)) is not None:
+        raise ScenarioInvalid(str(path), reason)
     summary = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
     return Scenario(name, summary, schedule, nodes, load)
+
+
+def _wrong_load(load: Load) -> str | None:
+    """What is wrong with it; None if nothing is. Without a message a run would hold for nothing."""
+    for name, (least, most) in LOAD_BOUNDS.items():
+        found = getattr(load, name)
+        if type(found) is not int or not least <= found <= most:
+            return f"LOAD's {name} must be {least} to {most}, not {found!r}"
+    return None
 
 
 def _module(path: Path) -> ModuleType:
@@ -293,7 +340,7 @@ def _module(path: Path) -> ModuleType:
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # beside a user's file
     try:
         specification.loader.exec_module(module)
-    except Exception as error:  # someone else's code; whatever it raises is told
+    except (Exception, SystemExit) as error:  # someone else's code; whatever it raises is told
         raise ScenarioInvalid(str(path), f"{type(error).__name__}: {error}") from error
     finally:
         sys.dont_write_bytecode = writes
