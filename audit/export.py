@@ -6,6 +6,7 @@
 A file holds the messages of one range of the log, and its name says which. A run first writes
 down up to where it will go, then the files, then that they are done; a run that broke off is
 repeated over the same ranges and replaces the same files, so no message is ever in two of them.
+One position stands for all topics, so an export is of the topics that it was begun with.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ from audit.columns import Integers, Words
 from audit.decode import COLUMNS, LogRange, Records, Wanted, read_records
 from audit.engine import Engine, Progress, no_progress
 from audit.errors import EngineUnavailable, UsageMistake
-from audit.ranges import committed_log, log_ranges
+from audit.ranges import check_topics, committed_log, log_ranges
 from audit.replica import Replica
 
 STATE_FILE: Final = "_export.json"
@@ -35,11 +36,13 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """Messages below `done` are exported; those in `[done, pending)` may be in part."""
+    """Messages below `done` of `topics` (None: of all) are exported; those in `[done, pending)` may
+    be in part."""
 
     group: str
     done: int
     pending: int
+    topics: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +80,40 @@ def export_messages(
     """Everything committed is exported; what was before isn't touched.
 
     Raises:
-        UsageMistake: the target holds something else, or another group's messages.
+        UsageMistake: the target holds something else, or messages of another group or of other
+            topics; or the replica has no message of one of `topics`.
         EngineUnavailable: pyarrow isn't installed.
         CorruptionFound: the replica's log is damaged; nothing of this run counts as done.
     """
     _require_pyarrow()
     log = committed_log(replica)
     group = log.group or ""
-    target.mkdir(parents=True, exist_ok=True)
-    state = read_state(target) or ExportState(group, log.retained_from, log.retained_from)
+    check_topics(log, topics)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
+    state = read_state(target)
+    if state is None:
+        state = ExportState(group, log.retained_from, log.retained_from, topics)
     if state.group != group:
         raise UsageMistake(f"{target} holds messages of group {state.group!r}, not of {group!r}")
+    if state.topics != topics:
+        raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
     if state.pending > state.done:
         end = state.pending  # A run broke off: the same ranges again, so the same files.
     else:
         end = max(log.settled, state.done)
     if log.settled < end:
         raise UsageMistake(f"{replica.id} is committed to {log.settled}; {end} was begun before")
-    write_state(target, ExportState(group, state.done, end))
+    write_state(target, replace(state, pending=end))
     tasks = [
         ExportTask(part, str(target), topics, replica.host)
         for part in log_ranges(log, state.done, end)
         if part.start < part.end
     ]
     counts = engine.run(export_range, tasks, progress)
-    write_state(target, ExportState(group, end, end))
+    write_state(target, replace(state, done=end, pending=end))
     return Exported(
         state.done,
         end,
@@ -161,7 +173,13 @@ def read_state(target: Path) -> ExportState | None:
         stored = json.loads(file.read_bytes())
         if stored["format"] != FORMAT:
             raise ValueError(f"format {stored['format']!r}")
-        return ExportState(str(stored["group"]), int(stored["done"]), int(stored["pending"]))
+        topics = stored.get("topics")
+        return ExportState(
+            group=str(stored["group"]),
+            done=int(stored["done"]),
+            pending=int(stored["pending"]),
+            topics=None if topics is None else frozenset(map(str, topics)),
+        )
     except FileNotFoundError:
         if any(target.iterdir()):
             raise UsageMistake(f"{target} isn't empty and holds no export") from None
@@ -172,13 +190,23 @@ def read_state(target: Path) -> ExportState | None:
 
 def write_state(target: Path, state: ExportState) -> None:
     """The state is on disk before what follows begins."""
-    fields = {"format": FORMAT, "group": state.group, "done": state.done, "pending": state.pending}
+    fields = {
+        "format": FORMAT,
+        "group": state.group,
+        "done": state.done,
+        "pending": state.pending,
+        "topics": None if state.topics is None else sorted(state.topics),
+    }
     fresh = target / f"{STATE_FILE}.new"
     with fresh.open("w", encoding="utf-8") as file:
         file.write(json.dumps(fields, indent=2) + "\n")
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(target / STATE_FILE)
+
+
+def _said(topics: frozenset[str] | None) -> str:
+    return "all topics" if topics is None else f"--topic {' --topic '.join(sorted(topics))}"
 
 
 def _require_pyarrow() -> None:

@@ -8,6 +8,7 @@ whether they are.
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from audit.decode import LogRange
 from audit.errors import LogDamaged, UsageMistake
@@ -16,6 +17,8 @@ from audit.replica import Replica
 from audit.survey import Survey, SurveyTask, survey
 from store.entry import HEADER_SIZE, parse_header
 from store.errors import InvalidFrame
+
+_NAMED_TOPICS: Final = 10
 
 
 def committed_log(replica: Replica) -> Survey:
@@ -30,6 +33,22 @@ def committed_log(replica: Replica) -> Survey:
     if found.segment_size is None or not found.segments:
         raise UsageMistake(f"{found.commitlog} holds no log")
     return found
+
+
+def check_topics(log: Survey, topics: frozenset[str] | None) -> None:
+    """The log may hold messages of each of them. Where no ConsumeQueues lie beside it, as beside a
+    bare copy of the log, nobody knows before it is read.
+
+    Raises:
+        UsageMistake: of one it holds none.
+    """
+    known = {topic for topic, _ in log.consume_queues}
+    missing = sorted((topics or frozenset()) - known)
+    if known and missing:
+        there = ", ".join(sorted(known)[:_NAMED_TOPICS]) + (", ..." * (len(known) > _NAMED_TOPICS))
+        raise UsageMistake(
+            f"{log.replica} has no message of topic {missing[0]!r}; of {there} it has"
+        )
 
 
 def log_ranges(log: Survey, start: int, end: int) -> list[LogRange]:

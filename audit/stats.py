@@ -18,7 +18,7 @@ import numpy.typing as npt
 from audit.columns import Cuts, Words
 from audit.decode import LogRange, Records, Wanted, read_records
 from audit.engine import Engine, Progress, no_progress
-from audit.ranges import committed_log, log_ranges
+from audit.ranges import check_topics, committed_log, log_ranges
 from audit.replica import Replica
 from audit.timeline import Timeline
 
@@ -106,10 +106,11 @@ def sum_log(
     """The sums of everything committed.
 
     Raises:
-        UsageMistake: the replica holds no log.
+        UsageMistake: the replica holds no log, or no message of one of `topics`.
         CorruptionFound: its log is damaged.
     """
     log = committed_log(replica)
+    check_topics(log, topics)
     tasks = [
         StatsTask(part, topics, replica.host)
         for part in log_ranges(log, log.retained_from, log.settled)

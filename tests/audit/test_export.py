@@ -62,6 +62,21 @@ def test_export_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert all(sizes)
 
 
+def test_export_is_of_the_topics_it_was_begun_with(three: ReplicaSet, tmp_path: Path) -> None:
+    """One position stands for all of them: what a later run wants more would be missing below."""
+    replica, target, engine = three.replicas[0], tmp_path / "out", LocalEngine()
+    orders = frozenset({"orders"})
+    first = export_messages(replica, target, engine, orders)
+    expected = [row["physical_offset"] for row in expected_rows(three) if row["topic"] == "orders"]
+    assert exported_offsets(target) == expected
+    for other in (None, frozenset({"events"}), frozenset({"events", "orders"})):
+        with pytest.raises(UsageMistake, match="begun with --topic orders"):
+            export_messages(replica, target, engine, other)
+    again = export_messages(replica, target, engine, orders)
+    assert (again.start, again.files) == (first.end, 0)
+    assert exported_offsets(target) == expected
+
+
 def test_broken_off_export_is_repeated_over_the_same_ranges(tmp_path: Path) -> None:
     """A run wrote its files and not that it is done, and the log has grown since: the next one
     replaces the same files, and no message is in two."""
