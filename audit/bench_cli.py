@@ -54,6 +54,8 @@ def bench(
         size_bytes = parse_size(size)
         if not _MIN_BYTES <= size_bytes <= _MAX_BYTES:
             raise UsageMistake(f"--size {size}: {human_bytes(_MIN_BYTES)} at least, 1 TiB at most")
+        if folder is not None and not folder.is_dir():
+            raise UsageMistake(f"--folder {folder}: there is no such folder")
         try:
             import pyarrow  # noqa: F401
         except ImportError as error:

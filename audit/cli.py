@@ -16,7 +16,7 @@ from audit.data_cli import export, stats
 from audit.delivery_cli import delivery
 from audit.engines import EngineName
 from audit.live import Over
-from audit.outcome import errors_told, parse_size, write_page
+from audit.outcome import check_target, errors_told, parse_size, write_page
 from audit.page import render_page
 from audit.plan import DEFAULT_BLOCK_BYTES
 from audit.replicas import LOCATED_BLOCKS, Options
@@ -137,11 +137,13 @@ def replicas(
     with errors_told():
         options = Options(
             block_size=parse_size(block_size),
-            bytes_per_s=parse_size(rate) if rate else 0,
+            bytes_per_s=0 if rate is None else parse_size(rate),
             located_blocks=located,
             derived=derived,
             accept_retention=accept_retention,
         )
+        if html is not None:
+            check_target(html)
         audited = run_audit(
             wanted_replicas(replica, directory, bootstrap, engine, over),
             (engine, master, processes),

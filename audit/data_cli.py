@@ -13,7 +13,7 @@ import typer
 from audit.engines import EngineName, make_engine
 from audit.export import export_messages
 from audit.live import replicas_of_directory
-from audit.outcome import errors_told, write_page
+from audit.outcome import check_target, errors_told, write_page
 from audit.replica import Replica, parse_replica
 from audit.stats import LogSum, percentile, stats_as_json, sum_log
 from audit.stats_page import render_stats
@@ -54,11 +54,11 @@ def export(
       dledger audit export messages/ --replica n1=/backup/n1 --topic orders
     """
     with errors_told():
+        source = _replica(replica, directory)
         runner = make_engine(engine, master, None)
         try:
             with progress_shown() as started:
                 wanted = frozenset(topic) if topic else None
-                source = _replica(replica, directory)
                 done = export_messages(source, target, runner, wanted, started("export", 0))
         finally:
             runner.close()
@@ -92,11 +92,13 @@ def stats(
       dledger audit stats --dir run --html stats.html
     """
     with errors_told():
+        source = _replica(replica, directory)
+        if html is not None:
+            check_target(html)
         runner = make_engine(engine, master, None)
         try:
             with progress_shown() as started:
                 wanted = frozenset(topic) if topic else None
-                source = _replica(replica, directory)
                 sums = sum_log(source, runner, wanted, started("stats", 0))
         finally:
             runner.close()

@@ -13,7 +13,8 @@ from typing import Annotated, Final
 
 import typer
 
-from audit.delivery import DeliveryReport, QueueCount, audit_delivery, delivery_as_json
+from audit.delivered import QueueCount
+from audit.delivery import DeliveryReport, audit_delivery, delivery_as_json
 from audit.engines import EngineName, make_engine
 from audit.judge import Anomaly, Kind
 from audit.live import Over

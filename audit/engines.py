@@ -6,6 +6,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from audit.engine import Engine, LocalEngine
+from audit.errors import UsageMistake
 
 
 class EngineName(StrEnum):
@@ -23,10 +24,13 @@ def make_engine(name: EngineName, master: str | None, processes: int | None) -> 
         processes: of the local engine.
 
     Raises:
+        UsageMistake: a master without Spark.
         EngineUnavailable: it can't run here.
     """
     match name:
         case EngineName.LOCAL:
+            if master is not None:
+                raise UsageMistake(f"--master {master} is Spark's: add --engine spark")
             return LocalEngine(processes)
         case EngineName.SPARK:
             from audit.spark.engine import SparkEngine

@@ -52,7 +52,7 @@ def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Repli
     file = directory / "group.json"
     try:
         nodes = json.loads(file.read_bytes())["nodes"]
-        known = [(n["id"], n["address"], n["data_directory"]) for n in nodes]
+        known = [_named(node) for node in nodes]
     except OSError as error:
         raise UsageMistake(
             f"no local group in {directory} ({error.strerror}): start one with `dledger group up`, "
@@ -60,6 +60,8 @@ def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Repli
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageMistake(f"{file} doesn't describe a local group: {error!r}") from error
+    if not known:
+        raise UsageMistake(f"{file} names no node")
     answers = ask([address for _, address, _ in known])
     return [
         Replica(
@@ -70,6 +72,14 @@ def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Repli
         )
         for node_id, address, data in known
     ]
+
+
+def _named(node: dict[str, object]) -> tuple[str, str, str]:
+    """Id, address and data directory of a node in `group.json`."""
+    found = (node["id"], node["address"], node["data_directory"])
+    if not all(isinstance(each, str) and each for each in found):
+        raise TypeError(f"a node's id, address and folder are words, not {found}")
+    return str(found[0]), str(found[1]), str(found[2])
 
 
 def replicas_of_group(

@@ -7,7 +7,9 @@ node that serves. Nothing here writes, creates or locks anything.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,11 +51,19 @@ def opened(path: str) -> Iterator[int]:
     """A descriptor that can only read.
 
     Raises:
-        OSError: the file is gone, or can't be read.
+        OSError: the file is gone, or can't be read, or is none; the error names it, those of
+            reading by the descriptor included.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # A pipe under a segment's name would be waited for until somebody writes into it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a file", path)
         yield descriptor
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = path
+        raise
     finally:
         os.close(descriptor)
 

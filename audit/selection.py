@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from audit.report import Audit
 from audit.terminal import progress_shown
 
 DEFAULT_DIRECTORY: Final = Path("run")
+_ADDRESS: Final = re.compile(r"(\[[^\s\]]+\]|[^\s:]+):[0-9]{1,5}")
 
 
 def wanted_replicas(
@@ -36,9 +38,22 @@ def wanted_replicas(
     if named:
         return [parse_replica(text) for text in named]
     if bootstrap is not None:
-        addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
+        addresses = _addresses(bootstrap)
         return replicas_of_group(addresses, on_hosts=engine is EngineName.SPARK, over=over)
     return replicas_of_directory(directory or DEFAULT_DIRECTORY, over)
+
+
+def _addresses(text: str) -> list[str]:
+    """`HOST:PORT,...`, one by one.
+
+    Raises:
+        UsageMistake: it names nobody, or something else.
+    """
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    wrong = [each for each in found if not _ADDRESS.fullmatch(each)]
+    if wrong or not found:
+        raise UsageMistake(f"--bootstrap {(wrong or [text])[0]!r} is no address; wanted: HOST:PORT")
+    return found
 
 
 def run_audit(

@@ -1,8 +1,9 @@
 """`dledger audit watch`: an audit every so often, a report of each, metrics of the last.
 
 An audit that fails (nodes that don't answer, a directory that is gone) is counted and tried again
-next time: a watch must outlive what it watches. Reports beyond `kept` are removed, oldest first;
-only files that a watch names are ever touched. Audits never overlap.
+next time: a watch must outlive what it watches. Only the first one may end it, by a mistake of
+whoever started it (exit code 2), which no waiting mends. Reports beyond `kept` are removed, oldest
+first; only files that a watch names are ever touched. Audits never overlap.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from audit.errors import AuditError
-from audit.findings import Verdict
+from audit.findings import ExitCode, Verdict
 from audit.page import render_page
 from audit.report import Audit, Report, report_as_json
 
@@ -101,10 +102,15 @@ class Watch:
         self._clock = clock
         self._wait = wait
         self._told = told
+        self._is_first = True
 
     def run(self, every_s: float) -> None:
         """Audits at once and then every `every_s` seconds, counted from begin to begin; an audit
-        that takes longer is followed by the next one at once. Returns when `wait` says so."""
+        that takes longer is followed by the next one at once. Returns when `wait` says so.
+
+        Raises:
+            AuditError: the first audit was asked for wrongly.
+        """
         due = self._clock()
         while True:
             self.once()
@@ -113,19 +119,30 @@ class Watch:
                 return
 
     def once(self) -> None:
-        """One audit, its report and its metrics."""
+        """One audit, its report and its metrics.
+
+        Raises:
+            AuditError: as of `run`.
+        """
+        is_first, self._is_first = self._is_first, False
         try:
             audited = self._audit()
         except (AuditError, OSError) as error:
+            if is_first and isinstance(error, AuditError) and error.exit_code == ExitCode.USAGE:
+                raise
             self._metrics.failed()
             self._told(f"failed: {error}")
             return
         now = self._clock()
         self._metrics.finished(audited.report, now)
         name = f"audit-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}"
-        self._write(f"{name}.json", json.dumps(report_as_json(audited.report), indent=1))
-        self._write(f"{name}.html", render_page(audited))
-        self._remove_old()
+        try:
+            self._write(f"{name}.json", json.dumps(report_as_json(audited.report), indent=1))
+            self._write(f"{name}.html", render_page(audited))
+            self._remove_old()
+        except OSError as error:  # The metrics have the verdict, and the next report may be kept.
+            self._told(f"{audited.report.verdict}: no report: {error}")
+            return
         self._told(f"{audited.report.verdict}: {self._folder / name}.html")
 
     def _write(self, name: str, content: str) -> None:

@@ -15,13 +15,14 @@ from prometheus_client import start_http_server
 
 from audit.engines import EngineName
 from audit.errors import UsageMistake
-from audit.outcome import errors_told, parse_size
+from audit.outcome import check_target, errors_told, make_folder, parse_size
 from audit.package import write_package
 from audit.replicas import Options
 from audit.selection import run_audit, wanted_replicas
 from audit.watch import Watch, WatchMetrics
 
-_DURATION = re.compile(r"(\d+)\s*(s|m|h|d)")
+_DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d)")
+_MAX_S = 366 * 86400
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -54,11 +55,15 @@ def watch(
         options = Options(
             bytes_per_s=parse_size(rate), derived=derived, accept_retention=accept_retention
         )
+        make_folder(reports)
         metrics = WatchMetrics()
         if metrics_port is not None:
-            server, thread = start_http_server(
-                metrics_port, addr="127.0.0.1", registry=metrics.registry
-            )
+            try:
+                server, thread = start_http_server(
+                    metrics_port, addr="127.0.0.1", registry=metrics.registry
+                )
+            except OSError as error:
+                raise UsageMistake(f"--metrics-port {metrics_port}: {error.strerror}") from error
             sys.stderr.write(f"metrics on 127.0.0.1:{server.server_port}\n")
         over = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,6 +92,7 @@ def package(
 ) -> None:
     """Write what executors import, for `spark-submit --py-files`."""
     with errors_told():
+        check_target(target)
         typer.echo(write_package(target))
 
 
@@ -94,9 +100,10 @@ def parse_duration(text: str) -> int:
     """`30s`, `10m`, `1h`, `1d` in seconds.
 
     Raises:
-        UsageMistake: it is none of these, or no time at all.
+        UsageMistake: it is none of these, no time at all, or more than a year.
     """
     match = _DURATION.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
-        raise UsageMistake(f"{text!r} is not a time like 30s, 10m or 1h")
-    return int(match[1]) * _SECONDS[match[2]]
+    seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
+    if not 0 < seconds <= _MAX_S:
+        raise UsageMistake(f"{text!r} is not a time like 30s, 10m or 1h, of a year at most")
+    return seconds

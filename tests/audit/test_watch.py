@@ -61,6 +61,36 @@ def test_watch_keeps_its_pace_and_its_last_reports(three: ReplicaSet, tmp_path: 
     assert len(said) == 4
 
 
+def test_watch_that_was_started_wrongly_ends(three: ReplicaSet, tmp_path: Path) -> None:
+    """A mistake of use in the first audit is the user's; in a later one it is the world's."""
+    watch, metrics, said, _ = watch_of(three, tmp_path, rounds=2)
+    identity = tmp_path / "n1" / "identity.json"
+    kept = identity.read_bytes()
+    identity.write_bytes(kept.replace(b'"group": "g"', b'"group": "other"'))
+    with pytest.raises(UsageMistake):
+        watch.run(60)
+    assert said == []
+    identity.write_bytes(kept)
+    watch.once()
+    identity.write_bytes(kept.replace(b'"group": "g"', b'"group": "other"'))
+    watch.run(60)
+    assert [line.partition(":")[0] for line in said] == ["identical", "failed", "failed"]
+    assert 'outcome="failed"} 2.0' in generate_latest(metrics.registry).decode()
+
+
+def test_report_that_cannot_be_kept_hides_no_verdict(three: ReplicaSet, tmp_path: Path) -> None:
+    """Prometheus is told, and the watch goes on."""
+    folder = tmp_path / "audits"
+    folder.touch()
+    three.flip("n2", three.header_of(after=20_000).physical_offset + 80)
+    watch, metrics, said, _ = watch_of(three, folder, rounds=2)
+    watch.run(60)
+    assert [line.partition(" [")[0] for line in said] == ["bit rot: no report:"] * 2
+    assert 'dledger_audit_runs_total{outcome="bit rot"} 2.0' in (
+        generate_latest(metrics.registry).decode()
+    )
+
+
 def test_watch_tells_prometheus_who_has_rotted(three: ReplicaSet, tmp_path: Path) -> None:
     """One series a replica and verdict; the last audit counts."""
     three.flip("n2", three.header_of(after=20_000).physical_offset + 80)
