@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +64,8 @@ def sim(
         float | None, typer.Option(min=0.1, help="Start no further seed after so many seconds.")
     ] = None,
     transcript: Annotated[
-        Path | None, typer.Option(help="Write the last run's transcript to this file.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Write the last run's transcript to this file."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
@@ -86,6 +88,9 @@ def sim(
         is_fair=fair,
         without_admin=no_admin,
     )
+    _check_faults(recipe, seeds)
+    if transcript is not None:
+        _write(transcript, ())  # now, and not after an hour of seeds
     reports = _run_seeds(recipe, seeds, time_limit)
     failed = reports[-1] if reports[-1].failure else None
     if failed is not None and not no_shrink:
@@ -94,8 +99,7 @@ def sim(
     elif failed is not None:
         recipe = _at_seed(recipe, failed.plan.seed)
     if transcript is not None:
-        lines = (failed or reports[-1]).transcript
-        transcript.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        _write(transcript, (failed or reports[-1]).transcript)
     facts = summary(reports, failed, recipe)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
@@ -115,6 +119,27 @@ def _fault_numbers(text: str | None) -> tuple[int, ...] | None:
         raise typer.BadParameter(
             f"{text!r} is no list of numbers", param_hint="--faults"
         ) from error
+
+
+def _check_faults(recipe: Recipe, seeds: int) -> None:
+    """A number that no seed has would be left out, and the run be another than was meant."""
+    if not recipe.faults or seeds > 1:
+        return  # other seeds have other faults
+    known = {fault.number for fault in replace(recipe, faults=None).plan().faults}
+    if missing := [str(number) for number in recipe.faults if number not in known]:
+        there = f"it has {len(known)}, from 0 on" if known else "it has none"
+        raise typer.BadParameter(
+            f"seed {recipe.seed} has no fault {', '.join(missing)} within "
+            f"{recipe.duration_ms / 1000:g} s: {there}",
+            param_hint="--faults",
+        )
+
+
+def _write(file: Path, lines: Sequence[object]) -> None:
+    try:
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(str(error), param_hint="--transcript") from error
 
 
 def _at_seed(recipe: Recipe, seed: int) -> Recipe:

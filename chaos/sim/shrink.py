@@ -98,13 +98,20 @@ def shrink(
     return recipe, report
 
 
+def _without_later_faults(recipe: Recipe) -> Recipe:
+    """The same run: its command doesn't name faults that the cut time leaves out anyway."""
+    if recipe.faults is None:
+        return recipe
+    return replace(recipe, faults=tuple(fault.number for fault in recipe.plan().faults))
+
+
 def _smaller(recipe: Recipe, report: Report) -> Iterator[Recipe]:
     """Recipes that are smaller than `recipe`, the boldest first."""
     plan = report.plan
     if report.failure is not None:
         cut_ms = report.failure.time_us // 1000 + MARGIN_MS
         if cut_ms < recipe.duration_ms:
-            yield replace(recipe, duration_ms=cut_ms)
+            yield _without_later_faults(replace(recipe, duration_ms=cut_ms))
     numbers = tuple(fault.number for fault in plan.faults)
     size = len(numbers)
     while size >= 1:

@@ -144,6 +144,23 @@ def test_shrinking_keeps_what_the_failure_needs() -> None:
     assert "--faults 1,4" in smaller.command()
 
 
+def test_shrinking_names_no_fault_that_the_cut_time_leaves_out() -> None:
+    """What is printed can be typed in: a fault beyond the end would be refused."""
+    recipe = next(Recipe(seed) for seed in range(100) if len(draw_plan(seed).faults) > 8)
+    last = recipe.plan().faults[-1]
+    assert last.time_ms > 2_050
+
+    def run(plan: Plan) -> Report:
+        drawn_long_enough = plan.duration_ms == recipe.duration_ms
+        fails = last in plan.faults if drawn_long_enough else True
+        return fake_report(plan, fails=fails)
+
+    given = replace(recipe, faults=(0, last.number))
+    smaller, report = shrink(given, run(given.plan()), run=run)
+    assert smaller.duration_ms == 2_050
+    assert smaller.faults == tuple(fault.number for fault in report.plan.faults)
+
+
 def test_shrinking_keeps_the_same_check() -> None:
     """A smaller run that fails another check is another failure."""
     recipe = Recipe(1)
@@ -183,7 +200,18 @@ def test_command_tells_how_to_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "replay: dledger chaos sim --seed 7 --faults 0,2" in done.output
 
 
-@pytest.mark.parametrize("arguments", [["--faults", "one"], ["--seeds", "0"], ["--nodes", "99"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--faults", "one"],
+        ["--faults", "9999"],
+        ["--faults", "-1"],
+        ["--seeds", "0"],
+        ["--nodes", "99"],
+        ["--transcript", "/"],
+        ["--transcript", "no/such/folder/t.txt"],
+    ],
+)
 def test_command_used_wrongly(arguments: list[str]) -> None:
     """Exit 2 for what can't be meant."""
     assert CliRunner().invoke(app, ["sim", *arguments]).exit_code == 2
