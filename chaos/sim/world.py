@@ -20,7 +20,7 @@ from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
 from chaos.sim.timeline import Actor, ActorDied, Timeline
 from chaos.sim.watch import Watch
-from dledger.core.types import NodeId
+from dledger.core.types import NodeId, Role
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
@@ -58,6 +58,7 @@ class World:
         self.history = History()
         self.client_cuts: set[tuple[str, NodeId]] = set()
         self.transcript: deque[Line] = deque(maxlen=MAX_TRANSCRIPT)
+        self._led: dict[NodeId, int] = {}  # the last term that each led
         self._chance = plan.random("calls")
         self._open_calls: dict[NodeId, dict[asyncio.Future[Any], None]] = {}
         self._deadlines: deque[tuple[int, asyncio.Future[Any]]] = deque()  # of calls, in order
@@ -116,7 +117,17 @@ class World:
                 raise error
             raise Defect("crash", f"{actor.name}: {error!r}") from error
         if node is not None:
+            self._tell_of_leadership(node)
             self.watch.after_event(node)
+
+    def _tell_of_leadership(self, node: SimNode) -> None:
+        """Who leads when is what one looks for in a transcript, after the faults."""
+        if node.life is None or node.life.core.role is not Role.LEADER:
+            return
+        term = node.life.core.term
+        if self._led.get(node.name) != term:
+            self._led[node.name] = term
+            self.log(node.name, f"leads term {term}")
 
     # --- calls -------------------------------------------------------------------------------
 
