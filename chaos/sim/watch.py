@@ -46,6 +46,7 @@ class Watch:
         self._all = list(self.pictures.values())
         self._paths: dict[int, Path] = {}
         self._acknowledged: dict[str, int] = {}  # by each node, in its present life
+        self._terms: dict[str, int] = {}  # in which each acknowledged, in its present life
         self._led: dict[str, tuple[int, int]] = {}  # (term, commit index) of those that lead
         self._fingerprints: dict[str, tuple[object, ...]] = {}
 
@@ -95,6 +96,7 @@ class Watch:
         """A process started: its memory is new, what it had promised is not."""
         self._fingerprints.pop(node.name, None)
         self._acknowledged.pop(node.name, None)
+        self._terms.pop(node.name, None)
         self.pictures[node.name].is_running = False
         self.checker.on_restart(node.name)
 
@@ -129,6 +131,7 @@ class Watch:
             case "vote_request":
                 self._on_vote(node, message.term, node.name)
             case "append_response" if message.append_response.accepted:
+                self._on_term(node, message.term)
                 self._on_acknowledgement(node, message.append_response.match_index)
             case _:
                 pass
@@ -147,6 +150,21 @@ class Watch:
                 "vote before fsync",
                 f"{node.name} voted for {candidate} in term {term}, its disk has {state}",
             )
+
+    def _on_term(self, node: SimNode, term: int) -> None:
+        """Who takes entries in a term has it on disk: after a crash it must not take those of an
+        older leader, nor vote in a term that it had left (figure 2: persistent state). Looked at
+        once for each life and term."""
+        if node.life is None or node.spoiled or self._terms.get(node.name, 0) >= term:
+            return
+        content = node.disk.durable(HARD_STATE)
+        held = decode_hard_state(content[:-CRC_BYTES]).term if content is not None else 0
+        if held < term:
+            raise Defect(
+                "acknowledged before fsync",
+                f"{node.name} acknowledged entries in term {term}, its disk has term {held}",
+            )
+        self._terms[node.name] = term
 
     def _on_acknowledgement(self, node: SimNode, match_index: int) -> None:
         """Everything up to `match_index` is on the platter: of this life, looked at once each."""
