@@ -23,9 +23,22 @@ WAIT_S = 120.0
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A demo of thirty files that was just started."""
-    command = [sys.executable, "-m", "chaos.demo", "--files", "30", "--dir", str(tmp_path / "run")]
+    yield from started(tmp_path, files=30)
+
+
+@pytest.fixture
+def long_demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """One that is still at work when somebody gets round to interrupting it."""
+    yield from started(tmp_path, files=168)
+
+
+def started(folder: Path, *, files: int) -> Iterator[subprocess.Popen[str]]:
+    options = ["--files", str(files), "--dir", str(folder / "run")]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-m", "chaos.demo", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as running:
         yield running
         running.terminate()
@@ -62,12 +75,12 @@ def test_demo_loses_nothing_and_leaves_nothing(demo: subprocess.Popen[str], tmp_
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_demo_leaves_nothing(
-    demo: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+    long_demo: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     """Ctrl-C in the middle, while a node is dead."""
-    _, processes = processes_of(demo)
+    _, processes = processes_of(long_demo)
     assert any(is_running(process) for process in processes)
-    demo.send_signal(number)
-    assert demo.wait(WAIT_S) == EXIT_INTERRUPTED
+    long_demo.send_signal(number)
+    assert long_demo.wait(WAIT_S) == EXIT_INTERRUPTED
     assert not any(is_running(process) for process in processes)
     assert list(tmp_path.iterdir()) == []
