@@ -42,6 +42,8 @@ PAGE_FILE: Final = "report.html"
 LOGS_FOLDER: Final = "logs"
 DEFAULT_PARENT: Final = Path("run/chaos")
 DEFAULT_SECONDS: Final = 30.0
+# Nodes listen on successive ports, and serve metrics a thousand above.
+LAST_BASE_PORT: Final = 65_535 - 1_000 - (MAX_NODES - 1)
 # What `report` reads of an old report's facts; it is written with all the others.
 NEEDED: Final = frozenset({"problems", "remarks", "counts", "history_events"})
 
@@ -83,7 +85,10 @@ def run(
         typer.Option(metavar="DIR", help="Where results go.", show_default="below run/chaos"),
     ] = None,
     base_port: Annotated[
-        int | None, typer.Option(help="Nodes listen from here on.", show_default="free ports")
+        int | None,
+        typer.Option(
+            min=1, max=LAST_BASE_PORT, help="Nodes listen from here on.", show_default="free ports"
+        ),
     ] = None,
     flush: Annotated[
         Flush, typer.Option(help="How nodes flush; async is known to lose data in power cuts.")
@@ -246,7 +251,10 @@ def _perform(options: RunOptions, say: Console) -> Finished:
     def tell(text: str) -> None:
         say.print(f"{time.monotonic() - begun:7.1f} s  {text}", markup=False, soft_wrap=True)
 
-    options.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        options.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputInTheWay(options.directory, str(error)) from error
     try:
         with sigterm_interrupts(), new_runner() as runner:
             return runner.run(run_chaos(options, tell))

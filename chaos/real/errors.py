@@ -2,7 +2,7 @@
 
 ChaosError
 ├── ScenarioInvalid   unknown scenario, node, nemesis or option; a file that can't be loaded
-├── OutputInTheWay    the folder for the results holds something else
+├── OutputInTheWay    the folder for the results holds something else, or can't be made
 ├── GroupNeverLed     no leader served in time, at the start
 └── RunBroken         a run's folder can't be read (`dledger chaos report`)
 """
@@ -26,9 +26,10 @@ class ScenarioInvalid(ChaosError):
 
 
 class OutputInTheWay(ChaosError):
-    def __init__(self, directory: Path) -> None:
-        super().__init__(f"{directory} exists and isn't empty: name another folder with --out")
+    def __init__(self, directory: Path, reason: str = "exists and isn't empty") -> None:
+        super().__init__(f"{directory}: {reason}; name another folder with --out")
         self.directory = directory
+        self.reason = reason
 
 
 class GroupNeverLed(ChaosError):

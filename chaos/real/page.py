@@ -154,8 +154,8 @@ def _spread_tiles(facts: Mapping[str, Any]) -> Iterator[str]:
     if (failover := facts["failover_ms"]) is not None:
         yield _tile(
             f"{failover['median']:,.0f} ms",
-            f"failover, median of {failover['count']}; p99 {failover['p99']:,.0f}, "
-            f"max {failover['max']:,.0f}",
+            f"failover, median of {failover['count']}; min {failover['min']:,.0f}, "
+            f"p99 {failover['p99']:,.0f}, max {failover['max']:,.0f}",
         )
     if (planned := facts["planned_silence_ms"]) is not None:
         yield _tile(f"{planned['max']:,.0f} ms", "longest silence around a planned change")

@@ -60,13 +60,14 @@ def _account(facts: Mapping[str, Any]) -> Table:
     ):
         spread = facts[name]
         if spread is not None:
-            table.add_row(f"{title}, ms:\nmedian / p99 / max of {spread['count']:,}", _of(spread))
+            figures = f"min / median / p99 / max of {spread['count']:,}"
+            table.add_row(f"{title}, ms:\n{figures}", _of(spread))
     table.add_row("duration", f"{facts['duration_s']:.1f} s")
     return table
 
 
 def _of(spread: Mapping[str, float]) -> str:
-    return f"{spread['median']:.1f} / {spread['p99']:.1f} / {spread['max']:.1f}"
+    return " / ".join(f"{spread[name]:.1f}" for name in ("min", "median", "p99", "max"))
 
 
 def _faults(facts: Mapping[str, Any]) -> Table:

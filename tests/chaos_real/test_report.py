@@ -138,7 +138,8 @@ def test_what_the_last_reading_misses_is_lost_though_a_consumer_had_seen_it() ->
 def test_terminal_names_the_verdict_and_the_figures(facts: dict[str, Any]) -> None:
     """The last line is what to look at."""
     text = shown(facts)
-    assert "154.0 / 154.0 / 154.0" in text
+    assert "min / median / p99 / max of 1" in text
+    assert "154.0 / 154.0 / 154.0 / 154.0" in text
     assert text.strip().splitlines()[-1] == "holds: no anomaly, and nothing else went wrong"
 
 
@@ -158,6 +159,13 @@ def test_page_needs_nothing_but_itself(facts: dict[str, Any]) -> None:
     """No script, no file, no network."""
     text = page(facts)
     assert not re.search(r"<script|<link|<img|src=|url\(|@import|https?://", text)
+
+
+def test_page_has_the_shortest_failover_and_the_longest() -> None:
+    """Of two kills: each of the figures that the summary in the terminal has."""
+    facts = report_facts(finished_run())
+    facts["failover_ms"] = {"count": 2, "min": 120.0, "median": 154.0, "p99": 200.0, "max": 210.0}
+    assert "median of 2; min 120, p99 200, max 210" in page(facts)
 
 
 def test_page_escapes_what_comes_from_elsewhere(facts: dict[str, Any]) -> None:
