@@ -92,6 +92,15 @@ def test_committed_offset_never_goes_back() -> None:
     assert broken(story) == ["offset of g in t/0"]
 
 
+def test_commit_answers_with_the_offset_that_stands() -> None:
+    """One that came too late is told of the higher one, and no other."""
+    for answer, found in ((7, []), (3, ["offset of g in t/0"])):
+        story = Story()
+        story.do("a", Commit(*OFFSET, 7), 7)
+        story.do("b", Commit(*OFFSET, 3), answer)
+        assert broken(story) == found
+
+
 def test_fetch_misses_a_commit() -> None:
     """A committed offset is found by whoever asks afterwards."""
     story = Story()
