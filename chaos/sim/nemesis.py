@@ -358,6 +358,7 @@ class Nemesis:
             for path in disk.paths()
             if folder in path.parents and not path.relative_to(folder).parts[0].startswith(".")
             for at in range(0, len((disk.durable(path) or b"").rstrip(b"\0")), UNIT_SIZE)
+            if at + PLACE_BYTES <= len(disk.content(path))
         ]
         if not units or node.life is None:
             return
