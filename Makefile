@@ -34,8 +34,8 @@ down: setup      ## stop it
 status: setup    ## who leads, terms, indexes
 	$(BIN)/dledger group status --dir $(RUN)
 
-demo: setup      ## the standard library through a group whose leader is killed twice
-	$(BIN)/python -m chaos.demo
+demo: setup      ## the standard library through a group whose leader is killed twice (KEEP=1: keep its data)
+	$(BIN)/python -m chaos.demo $(if $(KEEP),--keep)
 
 test: setup extras  ## every test (EXTRAS= leaves out what needs Spark)
 	$(BIN)/pytest -q -n 2 --dist worksteal

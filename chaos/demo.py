@@ -157,17 +157,23 @@ def show(report: Report, console: Console) -> None:
 
 
 @contextmanager
-def scratch_group(parent: Path) -> Iterator[LocalGroup]:
-    """A group in a fresh folder; afterwards no process runs and no file is left, come what may."""
+def scratch_group(parent: Path, *, keep: bool) -> Iterator[LocalGroup]:
+    """A group in a fresh folder; afterwards no process runs and no file is left, come what may.
+    With `keep` the files stay where the run came to its end."""
     parent_was_there = parent.exists()
     parent.mkdir(parents=True, exist_ok=True)
     group = LocalGroup.create(Path(tempfile.mkdtemp(prefix="demo-", dir=parent)))
+    is_done = False
     try:
         yield group
+        if keep:
+            asyncio.run(group.down())
+        is_done = True
     finally:
         with _interrupts_ignored():
             group.kill_all()
-            group.wipe()
+            if not (keep and is_done):
+                group.wipe()
             if not parent_was_there:
                 with suppress(OSError):  # someone else put something there meanwhile
                     parent.rmdir()
@@ -197,12 +203,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dir", type=Path, default=Path("run"), help="where a folder is made")
     parser.add_argument("--files", type=int, help="only so many files, for a quick look")
+    parser.add_argument("--keep", action="store_true", help="keep the nodes' data, for an audit")
     options = parser.parse_args(arguments)
     console = Console()
     corpus = standard_library(options.files)
     _end_like_ctrl_c()
     try:
-        with scratch_group(options.dir) as group:
+        with scratch_group(options.dir, keep=options.keep) as group:
             say(
                 console,
                 f"{len(corpus.files)} files, {corpus.line_count:,} lines; "
@@ -216,6 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     show(report, console)
+    if options.keep:
+        say(console, f"kept: make audit RUN={group.directory}")
     return 0 if report.settlement.flawless else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -84,3 +85,25 @@ def test_interrupted_demo_leaves_nothing(
     assert long_demo.wait(WAIT_S) == EXIT_INTERRUPTED
     assert not any(is_running(process) for process in processes)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_kept_demo_can_be_audited(tmp_path: Path) -> None:
+    """The data of a run that came to its end, its nodes stopped; the replicas agree."""
+    run = tmp_path / "run"
+    options = ["--files", "30", "--keep", "--dir", str(run)]
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos.demo", *options],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    (folder,) = run.iterdir()
+    assert f"make audit RUN={folder}" in done.stdout.replace("\n", "")
+    group = LocalGroup.open(folder)
+    assert not any(node.is_running() for node in group.nodes)
+    audit = [sys.executable, "-m", "broker.cli", "audit", "replicas", "--dir", str(folder)]
+    found = subprocess.run(
+        [*audit, "--derived", "--json"], capture_output=True, text=True, check=True, timeout=WAIT_S
+    )
+    assert json.loads(found.stdout)["verdict"] == "identical"
