@@ -91,8 +91,8 @@ def recover(
         make_directory(files, path / "raft")
         file = AtomicFile(files, path / "raft" / "hard_state", HARD_STATE_SPARE_BYTES)
         store = HardStateStore(file)
+        file.settle()  # Nothing may be promised by a vote that only the page cache knows.
         hard_state = store.load()
-        file.keep_space()
         if hard_state.term < commit_log.last_term:
             raise HardStateCorrupt(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)

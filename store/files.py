@@ -334,6 +334,27 @@ class AtomicFile:
             self._files.fsync_directory(self._path.parent)
         self.keep_space()
 
+    def settle(self) -> bytes | None:
+        """The content, durable when this returns; None when the file doesn't exist. Called before
+        anything is built on what a former process left: one that died, or whose last fsync
+        failed, may have left its newest name for the file in the page cache only.
+
+        Raises:
+            CorruptionFound: the CRC doesn't fit.
+        """
+        content = self.read()
+        if content is None:
+            self.keep_space()
+            return None
+        try:
+            self.replace(content)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            # Without space for another file: whoever gave it its name had synced the bytes.
+            self._files.fsync_directory(self._path.parent)
+        return content
+
     def _write_to_spare(self, stored: bytes) -> bool:
         """Whether there was a spare that is large enough; it holds `stored`, durably, if so.
 

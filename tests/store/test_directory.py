@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,38 @@ def test_replaced_file_is_old_or_new_wherever_the_power_fails(seed: int, spare_b
     assert file.read() in expected
     file.replace(b"later")
     assert file.read() == b"later"
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("spare_bytes", [0, 64])
+@pytest.mark.parametrize("fatal", range(10))
+def test_settled_content_survives_a_power_cut_wherever_the_process_had_died(
+    fatal: int, spare_bytes: int, *, is_full: bool
+) -> None:
+    """A vote that the page cache knows must not be answered for before the platter knows it."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    disk.fsync_directory(Path("/"))
+    file = AtomicFile(disk, DATA / "vote", spare_bytes)
+    assert file.settle() is None
+    file.replace(b"old")
+    fatal += len(disk.calls)
+
+    def stop(_operation: str, _name: str) -> None:
+        if len(disk.calls) > fatal:
+            raise InterruptedError
+
+    disk.before = stop
+    with contextlib.suppress(InterruptedError):
+        file.replace(b"new")
+    disk.before = lambda _operation, _name: None
+    disk.kill()
+    if is_full:
+        disk.capacity_bytes -= disk.free_bytes(DATA)
+    settled = file.settle()
+    assert settled == file.read()
+    disk.power_cut()
+    assert file.read() == settled
 
 
 def test_full_disk_refuses_no_replacement_for_which_space_was_kept() -> None:
