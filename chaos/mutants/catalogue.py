@@ -569,6 +569,12 @@ FOUND = (
         "        for path in ():\n",
     ),
     Mutant(
+        "term-and-vote-taken-from-the-page-cache",
+        "broker/recovery.py",
+        "        file.settle()  #",
+        "        file.keep_space()  #",
+    ),
+    Mutant(
         "no-space-kept-for-term-and-vote",
         "store/files.py",
         "        if not self._spare_bytes:\n            return\n",
