@@ -192,6 +192,8 @@ def _interrupts_ignored() -> Iterator[None]:
 
 def _end_like_ctrl_c() -> None:
     """A closed terminal and a SIGTERM end the run as Ctrl-C does: with everything cleared up."""
+    # In the background of a script it is ignored, and these two would be ignored with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 

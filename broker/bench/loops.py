@@ -34,16 +34,21 @@ def run(work: Coroutine[object, object, T]) -> T:
 
 @contextlib.contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Within it SIGTERM does what Ctrl-C does, so that it too leaves nothing behind."""
+    """Within it SIGTERM does what Ctrl-C does, so that it too leaves nothing behind. In the
+    background of a script Ctrl-C is ignored, and SIGTERM would be with it."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)
+    ctrl_c_before = signal.getsignal(signal.SIGINT)
+    if ctrl_c_before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, ctrl_c_before)
 
 
 @contextlib.contextmanager

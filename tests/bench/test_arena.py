@@ -83,6 +83,17 @@ def test_sigterm_is_an_interrupt_and_then_itself_again() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_sigterm_ends_a_program_that_ignores_ctrl_c() -> None:
+    """As one does that a script started in its background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), sigterm_interrupts():
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_tidying_up_is_not_interrupted() -> None:
     """A second Ctrl-C, while nodes are being killed, must not leave some of them."""
     before = signal.getsignal(signal.SIGINT)
