@@ -533,7 +533,7 @@ FOUND = (
         "dledger/driver.py",
         "            self._fail(error)\n            raise\n        self._schedule()\n",
         "            raise\n        self._schedule()\n",
-        seed=2,
+        seed=387,
     ),
     Mutant(
         "paused-applying-asks-again-at-once",
@@ -573,6 +573,7 @@ FOUND = (
         "broker/recovery.py",
         "        file.settle()  #",
         "        file.keep_space()  #",
+        seed=398,
     ),
     Mutant(
         "no-space-kept-for-term-and-vote",
