@@ -94,7 +94,8 @@ def start_session(
     for name, value in given.items():
         builder = builder.config(name, value)
     try:
-        session = builder.getOrCreate()
+        asks_first = master == "yarn" or master.startswith("k8s://")
+        session = _created(builder, master, wait_s) if asks_first else builder.getOrCreate()
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         if not is_local:
             raise Unreachable(master, _reason(error)) from error
@@ -149,6 +150,35 @@ def _wait_s() -> float:
     if not 0 < seconds < threading.TIMEOUT_MAX:
         raise UsageMistake(f"{WAIT_VARIABLE} is {text!r}: a number of seconds is wanted")
     return seconds
+
+
+def _created(builder: SparkSession.Builder, master: str, wait_s: float) -> SparkSession:
+    """The session on a cluster whose manager is asked while it is made: YARN's client waits for
+    one as long as there is none.
+
+    Raises:
+        Unreachable: there was none in time; its JVM ends with this process.
+        Exception: what creating it raised.
+    """
+    made: list[SparkSession] = []
+    failures: list[Exception] = []
+
+    def create() -> None:
+        try:
+            made.append(builder.getOrCreate())
+        except Exception as error:  # noqa: BLE001  # Whatever it is, the caller gets it.
+            failures.append(error)
+
+    creating = threading.Thread(target=create, name="session", daemon=True)
+    creating.start()
+    creating.join(wait_s)
+    if failures:
+        raise failures[0]
+    if not made:
+        raise Unreachable(
+            master, f"no session in {wait_s:g} s ({WAIT_VARIABLE} sets how long to wait)"
+        )
+    return made[0]
 
 
 def _await_executor(session: SparkSession, master: str, wait_s: float) -> None:

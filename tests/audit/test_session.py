@@ -70,12 +70,16 @@ def lonely_master(tmp_path: Path) -> Iterator[str]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def audit_on(master: str, three: ReplicaSet, wait: str) -> subprocess.CompletedProcess[str]:
+def audit_on(
+    master: str, three: ReplicaSet, wait: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     named = [part for each in three.replicas for part in ("--replica", f"{each.id}={each.path}")]
     return subprocess.run(
         [sys.executable, "-m", "broker.cli", "audit", "replicas", *named,
          "--engine", "spark", "--master", master],
-        env={**os.environ, "DLEDGER_SPARK_WAIT": wait, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={
+            **os.environ, "DLEDGER_SPARK_WAIT": wait, "SPARK_LOCAL_IP": "127.0.0.1", **environment
+        },
         cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
 
@@ -88,6 +92,19 @@ def test_cluster_without_workers_is_unreachable(three: ReplicaSet, lonely_master
     assert done.returncode == 3, done.stderr
     said = done.stderr.splitlines()[-1]
     assert said.startswith(f"dledger: {lonely_master} can't be reached: no executor in 2 s")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_yarn_without_a_resource_manager_is_unreachable(three: ReplicaSet, tmp_path: Path) -> None:
+    """Its client would wait for one for ever, while the session is being made."""
+    (tmp_path / "hadoop").mkdir()
+    done = audit_on("yarn", three, "2", HADOOP_CONF_DIR=str(tmp_path / "hadoop"))
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(
+        "dledger: yarn can't be reached: no session in 2 s"
+    )
     assert "Traceback" not in done.stderr
 
 
