@@ -167,8 +167,11 @@ class SparkEngine:
 
 
 def _reason(error: Exception) -> str:
-    """The line of a Java stack trace that tells most: the innermost cause."""
-    lines = str(error).strip().splitlines()
+    """The line that tells most: a Java trace's innermost cause, or the last of a worker's."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    if lines and lines[0].endswith("from the Python worker:"):
+        said = [line for line in lines if not line.lstrip().startswith(("at ", "JVM stacktrace"))]
+        return f"on a worker: {said[-1].strip()[:500]}"
     causes = [line for line in lines if line.startswith("Caused by: ")]
     return (causes or lines or [repr(error)])[-1 if causes else 0][:500]
 

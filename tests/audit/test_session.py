@@ -10,12 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from audit.cli import app
 from audit.errors import EngineUnavailable, UsageMistake
+from audit.spark.engine import SparkEngine
 from audit.spark.java import find_java
 from tests.audit.replicas import ReplicaSet
 
@@ -147,3 +150,19 @@ def test_master_that_nobody_listens_for_is_unreachable(three: ReplicaSet) -> Non
         result = CliRunner().invoke(app, given)
     assert result.exit_code == 3
     assert result.stderr == f"dledger: {master} can't be reached: Connection refused\n"
+
+
+def test_what_a_worker_lacks_is_said() -> None:
+    """The last line of its traceback, not the first of Spark's words about it."""
+    from pyspark.errors import PySparkException
+
+    told = (
+        "\n An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        "  File \"x.py\", line 1, in <module>\nModuleNotFoundError: No module named 'crc32c'\n"
+    )
+    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
+    engine = SparkEngine(cast(Any, session), stops_session=False)
+    with pytest.raises(EngineUnavailable) as caught, engine.jobs():
+        raise PySparkException(told)
+    expected = "the Spark job failed: on a worker: ModuleNotFoundError: No module named 'crc32c'"
+    assert str(caught.value) == expected
