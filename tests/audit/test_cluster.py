@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+import venv
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +35,19 @@ appender.stderr.layout.pattern = %m%n
 """
 
 
+def bare_python(folder: Path) -> Path:
+    """The Python of an environment that has what docs/audit.md says executors need, and neither
+    this project nor pyspark: both travel."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    for name in ("numpy", "xxhash", "crc32c", "protobuf", "pyarrow"):
+        files = metadata.distribution(name).files or ()
+        tops = {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}
+        for top in sorted(tops):
+            (site / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+    return folder / "bin" / "python"
+
+
 class Cluster:
     """The processes of the cluster, each in a group of its own so that all of it can be ended."""
 
@@ -46,12 +61,12 @@ class Cluster:
             "JAVA_HOME": str(java_home),
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": str(bare_python(folder / "bare")),
             "PYTHONPATH": str(ROOT),
             "XDG_CACHE_HOME": str(folder / "cache"),
         }
         self._server = {
-            **self.environment,
+            **{name: value for name, value in self.environment.items() if name != "PYTHONPATH"},
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
             f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
@@ -155,7 +170,8 @@ def report_of(three: ReplicaSet, environment: dict[str, str], *engine: str) -> d
 def test_cluster_reports_what_the_local_engine_does(
     three: ReplicaSet, cluster: tuple[str, Cluster]
 ) -> None:
-    """Rot found on workers beside the replicas, in the same words; modules travel by themselves."""
+    """Rot found on workers beside the replicas, in the same words. The workers' Python has neither
+    this project nor its other dependencies: modules travel by themselves."""
     master, made = cluster
     three.flip("n2", three.header_of(after=20_000).physical_offset + 80)
     local = report_of(three, made.environment)
