@@ -58,7 +58,7 @@ lint: setup      ## layout and lint
 	$(BIN)/ruff check .
 
 types: setup     ## mypy --strict, tests included
-	$(BIN)/mypy dledger store broker chaos audit tests
+	$(BIN)/mypy dledger dledger_cli store broker chaos audit tests
 
 proto: setup     ## generate the protobuf code into dledger/wire
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. $(PROTOS)

@@ -34,8 +34,8 @@ from audit.replica import Replica
 from audit.replicas import Options, audit_replicas
 from audit.sample import BODY_BYTES, SEGMENT_BYTES, make_replicas
 from audit.survey import commitlog_of
-from store.entry import HEADER_SIZE
-from store.record import BATCH_PREAMBLE, decode_records
+from dledger.reading.entry import HEADER_SIZE
+from dledger.records.record import BATCH_PREAMBLE, decode_records
 
 FORMAT: Final = "dledger-audit-bench/1"
 DECODED_BYTES: Final = 256 << 20  # More of the log than this says nothing new.
@@ -214,7 +214,7 @@ def _spark_figures(replicas: list[Replica], cpus: int, rounds: int, tell: Tell) 
 def _whole_command(replicas: list[Replica], cpus: int) -> tuple[float, int]:
     """Seconds, and the most memory that all its processes had."""
     named = [part for each in replicas for part in ("--replica", f"{each.id}={each.path}")]
-    command = [sys.executable, "-m", "broker.cli", "audit", "replicas", "--json", *named,
+    command = [sys.executable, "-m", "dledger_cli", "audit", "replicas", "--json", *named,
                "--engine", "spark", "--master", f"local[{cpus}]"]  # fmt: skip
     began = time.perf_counter()
     with subprocess.Popen(

@@ -19,10 +19,7 @@ from google.protobuf.message import DecodeError
 from audit.findings import Cause
 from audit.reading import Pace, opened, read_at
 from audit.scan import ItemKind, ScanTask, Window, next_item
-from dledger.wire.commands_pb2 import Command
-from store.consumequeue import UNITS_PER_FILE
-from store.dispatch import UNIT_SIZE, units_for_entry
-from store.entry import (
+from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     HEADER_SIZE,
     EntryHeader,
@@ -31,8 +28,12 @@ from store.entry import (
     parse_header,
     verify_frame,
 )
-from store.errors import DivergenceFound, InvalidFrame, InvalidRecord
-from store.record import TOPIC_PATTERN
+from dledger.records.errors import InvalidFrame, InvalidRecord
+from dledger.records.record import TOPIC_PATTERN
+from dledger.wire.commands_pb2 import Command
+from store.consumequeue import UNITS_PER_FILE
+from store.dispatch import UNIT_SIZE, units_for_entry
+from store.errors import DivergenceFound
 
 MAX_FAULTS: Final = 100  # A task names so many and counts the rest.
 _OPEN_FILES: Final = 128

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from audit.columns import Integers
 from audit.reading import read_at
-from store.entry import (
+from dledger.reading.entry import (
     ENTRY_MAGIC,
     ENTRY_VERSION,
     FILLER_MAGIC,
@@ -28,13 +28,14 @@ from store.entry import (
     parse_header,
     verify_frame,
 )
-from store.errors import CorruptionFound, InvalidFrame
+from dledger.records.errors import InvalidFrame
+from store.errors import CorruptionFound
 
 # Large enough for numpy's cost a call to vanish, small enough for a chunk to stay in the caches
 # between its CRC and its columns. Measured: 2 to 8 MiB are alike, 32 MiB takes half as long again.
 CHUNK_BYTES: Final = 4 << 20
 
-# The header's fields that readers ask for; the byte table is in `store.entry`.
+# The header's fields that readers ask for; the byte table is in `dledger.reading.entry`.
 HEADER: Final = np.dtype(
     {
         "names": ["size", "kind", "version", "count", "index", "term", "offset"],

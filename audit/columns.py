@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from store.properties import decode_properties
+from dledger.records.properties import decode_properties
 
 Integers = npt.NDArray[np.int64]
 

@@ -20,9 +20,16 @@ import numpy.typing as npt
 from audit.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
 from audit.columns import Column, Cuts, Integers, PropertyTable, Words
 from audit.reading import opened
-from store.entry import HEADER_SIZE, EntryKind
-from store.errors import CorruptionFound, InvalidRecord
-from store.record import BATCH_PREAMBLE, FIXED_SIZE, MIN_RECORD_SIZE, RECORD_MAGIC, record_starts
+from dledger.reading.entry import HEADER_SIZE, EntryKind
+from dledger.records.errors import InvalidRecord
+from dledger.records.record import (
+    BATCH_PREAMBLE,
+    FIXED_SIZE,
+    MIN_RECORD_SIZE,
+    RECORD_MAGIC,
+    record_starts,
+)
+from store.errors import CorruptionFound
 
 __all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "read_records"]
 
@@ -42,7 +49,7 @@ COLUMNS: Final = (
 )
 
 _FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size
-# The fixed part of a record; the byte table is in `store.record`.
+# The fixed part of a record; the byte table is in `dledger.records.record`.
 _FIXED: Final = np.dtype(
     {
         "names": ["size", "magic", "queue_id", "queue_offset", "physical_offset", "born", "store",

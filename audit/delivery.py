@@ -29,6 +29,7 @@ from audit.judge import Anomaly, Kind, LoggedQueue
 from audit.ranges import committed_log, log_ranges
 from audit.replica import Replica
 from audit.survey import Survey
+from dledger.records.errors import FormatError
 from store.errors import StoreError
 
 SCHEMA: Final = "dledger-delivery/1"
@@ -146,7 +147,7 @@ def judge_share(task: DeliveryTask) -> Judged:
         return Judged(mistake=str(error))
     try:
         logged = _read_log(task, story)
-    except (StoreError, OSError) as error:
+    except (StoreError, FormatError, OSError) as error:
         return Judged(damage=str(error))
     judged = Judged(deleted=tuple(sorted(story.deleted)), operations=story.operations)
     for key in sorted(logged.keys() | story.queues.keys()):

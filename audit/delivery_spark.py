@@ -38,6 +38,7 @@ from audit.history import (
     reason_of,
 )
 from audit.judge import LoggedQueue
+from dledger.records.errors import FormatError
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class MessageReader:
                     place = (topic, int(queue_id))
                     key = keys.get(place) or keys.setdefault(place, key_of(place))
                     yield Row(key, _LOG, 0, int(offset), body)
-        except (StoreError, OSError) as error:
+        except (StoreError, FormatError, OSError) as error:
             yield Row(None, _LOG, 0, part.start, str(error).encode())
 
 

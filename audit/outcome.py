@@ -13,6 +13,7 @@ from typing import Final
 import typer
 
 from audit.errors import AuditError, UsageMistake
+from dledger.records.errors import FormatError
 from store.errors import StoreError
 
 MAX_SIZE: Final = (1 << 63) - 1  # What travels to nodes is an int64.
@@ -28,7 +29,7 @@ def errors_told() -> Iterator[None]:
     except AuditError as error:
         complain(str(error))
         raise typer.Exit(error.exit_code) from None
-    except StoreError as error:
+    except (StoreError, FormatError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
     except OSError as error:

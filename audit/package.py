@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("audit", "store", "dledger/wire")
+PACKAGES: Final = ("audit", "store", "dledger/wire", "dledger/records", "dledger/reading")
 _ROOT: Final = Path(__file__).parent.parent
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -25,6 +25,8 @@ def write_package(target: Path) -> Path:
     )
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo("dledger/__init__.py", _EPOCH), b"")
+        outcome = zipfile.ZipInfo("dledger/outcome.py", _EPOCH)
+        archive.writestr(outcome, (_ROOT / "dledger/outcome.py").read_bytes())
         for path in files:
             entry = zipfile.ZipInfo(path.relative_to(_ROOT).as_posix(), _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED

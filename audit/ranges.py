@@ -15,8 +15,8 @@ from audit.errors import LogDamaged, UsageMistake
 from audit.reading import opened, read_at
 from audit.replica import Replica
 from audit.survey import Survey, SurveyTask, survey
-from store.entry import HEADER_SIZE, parse_header
-from store.errors import InvalidFrame
+from dledger.reading.entry import HEADER_SIZE, parse_header
+from dledger.records.errors import InvalidFrame
 
 _NAMED_TOPICS: Final = 10
 

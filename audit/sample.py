@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from audit.replica import Replica
+from dledger.reading.entry import HEADER_SIZE, EntryKind
+from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties
 from store.commitlog import CommitLog, CommitLogOptions
 from store.directory import DataDirectory, Identity
-from store.entry import HEADER_SIZE, EntryKind
-from store.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, stamp_records
+from store.stamping import stamp_records
 from store.worker import ManualWorker, Step
 
 SEGMENT_BYTES: Final = 64 << 20

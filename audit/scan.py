@@ -21,7 +21,7 @@ from crc32c import crc32c
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from audit.reading import opened, read_at
-from store.entry import (
+from dledger.reading.entry import (
     ENTRY_HEADER,
     ENTRY_MAGIC,
     FILLER_HEADER,
@@ -32,8 +32,8 @@ from store.entry import (
     EntryKind,
     parse_header,
 )
-from store.errors import InvalidFrame
-from store.record import BATCH_PREAMBLE, FIXED_SIZE, MAX_TOPIC_BYTES
+from dledger.records.errors import InvalidFrame
+from dledger.records.record import BATCH_PREAMBLE, FIXED_SIZE, MAX_TOPIC_BYTES
 
 _WINDOW_BYTES: Final = 4 << 20
 _LOOK_BACK_BYTES: Final = 64 << 10  # At first; most entries are smaller.

@@ -21,8 +21,7 @@ from typing import Final
 
 from audit.reading import opened, read_at
 from audit.replica import Position, Replica
-from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
-from store.entry import (
+from dledger.reading.entry import (
     FILLER_HEADER,
     FILLER_HEADER_SIZE,
     FILLER_MAGIC,
@@ -30,7 +29,8 @@ from store.entry import (
     EntryHeader,
     parse_header,
 )
-from store.errors import InvalidFrame
+from dledger.records.errors import InvalidFrame
+from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
 
 SEGMENT_NAME: Final = re.compile(r"[0-9]{20}")
 _PREALLOCATION: Final = re.compile(r"[0-9]{20}\.tmp")

@@ -31,13 +31,19 @@ from broker.machine import (
 from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
 from dledger.core.types import EntryKind, Proposed
 from dledger.driver import LogBehind, LogFull, Stamp
+from dledger.reading.entry import HEADER_SIZE
+from dledger.records.errors import FormatError, InvalidRecord
+from dledger.records.properties import MAX_PROPERTIES_BYTES
+from dledger.records.record import (
+    BATCH_PREAMBLE,
+    MAX_TOPIC_BYTES,
+    MIN_RECORD_SIZE,
+    validate_records,
+)
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.broker_pb2 import SendBatch, SendResponse, SendResult
 from dledger.wire.commands_pb2 import Command
-from store.entry import HEADER_SIZE
-from store.errors import InvalidRecord, StoreError
-from store.properties import MAX_PROPERTIES_BYTES
-from store.record import BATCH_PREAMBLE, MAX_TOPIC_BYTES, MIN_RECORD_SIZE, validate_records
+from store.errors import StoreError
 from store.stamping import stamp_records
 
 MAX_BATCHES = 1_024  # in one Send
@@ -326,7 +332,7 @@ class Appender:
                     epb.STORAGE_FULL, f"the leader's disk has no space for a new segment: {error}"
                 ) from error
             raise BrokerError(epb.BUSY, f"the next segment is being prepared: {error}") from error
-        except StoreError as error:
+        except (StoreError, FormatError) as error:
             # The log failed with the entry's place taken: the next leader knows what became of it.
             raise BrokerError(
                 epb.LEADERSHIP_LOST, f"the leader's log failed; it may have been stored: {error}"

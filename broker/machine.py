@@ -22,11 +22,11 @@ from google.protobuf.message import DecodeError
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.ports import ApplyPaused
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header
+from dledger.records.record import BATCH_PREAMBLE
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
 from store.dispatch import units_for_entry
-from store.entry import HEADER_SIZE, EntryHeader, parse_header
 from store.errors import StorageFull
-from store.record import BATCH_PREAMBLE
 
 RECENT_BATCHES = 5  # per producer and queue: how many unacknowledged batches can be retried
 NO_PRODUCER = bytes(16)

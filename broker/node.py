@@ -48,16 +48,17 @@ from dledger.core import Raft
 from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
 from dledger.ports import InvalidFrames
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
+from dledger.records.errors import InvalidFrame
+from dledger.records.record import BATCH_PREAMBLE, record_starts
 from dledger.transport import GrpcTransport, Identity
 from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
 from dledger.wire.cluster_pb2 import NodeStatus
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueues
-from store.entry import HEADER_SIZE, EntryHeader, walk_frames
-from store.errors import InvalidFrame, StoreError
+from store.errors import StoreError
 from store.files import FULL_ERRNOS
 from store.queue_flush import FlushWork
-from store.record import BATCH_PREAMBLE, record_starts
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
@@ -415,7 +416,7 @@ def parse_frames(blob: bytes) -> list[EntryHeader]:
     """The headers of the frames in `blob`, each verified.
 
     Raises:
-        InvalidFrames: see `store.entry.walk_frames`.
+        InvalidFrames: see `dledger.reading.entry.walk_frames`.
     """
     try:
         return walk_frames(blob)

@@ -25,12 +25,13 @@ from broker.reads import DEFAULT_BYTES, Found, HeldPulls, QueueReader
 from broker.rpc import Context
 from dledger.core.errors import ReadRefused
 from dledger.core.types import NodeId
+from dledger.records.errors import InvalidRecord
+from dledger.records.record import TOPIC_PATTERN, parse_message_id
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import errors_pb2 as epb
-from store.errors import CorruptionFound, StoreError
-from store.record import TOPIC_PATTERN, parse_message_id
+from store.errors import CorruptionFound
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -189,7 +190,7 @@ class BrokerService:
     async def _by_id(self, text: str) -> bytes:
         try:
             _, physical_offset = parse_message_id(text)
-        except (ValueError, StoreError) as error:
+        except (ValueError, InvalidRecord) as error:
             raise BrokerError(
                 epb.INVALID_ARGUMENT, f"message id {text[:64]!r}: 32 hex digits are expected"
             ) from error

@@ -1,6 +1,6 @@
 """The commands below `dledger chaos`: the simulator, and what else tests the product on purpose.
 
-Commands parse, call what does the work, print and pick an exit code; see `broker.cli`. `sim` runs
+Commands parse, call what does the work, print and pick an exit code; see `dledger_cli`. `sim` runs
 seeds; a failure is shrunk, told with its transcript and with the command that replays it.
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from store.entry import (
+from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     HEADER_SIZE,
     EntryHeader,
@@ -20,7 +20,7 @@ from store.entry import (
     digest_of,
     position_after,
 )
-from store.errors import AppendRefused
+from dledger.records.errors import AppendRefused
 from store.files import Buffer
 from store.flusher import Cut, Write, write_at
 from store.history import History

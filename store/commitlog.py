@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dledger.reading.entry import EntryHeader, parse_header, walk_frames
 from store.appending import LogEnd
 from store.checkpoint import Checkpoint
-from store.entry import EntryHeader, parse_header, walk_frames
 from store.errors import OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, Buffer, FileSystem, OsFiles, make_directory
 from store.flusher import FlushMode, FlushQueue, Work

@@ -28,11 +28,11 @@ from typing import Final
 
 import numpy as np
 
+from dledger.records.record import MIN_RECORD_SIZE, STORE_TIME_AT
 from store.dispatch import UNIT, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
 from store.queue_flush import FlushWork, remove_topic
-from store.record import MIN_RECORD_SIZE, STORE_TIME_AT
 from store.stamping import OFFSETS_AT
 
 UNITS_PER_FILE: Final = 300_000

@@ -10,7 +10,7 @@ Unit, 20 bytes, big-endian:
     byte  size  field
     0     8     physical offset of the record
     8     4     size of the record
-    12    8     tags code (see `store.properties.tags_code`), sign-extended
+    12    8     tags code (see `dledger.records.properties.tags_code`), sign-extended
 
 Source: RocketMQ `ConsumeQueue`; `CommitLogDispatcherBuildConsumeQueue`, one message at a time.
 """
@@ -23,10 +23,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from store.entry import HEADER_SIZE, EntryHeader, EntryKind
-from store.errors import DivergenceFound, InvalidRecord
-from store.properties import find_property, tags_code
-from store.record import BATCH_PREAMBLE, FIXED_SIZE, MIN_RECORD_SIZE, record_starts
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind
+from dledger.records.errors import InvalidRecord
+from dledger.records.properties import find_property, tags_code
+from dledger.records.record import BATCH_PREAMBLE, FIXED_SIZE, MIN_RECORD_SIZE, record_starts
+from store.errors import DivergenceFound
 from store.stamping import OFFSETS_AT
 
 UNIT: Final = struct.Struct(">QIq")

@@ -1,11 +1,8 @@
-"""Errors of the store, each with its facts as fields.
+"""Errors of the store, each with its facts as fields. What is wrong with bytes alone, wherever they
+come from, is in `dledger.records.errors`.
 
     StoreError
-    ├── InvalidRecord       bytes that a producer sent as RocketMQ records are not
-    ├── InvalidProperties   a property's name or value can't be encoded
-    ├── InvalidFrame        bytes that were taken for an entry frame are not one
     ├── OutOfRange          a read outside of what the log or the queue holds
-    ├── AppendRefused       a frame that doesn't continue the log, or can never fit a segment
     ├── StorageFull         no space for the next segment (retriable)
     ├── StorageFailed       a write or an fsync failed: this log takes no more work (fatal)
     ├── CorruptionFound     durable bytes are not what was written: stop, repair from a peer
@@ -19,15 +16,9 @@ whether the operation did not happen, or may have happened.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import ClassVar
 
-
-class Outcome(Enum):
-    """What the caller may conclude about the operation that raised."""
-
-    DID_NOT_HAPPEN = "did not happen"
-    MAY_HAVE_HAPPENED = "may have happened"
+from dledger.outcome import Outcome
 
 
 class StoreError(Exception):
@@ -35,41 +26,6 @@ class StoreError(Exception):
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
-
-
-class InvalidRecord(StoreError):
-    """A record lies about itself. `position` is the record's first byte in the checked buffer."""
-
-    def __init__(self, position: int, field: str, expected: object, found: object) -> None:
-        super().__init__(
-            f"invalid record at byte {position}: {field} should be {expected}, is {found}"
-        )
-        self.position = position
-        self.field = field
-        self.expected = expected
-        self.found = found
-
-
-class InvalidProperties(StoreError):
-    """A property holds a separator byte, or all of them together are too long."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"property {name!r} can't be encoded: {reason}")
-        self.name = name
-        self.reason = reason
-
-
-class InvalidFrame(StoreError):
-    """Not an intact entry frame. `position` is the frame's first byte in the checked buffer."""
-
-    def __init__(self, position: int, field: str, expected: object, found: object) -> None:
-        super().__init__(
-            f"invalid entry frame at byte {position}: {field} should be {expected}, is {found}"
-        )
-        self.position = position
-        self.field = field
-        self.expected = expected
-        self.found = found
 
 
 class OutOfRange(StoreError):
@@ -81,16 +37,6 @@ class OutOfRange(StoreError):
         self.wanted = wanted
         self.first = first
         self.end = end
-
-
-class AppendRefused(StoreError):
-    """The entry doesn't continue this log; nothing was appended."""
-
-    def __init__(self, field: str, expected: object, found: object) -> None:
-        super().__init__(f"entry can't be appended: {field} should be {expected}, is {found}")
-        self.field = field
-        self.expected = expected
-        self.found = found
 
 
 class StorageFull(StoreError):

@@ -7,7 +7,7 @@ entries and grows with the number of elections and membership changes only.
 
 from __future__ import annotations
 
-from store.entry import EntryHeader, EntryKind
+from dledger.reading.entry import EntryHeader, EntryKind
 
 
 class History:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dledger.records.record import MIN_RECORD_SIZE
 from store.dispatch import UNIT_SIZE
 from store.errors import StorageFull
 from store.files import CHUNK_BYTES, FULL_ERRNOS, FileSystem, Handle, write_all
-from store.record import MIN_RECORD_SIZE
 from store.segments import Segment, segment_name
 
 RETRY_S: Final = 1.0

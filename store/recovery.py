@@ -30,14 +30,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from store.checkpoint import Checkpoint
-from store.entry import (
+from dledger.reading.entry import (
     ENTRY_HEADER,
     ENTRY_MAGIC,
     HEADER_SIZE,
     verify_frame,
 )
-from store.errors import CorruptionFound, InvalidFrame
+from dledger.records.errors import InvalidFrame
+from store.checkpoint import Checkpoint
+from store.errors import CorruptionFound
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_exactly, write_all
 from store.history import History
 from store.segment_files import check_bases, check_size, find_segment_files, open_segment

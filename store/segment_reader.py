@@ -9,8 +9,9 @@ queue's records as they lie asks for little that it doesn't get.
 
 from __future__ import annotations
 
-from store.entry import EntryHeader, parse_header, walk_frames
-from store.errors import CorruptionFound, InvalidFrame, OutOfRange
+from dledger.reading.entry import EntryHeader, parse_header, walk_frames
+from dledger.records.errors import InvalidFrame
+from store.errors import CorruptionFound, OutOfRange
 from store.files import Buffer, FileSystem, read_exactly
 from store.segments import Segment, SegmentTable, read_header
 from store.tail import TailCache

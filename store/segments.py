@@ -15,8 +15,9 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Final, Protocol
 
-from store.entry import FILLER_HEADER_SIZE, HEADER_SIZE, EntryHeader, parse_header
-from store.errors import CorruptionFound, InvalidFrame, OutOfRange
+from dledger.reading.entry import FILLER_HEADER_SIZE, HEADER_SIZE, EntryHeader, parse_header
+from dledger.records.errors import InvalidFrame
+from store.errors import CorruptionFound, OutOfRange
 from store.files import FileSystem, Handle, read_exactly
 
 SPARSE_BYTES: Final = 64 << 10

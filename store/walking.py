@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from store.entry import (
+from dledger.reading.entry import (
     FILLER_HEADER,
     FILLER_HEADER_SIZE,
     FILLER_MAGIC,
@@ -20,7 +20,7 @@ from store.entry import (
     position_after,
     verify_frame,
 )
-from store.errors import InvalidFrame
+from dledger.records.errors import InvalidFrame
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero
 from store.history import History
 from store.segments import Segment, SegmentTable, segment_name

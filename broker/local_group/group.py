@@ -281,7 +281,7 @@ class LocalGroup:
         return log_ends
 
     def _launch_one(self, node: LocalNode, record: LocalGroupFile) -> LocalNode:
-        command = [sys.executable, "-m", "broker.cli", "node", "--config", node.config]
+        command = [sys.executable, "-m", "dledger_cli", "node", "--config", node.config]
         try:
             process = spawn_detached(command, node.log_file)
         except OSError as error:

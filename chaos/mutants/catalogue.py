@@ -309,7 +309,7 @@ STORE = (
     ),
     Mutant(
         "wrong-crc-and-digest-accepted",
-        "store/entry.py",
+        "dledger/reading/entry.py",
         "    computed = crc32c(tail, crc32c(head))\n",
         "    return header\n    computed = crc32c(tail, crc32c(head))\n",
     ),

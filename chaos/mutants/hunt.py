@@ -23,7 +23,7 @@ from pathlib import Path
 from chaos.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
-COPIED = ("dledger", "store", "broker", "chaos", "tests", "pyproject.toml")
+COPIED = ("dledger", "dledger_cli", "store", "broker", "chaos", "tests", "pyproject.toml")
 UNIT_TESTS = ("tests/core", "tests/node", "tests/store", "tests/broker")
 DURATION_MS = 6_000
 MAX_SEEDS = 400

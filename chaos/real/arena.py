@@ -22,7 +22,6 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from broker.bench.loops import uninterrupted
 from broker.config import (
     FAULT_INJECTION_VARIABLE,
     MIB,
@@ -36,6 +35,7 @@ from broker.local_group import FlushName, GroupOptions, LocalGroup, LocalGroupEr
 from broker.local_group.ports import port_is_free
 from chaos.faults import NO_FAULTS, FaultOrders, Loss, cut_power, give_orders
 from chaos.real.network import Network, client_address
+from dledger.terminal.loops import uninterrupted
 
 SEGMENT_BYTES: Final = 2 * MIB  # several roll within a run
 MESSAGE_BYTES: Final = 256 << 10  # so small a segment takes no larger messages

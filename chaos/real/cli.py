@@ -23,10 +23,6 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from broker.bench.loops import sigterm_interrupts
-from broker.cli.options import JsonOption
-from broker.cli.outcome import ExitCode, complain, end, errors_told, new_runner
-from broker.cli.output import print_columns, print_json
 from broker.local_group import LocalGroup, PortInUse
 from chaos.checkers.history import History, HistoryCorrupt, read_history
 from chaos.real.errors import ChaosError, GroupNeverLed, OutputInTheWay, RunBroken
@@ -36,6 +32,10 @@ from chaos.real.page import page
 from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, judge, run_chaos
 from chaos.real.scenario import MAX_NODES, Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
+from dledger.terminal.loops import sigterm_interrupts
+from dledger.terminal.options import JsonOption
+from dledger.terminal.outcome import ExitCode, complain, end, errors_told, new_runner
+from dledger.terminal.output import print_columns, print_json
 
 REPORT_FILE: Final = "report.json"
 PAGE_FILE: Final = "report.html"

@@ -23,8 +23,8 @@ from chaos.real.blow import Blow
 from chaos.real.processes import kill
 from chaos.real.workload import TOPIC
 from dledger.core.types import EntryKind
-from store.entry import ENTRY_MAGIC, HEADER_SIZE
-from store.record import BATCH_PREAMBLE
+from dledger.reading.entry import ENTRY_MAGIC, HEADER_SIZE
+from dledger.records.record import BATCH_PREAMBLE
 
 HOW: Final = ("flip", "cut")
 FILES: Final = ("checkpoint", "segment", "consume-queue", "hard-state")

@@ -32,10 +32,10 @@ from chaos.checkers.history import (
 )
 from chaos.sim.node import Defect
 from dledger.core.types import NodeId
+from dledger.records.errors import InvalidRecord
+from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
-from store.errors import InvalidRecord
-from store.record import RecordTemplate, decode_records
 
 WINDOW = 5  # batches of a queue under way: as many as the broker remembers
 BACK_OFF_S = (0.005, 0.1)

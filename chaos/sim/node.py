@@ -40,9 +40,9 @@ from dledger.core.types import Configuration, Index, NodeId
 from dledger.driver import Ports, RaftDriver
 from dledger.errors import HardStateCorrupt
 from dledger.ports import InvalidFrames
+from dledger.reading.entry import EntryHeader
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
-from store.entry import EntryHeader
 from store.errors import CorruptionFound, StorageFailed, StorageFull
 from store.files import FULL_ERRNOS
 from store.worker import Step

@@ -20,9 +20,9 @@ from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
 from dledger.core.types import Index, Role
 from dledger.hard_state import decode_hard_state
+from dledger.reading.entry import EntryHeader, verify_frame
+from dledger.records.errors import InvalidFrame
 from dledger.wire.raft_pb2 import PeerMessage
-from store.entry import EntryHeader, verify_frame
-from store.errors import InvalidFrame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

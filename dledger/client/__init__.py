@@ -5,7 +5,7 @@
             stored = await producer.send("topic", b"body", key="k")
 
 Everything named here is the API; the modules behind it are not. The blocking face is
-`dledger.client.blocking`. It imports `store.record` (pure) and `dledger.wire`, nothing else of
+`dledger.client.blocking`. It imports `dledger.records` (pure) and `dledger.wire`, nothing else of
 the project.
 """
 
@@ -26,7 +26,6 @@ from dledger.client.errors import (
     NotLeader,
     NotReady,
     OffsetOutOfRange,
-    Outcome,
     OutOfSequence,
     ProducerClosed,
     QueueNotFound,
@@ -56,6 +55,7 @@ from dledger.client.results import (
     TopicInfo,
 )
 from dledger.client.routing import queue_of_key
+from dledger.outcome import Outcome
 
 __all__ = [
     "BufferFull",

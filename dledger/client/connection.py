@@ -19,16 +19,10 @@ from typing import Any, Final, Generic, TypeVar, assert_never
 import grpc
 from google.protobuf.message import Message
 
-from dledger.client.errors import (
-    ClientClosed,
-    ClientError,
-    LeadershipLost,
-    Outcome,
-    Unavailable,
-    from_rpc,
-)
+from dledger.client.errors import ClientClosed, ClientError, LeadershipLost, Unavailable, from_rpc
 from dledger.client.leader_view import View, from_wire
 from dledger.client.options import CHANNEL_OPTIONS
+from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 

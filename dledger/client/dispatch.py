@@ -26,14 +26,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from dledger.client.connection import SEND, NodeLink
-from dledger.client.errors import (
-    ClientError,
-    Outcome,
-    QueueNotFound,
-    ServerError,
-    TopicNotFound,
-    from_wire,
-)
+from dledger.client.errors import ClientError, QueueNotFound, ServerError, TopicNotFound, from_wire
 from dledger.client.group import Group
 from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
 from dledger.client.options import (
@@ -43,6 +36,7 @@ from dledger.client.options import (
     ProducerOptions,
 )
 from dledger.client.results import SendResult
+from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 
 PAUSE_MIN_S: Final = 0.005

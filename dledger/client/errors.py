@@ -42,16 +42,10 @@ from typing import Any, ClassVar, Final, Self
 
 import grpc
 
+from dledger.outcome import Outcome
 from dledger.wire import errors_pb2 as pb
 
 ERROR_METADATA_KEY: Final = "dledger-error-bin"
-
-
-class Outcome(Enum):
-    """What the caller may conclude about the thing that was asked for."""
-
-    DID_NOT_HAPPEN = "did not happen"
-    MAY_HAVE_HAPPENED = "may have happened"
 
 
 class Subject(Enum):

@@ -31,12 +31,12 @@ from dledger.client.errors import (
     GroupUnreachable,
     InvalidArgument,
     NotReady,
-    Outcome,
     Unavailable,
     WrongGroup,
 )
 from dledger.client.leader_view import LeaderBoard, Member, View
 from dledger.client.options import ClientOptions
+from dledger.outcome import Outcome
 
 MAX_LINKS: Final = 64  # far above any group's size; a bound on what views can make us dial
 _BACKOFF = wait_exponential(multiplier=0.01, max=0.5) + wait_random(0, 0.01)  # seconds

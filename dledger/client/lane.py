@@ -47,15 +47,10 @@ from enum import Enum, auto
 from itertools import chain
 from typing import Final, NamedTuple
 
-from dledger.client.errors import (
-    ClientError,
-    DeadlineExceeded,
-    Outcome,
-    OutOfSequence,
-    UnknownProducer,
-)
+from dledger.client.errors import ClientError, DeadlineExceeded, OutOfSequence, UnknownProducer
 from dledger.client.options import MAX_SENT_BATCHES
 from dledger.client.results import SendResult
+from dledger.outcome import Outcome
 
 PRODUCER_ID_SIZE: Final = 16
 NO_DEADLINE: Final = float("inf")

@@ -24,7 +24,6 @@ from dledger.client.errors import (
     BufferFull,
     ClientError,
     MessageTooLarge,
-    Outcome,
     ProducerClosed,
     QueueNotFound,
     Subject,
@@ -34,6 +33,7 @@ from dledger.client.lane import Lane
 from dledger.client.options import MAX_MESSAGE_BYTES, ProducerOptions
 from dledger.client.results import ProducerStatistics, SendResult
 from dledger.client.routing import HeldMessage, Route, encode_labels, for_queue, labels
+from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 
 

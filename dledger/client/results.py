@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dledger.client.errors import Outcome, RecordCorrupt
+from dledger.client.errors import RecordCorrupt
+from dledger.outcome import Outcome
+from dledger.records.errors import InvalidRecord
+from dledger.records.record import DecodedRecord as Message
+from dledger.records.record import decode_records
 from dledger.wire import cluster_pb2 as cpb
-from store.errors import InvalidRecord
-from store.record import DecodedRecord as Message
-from store.record import decode_records
 
 __all__ = [
     "LeaderInfo",

@@ -20,8 +20,15 @@ from typing import NamedTuple
 from dledger.client.errors import InvalidArgument, QueueNotFound, Subject
 from dledger.client.lane import Lane
 from dledger.client.results import SendResult
-from store.errors import InvalidProperties, InvalidRecord
-from store.record import KEYS, TAGS, RecordTemplate, encode_properties, set_queue_id, tags_code
+from dledger.records.errors import InvalidProperties, InvalidRecord
+from dledger.records.record import (
+    KEYS,
+    TAGS,
+    RecordTemplate,
+    encode_properties,
+    set_queue_id,
+    tags_code,
+)
 
 
 @lru_cache(maxsize=65_536)

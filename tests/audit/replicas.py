@@ -14,19 +14,14 @@ from pathlib import Path
 from random import Random
 
 from audit.replica import Replica
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
+from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, record_starts
 from store.commitlog import CommitLog, CommitLogOptions
 from store.consumequeue import ConsumeQueues
 from store.directory import DataDirectory, Identity
 from store.dispatch import units_for_entry
-from store.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
 from store.files import Handle, OsFiles
-from store.record import (
-    BATCH_PREAMBLE,
-    RecordTemplate,
-    encode_properties,
-    record_starts,
-    stamp_records,
-)
+from store.stamping import stamp_records
 from store.worker import ManualWorker, Step
 
 SEGMENT = 16384

@@ -16,10 +16,10 @@ from audit.chunks import LogRange, read_chunks
 from audit.columns import Cuts, PropertyTable
 from audit.decode import COLUMNS, Wanted, read_records
 from audit.reading import opened
-from store.entry import FILLER_HEADER, FILLER_MAGIC, EntryKind, build_frame, walk_frames
+from dledger.reading.entry import FILLER_HEADER, FILLER_MAGIC, EntryKind, build_frame, walk_frames
+from dledger.records.properties import decode_properties, find_property
+from dledger.records.record import BATCH_PREAMBLE, RecordTemplate
 from store.errors import CorruptionFound
-from store.properties import decode_properties, find_property
-from store.record import BATCH_PREAMBLE, RecordTemplate
 
 Row = dict[str, Any]
 BASE = 1 << 20
@@ -56,8 +56,8 @@ def frames_of(entries: Entries) -> list[bytes]:
 
 
 def plain_rows(content: bytes) -> Iterator[Row]:
-    """What the bytes of whole frames mean, by the byte tables of `store.record` and `store.entry`,
-    one field after the other.
+    """What the bytes of whole frames mean, by the byte tables of `dledger.records.record` and
+    `dledger.reading.entry`, one field after the other.
 
     Raises:
         ValueError: the records don't add up.

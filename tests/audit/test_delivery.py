@@ -21,7 +21,7 @@ from audit.errors import LogDamaged, UsageMistake
 from audit.judge import Kind
 from audit.replica import Position, Replica
 from chaos.checkers.history import Delete, Outcome, Poll, Send
-from store.entry import EntryKind
+from dledger.reading.entry import EntryKind
 from tests.audit.replicas import SEGMENT, Entry, build, flip_bit
 from tests.chaos.histories import Story
 

@@ -14,8 +14,8 @@ from audit.findings import Cause, ExitCode, Finding, Verdict
 from audit.replica import Replica
 from audit.replicas import Options, audit_replicas
 from audit.report import Report
+from dledger.reading.entry import ENTRY_HEADER, HEADER_SIZE, EntryKind
 from store.dispatch import UNIT, UNIT_SIZE
-from store.entry import ENTRY_HEADER, HEADER_SIZE, EntryKind
 from tests.audit.replicas import (
     BLOCK,
     SEGMENT,

@@ -102,7 +102,7 @@ def test_audit_runs_where_the_only_java_is_the_bundled_one(
     three.flip("n2", three.header_of().physical_offset + 90)
     named = [part for each in three.replicas for part in ("--replica", f"{each.id}={each.path}")]
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "audit", "replicas", *named, "--json",
+        [sys.executable, "-m", "dledger_cli", "audit", "replicas", *named, "--json",
          "--block-size", "4KiB", "--engine", "spark", "--master", "local[1]"],
         env={
             "PATH": str(tmp_path / "bin"),

@@ -29,7 +29,7 @@ from audit.remote import NodeLog, NodeRefused, calls
 from audit.replicas import Options, audit_replicas
 from audit.report import Report, report_as_json
 from audit.scan import ScanTask, Window, _start_before, scan_segment
-from store.entry import FILLER_MAGIC, HEADER_SIZE, EntryHeader, parse_header
+from dledger.reading.entry import FILLER_MAGIC, HEADER_SIZE, EntryHeader, parse_header
 from tests.audit.replicas import ReplicaSet, cut, flip_bit
 from tests.integration.group import Group, make_configs
 

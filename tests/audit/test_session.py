@@ -78,7 +78,7 @@ def audit_on(
 ) -> subprocess.CompletedProcess[str]:
     named = [part for each in three.replicas for part in ("--replica", f"{each.id}={each.path}")]
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", "audit", "replicas", *named,
+        [sys.executable, "-m", "dledger_cli", "audit", "replicas", *named,
          "--engine", "spark", "--master", master],
         env={
             **os.environ, "DLEDGER_SPARK_WAIT": wait, "SPARK_LOCAL_IP": "127.0.0.1", **environment

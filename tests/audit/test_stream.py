@@ -21,7 +21,7 @@ from audit.errors import LogDamaged, UsageMistake
 from audit.ranges import committed_log
 from audit.replica import Replica
 from audit.spark.source import CommitLogSource, CommitLogStream
-from store.entry import EntryHeader
+from dledger.reading.entry import EntryHeader
 from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
 from tests.audit.test_table import expected_rows
 

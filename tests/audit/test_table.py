@@ -12,9 +12,9 @@ from audit.columns import PropertyTable
 from audit.decode import COLUMNS, Records, Wanted, read_records
 from audit.ranges import committed_log, entry_end_after, log_ranges
 from audit.replica import Replica
-from store.entry import EntryKind
+from dledger.reading.entry import EntryKind
+from dledger.records.record import decode_properties, decode_records
 from store.errors import CorruptionFound
-from store.record import decode_properties, decode_records
 from tests.audit.replicas import TIME_MS, LogBuilder, ReplicaSet
 from tests.audit.test_decode import cuts_of
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.bench.arena import arena
-from broker.bench.failover import store_host_of
-from broker.bench.loops import sigterm_interrupts, uninterrupted
-from broker.bench.steady import require_room
 from broker.local_group import GROUP_FILE, GroupOptions, LocalGroup, LocalGroupError
+from dledger.terminal.loops import sigterm_interrupts, uninterrupted
+from dledger_cli.bench.arena import arena
+from dledger_cli.bench.failover import store_host_of
+from dledger_cli.bench.steady import require_room
 
 OPTIONS = GroupOptions(nodes=1)
 

@@ -13,11 +13,11 @@ from typing import NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from broker.bench import cli
-from broker.bench.arena import Arena
-from broker.bench.figures import Comparison, Figure, Report, Spread, Target
-from broker.bench.produce import PROMISES, Case
 from broker.local_group import LocalNode
+from dledger_cli.bench import cli
+from dledger_cli.bench.arena import Arena
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
+from dledger_cli.bench.produce import PROMISES, Case
 
 runner = CliRunner()
 

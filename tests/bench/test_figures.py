@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.bench.figures import (
+from dledger_cli.bench.figures import (
     Comparison,
     Figure,
     Report,

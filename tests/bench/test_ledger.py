@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.bench.ledger import NUMBER, Audit, Fate, Ledger
+from dledger_cli.bench.ledger import NUMBER, Audit, Fate, Ledger
 
 
 def body(number: int) -> bytes:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from broker.bench.ledger import NUMBER
-from broker.bench.load import NumberedLoad, fill, one_at_a_time, saturate
-from broker.bench.loops import run
 from dledger.client import Busy, Outcome, SendResult, Unavailable
+from dledger.terminal.loops import run
+from dledger_cli.bench.ledger import NUMBER
+from dledger_cli.bench.load import NumberedLoad, fill, one_at_a_time, saturate
 
 HOST_1 = b"\x7f\0\0\1\0\0\0\1"
 HOST_2 = b"\x7f\0\0\1\0\0\0\2"

@@ -9,7 +9,7 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from broker.bench.node_watch import (
+from dledger_cli.bench.node_watch import (
     LATENESS,
     NodeMetricsSample,
     greatest_lateness_bound,

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.bench.loops import run
-from broker.bench.yardsticks import EchoSample, echo_client, echo_server, sample_disk, sample_echo
+from dledger.terminal.loops import run
+from dledger_cli.bench.yardsticks import (
+    EchoSample,
+    echo_client,
+    echo_server,
+    sample_disk,
+    sample_echo,
+)
 
 
 def test_the_echo_answers_over_a_real_connection() -> None:
@@ -45,7 +51,7 @@ def test_the_echo_server_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_echo_server_ends_when_its_benchmark_is_killed() -> None:
     """It reads its standard input, which ends with whoever held the other side."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "broker.bench.echo_server"],
+        [sys.executable, "-m", "dledger_cli.bench.echo_server"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -15,11 +15,11 @@ from broker.machine import TOPIC_GONE, MachineOptions, StateMachine
 from broker.reads import QueueReader
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
+from dledger.records.properties import encode_properties
+from dledger.records.record import RecordTemplate, record_starts
 from dledger.wire.broker_pb2 import SendBatch, SendResponse
 from dledger.wire.commands_pb2 import Command, CreateTopicCommand
 from store.errors import StorageFull
-from store.properties import encode_properties
-from store.record import RecordTemplate, record_starts
 from store.stamping import stamp_records
 from tests.node.world import MemoryLog
 

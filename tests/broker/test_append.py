@@ -13,11 +13,11 @@ from broker.machine import MachineOptions
 from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
 from dledger.core.types import NodeId
 from dledger.driver import LogFull
+from dledger.records.record import decode_records
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.broker_pb2 import SendResponse
 from dledger.wire.commands_pb2 import Command, CreateTopicCommand, DeleteTopicCommand
 from store.errors import StorageFailed
-from store.record import decode_records
 from tests.broker.leader import Bench, batch
 
 pytestmark = pytest.mark.usefixtures("running_loop")

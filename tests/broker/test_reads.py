@@ -8,9 +8,9 @@ import pytest
 
 from broker.errors import BrokerError
 from broker.reads import HeldPulls
+from dledger.records.record import decode_records
 from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound
-from store.record import decode_records
 from tests.broker.leader import Bench, batch
 
 

@@ -14,9 +14,9 @@ from broker.local_group import LocalGroupError, NodeDied
 from chaos.real.arena import Arena
 from chaos.real.blow import Blow
 from chaos.real.damage import put_back, replace_rotten, rot, rot_below, set_aside
-from store.entry import EntryKind, build_frame, verify_frame
-from store.errors import InvalidFrame
-from store.record import BATCH_PREAMBLE, RecordTemplate
+from dledger.reading.entry import EntryKind, build_frame, verify_frame
+from dledger.records.errors import InvalidFrame
+from dledger.records.record import BATCH_PREAMBLE, RecordTemplate
 
 SEGMENT = "0" * 20
 NEXT_SEGMENT = f"{2 << 20:020}"

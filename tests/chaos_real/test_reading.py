@@ -10,7 +10,7 @@ import pytest
 from chaos.checkers.history import History, Poll
 from chaos.real.reading import TimesGoBack, read_start
 from dledger.client import Client, PullResult, RecordCorrupt
-from store.record import DecodedRecord
+from dledger.records.record import DecodedRecord
 
 
 def message(offset: int, *, physical: int, stored_ms: int) -> DecodedRecord:

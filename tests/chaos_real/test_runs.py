@@ -39,7 +39,7 @@ def schedule(plan: Plan) -> Steps:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "broker.cli", "chaos", *arguments]
+    return [sys.executable, "-m", "dledger_cli", "chaos", *arguments]
 
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -272,7 +272,7 @@ def test_run_with_old_files_rot_and_cut_clients_is_kept_and_audited(
     audits = [line.split()[1:] for line in ran.stdout.splitlines() if "dledger audit" in line]
     assert [audit[1] for audit in audits] == ["replicas", "delivery"]
     for audit in audits:
-        line = [sys.executable, "-m", "broker.cli", *audit, "--json"]
+        line = [sys.executable, "-m", "dledger_cli", *audit, "--json"]
         audited = subprocess.run(
             line, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )

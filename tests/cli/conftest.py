@@ -26,6 +26,6 @@ def _commands_share_the_loop(
     shared_runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "broker.cli.outcome.new_runner", lambda: contextlib.nullcontext(shared_runner)
+        "dledger.terminal.outcome.new_runner", lambda: contextlib.nullcontext(shared_runner)
     )
     monkeypatch.delenv("DLEDGER_BOOTSTRAP", raising=False)

@@ -12,12 +12,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from broker.cli.app import app
-from broker.cli.options import bootstrap_addresses, parse_addresses, parse_size
-from broker.cli.outcome import EXIT_CODES, ExitCode, errors_told, exit_code_of
 from broker.config import ConfigError
 from broker.local_group import GROUP_FILE, LocalGroup, NoAnswer, NoSuchNode, NotAGroup, PortInUse
 from dledger.client import DeadlineExceeded, GroupUnreachable, TopicNotFound
+from dledger.terminal.options import bootstrap_addresses, parse_addresses, parse_size
+from dledger.terminal.outcome import EXIT_CODES, ExitCode, errors_told, exit_code_of
+from dledger_cli.app import app
 from store.errors import CorruptionFound, DirectoryInUse
 
 COMMANDS = [
@@ -152,7 +152,7 @@ def test_status_of_a_group_that_was_never_started(tmp_path: Path) -> None:
 def test_unreachable_group_ends_with_3(dead_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait is bounded, and the variable names the group."""
     monkeypatch.setenv("DLEDGER_BOOTSTRAP", dead_address)
-    monkeypatch.setattr("broker.cli.options.CALL_DEADLINE_S", 0.3)
+    monkeypatch.setattr("dledger.terminal.options.CALL_DEADLINE_S", 0.3)
     result = CliRunner().invoke(app, ["topic", "list"])
     assert result.exit_code == ExitCode.UNREACHABLE
     assert result.stderr.startswith("dledger: ")

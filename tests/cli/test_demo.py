@@ -102,7 +102,7 @@ def test_kept_demo_can_be_audited(tmp_path: Path) -> None:
     assert f"make audit RUN={folder}" in done.stdout.replace("\n", "")
     group = LocalGroup.open(folder)
     assert not any(node.is_running() for node in group.nodes)
-    audit = [sys.executable, "-m", "broker.cli", "audit", "replicas", "--dir", str(folder)]
+    audit = [sys.executable, "-m", "dledger_cli", "audit", "replicas", "--dir", str(folder)]
     found = subprocess.run(
         [*audit, "--derived", "--json"], capture_output=True, text=True, check=True, timeout=WAIT_S
     )

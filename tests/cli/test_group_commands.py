@@ -23,16 +23,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli.app import app
-from broker.cli.outcome import ExitCode
 from broker.local_group import GROUP_FILE, GroupOptions, LocalGroup
 from broker.local_group.ports import reserve_ports
 from broker.local_group.process import is_running
+from dledger.terminal.outcome import ExitCode
+from dledger_cli.app import app
 
 pytestmark = pytest.mark.slow
 
 WAIT_S = 30.0
-PROGRAM = (sys.executable, "-m", "broker.cli")
+PROGRAM = (sys.executable, "-m", "dledger_cli")
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,6 @@ from typing import cast
 
 import pytest
 
-from broker.cli.output import progress_bar
-from broker.cli.produce import Job, Sender, pump
-from broker.cli.tally import Tally
 from dledger.client import (
     BufferFull,
     ClientError,
@@ -22,6 +19,9 @@ from dledger.client import (
     Producer,
     SendResult,
 )
+from dledger.terminal.output import progress_bar
+from dledger_cli.produce import Job, Sender, pump
+from dledger_cli.tally import Tally
 
 STORED = SendResult("t", 0, 0, 0, 0, bytes(8), False)
 JOB = Job(topic="t", key="k", tag=None, keep_line_ending=False)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cli.streams import READ_BYTES, ByteWriter, LineReader, LineTooLong
+from dledger_cli.streams import READ_BYTES, ByteWriter, LineReader, LineTooLong
 
 LIMIT = 1 << 20
 

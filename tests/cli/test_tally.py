@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cli.tally import Latencies, Tally
 from dledger.client import ClientError, Outcome
+from dledger_cli.tally import Latencies, Tally
 
 
 def test_summary_has_the_designs_keys() -> None:

@@ -21,10 +21,11 @@ from typing import Any
 import grpc
 
 from dledger.client import Client
+from dledger.records.record import decode_records, message_id, record_starts
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
-from store.record import decode_records, message_id, record_starts, stamp_records
+from store.stamping import stamp_records
 
 STORE_HOST = ("127.0.0.1", 9_999)
 STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")

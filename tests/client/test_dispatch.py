@@ -8,11 +8,12 @@ from typing import Any, cast
 
 from dledger.client.connection import NodeLink
 from dledger.client.dispatch import Dispatcher
-from dledger.client.errors import ClientError, DeadlineExceeded, LeadershipLost, Outcome
+from dledger.client.errors import ClientError, DeadlineExceeded, LeadershipLost
 from dledger.client.group import Group
 from dledger.client.lane import Lane
 from dledger.client.options import ProducerOptions
 from dledger.client.results import SendResult
+from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 from tests.client.loops import async_test
 

@@ -7,7 +7,8 @@ import pytest
 from grpc.aio import AioRpcError, Metadata
 
 from dledger.client import errors
-from dledger.client.errors import Outcome, from_rpc, from_wire
+from dledger.client.errors import from_rpc, from_wire
+from dledger.outcome import Outcome
 from dledger.wire import errors_pb2 as pb
 
 

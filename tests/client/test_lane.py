@@ -16,13 +16,13 @@ from dledger.client.errors import (
     DeadlineExceeded,
     InvalidArgument,
     LeadershipLost,
-    Outcome,
     OutOfSequence,
     ServerError,
     UnknownProducer,
 )
 from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
 from dledger.client.options import MAX_SENT_BATCHES
+from dledger.outcome import Outcome
 
 ROOM = 1 << 20
 NOT_STORED = Outcome.DID_NOT_HAPPEN

@@ -28,9 +28,9 @@ from dledger.client import (
     TopicNotFound,
     queue_of_key,
 )
+from dledger.records.record import decode_records
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
-from store.record import decode_records
 from tests.client.fake_group import FakeGroup, FakeNode, Refusal, leaderless, wire_error
 from tests.client.loops import async_test
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dledger.client.errors import InvalidArgument, QueueNotFound
 from dledger.client.lane import Epochs, Lane
 from dledger.client.routing import Route, for_queue, labels, queue_of_key
-from store.record import RecordTemplate, decode_records
+from dledger.records.record import RecordTemplate, decode_records
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ import broker.node
 from broker.config import NodeConfig
 from broker.node import Node
 from broker.surroundings import Surroundings
+from dledger.records.record import decode_records
 from dledger.wire import broker_pb2, errors_pb2
 from store.errors import StorageFull
 from store.files import Buffer, Handle, OsFiles
 from store.queue_flush import FlushWork
-from store.record import decode_records
 from tests.integration.group import WAIT_S, Group, error_of, make_configs
 
 QUEUES = "consumequeue"

@@ -9,10 +9,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from dledger.records.record import decode_records
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
-from store.record import decode_records
 from tests.integration.group import Group, error_of, running_group
 
 

@@ -26,9 +26,16 @@ from dledger.core.types import (
 from dledger.driver import Ports, RaftDriver
 from dledger.hard_state import HardStateStore
 from dledger.ports import ApplyPaused, InvalidFrames
+from dledger.reading.entry import (
+    EntryHeader,
+    build_frame,
+    parse_header,
+    position_after,
+    walk_frames,
+)
+from dledger.records.errors import InvalidFrame
 from dledger.wire.raft_pb2 import PeerMessage
-from store.entry import EntryHeader, build_frame, parse_header, position_after, walk_frames
-from store.errors import InvalidFrame, StorageFull
+from store.errors import StorageFull
 
 SEGMENT = 64 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from dledger.reading.entry import EntryKind
 from store.commitlog import CommitLog, CommitLogOptions
-from store.entry import EntryKind
 from store.flusher import FlushMode
 from store.worker import ManualWorker, Step
 from tests.store.faulty_files import SimulatedDisk

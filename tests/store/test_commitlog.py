@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.reading.entry import HEADER_SIZE, EntryKind, verify_frame, walk_frames
+from dledger.records.errors import AppendRefused
 from store.commitlog import CommitLog, CommitLogOptions
-from store.entry import HEADER_SIZE, EntryKind, verify_frame, walk_frames
-from store.errors import AppendRefused, CorruptionFound, OutOfRange, StorageFull
+from store.errors import CorruptionFound, OutOfRange, StorageFull
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import (
     LOG,

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.consumequeue import ConsumeQueues
-from store.dispatch import UNIT, UNIT_SIZE, units_by_loop, units_by_vector, units_for_entry
-from store.entry import EntryKind, parse_header, walk_frames
-from store.errors import DivergenceFound, InvalidRecord, OutOfRange, StorageFull
-from store.record import (
+from dledger.reading.entry import EntryKind, parse_header, walk_frames
+from dledger.records.errors import InvalidRecord
+from dledger.records.record import (
     BATCH_PREAMBLE,
     RecordTemplate,
     encode_properties,
-    stamp_records,
     tags_code,
     validate_records,
 )
+from store.consumequeue import ConsumeQueues
+from store.dispatch import UNIT, UNIT_SIZE, units_by_loop, units_by_vector, units_for_entry
+from store.errors import DivergenceFound, OutOfRange, StorageFull
+from store.stamping import stamp_records
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA, LogUnderTest
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from store.entry import (
+from dledger.reading.entry import (
     HEADER_SIZE,
     EntryKind,
     blank_filler,
@@ -19,7 +19,7 @@ from store.entry import (
     verify_frame,
     walk_frames,
 )
-from store.errors import AppendRefused, InvalidFrame
+from dledger.records.errors import AppendRefused, InvalidFrame
 
 
 def frame(index: int, body: bytes, previous: int = 0, *, at: int = 0, term: int = 1) -> bytes:

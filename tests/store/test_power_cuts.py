@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from store.entry import walk_frames
+from dledger.reading.entry import walk_frames
 from store.errors import CorruptionFound
 from store.segments import segment_name
 from tests.store.faulty_files import SimulatedDisk

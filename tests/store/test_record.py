@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import InvalidProperties, InvalidRecord, OutOfRange, StoreError
-from store.record import (
+from dledger.records.errors import InvalidProperties, InvalidRecord
+from dledger.records.record import (
     DecodedRecord,
     RecordTemplate,
     decode_properties,
@@ -20,11 +20,11 @@ from store.record import (
     parse_message_id,
     record_starts,
     set_queue_id,
-    stamp_records,
     tags_code,
     validate_records,
 )
-from store.stamping import stamp_by_loop, stamp_by_scatter
+from store.errors import OutOfRange, StoreError
+from store.stamping import stamp_by_loop, stamp_by_scatter, stamp_records
 
 HOST = ("10.1.2.3", 40_000)
 BORN = 1_700_000_000_000

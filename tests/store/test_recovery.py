@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dledger.reading.entry import FILLER_HEADER_SIZE
 from store.checkpoint import PAGE_SIZE, decode_checkpoint
-from store.entry import FILLER_HEADER_SIZE
 from store.errors import CorruptionFound
 from store.segments import segment_name
 from tests.store.faulty_files import SimulatedDisk

@@ -1,0 +1,68 @@
+"""Errors of the formats: bytes that are not what they were taken for, each with its facts.
+
+    FormatError
+    ├── InvalidRecord       bytes that a producer sent as RocketMQ records are not
+    ├── InvalidProperties   a property's name or value can't be encoded
+    ├── InvalidFrame        bytes that were taken for an entry frame are not one
+    └── AppendRefused       a frame that doesn't continue the log, or can never fit a segment
+
+None is `retriable` (the same bytes stay wrong), and what raised one did nothing.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dledger.outcome import Outcome
+
+
+class FormatError(Exception):
+    """Root of the formats' errors."""
+
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+
+
+class InvalidRecord(FormatError):
+    """A record lies about itself. `position` is the record's first byte in the checked buffer."""
+
+    def __init__(self, position: int, field: str, expected: object, found: object) -> None:
+        super().__init__(
+            f"invalid record at byte {position}: {field} should be {expected}, is {found}"
+        )
+        self.position = position
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class InvalidProperties(FormatError):
+    """A property holds a separator byte, or all of them together are too long."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"property {name!r} can't be encoded: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class InvalidFrame(FormatError):
+    """Not an intact entry frame. `position` is the frame's first byte in the checked buffer."""
+
+    def __init__(self, position: int, field: str, expected: object, found: object) -> None:
+        super().__init__(
+            f"invalid entry frame at byte {position}: {field} should be {expected}, is {found}"
+        )
+        self.position = position
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class AppendRefused(FormatError):
+    """The entry doesn't continue this log; nothing was appended."""
+
+    def __init__(self, field: str, expected: object, found: object) -> None:
+        super().__init__(f"entry can't be appended: {field} should be {expected}, is {found}")
+        self.field = field
+        self.expected = expected
+        self.found = found

@@ -1,0 +1,64 @@
+"""The event loop of benchmarks: one choice for the client under test and for the yardstick.
+
+A yardstick on another kind of event loop would measure the loop, so this takes the one that the
+command line and the nodes run on. Ctrl-C and SIGTERM cancel what runs; `finally` blocks do the
+tidying up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine, Iterator
+from types import FrameType
+from typing import TypeVar
+
+import uvloop
+
+T = TypeVar("T")
+
+EVENT_LOOP = "uvloop"
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    """Runs `work` to its end on a loop of its own.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, or SIGTERM within `sigterm_interrupts`.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Within it SIGTERM does what Ctrl-C does, so that it too leaves nothing behind. In the
+    background of a script Ctrl-C is ignored, and SIGTERM would be with it."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        # To this thread, which runs the handlers: sent to the process, another thread may take it
+        # and the interrupt would come after the block has ended.
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    ctrl_c_before = signal.getsignal(signal.SIGINT)
+    if ctrl_c_before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, ctrl_c_before)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Within it neither Ctrl-C nor SIGTERM does anything: for what must be finished, and soon."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,92 @@
+"""The `dledger` program: its commands put together, and its entry.
+
+Commands parse, call what does the work, print and pick an exit code (`outcome`); none of them
+holds logic of the broker. Help texts are plain, so that they read the same in a pipe.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import grpc
+import typer
+
+from dledger.terminal.options import JsonOption
+from dledger.terminal.output import print_json
+from dledger_cli import group, query, topic
+from dledger_cli.bench.cli import app as bench_app
+from dledger_cli.consume import consume
+from dledger_cli.node import node
+from dledger_cli.produce import produce
+
+app = typer.Typer(
+    name="dledger",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help=(
+        "A message broker on a Raft-replicated CommitLog.\n\n"
+        "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the group can't be reached, "
+        "130 interrupted."
+    ),
+)
+app.add_typer(group.app, name="group")
+app.command()(node)
+app.add_typer(topic.app, name="topic")
+app.command()(produce)
+app.command()(consume)
+app.add_typer(query.app, name="query")
+app.add_typer(bench_app, name="bench")
+
+
+# A program of its own behind one word: what it imports costs only those who call it.
+OWN_PROGRAM = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+
+
+@app.command(context_settings=OWN_PROGRAM)
+def audit(context: typer.Context) -> None:
+    """Prove that the replicas agree, and read the log as data."""
+    from audit.cli import app as audit_app
+
+    audit_app(context.args, prog_name="dledger audit")
+
+
+@app.command(context_settings=OWN_PROGRAM)
+def chaos(context: typer.Context) -> None:
+    """Break things on purpose and check that every promise still holds."""
+    from chaos.cli import app as chaos_app
+
+    chaos_app(context.args, prog_name="dledger chaos")
+
+
+@app.command()
+def version(as_json: JsonOption = False) -> None:
+    """Show the versions of the program and of what it runs on.
+
+    \b
+    Example:
+      dledger version --json
+    """
+    from broker.picture import program_version  # brings the metrics library with it
+
+    facts = {
+        "dledger": program_version(),
+        "python": platform.python_version(),
+        "grpc": grpc.__version__,
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        for name, number in facts.items():
+            typer.echo(f"{name} {number}")
+
+
+def main() -> None:
+    """The program `dledger`."""
+    sys.exit(app())

@@ -1,0 +1,359 @@
+"""`dledger bench`: the benchmarks' command line.
+
+Each command picks the group to measure, runs one benchmark there and prints its report, as
+tables or with --json as one JSON object (`dledger_cli.bench.figures` says which). Exit codes: 0
+when what must hold holds, 1 when it doesn't (a message was lost, a send failed) or, with --strict,
+when a target was missed. A slow machine is no failure otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from broker.config import MAX_MEMBERS
+from broker.local_group import GroupOptions
+from dledger.terminal.loops import run, sigterm_interrupts
+from dledger.terminal.options import JsonOption, parse_addresses, parse_size
+from dledger.terminal.outcome import ExitCode, end, errors_told
+from dledger.terminal.output import print_json
+from dledger_cli.bench.arena import Arena, arena
+from dledger_cli.bench.consume import consume as measure_consume
+from dledger_cli.bench.e2e import end_to_end
+from dledger_cli.bench.failover import failover as measure_failover
+from dledger_cli.bench.figures import FORMAT, Report
+from dledger_cli.bench.machine import machine_facts
+from dledger_cli.bench.produce import PROMISES, Case
+from dledger_cli.bench.produce import produce as measure_produce
+from dledger_cli.bench.rounds import Tell
+from dledger_cli.bench.steady import steady as measure_steady
+from dledger_cli.bench.tables import print_report
+from dledger_cli.bench.yardsticks import echo_server
+
+Measure = Callable[[Arena, str, Tell], Coroutine[object, object, Report]]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Figures beside yardsticks of the same run: a bare gRPC echo, a bare write + fdatasync.",
+)
+
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        help="Measure the local group in DIR. If there is none, a new group is made beside DIR.",
+        show_default="a new group where temporary files go",
+    ),
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option("--bootstrap", metavar="HOST:PORT,...", help="Measure this group instead."),
+]
+NodesOption = Annotated[
+    int, typer.Option("--nodes", min=1, max=MAX_MEMBERS, help="Of a new group.")
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Exit 1 if a target was missed.")]
+RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="How many rounds.")]
+SizeOption = Annotated[int, typer.Option("--size", min=8, max=4 << 20, help="Bytes of a body.")]
+InFlightOption = Annotated[
+    int, typer.Option("--in-flight", min=1, max=65_536, help="Messages outstanding at once.")
+]
+SecondsOption = Annotated[float, typer.Option("--seconds", min=0.1, help="Of load, a case.")]
+
+
+class FaultSignal(StrEnum):
+    """What strikes the leader: its death, or that it hangs."""
+
+    KILL = "KILL"
+    STOP = "STOP"
+
+    @property
+    def number(self) -> signal.Signals:
+        """The system's signal."""
+        return signal.SIGKILL if self is FaultSignal.KILL else signal.SIGSTOP
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the options say of the group to measure."""
+
+    directory: Path | None
+    bootstrap: str | None
+    nodes: int
+
+
+@app.command()
+def produce(
+    size: Annotated[
+        int | None, typer.Option("--size", min=1, max=4 << 20, help="Bytes of a body.")
+    ] = None,
+    in_flight: Annotated[
+        int | None,
+        typer.Option("--in-flight", min=1, max=65_536, help="Messages outstanding at once."),
+    ] = None,
+    seconds: SecondsOption = 10.0,
+    rounds: RoundsOption = 5,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Messages a second with a future each, and the latency of one in flight.
+
+    Without --size and --in-flight, the cases that were promised: 1 KiB and 128 bytes with 512 in
+    flight, 1 KiB with one. With either, that case alone (1024 bytes, 512 in flight by default).
+
+    \b
+    Examples:
+      dledger bench produce
+      dledger bench produce --size 128 --in-flight 2048 --seconds 5 --json
+    """
+    alone = Case(1024 if size is None else size, 512 if in_flight is None else in_flight)
+    cases = list(PROMISES) if size is None and in_flight is None else [alone]
+
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_produce(place, echo, cases, seconds=seconds, rounds=rounds, tell=tell)
+
+    _benchmark([measure], Place(directory, bootstrap, nodes), as_json, strict)
+
+
+@app.command()
+def consume(
+    size: SizeOption = 1024,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="In the topic.")] = 200_000,
+    rounds: RoundsOption = 5,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Messages a second that the client reads and decodes, from a topic filled before.
+
+    \b
+    Example:
+      dledger bench consume --messages 100000
+    """
+
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_consume(
+            place, echo, size_bytes=size, messages=messages, rounds=rounds, tell=tell
+        )
+
+    _benchmark([measure], Place(directory, bootstrap, nodes), as_json, strict)
+
+
+@app.command()
+def e2e(
+    size: SizeOption = 1024,
+    per_second: Annotated[
+        int, typer.Option("--rate", min=1, help="Messages sent a second.")
+    ] = 1000,
+    seconds: SecondsOption = 10.0,
+    rounds: RoundsOption = 5,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Latency from sending a message to having it from a long-polling consumer.
+
+    \b
+    Example:
+      dledger bench e2e --rate 100
+    """
+
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return end_to_end(
+            place,
+            echo,
+            size_bytes=size,
+            per_second=per_second,
+            seconds=seconds,
+            rounds=rounds,
+            tell=tell,
+        )
+
+    _benchmark([measure], Place(directory, bootstrap, nodes), as_json, strict)
+
+
+@app.command()
+def failover(
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How many faults.")] = 30,
+    fault: Annotated[FaultSignal, typer.Option("--signal", help="What the leader gets.")] = (
+        FaultSignal.KILL
+    ),
+    size: Annotated[
+        int, typer.Option("--load-size", min=8, max=4 << 20, help="Bytes of a body.")
+    ] = 1024,
+    in_flight: InFlightOption = 512,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Time without an acknowledgement when the leader dies or hangs under full load.
+
+    From the signal to the first acknowledgement by the next leader, as the client sees it. At
+    the end everything is read back: exit code 1 if an acknowledged message is missing.
+
+    \b
+    Examples:
+      dledger bench failover --kills 5
+      dledger bench failover --signal STOP
+    """
+    measure = _failover(kills, fault, size, in_flight)
+    _benchmark([measure], Place(directory, None, nodes), as_json, strict)
+
+
+@app.command()
+def steady(
+    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="How long.")] = 3.0,
+    bytes_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--bytes", metavar="SIZE", help="Stop sooner, after so much traffic (2GB, 500MiB)."
+        ),
+    ] = None,
+    size: SizeOption = 1024,
+    in_flight: InFlightOption = 512,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Full load without a fault: changes of leader, lateness of event loops, memory.
+
+    \b
+    Examples:
+      dledger bench steady
+      dledger bench steady --minutes 60 --bytes 2GB
+    """
+    limit = None if bytes_limit is None else parse_size(bytes_limit)
+    measure = _steady(minutes, limit, size, in_flight)
+    _benchmark([measure], Place(directory, None, nodes), as_json, strict)
+
+
+@app.command(name="all")
+def everything(
+    kills: Annotated[int, typer.Option("--kills", min=1, help="Faults of either kind.")] = 30,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Of steady load.")] = 3.0,
+    seconds: SecondsOption = 10.0,
+    rounds: RoundsOption = 5,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Everything that docs/performance.md holds, each on a new group unless --dir has one.
+
+    Takes about ten minutes and 20 GB of disk; the reports come one by one. With --json there is
+    one object at the end, {"format", "reports": [...]}.
+
+    \b
+    Example:
+      dledger bench all --kills 5 --minutes 1 --seconds 5
+    """
+
+    def producing(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        cases = list(PROMISES)
+        return measure_produce(place, echo, cases, seconds=seconds, rounds=rounds, tell=tell)
+
+    def consuming(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_consume(
+            place, echo, size_bytes=1024, messages=200_000, rounds=rounds, tell=tell
+        )
+
+    def both(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return end_to_end(
+            place,
+            echo,
+            size_bytes=1024,
+            per_second=1000,
+            seconds=seconds,
+            rounds=rounds,
+            tell=tell,
+        )
+
+    faults = [_failover(kills, fault, 1024, 512) for fault in FaultSignal]
+    measures = [producing, consuming, both, *faults, _steady(minutes, None, 1024, 512)]
+    _benchmark(measures, Place(directory, None, nodes), as_json, strict)
+
+
+def _failover(kills: int, fault: FaultSignal, size: int, in_flight: int) -> Measure:
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_failover(
+            place,
+            echo,
+            kills=kills,
+            number=fault.number,
+            size_bytes=size,
+            in_flight=in_flight,
+            tell=tell,
+        )
+
+    return measure
+
+
+def _steady(minutes: float, bytes_limit: int | None, size: int, in_flight: int) -> Measure:
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_steady(
+            place,
+            echo,
+            minutes=minutes,
+            bytes_limit=bytes_limit,
+            size_bytes=size,
+            in_flight=in_flight,
+            tell=tell,
+        )
+
+    return measure
+
+
+def _benchmark(measures: list[Measure], where: Place, as_json: bool, strict: bool) -> None:
+    """Runs each on a group as asked for, prints the reports, ends with the exit code."""
+    found: list[tuple[Report, dict[str, str | int]]] = []
+    with errors_told(), sigterm_interrupts():
+        for measure in measures:
+            found.append(_measured(measure, where))
+            if not as_json:
+                print_report(Console(), *found[-1])
+    if as_json:
+        facts = [report.facts(machine) for report, machine in found]
+        print_json(facts[0] if len(facts) == 1 else {"format": FORMAT, "reports": facts})
+    good = all(report.holds and (report.targets_reached or not strict) for report, _ in found)
+    end(ExitCode.DONE if good else ExitCode.FAILED)
+
+
+def _measured(measure: Measure, where: Place) -> tuple[Report, dict[str, str | int]]:
+    bootstrap = None if where.bootstrap is None else parse_addresses(where.bootstrap)
+    options = GroupOptions(nodes=where.nodes)
+    with (
+        arena(bootstrap=bootstrap, directory=where.directory, options=options) as place,
+        echo_server() as echo,
+        _progress() as tell,
+    ):
+        report = run(measure(place, echo, tell))
+        return report, machine_facts(place.directory)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Tell]:
+    """Says on a terminal what is going on; in a pipe nothing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _text: None
+        return
+    with console.status("starting") as status:
+        yield status.update

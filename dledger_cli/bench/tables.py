@@ -1,0 +1,82 @@
+"""How a report looks on a terminal: one table of yardsticks, one of figures, the notes."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread
+
+SIGNS = {Comparison.AT_LEAST: "≥", Comparison.AT_MOST: "≤"}
+
+
+def print_report(console: Console, report: Report, machine: dict[str, str | int]) -> None:
+    """Prints everything of the report but its single rounds."""
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    console.print(f"[bold]bench {report.benchmark}[/bold]  ({facts})", highlight=False)
+    parameters = ", ".join(f"{name} {value}" for name, value in report.parameters.items())
+    console.print(parameters, highlight=False)
+    if report.yardsticks:
+        console.print(_yardstick_table(report.yardsticks))
+    console.print(_figure_table(report.figures))
+    for note in report.notes:
+        console.print(f"· {note}", highlight=False)
+
+
+def number(value: float) -> str:
+    """A number as people read it: three digits that count, thousands apart."""
+    if value != 0 and abs(value) < 100:
+        return f"{value:.3g}"
+    return f"{value:,.0f}"
+
+
+def _yardstick_table(yardsticks: tuple[Figure, ...]) -> Table:
+    table = Table("yardstick", "unit", title_justify="left")
+    _add_numbers(table)
+    for figure in yardsticks:
+        table.add_row(figure.name, figure.unit, *_cells(figure.spread))
+    return table
+
+
+def _figure_table(figures: tuple[Figure, ...]) -> Table:
+    table = Table("figure", "unit")
+    _add_numbers(table)
+    table.add_column("× yardstick", justify="right")
+    table.add_column("target", justify="right")
+    table.add_column("reached")
+    for figure in figures:
+        table.add_row(
+            figure.name,
+            figure.unit,
+            *_cells(figure.spread),
+            _ratio(figure),
+            _target(figure),
+            {True: "[green]yes", False: "[red]no", None: ""}[figure.reached],
+        )
+    return table
+
+
+def _add_numbers(table: Table) -> None:
+    for name in ("min", "median", "max"):
+        table.add_column(name, justify="right")
+
+
+def _cells(spread: Spread) -> tuple[str, str, str]:
+    if len(spread.rounds) == 1:
+        return "", number(spread.median), ""
+    return number(spread.minimum), number(spread.median), number(spread.maximum)
+
+
+def _ratio(figure: Figure) -> str:
+    if figure.ratio is None:
+        return ""
+    ratio = figure.ratio
+    rounds = f" ({ratio.minimum:.1f}-{ratio.maximum:.1f})" if len(ratio.rounds) > 1 else ""
+    return f"{ratio.median:.2f}{rounds} × {figure.yardstick}"
+
+
+def _target(figure: Figure) -> str:
+    if figure.target is None:
+        return ""
+    times = " ×" if figure.ratio is not None else ""
+    return f"{SIGNS[figure.target.comparison]} {number(figure.target.bound)}{times}"

@@ -1,0 +1,273 @@
+"""`dledger group`: a local group's processes; status and leadership of any group."""
+
+from __future__ import annotations
+
+import signal
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from broker.config import MAX_MEMBERS
+from broker.local_group import (
+    FlushName,
+    GroupOptions,
+    GroupStatus,
+    LocalGroup,
+    group_status,
+)
+from dledger.terminal.options import (
+    DEFAULT_DIRECTORY,
+    BootstrapOption,
+    DirectoryOption,
+    JsonOption,
+    bootstrap_addresses,
+    connect,
+    parse_size,
+)
+from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
+from dledger.terminal.output import print_columns, print_json, remark
+
+app = typer.Typer(no_args_is_help=True, help="Start, look at, disturb and stop groups.")
+
+
+class Flush(StrEnum):
+    """When a node calls an entry durable."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+    @property
+    def setting(self) -> FlushName:
+        """The value in the configuration."""
+        return "sync" if self is Flush.SYNC else "async"
+
+
+class SignalName(StrEnum):
+    """What `group kill` can send."""
+
+    KILL = "KILL"
+    TERM = "TERM"
+    STOP = "STOP"
+    CONT = "CONT"
+
+    @property
+    def number(self) -> signal.Signals:
+        """The system's signal."""
+        return signal.Signals[f"SIG{self.value}"]
+
+    @property
+    def ends_process(self) -> bool:
+        """Whether the process is expected to be over soon."""
+        return self in (SignalName.KILL, SignalName.TERM)
+
+
+NodesOption = Annotated[
+    int | None,
+    typer.Option("--nodes", min=1, max=MAX_MEMBERS, help="How many nodes.", show_default="3"),
+]
+BasePortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--base-port",
+        min=1,
+        max=65535,
+        metavar="N",
+        help="Nodes listen on N, N+1, ..., their metrics on N+1000, ...",
+        show_default="free ports",
+    ),
+]
+SegmentSizeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--segment-size", metavar="SIZE", help="Of the CommitLog's files.", show_default="64MiB"
+    ),
+]
+FlushOption = Annotated[
+    Flush | None,
+    typer.Option("--flush", help="async is weaker: see docs/operations.md.", show_default="sync"),
+]
+WhoArgument = Annotated[str, typer.Argument(metavar="WHO", help="A node's id, leader, follower.")]
+SignalOption = Annotated[SignalName, typer.Option("--signal", case_sensitive=False)]
+WipeOption = Annotated[bool, typer.Option("--wipe", help="Remove the group's files as well.")]
+
+
+@app.command()
+def up(
+    nodes: NodesOption = None,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    base_port: BasePortOption = None,
+    segment_size: SegmentSizeOption = None,
+    flush: FlushOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a local group and wait until it serves.
+
+    Repeating it starts the nodes that are missing and leaves the others alone.
+
+    \b
+    Examples:
+      dledger group up
+      dledger group up --nodes 5 --dir run5 --base-port 7001
+    """
+    size = None if segment_size is None else parse_size(segment_size)
+    setting = None if flush is None else flush.setting
+    options = GroupOptions(nodes, base_port, size, setting)
+    with errors_told():
+        group = LocalGroup.open_or_create(directory, options)
+    _tell_status(run(group.up()), as_json)
+
+
+@app.command()
+def status(
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who leads, and each node's role, term and indexes.
+
+    Ends with 3 when no leader serves.
+
+    \b
+    Examples:
+      dledger group status
+      dledger group status --json | jq -r .leader
+    """
+    if bootstrap is None:
+        with errors_told():
+            group = LocalGroup.open(directory)
+        found = run(group.status())
+    else:
+        found = run(group_status(bootstrap_addresses(bootstrap, directory)))
+    _tell_status(found, as_json)
+    if not found.serves:
+        complain("no leader serves")
+        end(ExitCode.UNREACHABLE)
+
+
+@app.command()
+def kill(
+    who: WhoArgument,
+    name: SignalOption = SignalName.KILL,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a signal to a node of a local group.
+
+    After KILL and TERM it waits until the process is over (10 s at most).
+
+    \b
+    Examples:
+      dledger group kill leader
+      dledger group kill n2 --signal STOP
+      dledger group kill n2 --signal CONT
+    """
+    with errors_told():
+        group = LocalGroup.open(directory)
+    node_id = run(_kill(group, who, name))
+    if as_json:
+        print_json({"id": node_id, "signal": name.value})
+    else:
+        typer.echo(f"{node_id}: SIG{name.value}")
+
+
+async def _kill(group: LocalGroup, who: str, name: SignalName) -> str:
+    node = await group.resolve(who)
+    group.signal(node.id, name.number)
+    if name.ends_process and not await group.wait_gone(node.id):
+        complain(f"{node.id} still runs")
+        end(ExitCode.FAILED)
+    return node.id
+
+
+@app.command()
+def start(
+    node_id: Annotated[str, typer.Argument(metavar="ID")],
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a node of a local group that isn't running, and wait until it answers.
+
+    \b
+    Example:
+      dledger group start n2
+    """
+    with errors_told():
+        group = LocalGroup.open(directory)
+    _tell_status(run(group.start(node_id)), as_json)
+
+
+@app.command()
+def down(
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    wipe: WipeOption = False,
+) -> None:
+    """Stop a local group's nodes; what they hold is kept unless --wipe is given.
+
+    \b
+    Examples:
+      dledger group down
+      dledger group down --wipe
+    """
+    with errors_told():
+        group = LocalGroup.open(directory)
+    for node_id in run(group.down()):
+        complain(f"{node_id} didn't stop within 10 s of SIGTERM and was killed")
+    if wipe:
+        with errors_told():
+            group.wipe()
+    remark("stopped and removed" if wipe else "stopped")
+
+
+@app.command()
+def transfer(
+    target: Annotated[
+        str, typer.Argument(metavar="[ID]", help="The next leader.", show_default=False)
+    ] = "",
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Hand leadership over to a node, or to the one whose log is longest.
+
+    \b
+    Examples:
+      dledger group transfer
+      dledger group transfer n2 --bootstrap 10.0.0.1:7001
+    """
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+    leader = run(_transfer(addresses, target or None))
+    if as_json:
+        print_json({"leader": leader})
+    else:
+        typer.echo(f"{leader} leads")
+
+
+async def _transfer(addresses: list[str], target: str | None) -> str:
+    async with connect(addresses) as client:
+        return (await client.transfer_leadership(target)).node_id
+
+
+def _tell_status(status: GroupStatus, as_json: bool) -> None:
+    if as_json:
+        print_json(status.facts())
+        return
+    typer.echo(f"group {status.group}: leader {status.leader or '-'}, term {status.term or '-'}")
+    titles = ("ID", "ROLE", "TERM", "LAST", "COMMIT", "APPLIED", "ADDRESS", "ALIVE")
+    print_columns(
+        titles,
+        (
+            (
+                node.id,
+                node.role,
+                node.term,
+                node.last_index,
+                node.commit_index,
+                node.applied_index,
+                node.address,
+                "yes" if node.alive else "no",
+            )
+            for node in status.nodes
+        ),
+    )

@@ -1,0 +1,38 @@
+"""`dledger node`: one node in the foreground, for service managers and `group up`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.config import load_config
+from broker.logging import configure_logging
+from dledger.terminal.outcome import errors_told, run
+
+ConfigOption = Annotated[
+    Path, typer.Option("--config", metavar="FILE", help="The node's configuration, in TOML.")
+]
+
+
+def node(config: ConfigOption) -> None:
+    """Run one node until SIGTERM or Ctrl-C.
+
+    SIGTERM hands leadership over, answers who waits, flushes and stops; SIGKILL is safe at any
+    moment. Exit codes: 0 stopped, 1 couldn't start or failed, 2 wrong configuration. Keys of the
+    file: docs/operations.md.
+
+    \b
+    Example:
+      dledger node --config /etc/dledger/n1.toml
+    """
+    with errors_told():
+        loaded = load_config(config)
+        log = loaded.log
+        facts = {"group": loaded.group, "node": loaded.node_id}
+        configure_logging(log.level, log.format, log.file, **facts)
+    # The node's parts (numpy among them) take longer to import than most commands take to run.
+    from broker.node import run_node
+
+    raise typer.Exit(run(run_node(loaded)))

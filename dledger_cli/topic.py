@@ -1,0 +1,173 @@
+"""`dledger topic`: topics are created, listed, described and deleted through the log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dledger.client import TopicDescription, TopicInfo
+from dledger.terminal.options import (
+    DEFAULT_DIRECTORY,
+    BootstrapOption,
+    DirectoryOption,
+    JsonOption,
+    bootstrap_addresses,
+    connect,
+)
+from dledger.terminal.outcome import errors_told, run
+from dledger.terminal.output import print_columns, print_json
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+
+MAX_QUEUES = 1024
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="1 to 127 characters of A-Z a-z 0-9 _ % -.")
+]
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    queues: Annotated[
+        int, typer.Option("--queues", min=1, max=MAX_QUEUES, help="How many queues.")
+    ] = 4,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Content with an equal topic that exists.")
+    ] = False,
+    bootstrap: BootstrapOption = None,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a topic.
+
+    \b
+    Example:
+      dledger topic create logs --queues 8
+    """
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+    info = run(_create(addresses, name, queues, if_not_exists))
+    if as_json:
+        print_json(_facts(info))
+    else:
+        typer.echo(f"{info.name}: {info.queue_count} queues")
+
+
+@app.command("list")
+def list_topics(
+    bootstrap: BootstrapOption = None,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    as_json: JsonOption = False,
+) -> None:
+    """List the topics.
+
+    \b
+    Example:
+      dledger topic list --json
+    """
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+    topics = run(_list(addresses))
+    if as_json:
+        print_json([_facts(info) for info in topics])
+    else:
+        print_columns(("NAME", "QUEUES"), ((info.name, info.queue_count) for info in topics))
+
+
+@app.command()
+def describe(
+    name: NameArgument,
+    bootstrap: BootstrapOption = None,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a topic's queues, and how far each consumer group is.
+
+    \b
+    Example:
+      dledger topic describe logs
+    """
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+    described = run(_describe(addresses, name))
+    if as_json:
+        print_json(_description_facts(described))
+        return
+    groups = sorted(described.groups)
+    print_columns(
+        ("QUEUE", "MIN", "MAX", *groups),
+        (
+            (
+                queue.queue_id,
+                queue.min_offset,
+                queue.max_offset,
+                *(described.groups[group].get(queue.queue_id) for group in groups),
+            )
+            for queue in described.queues
+        ),
+    )
+
+
+@app.command()
+def delete(
+    name: NameArgument,
+    bootstrap: BootstrapOption = None,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a topic with its messages and its consumers' offsets.
+
+    \b
+    Example:
+      dledger topic delete logs
+    """
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+    run(_delete(addresses, name))
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        typer.echo(f"{name}: deleted")
+
+
+async def _create(addresses: list[str], name: str, queues: int, if_not_exists: bool) -> TopicInfo:
+    async with connect(addresses) as client:
+        return await client.create_topic(name, queues=queues, if_not_exists=if_not_exists)
+
+
+async def _list(addresses: list[str]) -> list[TopicInfo]:
+    async with connect(addresses) as client:
+        return sorted(await client.topics(), key=lambda info: info.name)
+
+
+async def _describe(addresses: list[str], name: str) -> TopicDescription:
+    async with connect(addresses) as client:
+        return await client.describe_topic(name)
+
+
+async def _delete(addresses: list[str], name: str) -> None:
+    async with connect(addresses) as client:
+        await client.delete_topic(name)
+
+
+def _facts(info: TopicInfo) -> dict[str, object]:
+    return {
+        "name": info.name,
+        "queue_count": info.queue_count,
+        "created_time_ms": info.created_time_ms,
+    }
+
+
+def _description_facts(described: TopicDescription) -> dict[str, object]:
+    return _facts(described.topic) | {
+        "queues": [
+            {
+                "queue_id": queue.queue_id,
+                "min_offset": queue.min_offset,
+                "max_offset": queue.max_offset,
+            }
+            for queue in described.queues
+        ],
+        "groups": described.groups,
+    }
