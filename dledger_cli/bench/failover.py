@@ -18,8 +18,8 @@ import struct
 import time
 from dataclasses import dataclass
 
-from broker.config import split_address
 from broker.local_group import GroupStatus, LocalGroup
+from dledger.addresses import split_address
 from dledger.client import Client, StartFrom
 from dledger_cli.bench.arena import Arena, connected, fresh_topic
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, percentile
