@@ -29,9 +29,9 @@ from dledger.reading.entry import (
     verify_frame,
 )
 from dledger.records.errors import InvalidFrame, InvalidRecord
+from dledger.records.layout import UNITS_PER_FILE
 from dledger.records.record import TOPIC_PATTERN
 from dledger.wire.commands_pb2 import Command
-from store.consumequeue import UNITS_PER_FILE
 from store.dispatch import UNIT_SIZE, units_for_entry
 from store.errors import DivergenceFound
 

@@ -31,7 +31,7 @@ from audit.reading import opened, read_at
 from audit.replica import Replica
 from audit.report import DerivedSummary
 from audit.survey import SEGMENT_NAME, Survey
-from store.consumequeue import UNITS_PER_FILE
+from dledger.records.layout import UNITS_PER_FILE
 from store.dispatch import UNIT, UNIT_SIZE
 
 PassStarted = Callable[[str, int], Progress]

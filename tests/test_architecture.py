@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.reading": {"dledger.records"},
     "dledger.client": {"dledger.outcome", "dledger.wire", "dledger.records"},
     "dledger.terminal": FORMATS | {"dledger", "dledger.client", "broker", "store"},
-    "dledger": {"dledger.core", "dledger.wire"},
+    "dledger": {"dledger.core", "dledger.records", "dledger.wire"},
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
     "broker": FORMATS | RAFT | {"dledger.client", "store", "chaos.faults"},
