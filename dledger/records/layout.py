@@ -24,6 +24,7 @@ __all__ = [
     "BATCH",
     "CHECKPOINT",
     "ENTRY",
+    "FILE_GLOB",
     "FILE_NAME",
     "FILLER",
     "FIRST_RECORD_AT",
@@ -272,6 +273,7 @@ UNITS_PER_FILE: Final = 300_000
 
 # Segments and ConsumeQueue files are named by the position of their first byte.
 FILE_NAME: Final = re.compile(r"[0-9]{20}")
+FILE_GLOB: Final = "[0-9]" * 20
 
 
 def file_name(base: int) -> str:
