@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.reading": {"dledger.records"},
     "dledger.client": FLOOR | {"dledger.wire", "dledger.records"},
     "dledger.terminal": FLOOR,
-    "dledger": {"dledger.core", "dledger.outcome", "dledger.wire"},
+    "dledger": {"dledger.core", "dledger.outcome", "dledger.records", "dledger.wire"},
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
     "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "store", "chaos.faults"},
