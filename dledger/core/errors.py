@@ -6,7 +6,7 @@ CoreError
 │   ├── TooMuchUncommitted the cap on uncommitted bytes is reached: retry here, later
 │   └── TransferInProgress leadership is being handed over: retry, likely elsewhere
 ├── ReadRefused            a linearizable read can't start here now
-├── UnknownEntry           the entry is compacted away or was never appended
+├── UnknownEntry           the log holds no such entry
 └── InvariantViolation     our own fault: stop the node, never continue
 """
 
@@ -57,12 +57,11 @@ class ReadRefused(CoreError):
 
 
 class UnknownEntry(CoreError):
-    """The log doesn't hold entry `index` (any more)."""
+    """The log doesn't hold entry `index`."""
 
-    def __init__(self, index: Index, first_index: Index, last_index: Index) -> None:
-        super().__init__(f"entry {index} is not in the log [{first_index}, {last_index}]")
+    def __init__(self, index: Index, last_index: Index) -> None:
+        super().__init__(f"entry {index} is not in the log [1, {last_index}]")
         self.index = index
-        self.first_index = first_index
         self.last_index = last_index
 
 

@@ -24,8 +24,6 @@ from dledger.core.types import (
     LogTruncated,
     NodeId,
     Role,
-    SnapshotRequest,
-    SnapshotResponse,
 )
 
 
@@ -85,16 +83,6 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
         )
 
 
-def on_snapshot_request(state: RaftState, message: SnapshotRequest) -> None:
-    """Minimal until snapshots exist: an old one is answered with the commit index, and a newer
-    one is refused."""
-    on_leader_heard(state, message.sender)
-    log = state.log
-    is_old = message.snapshot_index <= log.commit_index
-    match_index = min(log.commit_index, log.durable_index) if is_old else NO_INDEX
-    state.send(SnapshotResponse(state.node, message.sender, state.term, is_old, match_index))
-
-
 def on_entries_durable(state: RaftState) -> None:
     """The disk made progress: give the acknowledgement that is owed, as far as it goes (D3)."""
     if state.ack_wanted_index == NO_INDEX or state.term_leader is None:
@@ -135,7 +123,7 @@ def _check_committed_prefix(state: RaftState, message: AppendRequest) -> None:
     known = [(message.prev_index, message.prev_term)]
     known += [(entry.index, entry.term) for entry in message.entries]
     for index, term in known:
-        if log.snapshot_index <= index <= log.commit_index and log.term_at(index) != term:
+        if index <= log.commit_index and log.term_at(index) != term:
             raise InvariantViolation(
                 f"{message.sender} would rewrite committed entry {index} of term "
                 f"{log.term_at(index)} with term {term}"

@@ -32,7 +32,6 @@ from dledger.core.follower import (
     on_append_request,
     on_entries_durable,
     on_heartbeat_request,
-    on_snapshot_request,
 )
 from dledger.core.heartbeat import (
     on_heartbeat_response,
@@ -44,7 +43,6 @@ from dledger.core.log import RaftLog
 from dledger.core.replication import (
     advance_commit,
     on_append_response,
-    on_snapshot_response,
     peer_unreachable,
     propose,
     send_appends,
@@ -55,6 +53,7 @@ from dledger.core.state import RaftState
 from dledger.core.transfer import on_transfer_tick, transfer_leadership
 from dledger.core.types import (
     NO_INDEX,
+    NO_TERM,
     AppendRequest,
     AppendResponse,
     Configuration,
@@ -76,8 +75,6 @@ from dledger.core.types import (
     Proposed,
     RaftOptions,
     Role,
-    SnapshotRequest,
-    SnapshotResponse,
     StorageFailed,
     Term,
     TimeoutNow,
@@ -124,7 +121,7 @@ class Raft:
             InvariantViolation: these facts contradict each other; the node must not start.
         """
         _check_options(options)
-        if hard_state.term < max((run.term for run in log.term_runs), default=log.snapshot_term):
+        if hard_state.term < max((run.term for run in log.term_runs), default=NO_TERM):
             raise InvariantViolation(f"the log is ahead of the durable term {hard_state.term}")
         self._state = RaftState(
             node,
@@ -313,14 +310,14 @@ class Raft:
         return effects
 
     def term_at(self, index: Index) -> Term:
-        """Return the term of the entry at `index`; the entry before the first held counts.
+        """Return the term of the entry at `index`; 0 at index 0.
 
         Raises:
             UnknownEntry: the log doesn't hold it.
         """
         log = self._state.log
-        if not log.snapshot_index <= index <= log.last_index:
-            raise UnknownEntry(index, Index(log.snapshot_index + 1), log.last_index)
+        if not NO_INDEX <= index <= log.last_index:
+            raise UnknownEntry(index, log.last_index)
         return log.term_at(index)
 
     def statistics(self) -> CoreStatistics:
@@ -400,8 +397,6 @@ class Raft:
         | HeartbeatRequest
         | HeartbeatResponse
         | VoteResponse
-        | SnapshotRequest
-        | SnapshotResponse
         | TimeoutNow,
     ) -> None:
         state = self._state
@@ -418,10 +413,6 @@ class Raft:
                 on_vote_response(state, message)
             case TimeoutNow():
                 on_timeout_now(state, message)
-            case SnapshotRequest():
-                on_snapshot_request(state, message)
-            case SnapshotResponse():
-                on_snapshot_response(state, message)
             case _:
                 assert_never(message)
 
@@ -439,8 +430,6 @@ class Raft:
                 )
             case HeartbeatRequest():
                 state.send(HeartbeatResponse(node, sender, term, message.read_context))
-            case SnapshotRequest():
-                state.send(SnapshotResponse(node, sender, term, False, NO_INDEX))
             case _:
                 pass
 

@@ -87,16 +87,11 @@ class TermRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """The durable log as recovery found it.
-
-    `snapshot_index`/`snapshot_term` name the entry just before the first one held (0/0 for a
-    log that holds everything). `term_runs` covers `snapshot_index + 1 .. last_index`.
-    """
+    """The durable log as recovery found it: every entry from 1 on. `term_runs` covers
+    `1 .. last_index`."""
 
     last_index: Index = NO_INDEX
     term_runs: tuple[TermRun, ...] = ()
-    snapshot_index: Index = NO_INDEX
-    snapshot_term: Term = NO_TERM
     configurations: tuple[tuple[Index, Configuration], ...] = ()
 
 
@@ -236,28 +231,6 @@ class HeartbeatResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRequest:
-    """The state up to `snapshot_index` replaces the follower's log. How the bytes travel is the
-    driver's matter; the core only waits for the answer (later issue: only the type is here)."""
-
-    sender: NodeId
-    to: NodeId
-    term: Term
-    snapshot_index: Index
-    snapshot_term: Term
-    configuration: Configuration
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotResponse:
-    sender: NodeId
-    to: NodeId
-    term: Term
-    accepted: bool
-    match_index: Index
-
-
-@dataclass(frozen=True, slots=True)
 class TimeoutNow:
     """The leader tells a caught-up target to campaign at once (dissertation §3.10)."""
 
@@ -275,8 +248,6 @@ IncomingMessage = (
     | AppendResponse
     | HeartbeatRequest
     | HeartbeatResponse
-    | SnapshotRequest
-    | SnapshotResponse
     | TimeoutNow
 )
 OutgoingMessage = (
@@ -288,8 +259,6 @@ OutgoingMessage = (
     | AppendResponse
     | HeartbeatRequest
     | HeartbeatResponse
-    | SnapshotRequest
-    | SnapshotResponse
     | TimeoutNow
 )
 
@@ -360,7 +329,7 @@ class LogTruncated:
 @dataclass(frozen=True, slots=True)
 class PeerStateChanged:
     peer: NodeId
-    state: str  # "probe" | "replicate" | "snapshot"
+    state: str  # "probe" | "replicate"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import tracemalloc
 import pytest
 
 from dledger.core import (
-    AppendRange,
     AppendRequest,
     AppendResponse,
     Configuration,
@@ -27,8 +26,6 @@ from dledger.core import (
     Raft,
     RaftOptions,
     Role,
-    SnapshotRequest,
-    SnapshotResponse,
     StorageFailed,
     Term,
     TermRun,
@@ -659,51 +656,6 @@ def test_truncated_configuration_brings_back_the_one_before() -> None:
     assert node.core.configuration == two
     node.step(append(2, 1, 1, 2))
     assert node.core.configuration == THREE
-
-
-def test_compacted_entries_send_a_peer_to_snapshot() -> None:
-    """A peer that needs a deleted entry waits in SNAPSHOT (the sending is a later issue)."""
-    runs = (TermRun(Index(101), Term(1)),)
-    core = Raft(
-        A,
-        Configuration(frozenset({A, B})),
-        view=NoView(),
-        rng=Node(A, THREE).rng,
-        options=RaftOptions(pre_vote=False),
-        log=LogSummary(Index(102), runs, Index(100), Term(1)),
-        hard_state=type(Node(A, THREE).disk_hard_state)(Term(1)),
-    )
-    assert core.commit_index == 100
-    for _ in range(31):
-        core.tick()
-    assert core.role is Role.CANDIDATE
-    persist = core.take_effects().persist
-    assert persist is not None
-    core.on_persisted(persist.sequence)
-    core.step(VoteResponse(B, A, Term(2), True))
-    (probe,) = [m for m in core.take_effects().messages if isinstance(m, AppendRange)]
-    core.step(
-        AppendResponse(
-            B,
-            A,
-            Term(2),
-            False,
-            rejected_prev_index=probe.prev_index,
-            conflict_first_index=Index(1),
-        )
-    )
-    assert core.take_effects().messages == ()
-    assert core.statistics().peers[B].state == "snapshot"
-
-
-def test_old_snapshot_is_answered_with_the_commit_index() -> None:
-    """A snapshot below the commit index changes nothing; a newer one is refused for now."""
-    node = Node(A, THREE, entries=entries_of(1, 1, 1))
-    node.start(commit_index=Index(2))
-    old = SnapshotRequest(B, A, Term(1), Index(1), Term(1), THREE)
-    new = SnapshotRequest(B, A, Term(1), Index(9), Term(1), THREE)
-    assert node.step(old) == [SnapshotResponse(A, B, Term(1), True, Index(2))]
-    assert node.step(new) == [SnapshotResponse(A, B, Term(1), False, Index(0))]
 
 
 @pytest.mark.parametrize(
