@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from typing import assert_never
 
+from dledger.core.admission import admit
 from dledger.core.election import (
     on_election_tick,
     on_own_vote_durable,
@@ -52,6 +53,7 @@ from dledger.core.sick_disk import hand_over_if_disk_is_sick, report_space
 from dledger.core.state import RaftState
 from dledger.core.transfer import on_transfer_tick, transfer_leadership
 from dledger.core.types import (
+    MAX_TERM,
     NO_INDEX,
     NO_TERM,
     AppendRequest,
@@ -121,6 +123,8 @@ class Raft:
             InvariantViolation: these facts contradict each other; the node must not start.
         """
         _check_options(options)
+        if hard_state.term > MAX_TERM:
+            raise InvariantViolation(f"term {hard_state.term} is beyond what any group reaches")
         if hard_state.term < max((run.term for run in log.term_runs), default=NO_TERM):
             raise InvariantViolation(f"the log is ahead of the durable term {hard_state.term}")
         self._state = RaftState(
@@ -155,11 +159,13 @@ class Raft:
         of that request.
 
         Raises:
-            InvariantViolation: the message proves that safety is broken; stop the node.
+            MessageRefused: no working peer says this to this node; nothing has changed.
+            InvariantViolation: this core broke a rule of its own; stop the node.
         """
         state = self._state
         if state.has_failed or message.to != state.node:
             return
+        admit(state, message)
         match message:
             # These three have their own rules about terms.
             case PreVoteRequest():
@@ -175,6 +181,14 @@ class Raft:
                     self._step_in_term(message)
                 else:
                     self._answer_old_term(message)
+
+    def admit(self, message: IncomingMessage) -> None:
+        """As `step` looks at a message before it takes it, for who has to look first.
+
+        Raises:
+            MessageRefused: `step` would refuse it.
+        """
+        admit(self._state, message)
 
     def propose(
         self,

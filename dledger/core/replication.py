@@ -186,10 +186,6 @@ def _send_range(state: RaftState, progress: Progress, previous: Index, last: Ind
 
 
 def _on_accepted(state: RaftState, progress: Progress, match_index: Index) -> None:
-    if match_index > state.log.last_index:
-        raise InvariantViolation(
-            f"{progress.peer} acknowledged {match_index}, the log ends at {state.log.last_index}"
-        )
     is_news = progress.advance_match(match_index, state.heartbeat_round)
     if progress.state is PeerState.PROBE and match_index >= progress.next_index - 1:
         progress.become_replicate()

@@ -22,6 +22,11 @@ PersistSequence = NewType("PersistSequence", int)
 NO_INDEX = Index(0)
 NO_TERM = Term(0)
 
+# No group ever gets here; two bits stay free in 64, so that sums need no thought.
+MAX_TERM = Term((1 << 62) - 1)
+MAX_INDEX = Index((1 << 62) - 1)
+MAX_ROUND = (1 << 62) - 1  # of heartbeats
+
 
 class Role(Enum):
     """What a node is in its current term."""
@@ -347,6 +352,34 @@ class HandOverBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerMessageRefused:
+    """A peer said what no working peer can say. `unreported` others came since the last report."""
+
+    peer: NodeId
+    reason: str
+    unreported: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerContradicted:
+    """A peer holds, or claims, other than what is settled here: one of the two nodes is wrong.
+    The alarm of a divergence. `unreported` others came since the last report."""
+
+    peer: NodeId
+    reason: str
+    unreported: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLogVerified:
+    """After a contradiction: this node's log up to `index`, read again from its files, is what it
+    always said it was."""
+
+    index: Index
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
 class StorageFailed:
     """The disk failed: this node leads, votes, acknowledges and campaigns no more (D8)."""
 
@@ -360,6 +393,9 @@ Event = (
     | PeerStateChanged
     | HandOverBegun
     | TransferEnded
+    | PeerMessageRefused
+    | PeerContradicted
+    | OwnLogVerified
     | StorageFailed
 )
 

@@ -10,6 +10,7 @@ from dledger.core import (
     AppendRequest,
     AppendResponse,
     Configuration,
+    Contradiction,
     EntryMeta,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -156,12 +157,16 @@ def test_s29_stale_append_never_truncates_a_matching_suffix() -> None:
     [append(9, 0, 0, 1, 2), append(9, 1, 1, 2, 2, 2), append(9, 2, 2), append(9, 3, 2, 3)],
     ids=["entry", "entry-and-more", "prev-at-commit-1", "prev-at-commit"],
 )
-def test_s30_truncation_below_commit_halts(message: AppendRequest) -> None:
-    """A leader that contradicts a committed entry stops the node, never silently."""
+def test_s30_truncation_below_commit_is_refused(message: AppendRequest) -> None:
+    """A leader that contradicts a committed entry is refused, never silently, and what it says
+    changes nothing: neither the log nor the term."""
     node = Node(A, THREE, entries=entries_of(1, 1, 1, 1), term=8)
     node.start(commit_index=Index(3))
-    with pytest.raises(InvariantViolation):
+    before = node.core.statistics()
+    with pytest.raises(Contradiction):
         node.step(message)
+    assert node.core.statistics() == before
+    assert node.pump() == []
     assert [entry.term for entry in node.disk] == [1, 1, 1, 1]
 
 
@@ -556,12 +561,14 @@ def test_s44_changes_are_fenced_by_term_and_previous_entry(message: AppendReques
     assert node.disk == disk
 
 
-def test_s44_two_leaders_in_one_term_halt() -> None:
-    """Two leaders in one term mean that safety is gone: halt (§5.2)."""
+def test_s44_second_leader_of_a_term_is_refused() -> None:
+    """Two leaders in one term mean that one of them lies: the first one heard stays (§5.2)."""
     node = Node(A, THREE)
     node.step(append(1, 0, 0, 1, sender=B))
-    with pytest.raises(InvariantViolation):
+    before = node.core.statistics()
+    with pytest.raises(Contradiction):
         node.step(append(1, 0, 0, 1, sender=C))
+    assert node.core.statistics() == before
 
 
 # --- Beyond the numbered scenarios ----------------------------------------------------------
