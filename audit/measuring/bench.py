@@ -213,7 +213,7 @@ def _spark_figures(replicas: list[Replica], cpus: int, rounds: int, tell: Tell) 
 def _whole_command(replicas: list[Replica], cpus: int) -> tuple[float, int]:
     """Seconds, and the most memory that all its processes had."""
     named = [part for each in replicas for part in ("--replica", f"{each.id}={each.path}")]
-    command = [sys.executable, "-m", "dledger_cli", "audit", "replicas", "--json", *named,
+    command = [sys.executable, "-P", "-m", "dledger_cli", "audit", "replicas", "--json", *named,
                "--engine", "spark", "--master", f"local[{cpus}]"]  # fmt: skip
     began = time.perf_counter()
     with subprocess.Popen(

@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from broker.config import split_address
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import History, Outcome, Send
 from chaos.real.runner import Band, Finished
 from chaos.real.watch import Span
 from chaos.real.workload import Acknowledgements
+from dledger.addresses import split_address
 from dledger.records.message_id import encode_host
 
 FORMAT: Final = "dledger-chaos-report/1"

@@ -17,8 +17,8 @@ import socket
 import time
 from dataclasses import dataclass
 
-from broker.config import split_address
 from broker.local_group import GroupStatus, LocalGroup
+from dledger.addresses import split_address
 from dledger.client import Client, StartFrom
 from dledger.records.message_id import encode_host
 from dledger_cli.bench.arena import Arena, connected, fresh_topic
