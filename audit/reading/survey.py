@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from audit.errors import NodeRefused
 from audit.reading.files import opened, read_at
 from audit.reading.replica import Position, Replica
 from dledger.reading.entry import (
@@ -131,7 +132,7 @@ def survey(task: SurveyTask) -> Survey:
 
 def _survey_node(name: str, address: str, position: Position) -> Survey:
     """The survey of a node's folder as the node itself tells it."""
-    from audit.reading.remote import NodeRefused, node_log  # Executors may do without gRPC.
+    from audit.reading.remote import node_log  # Executors may do without gRPC.
 
     try:
         with node_log(address) as log:
