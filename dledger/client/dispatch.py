@@ -361,8 +361,7 @@ class Dispatcher:
         batch.futures = []
         if batch.settled is not None and not batch.settled.done():
             batch.settled.set_result(None)
-        with contained("waking those who wait for room"):
-            self._sender.on_over(batch.count, batch.size)
+        self._sender.on_over(batch.count, batch.size)
 
     # --- pauses and deadlines -----------------------------------------------------------------
 

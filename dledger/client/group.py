@@ -75,7 +75,8 @@ class Group:
         self._closed = False
         for address in addresses:
             self._link(address)
-        self._refresh()
+        with contained("looking for the leader"):  # the links are there, and have to be closed
+            self._refresh()
 
     # --- who leads ----------------------------------------------------------------------------
 

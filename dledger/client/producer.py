@@ -253,9 +253,10 @@ class Producer:
         """Messages are settled: their room is free."""
         self._messages -= count
         self._bytes -= size
-        if self._room_waiters and self._has_room():
-            self._refused_bytes = 0
-            self._wake_room_waiters()
+        with contained("waking those who wait for room"):  # the messages are settled by now
+            if self._room_waiters and self._has_room():
+                self._refused_bytes = 0
+                self._wake_room_waiters()
 
     def _on_place_gone(self, topic: str) -> None:
         """What is known of the topic is wrong: the next message asks again. A route that is
@@ -309,10 +310,10 @@ class Producer:
         try:
             await self._break_off()
         finally:
-            self._wake_room_waiters()
             if not self._ended.is_set():
                 self._ended.set()
                 self._on_closed(self)
+            self._wake_room_waiters()
 
     async def _break_off(self) -> None:
         """Everything is settled before the first wait; then what still runs is ended."""
