@@ -5,7 +5,7 @@
     └── unknown(...)                may have happened (proposed, then leadership lost)
 
 One table decides, for each `ErrorCode`, the gRPC status, whether retrying can help, and whether
-the thing happened: `TRAITS`. Source: promise 6 of the design (honest errors).
+the thing happened: `TRAITS`. That is what the README's *honest errors* rest on.
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ class Node:
         housekeeping thread.
 
         A full disk is no failure of the log; but what an fsync refused may be lost even if the
-        next one succeeds (D8), so from then on the checkpoint stays: the next start derives again
+        next one succeeds (ADR 8). From then on the checkpoint stays: the next start derives again
         what lies behind it."""
         try:
             work.perform()

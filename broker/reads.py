@@ -33,7 +33,7 @@ RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be 
 
 
 class Queues(Protocol):
-    """`store.ConsumeQueues`, as far as reading goes."""
+    """`store.consumequeue.ConsumeQueues`, as far as reading goes."""
 
     def units(self, topic: str, queue_id: int, first: int, count: int) -> bytes: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...

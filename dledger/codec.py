@@ -1,7 +1,7 @@
 """Core messages to wire messages and back.
 
 This is the only place that knows both vocabularies. It keeps no state. Frames of an append are
-bytes on the wire and metas in the core: the caller parses and reads them (D4), so the two
+bytes on the wire and metas in the core: the caller parses and reads them (ADR 4), so the two
 append functions take them as arguments.
 """
 

@@ -187,8 +187,8 @@ def circles(graph: Graph) -> list[set[str]]:
 
 def folders(imports: Graph) -> dict[str, dict[str, set[str]]]:
     """Folder -> the graph of what lies in it, modules and folders alike: an import from
-    `broker.leader.append` to `broker.state.topics` is one from `leader` to `state` in `broker`.
-    A folder's own `__init__` shows its parts to others and is no part itself."""
+    `a.b.c` to `a.d.e` is one from `b` to `d` in `a`. A folder's own `__init__` shows its parts
+    to others and is no part itself."""
     found: dict[str, dict[str, set[str]]] = {}
     for module, targets in imports.items():
         for target in targets:

@@ -58,7 +58,7 @@ SECTIONS: Final = (SECTION, topics.SECTION, offsets.SECTION, sequences.SECTION)
 
 
 class QueueFiles(Protocol):
-    """The ConsumeQueues, as far as the state machine uses them (`store.ConsumeQueues`)."""
+    """`store.consumequeue.ConsumeQueues`, as far as the state machine uses them."""
 
     def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None: ...
     def delete_topic(self, topic: str) -> None: ...
