@@ -4,11 +4,11 @@
     ├── UsageMistake        the request makes no sense: arguments, paths, replicas of other groups
     │   └── HistoryMistake  a client's history isn't one (`audit.delivery`)
     ├── Unreachable         a node or a group that was to be audited doesn't answer
-    ├── LogDamaged          the log that was to be a witness can't be read to its end
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
-What is wrong with a *replica* is no error but a finding (`audit.proof.findings`): an audit that
-meets a broken file has done its work.
+A log that can't be read to its end is `dledger.reading.errors.LogDamaged`. What is wrong with a
+*replica* is no error but a finding (`audit.proof.findings`): an audit that meets a broken file has
+done its work.
 """
 
 from __future__ import annotations
@@ -47,10 +47,6 @@ class Unreachable(AuditError):
         super().__init__(f"{who} can't be reached: {reason}")
         self.who = who
         self.reason = reason
-
-
-class LogDamaged(AuditError):
-    """The log can't be read to its end; the text says where it ends."""
 
 
 class EngineUnavailable(AuditError):

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dledger.reading.segments import segment_name
 from dledger.records.record import MIN_RECORD_SIZE
 from store.dispatch import UNIT_SIZE
 from store.errors import StorageFull
 from store.files import CHUNK_BYTES, FULL_ERRNOS, FileSystem, Handle, write_all
-from store.segments import Segment, segment_name
+from store.segments import Segment
 
 RETRY_S: Final = 1.0
 SPARES: Final = 1

@@ -36,13 +36,14 @@ from dledger.reading.entry import (
     HEADER_SIZE,
     verify_frame,
 )
+from dledger.reading.segments import segment_name
 from dledger.records.errors import InvalidFrame
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_exactly, write_all
 from store.history import History
 from store.segment_files import check_bases, check_size, find_segment_files, open_segment
-from store.segments import Segment, SegmentTable, segment_name
+from store.segments import Segment, SegmentTable
 from store.truncation import TruncationIntent, ZeroRange, cut_tail
 from store.walking import LogWalker, Stop
 

@@ -7,18 +7,14 @@ for a candidate that lacks a committed entry.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from dledger.reading.segments import SEGMENT_NAME, UNFINISHED_NAME, segment_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import FileSystem
-from store.segments import Segment, segment_name
-
-_NAME: Final = re.compile(r"[0-9]{20}")
-_LEFTOVER: Final = re.compile(r"[0-9]{20}\.tmp")
+from store.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +30,8 @@ class FoundFiles:
 def find_segment_files(files: FileSystem, directory: Path) -> FoundFiles:
     """What lies in the commit log's directory."""
     names = files.listdir(directory)
-    ours = [name for name in names if _NAME.fullmatch(name)]
-    leftovers = [name for name in names if _LEFTOVER.fullmatch(name)]
+    ours = [name for name in names if SEGMENT_NAME.fullmatch(name)]
+    leftovers = [name for name in names if UNFINISHED_NAME.fullmatch(name)]
     foreign = [name for name in names if name not in ours and name not in leftovers]
     return FoundFiles(tuple(sorted(map(int, ours))), tuple(foreign), tuple(leftovers))
 

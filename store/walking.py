@@ -20,10 +20,11 @@ from dledger.reading.entry import (
     position_after,
     verify_frame,
 )
+from dledger.reading.segments import segment_name
 from dledger.records.errors import InvalidFrame
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero
 from store.history import History
-from store.segments import Segment, SegmentTable, segment_name
+from store.segments import Segment, SegmentTable
 
 _HEADERS_CHUNK: Final = 64 << 10
 

@@ -28,9 +28,10 @@ from audit.proof.chain import (
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.plan import Plan
 from audit.proof.report import DerivedSummary
-from audit.reading.files import opened, read_at
 from audit.reading.replica import Replica
-from audit.reading.survey import SEGMENT_NAME, Survey
+from dledger.reading.files import opened, read_at
+from dledger.reading.segments import SEGMENT_NAME
+from dledger.reading.survey import Survey
 from store.consumequeue import UNITS_PER_FILE
 from store.dispatch import UNIT, UNIT_SIZE
 

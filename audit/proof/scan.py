@@ -20,7 +20,6 @@ from typing import Final, Protocol
 from crc32c import crc32c
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from audit.reading.files import opened, read_at
 from dledger.reading.entry import (
     ENTRY_HEADER,
     ENTRY_MAGIC,
@@ -32,6 +31,7 @@ from dledger.reading.entry import (
     EntryKind,
     parse_header,
 )
+from dledger.reading.files import opened, read_at
 from dledger.records.errors import InvalidFrame
 from dledger.records.record import BATCH_PREAMBLE, FIXED_SIZE, MAX_TOPIC_BYTES
 

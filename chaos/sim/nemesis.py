@@ -19,7 +19,7 @@ from chaos.sim.node import DATA, SimNode
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NodeId, Role
-from store.checkpoint import decode_checkpoint
+from dledger.reading.checkpoint import decode_checkpoint
 from store.dispatch import UNIT_SIZE
 
 SLOW_SYNC_US = 200_000

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dledger.reading.segments import segment_name
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
 from store.errors import StorageFailed, StorageFull
 from store.files import OsFiles
-from store.segments import segment_name
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import ASYNC, DATA, LOG, SEGMENT, SMALL, LogUnderTest, all_frames
 

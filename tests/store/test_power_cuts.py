@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from dledger.reading.entry import walk_frames
+from dledger.reading.segments import segment_name
 from store.errors import CorruptionFound
-from store.segments import segment_name
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import (
     BODIES,

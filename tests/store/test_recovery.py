@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dledger.reading.checkpoint import PAGE_SIZE, decode_checkpoint
 from dledger.reading.entry import FILLER_HEADER_SIZE
-from store.checkpoint import PAGE_SIZE, decode_checkpoint
+from dledger.reading.segments import segment_name
 from store.errors import CorruptionFound
-from store.segments import segment_name
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import (
     BODIES,
