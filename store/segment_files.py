@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger.reading.segments import SEGMENT_NAME, UNFINISHED_NAME, segment_name
+from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import FileSystem
@@ -30,7 +30,7 @@ class FoundFiles:
 def find_segment_files(files: FileSystem, directory: Path) -> FoundFiles:
     """What lies in the commit log's directory."""
     names = files.listdir(directory)
-    ours = [name for name in names if SEGMENT_NAME.fullmatch(name)]
+    ours = [name for name in names if FILE_NAME.fullmatch(name)]
     leftovers = [name for name in names if UNFINISHED_NAME.fullmatch(name)]
     foreign = [name for name in names if name not in ours and name not in leftovers]
     return FoundFiles(tuple(sorted(map(int, ours))), tuple(foreign), tuple(leftovers))
@@ -47,17 +47,17 @@ def check_bases(
     state = checkpoint.state
     if not bases:
         if state.watermark > state.first_offset:
-            missing = directory / segment_name(state.first_offset)
+            missing = directory / file_name(state.first_offset)
             raise CorruptionFound(str(missing), 0, "a segment", "no file")
         return
     if bases[0] > state.first_offset:
-        missing = directory / segment_name(state.first_offset)
+        missing = directory / file_name(state.first_offset)
         raise CorruptionFound(str(missing), 0, "a segment", f"the log begins at {bases[0]}")
     for position, base in enumerate(bases):
         expected = bases[0] - bases[0] % segment_size + position * segment_size
         if base != expected:
-            missing = directory / segment_name(expected)
-            raise CorruptionFound(str(missing), 0, "a segment", f"{segment_name(base)} instead")
+            missing = directory / file_name(expected)
+            raise CorruptionFound(str(missing), 0, "a segment", f"{file_name(base)} instead")
 
 
 def open_segment(files: FileSystem, path: Path) -> Segment:

@@ -13,8 +13,8 @@ from audit.errors import UsageMistake
 from audit.reading.replica import Replica
 from dledger.reading.errors import NotALog
 from dledger.reading.ranges import checked_log
-from dledger.reading.segments import SEGMENT_NAME
 from dledger.reading.survey import Position, SegmentFile, Survey, is_foreign, survey_folder
+from dledger.records.layout import FILE_NAME
 
 _NAMED_TOPICS: Final = 10
 
@@ -86,7 +86,7 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
     segments = tuple(
         SegmentFile(int(file.name), file.size)
         for file in told.files
-        if SEGMENT_NAME.fullmatch(file.name)
+        if FILE_NAME.fullmatch(file.name)
     )
     first = segments[0].base if segments else 0
     retained = told.checkpoint_first_offset if told.checkpoint_readable else first

@@ -1,43 +1,33 @@
 """The bytes of the checkpoint page: how far a log's files were known to be durable.
 
 Values and bytes only. Who writes the page, and when, is `store.checkpoint`; who reads one that
-belongs to somebody else need know no more than this.
-
-All fields lie in the first 512-byte sector, which disks write whole.
-
-    byte  size  field
-    0     4     magic 0xDAA320C1
-    4     4     version (1)
-    8     4     CRC32C of the page, this field taken as zero
-    12    4     zero
-    16    8     watermark: durable end of the commit log, physical offset
-    24    8     first offset of the commit log
-    32    8     commit log timestamp: append time of the last durable entry, ms
-    40    8     consume queue timestamp, ms
-    48    8     index file timestamp, ms
-    56    8     consume queue index: entries up to it are durable in the ConsumeQueues
-    64    4032  zeros
+belongs to somebody else need know no more than this. The page is
+`dledger.records.layout.CHECKPOINT`; all of its fields lie in the first 512-byte sector, which disks
+write whole.
 
 Source: RocketMQ `StoreCheckpoint`: one page with the three timestamps, without a check.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
 
-CHECKPOINT_MAGIC: Final = 0xDAA320C1
-CHECKPOINT_VERSION: Final = 1
-PAGE_SIZE: Final = 4096
+from dledger.records.layout import CHECKPOINT
 
-_LAYOUT: Final = struct.Struct(">IIIIQQQQQQ")
-_PADDING: Final = bytes(PAGE_SIZE - _LAYOUT.size)
+PAGE_SIZE: Final = CHECKPOINT.size
 
-if _LAYOUT.size != 64:
-    raise AssertionError("the checkpoint's fields are 64 bytes")
+_MAGIC: Final = CHECKPOINT.constant("magic")
+_VERSION: Final = CHECKPOINT.constant("version")
+_PAGE: Final = CHECKPOINT.struct(
+    "magic", "version", "crc", "watermark", "first_offset", "commit_log_timestamp_ms",
+    "consume_queue_timestamp_ms", "index_timestamp_ms", "consume_queue_index",
+)  # fmt: skip
+_CRC: Final = CHECKPOINT.run("crc")
+_CRC_AT: Final = CHECKPOINT.at("crc")
+_CRC_END: Final = CHECKPOINT.end("crc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +43,7 @@ class CheckpointState:
 
 
 def encode_checkpoint(state: CheckpointState) -> bytes:
-    """The 4,096 bytes of the page; see the table above."""
+    """The bytes of the page."""
     fields = (
         state.watermark,
         state.first_offset,
@@ -62,8 +52,8 @@ def encode_checkpoint(state: CheckpointState) -> bytes:
         state.index_timestamp_ms,
         state.consume_queue_index,
     )
-    unsealed = _LAYOUT.pack(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, 0, 0, *fields) + _PADDING
-    return unsealed[:8] + crc32c(unsealed).to_bytes(4, "big") + unsealed[12:]
+    unsealed = _PAGE.pack(_MAGIC, _VERSION, 0, *fields)
+    return unsealed[:_CRC_AT] + _CRC.pack(crc32c(unsealed)) + unsealed[_CRC_END:]
 
 
 def decode_checkpoint(page: bytes) -> CheckpointState | None:
@@ -71,9 +61,9 @@ def decode_checkpoint(page: bytes) -> CheckpointState | None:
     a stricter rule for a log without one."""
     if len(page) != PAGE_SIZE:
         return None
-    magic, version, crc, _, *fields = _LAYOUT.unpack_from(page)
-    if magic != CHECKPOINT_MAGIC or version != CHECKPOINT_VERSION:
+    magic, version, crc, *fields = _PAGE.unpack(page)
+    if magic != _MAGIC or version != _VERSION:
         return None
-    if crc32c(page[:8] + bytes(4) + page[12:]) != crc:
+    if crc32c(page[:_CRC_AT] + bytes(_CRC.size) + page[_CRC_END:]) != crc:
         return None
     return CheckpointState(*fields)

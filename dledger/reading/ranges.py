@@ -13,9 +13,9 @@ from dledger.reading.chunks import LogRange
 from dledger.reading.entry import HEADER_SIZE, parse_header
 from dledger.reading.errors import LogDamaged, NotALog
 from dledger.reading.files import opened, read_at
-from dledger.reading.segments import segment_name
 from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import file_name
 
 
 def checked_log(found: Survey) -> Survey:
@@ -73,7 +73,7 @@ def entry_end_after(log: Survey, start: int, size: int, records: int = 1 << 62) 
     base = start - start % segment_size
     last = min(base + segment_size, log.settled)
     at, passed = start, 0
-    with opened(os.path.join(log.commitlog, segment_name(base))) as descriptor:
+    with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
         while at < last:
             head = read_at(descriptor, HEADER_SIZE, at - base)
             try:

@@ -28,8 +28,8 @@ from dledger.reading.entry import (
     parse_header,
 )
 from dledger.reading.files import opened, read_at
-from dledger.reading.segments import SEGMENT_NAME, UNFINISHED_NAME, segment_name
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 
 _IDENTITY_BYTES: Final = 4096
 _WINDOW_BYTES: Final = 64 << 10
@@ -125,7 +125,7 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
 
 def is_foreign(name: str) -> bool:
     """No node put a file of this name into a log's folder."""
-    return not SEGMENT_NAME.fullmatch(name) and not UNFINISHED_NAME.fullmatch(name)
+    return not FILE_NAME.fullmatch(name) and not UNFINISHED_NAME.fullmatch(name)
 
 
 def commitlog_of(path: str) -> str:
@@ -174,7 +174,7 @@ def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
     """The segments; one that vanishes while it is looked at was deleted by retention."""
     found = []
     for name in names:
-        if SEGMENT_NAME.fullmatch(name):
+        if FILE_NAME.fullmatch(name):
             try:
                 size = os.stat(os.path.join(commitlog, name)).st_size
             except OSError:
@@ -235,7 +235,7 @@ def _offset_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int
         return best
     for segment in reversed(segments):
         try:
-            with opened(os.path.join(commitlog, segment_name(segment.base))) as descriptor:
+            with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 header = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0)
                 if header.index <= index:
                     at, _, _ = walk_headers(descriptor, segment.base, segment.size, index)
@@ -249,7 +249,7 @@ def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size:
     """Where the last segment that holds anything ends; behind all of it if it ends in garbage."""
     for segment in reversed(segments):
         try:
-            with opened(os.path.join(commitlog, segment_name(segment.base))) as descriptor:
+            with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 at, last, reason = walk_headers(descriptor, segment.base, segment.size)
         except OSError:
             continue
