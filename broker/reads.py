@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.errors import BrokerError
-from broker.machine import TOPIC_GONE, QueueKey, StateMachine, TopicState
+from broker.state.listening import QueueKey
+from broker.state.machine import StateMachine
+from broker.state.topics import TopicState
 from dledger.records import layout
 from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound, OutOfRange
@@ -179,15 +181,16 @@ class HeldPulls:
         self._held = self._woken = self._refused = 0
 
     def wake(self, key: QueueKey) -> None:
-        """Messages arrived in a queue, or its topic is gone (`TOPIC_GONE`)."""
-        if not self._waiting:
-            return
-        keys = [k for k in self._waiting if k[0] == key[0]] if key[1] == TOPIC_GONE else [key]
-        for name in keys:
-            for future in self._waiting.pop(name, ()):
-                if not future.done():
-                    self._woken += 1
-                    future.set_result(None)
+        """Messages arrived in a queue."""
+        for future in self._waiting.pop(key, ()):
+            if not future.done():
+                self._woken += 1
+                future.set_result(None)
+
+    def wake_topic(self, topic: str) -> None:
+        """The topic is gone: whoever waits for one of its queues looks again."""
+        for key in [key for key in self._waiting if key[0] == topic]:
+            self.wake(key)
 
     def wake_all(self) -> None:
         """Everybody looks again: leadership changed, or the node stops."""

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 import structlog
 
 from broker.config import NodeConfig
-from broker.machine import StateMachine
-from broker.replay import replay_derived
+from broker.state.machine import StateMachine
+from broker.state.replay import replay_derived
 from dledger.codec import decode_configuration
 from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
 from dledger.errors import HardStateCorrupt
