@@ -19,8 +19,8 @@ from chaos.sim.node import DATA, SimNode
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NodeId, Role
+from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import UNIT, file_name
-from store.checkpoint import decode_checkpoint
 
 SLOW_SYNC_US = 200_000
 STALLED_SYNC_US = 700_000
