@@ -28,12 +28,12 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from broker.announcing import Announcer
 from broker.append import Appender
-from broker.config import NodeConfig, split_address
+from broker.config import NodeConfig
 from broker.digests import AuditService
 from broker.errors import BrokerError
 from broker.leadership import Leadership
-from broker.machine import TOPIC_GONE, QueueKey, StateMachine
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts, node_status
 from broker.probes import CommitProbe, TimedMachine
@@ -41,8 +41,10 @@ from broker.reads import HeldPulls, QueueReader
 from broker.recovery import Recovered, recover
 from broker.rpc import service_handler
 from broker.services import BrokerService, ClusterService
+from broker.state.machine import StateMachine
 from broker.surroundings import Surroundings, surroundings_of
 from broker.ticker import Ticker
+from dledger.addresses import split_address
 from dledger.codec import decode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
@@ -180,7 +182,7 @@ class Node:
         self.driver = RaftDriver(core, node, ports, Index(self.machine.applied_index))
         probe.attach(self.driver, self.leadership)
         self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
-        self.machine.listen(self._on_arrival, self.appender.on_command)
+        self.machine.listen(Announcer(self.appender, self.held))
         self.log.on_durable = self._from_flusher(self.driver.on_durable)
         self.log.on_failed = self._from_flusher(self.driver.on_storage_failed)
 
@@ -319,11 +321,6 @@ class Node:
 
     def _on_broken(self, peer: NodeId) -> None:
         self.driver.suspect(peer)
-
-    def _on_arrival(self, key: QueueKey) -> None:
-        if key[1] == TOPIC_GONE:
-            self.appender.on_topic_deleted(key[0])
-        self.held.wake(key)
 
     def _from_flusher(self, call: Callable[..., None]) -> Callable[..., None]:
         """`call`, from the flusher's thread onto the event loop."""
