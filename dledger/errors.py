@@ -3,7 +3,7 @@
 ReplicationError
 ├── HardStateCorrupt      the term-and-vote file can't be trusted: the node must not start
 ├── PeerRefused           a peer is of another group, version or segment size
-└── ReplicaDiverged       this replica's committed bytes differ from the leader's: stop
+└── ReplicaDiverged       this replica's log isn't what it says it is: stop
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class PeerRefused(ReplicationError):
 
 
 class ReplicaDiverged(ReplicationError):
-    """The running digests at a committed index differ: Raft's safety was violated somewhere."""
+    """After a contradiction with a peer this node read its own log again, and the running digest
+    of its files isn't the one that it has told others. It must not go on."""
 
-    def __init__(self, index: int, ours: int, theirs: int, peer: str) -> None:
+    def __init__(self, index: int, told: int, found: int) -> None:
         super().__init__(
-            f"this replica differs from {peer} at committed index {index}: "
-            f"digest {ours:016x} here, {theirs:016x} there"
+            f"this replica's log differs from what it says of itself at committed index {index}: "
+            f"digest {told:016x} told, {found:016x} found in its files"
         )
         self.index = index
-        self.ours = ours
-        self.theirs = theirs
-        self.peer = peer
+        self.told = told
+        self.found = found

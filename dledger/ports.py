@@ -16,7 +16,8 @@ from dledger.wire.raft_pb2 import PeerMessage
 
 class FrameHeader(Protocol):
     """The header of an entry frame, as far as replication looks at it. `total_size` is the
-    frame's bytes, header included; `kind` is one of `EntryKind`."""
+    frame's bytes, header included; `kind` is one of `EntryKind`; `record_count` is 0 but for
+    data."""
 
     @property
     def index(self) -> int: ...
@@ -26,10 +27,19 @@ class FrameHeader(Protocol):
     def kind(self) -> int: ...
     @property
     def total_size(self) -> int: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def append_time_ms(self) -> int: ...
 
 
-class InvalidFrames(Exception):
-    """Bytes that a peer sent as frames are not: the message is dropped, the stream closed."""
+class InvalidMessage(Exception):
+    """No working peer sends this: the message is dropped whole and has changed nothing, and the
+    stream that it came on has to be closed, so that it is made anew."""
+
+
+class InvalidFrames(InvalidMessage):
+    """Bytes that a peer sent as frames are not."""
 
 
 class ApplyPaused(Exception):
@@ -81,8 +91,15 @@ class ReplicatedLog(Protocol[Header]):
         """Builds the frame of a new entry at the end; returns its physical offset, bytes."""
         ...
 
+    def refusal_of(self, blob: memoryview, headers: list[Header]) -> str | None:
+        """Why verified frames can't follow the entry before the first of them as this log holds
+        it, in place and in digest; None if they can. That entry is held, and any that come after
+        it are not looked at."""
+        ...
+
     def append_frames(self, blob: memoryview, headers: list[Header]) -> None:
-        """Appends verified frames after the last entry, as they are."""
+        """Appends verified frames after the last entry, as they are. Cheap for the very objects
+        that `refusal_of` was asked about last."""
         ...
 
     def truncate_from(self, index: int) -> None:
@@ -102,6 +119,18 @@ class ReplicatedLog(Protocol[Header]):
 
     def digest_at(self, index: int) -> int:
         """The running digest at `index` (D6)."""
+        ...
+
+    def verify(self, first: int, last: int, digest: int) -> int:
+        """The running digest at `last`, computed from the files' bytes of `[first, last]` on top
+        of `digest`, the one before `first`. Every frame is checked; one that isn't intact, or
+        carries another digest, is an error of the log's. Entries up to `synced_index` only."""
+        ...
+
+    @property
+    def synced_index(self) -> int:
+        """The last entry that a loss of power would leave on this node's disk, whatever the flush
+        mode calls durable."""
         ...
 
     @property

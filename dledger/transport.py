@@ -22,12 +22,13 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
+from dledger.checksum import is_intact, seal
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
-from dledger.ports import InvalidFrames
+from dledger.ports import InvalidMessage
 from dledger.wire.raft_pb2 import Hello, PeerMessage
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2  # of the messages between peers; there is no rolling upgrade from 1
 METHOD = "/dledger.v1.RaftPeer/Replicate"
 OUTBOX_BYTES = 32 << 20  # past this a message is dropped; the core's windows stay far below
 OUTBOX_MESSAGES = 4_096
@@ -62,22 +63,25 @@ class Identity:
 
     def hello(self, to: NodeId) -> PeerMessage:
         """The first message of a stream."""
-        return PeerMessage(
-            hello=Hello(
-                protocol_version=PROTOCOL_VERSION,
-                group=self.group,
-                node_id=self.node,
-                to_node_id=to,
-                segment_size_bytes=self.segment_size_bytes,
+        return seal(
+            PeerMessage(
+                hello=Hello(
+                    protocol_version=PROTOCOL_VERSION,
+                    group=self.group,
+                    node_id=self.node,
+                    to_node_id=to,
+                    segment_size_bytes=self.segment_size_bytes,
+                )
             )
         )
 
-    def check(self, hello: Hello, members: Mapping[NodeId, str]) -> NodeId:
-        """The id of the peer that `hello` introduces.
+    def check(self, first: PeerMessage, members: Mapping[NodeId, str]) -> NodeId:
+        """The id of the peer that `first`, the Hello of a stream, introduces.
 
         Raises:
             PeerRefused: it must not take part; the text names what differs.
         """
+        hello = first.hello
         differing = {
             "protocol version": (hello.protocol_version, PROTOCOL_VERSION),
             "group": (hello.group, self.group),
@@ -89,6 +93,8 @@ class Identity:
                 raise PeerRefused(
                     f"peer {hello.node_id!r}: {what} is {theirs!r} there and {ours!r} here"
                 )
+        if not is_intact(first):
+            raise PeerRefused(f"peer {hello.node_id!r}: the checksum of its Hello is wrong")
         peer = NodeId(hello.node_id)
         if peer not in members or peer == self.node:
             raise PeerRefused(f"{hello.node_id!r} is not a peer of {self.node!r} in this group")
@@ -148,7 +154,7 @@ class GrpcTransport:
     Args:
         identity: who this node is.
         members: address (`host:port`) of every member, this node included.
-        on_message: is given each message of a peer; raises InvalidFrames for a broken one.
+        on_message: is given each message of a peer; raises InvalidMessage for a broken one.
         on_broken: is told when a stream with a peer, in either direction, has ended.
         dial: where to dial a peer instead of at its address; everybody is still told the address.
     """
@@ -266,7 +272,7 @@ class GrpcTransport:
             raise ConnectionError(f"{peer} said no Hello") from error
         if not isinstance(answer, PeerMessage) or not answer.HasField("hello"):
             raise PeerRefused(f"{peer} at its address answers with something else than a Hello")
-        self._identity.check(answer.hello, self._members)
+        self._identity.check(answer, self._members)
 
     async def _use(self, peer: NodeId, call: Any) -> None:
         outbox = self._requests[peer] = Outbox()
@@ -274,11 +280,11 @@ class GrpcTransport:
         try:
             while (message := await call.read()) is not EOF:
                 if not isinstance(message, PeerMessage):
-                    raise InvalidFrames("bytes that are no PeerMessage")
+                    raise InvalidMessage("bytes that are no PeerMessage")
                 self._on_message(peer, message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             log.debug("peer_stream_broken", peer=peer, error=str(error))
-        except InvalidFrames as error:
+        except InvalidMessage as error:
             log.error("peer_sent_invalid_message", peer=peer, error=str(error))
         finally:
             if self._requests.get(peer) is outbox:
@@ -307,7 +313,7 @@ class GrpcTransport:
                 grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream must be a Hello"
             )
         try:
-            peer = self._identity.check(first.hello, self._members)
+            peer = self._identity.check(first, self._members)
         except PeerRefused as error:
             log.warning("peer_rejected", error=str(error))
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
@@ -325,9 +331,9 @@ class GrpcTransport:
         try:
             while not self._stopping and (message := await context.read()) is not EOF:
                 if not isinstance(message, PeerMessage):
-                    raise InvalidFrames("bytes that are no PeerMessage")
+                    raise InvalidMessage("bytes that are no PeerMessage")
                 self._on_message(peer, message)
-        except InvalidFrames as error:
+        except InvalidMessage as error:
             log.error("peer_sent_invalid_message", peer=peer, error=str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
