@@ -22,6 +22,7 @@ the frames compares their length with the stated one.
      9 heartbeat request    commit index, read context, digest index, digest: u64
     10 heartbeat response   read context u64, last index u64, short of space u8
     11 timeout now          nothing
+    14 keep-alive           nothing
 
 All integers are big-endian. A message without a body that is known here has no valid checksum.
 It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's
@@ -136,6 +137,10 @@ def _timeout_now(message: pb.PeerMessage) -> bytes:
     return _BARE.pack(11, message.term)
 
 
+def _keep_alive(message: pb.PeerMessage) -> bytes:
+    return _BARE.pack(14, message.term)
+
+
 _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "hello": _hello,
     "pre_vote_request": _pre_vote_request,
@@ -147,4 +152,5 @@ _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "heartbeat_request": _heartbeat_request,
     "heartbeat_response": _heartbeat_response,
     "timeout_now": _timeout_now,
+    "keep_alive": _keep_alive,
 }

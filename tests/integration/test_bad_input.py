@@ -16,7 +16,7 @@ import pytest
 
 from dledger.checksum import seal
 from dledger.core.types import NodeId
-from dledger.transport import PROTOCOL_VERSION, Identity
+from dledger.greeting import PROTOCOL_VERSION, Identity
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
