@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final
 
 from xxhash import xxh3_64
 
+from broker.doors.grpc.methods import Context
 from broker.errors import BrokerError
-from broker.rpc import Context
 from dledger.wire import audit_pb2 as apb
 from dledger.wire import errors_pb2 as epb
 from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint

@@ -28,18 +28,19 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from broker.append import Appender
 from broker.config import NodeConfig, split_address
 from broker.digests import AuditService
+from broker.doors.grpc.methods import service_handler
 from broker.errors import BrokerError
-from broker.leadership import Leadership
+from broker.leader.append import Appender
+from broker.leader.leadership import Leadership
 from broker.machine import TOPIC_GONE, QueueKey, StateMachine
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts, node_status
 from broker.probes import CommitProbe, TimedMachine
-from broker.reads import HeldPulls, QueueReader
+from broker.reading.held import HeldPulls
+from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, recover
-from broker.rpc import service_handler
 from broker.services import BrokerService, ClusterService
 from broker.surroundings import Surroundings, surroundings_of
 from broker.ticker import Ticker

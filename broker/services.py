@@ -16,13 +16,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.append import Appender
-from broker.budget import ByteBudget
+from broker.doors.grpc.methods import Context
 from broker.errors import BrokerError
-from broker.leadership import Leadership
+from broker.leader.append import Appender
+from broker.leader.budget import ByteBudget
+from broker.leader.leadership import Leadership
 from broker.machine import OUT_OF_RANGE, TOO_MANY
-from broker.reads import DEFAULT_BYTES, Found, HeldPulls, QueueReader
-from broker.rpc import Context
+from broker.reading.held import HeldPulls
+from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
 from dledger.core.errors import ReadRefused
 from dledger.core.types import NodeId
 from dledger.records.errors import InvalidRecord
@@ -53,7 +54,7 @@ ANSWER_BYTES = 32 << 20  # over all pulls whose clients have not read the answer
 
 
 class BrokerService:
-    """Handlers of `dledger.v1.Broker`, named as `broker.rpc` looks them up."""
+    """Handlers of `dledger.v1.Broker`, named as `broker.doors.grpc.methods` looks them up."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -18,13 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol, cast
 
-from broker.append import Appender
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.errors import BrokerError
-from broker.leadership import Leadership
+from broker.leader.append import Appender
+from broker.leader.leadership import Leadership
 from broker.machine import TOPIC_GONE, QueueKey, StateMachine
 from broker.node import Node, configuration_of, parse_frames, raft_options
-from broker.reads import HeldPulls, QueueReader
+from broker.reading.held import HeldPulls
+from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, StoreMachinery, log_options, recover
 from broker.services import BrokerService
 from broker.ticker import Ticker

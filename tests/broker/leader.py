@@ -10,9 +10,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from broker.append import Appender
+from broker.leader.append import Appender
 from broker.machine import TOPIC_GONE, MachineOptions, StateMachine
-from broker.reads import QueueReader
+from broker.reading.queues import QueueReader
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
 from dledger.records.properties import encode_properties

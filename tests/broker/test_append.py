@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from broker.append import MAX_BATCHES
 from broker.errors import BrokerError
+from broker.leader.append import MAX_BATCHES
 from broker.machine import MachineOptions
 from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
 from dledger.core.types import NodeId

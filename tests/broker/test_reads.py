@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.errors import BrokerError
-from broker.reads import HeldPulls
+from broker.reading.held import HeldPulls
 from dledger.records.record import decode_records
 from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound

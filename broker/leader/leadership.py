@@ -14,9 +14,9 @@ from typing import Protocol, assert_never
 
 import structlog
 
-from broker.append import Appender
 from broker.errors import BrokerError
-from broker.reads import HeldPulls
+from broker.leader.append import Appender
+from broker.reading.held import HeldPulls
 from dledger.core import Raft
 from dledger.core.errors import CoreError, NotLeader, TransferInProgress
 from dledger.core.types import (

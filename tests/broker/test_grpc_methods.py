@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
+from broker.doors.grpc.methods import service_handler
 from broker.errors import BrokerError
-from broker.rpc import service_handler
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
 from tests.integration.group import SERVICES, error_of, free_ports

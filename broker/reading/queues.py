@@ -1,23 +1,20 @@
-"""Pulls: from queue offsets to record bytes, and waiting for what is not there yet.
+"""From queue offsets to record bytes.
 
 A pull costs two look-ups: units of the ConsumeQueue give physical offsets and sizes, and runs
-of adjacent records are read from the CommitLog as they lie (D5). Consumers see what the state
-machine has applied and nothing else. A pull that finds nothing is held without a thread: a
-future per pull, woken when messages of its queue are applied, re-checked now and then, bounded
-in number. This reads; it never writes.
+of adjacent records are read from the CommitLog as they lie. Consumers see what the state machine
+has applied and nothing else. What lies elsewhere than its unit says is corruption, and is never
+given to anybody. This reads; it never writes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker.errors import BrokerError
-from broker.machine import TOPIC_GONE, QueueKey, StateMachine, TopicState
+from broker.machine import StateMachine, TopicState
 from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound, OutOfRange
 
@@ -27,7 +24,6 @@ DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768
 MAX_BYTES = 8 << 20
-RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be missed
 
 
 class Queues(Protocol):
@@ -157,65 +153,3 @@ def _check_places(records: bytes, units: bytes, queue: str, offset: int) -> None
                 found,
             )
         at += size
-
-
-@dataclass(frozen=True, slots=True)
-class HoldStatistics:
-    held: int
-    woken: int
-    refused: int
-
-
-class HeldPulls:
-    """Pulls that wait for messages; bounded."""
-
-    def __init__(self, limit: int) -> None:
-        """Args:
-        limit: pulls held at once; past it a pull is refused as BUSY.
-        """
-        self._limit = limit
-        # Dictionaries in the place of sets: pulls are woken in the order in which they came.
-        self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], None]] = defaultdict(dict)
-        self._held = self._woken = self._refused = 0
-
-    def wake(self, key: QueueKey) -> None:
-        """Messages arrived in a queue, or its topic is gone (`TOPIC_GONE`)."""
-        if not self._waiting:
-            return
-        keys = [k for k in self._waiting if k[0] == key[0]] if key[1] == TOPIC_GONE else [key]
-        for name in keys:
-            for future in self._waiting.pop(name, ()):
-                if not future.done():
-                    self._woken += 1
-                    future.set_result(None)
-
-    def wake_all(self) -> None:
-        """Everybody looks again: leadership changed, or the node stops."""
-        for key in list(self._waiting):
-            self.wake(key)
-
-    async def wait(self, key: QueueKey, timeout_s: float) -> None:
-        """Returns when messages arrived, or after `timeout_s` or the re-check interval.
-
-        Raises:
-            BrokerError: BUSY when too many pulls are held.
-        """
-        if self._held >= self._limit:
-            self._refused += 1
-            raise BrokerError(epb.BUSY, f"{self._held} pulls are held, the limit")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[key][future] = None
-        self._held += 1
-        try:
-            await asyncio.wait([future], timeout=min(timeout_s, RECHECK_S))
-        finally:
-            self._held -= 1
-            waiting = self._waiting.get(key)
-            if waiting is not None:
-                waiting.pop(future, None)
-                if not waiting:
-                    del self._waiting[key]
-
-    def statistics(self) -> HoldStatistics:
-        """A frozen picture, as of now."""
-        return HoldStatistics(self._held, self._woken, self._refused)
