@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from dledger.limits import MESSAGE_LENGTHS
 from dledger.wire import audit_pb2 as apb
 
 CALL_BYTES: Final = 64 << 20  # As `broker.digests` bounds a call.
@@ -30,7 +31,7 @@ BUSY_NAP_S: Final = 0.5
 _SERVICE: Final = "/dledger.v1.Audit"
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # A shared one may be backing off still.
-    ("grpc.max_receive_message_length", 16 << 20),
+    *MESSAGE_LENGTHS,
 )
 
 A = TypeVar("A")

@@ -48,6 +48,7 @@ from dledger.codec import decode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
+from dledger.limits import MESSAGE_LENGTHS
 from dledger.ports import InvalidFrames
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
@@ -70,13 +71,11 @@ SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_ALLOCATION_BYTES = 8 << 20
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # young objects die by reference count
-RPC_LIMIT_BYTES = 16 << 20  # one gRPC message; the largest batch and append are far below
 RPCS_BESIDE_PULLS = 4_096  # concurrent calls beyond the held pulls; past it RESOURCE_EXHAUSTED
 
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port in use must be an error, not a shared port
-    ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
-    ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
+    *MESSAGE_LENGTHS,
     ("grpc.optimization_target", "latency"),
 )
 SERVICES = ("dledger.v1.Audit", "dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")

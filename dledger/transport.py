@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
+from dledger.limits import MESSAGE_LENGTHS
 from dledger.ports import InvalidFrames
 from dledger.wire.raft_pb2 import Hello, PeerMessage
 
@@ -35,11 +36,9 @@ HELLO_TIMEOUT_S = 2.0
 RECONNECT_MIN_S = 0.02
 RECONNECT_MAX_S = 0.5
 REFUSED_RETRY_S = 2.0
-MESSAGE_LIMIT_BYTES = 64 << 20
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+    *MESSAGE_LENGTHS,
     ("grpc.initial_reconnect_backoff_ms", 20),
     ("grpc.min_reconnect_backoff_ms", 20),
     ("grpc.max_reconnect_backoff_ms", 500),

@@ -22,17 +22,18 @@ FORMATS = {"dledger.outcome", "dledger.records", "dledger.reading"}
 RAFT = {"dledger", "dledger.core", "dledger.wire"}
 ALLOWED: dict[str, set[str]] = {
     "dledger.outcome": set(),
+    "dledger.limits": set(),
     "dledger.core": set(),
     "dledger.wire": set(),
     "dledger.records": {"dledger.outcome"},
     "dledger.reading": {"dledger.records"},
-    "dledger.client": {"dledger.outcome", "dledger.wire", "dledger.records"},
+    "dledger.client": {"dledger.outcome", "dledger.limits", "dledger.wire", "dledger.records"},
     "dledger.terminal": FORMATS | {"dledger", "dledger.client", "broker", "store"},
-    "dledger": {"dledger.core", "dledger.wire"},
+    "dledger": {"dledger.core", "dledger.limits", "dledger.wire"},
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
-    "broker": FORMATS | RAFT | {"dledger.client", "store", "chaos.faults"},
-    "audit": FORMATS | {"dledger.wire", "store"},
+    "broker": FORMATS | RAFT | {"dledger.client", "dledger.limits", "store", "chaos.faults"},
+    "audit": FORMATS | {"dledger.limits", "dledger.wire", "store"},
     "chaos": FORMATS
     | RAFT
     | {"dledger.client", "dledger.terminal", "store", "broker", "chaos.faults"},

@@ -30,12 +30,12 @@ from dledger.client.errors import ClientError, QueueNotFound, ServerError, Topic
 from dledger.client.group import Group
 from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
 from dledger.client.options import (
-    MAX_REQUEST_BATCHES,
     MAX_REQUEST_BYTES,
     MAX_SENT_BATCHES,
     ProducerOptions,
 )
 from dledger.client.results import SendResult
+from dledger.limits import MAX_SEND_BATCHES
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 
@@ -164,7 +164,7 @@ class Dispatcher:
         room = MAX_REQUEST_BYTES
         epoch = -1
         for lane in self._active:
-            if len(parcel) > MAX_REQUEST_BATCHES - MAX_SENT_BATCHES:
+            if len(parcel) > MAX_SEND_BATCHES - MAX_SENT_BATCHES:
                 break
             if parcel and lane.sending_epoch != epoch:
                 continue
