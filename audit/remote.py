@@ -19,7 +19,7 @@ import grpc
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.wire import audit_pb2 as apb
 
-CALL_BYTES: Final = 64 << 20  # As `broker.digests` bounds a call.
+CALL_BYTES: Final = 64 << 20  # As `broker.services.audit` bounds a call.
 CALL_BLOCKS: Final = 16_384
 READ_BYTES: Final = 1 << 20
 WINDOW_BYTES: Final = 256 << 10

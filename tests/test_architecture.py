@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +44,19 @@ ALLOWED: dict[str, set[str]] = {
     | RAFT
     | {"dledger.client", "dledger.terminal", "store", "broker", "chaos", "audit"},
 }
+
+# Inside `broker`: room -> the rooms it may import. What lies in no room (the node, its
+# configuration, how it is put together) may import them all, and no room may import it.
+ROOMS: dict[str, set[str]] = {
+    "broker.errors": set(),
+    "broker.machine": set(),
+    "broker.reading": {"broker.errors", "broker.machine"},
+    "broker.leader": {"broker.errors", "broker.machine", "broker.reading"},
+    "broker.services": {"broker.errors", "broker.machine", "broker.reading", "broker.leader"},
+    "broker.doors": {"broker.errors", "broker.reading", "broker.leader", "broker.services"},
+}
+# What carries calls and what they look like on the way: doors know it, services don't.
+WIRES = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf", "dledger.wire")
 
 
 def unit_of(module: str) -> str:
@@ -123,6 +138,43 @@ def test_no_import_cycles() -> None:
         visit(module, ())
 
 
+def room_of(module: str) -> str | None:
+    """The room of `broker` that `module` lies in, if it lies in one."""
+    return next((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), None)
+
+
+def test_the_rooms_of_the_broker_are_entered_from_above_only() -> None:
+    """A room imports the rooms it is allowed to, and nothing of the node that is built of them."""
+    wrong = [
+        f"{module} imports {target}"
+        for module, targets in project_imports().items()
+        if (room := room_of(module)) is not None
+        for target in targets
+        if target.startswith("broker.")
+        and room_of(target) != room
+        and room_of(target) not in ROOMS[room]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_services_know_no_wire() -> None:
+    """What a broker can be asked is plain values: a second door needs no change of a service."""
+    wrong = [
+        f"{name} imports {target}"
+        for name, path in modules()
+        if room_of(name) in ("broker.services", "broker.reading", "broker.errors")
+        for target in imports_at_run_time(ast.parse(path.read_text(encoding="utf-8")))
+        if target.startswith(WIRES)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_of_a_service_needs_grpc() -> None:
+    """The services with all that they stand on are imported without it."""
+    code = "import sys, broker.services.services; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_module_opens_with_its_reason(package: str) -> None:
     """Each module that has code says what it owns before anything else."""
@@ -143,3 +195,10 @@ def test_the_picture_is_the_one_in_the_documents() -> None:
     drawn = set(re.findall(r"^\s*([a-z._]+) --> ([a-z._]+)$", text, flags=re.MULTILINE))
     allowed = {(unit, target) for unit, targets in ALLOWED.items() for target in targets}
     assert drawn == allowed
+
+
+def test_the_rooms_are_drawn_in_the_documents() -> None:
+    """docs/architecture.md draws exactly the edges that ROOMS permits, with thick arrows."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"^\s*([a-z._]+) ==> ([a-z._]+)$", text, flags=re.MULTILINE))
+    assert drawn == {(room, target) for room, targets in ROOMS.items() for target in targets}

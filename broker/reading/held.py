@@ -11,9 +11,8 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.machine import TOPIC_GONE, QueueKey
-from dledger.wire import errors_pb2 as epb
 
 RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be missed
 
@@ -61,7 +60,7 @@ class HeldPulls:
         """
         if self._held >= self._limit:
             self._refused += 1
-            raise BrokerError(epb.BUSY, f"{self._held} pulls are held, the limit")
+            raise BrokerError(ErrorCode.BUSY, f"{self._held} pulls are held, the limit")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[key][future] = None
         self._held += 1

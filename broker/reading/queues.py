@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.machine import StateMachine, TopicState
-from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound, OutOfRange
 
 UNIT = struct.Struct(">QIq")  # physical offset, size, tags code
@@ -31,6 +30,9 @@ class Queues(Protocol):
 
     def units(self, topic: str, queue_id: int, first: int, count: int) -> bytes: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, read_at: Callable[[int, int], bytes]
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class QueueReader:
         """
         topic = self._machine.topics.get(name)
         if topic is None:
-            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
         return topic
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -74,7 +76,7 @@ class QueueReader:
         state = self.topic(topic)
         if queue_id >= len(state.next_offsets):
             raise BrokerError(
-                epb.QUEUE_NOT_FOUND,
+                ErrorCode.QUEUE_NOT_FOUND,
                 f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
             )
         return self._queues.min_offset(topic, queue_id), state.next_offsets[queue_id]
@@ -88,9 +90,18 @@ class QueueReader:
         low, high = self.bounds(topic, queue_id)
         if not low <= offset <= high:
             raise BrokerError(
-                epb.OFFSET_OUT_OF_RANGE,
+                ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {topic}/{queue_id} is outside {low} to {high}",
             )
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The first offset stored at or after `time_ms`, or one past the last.
+
+        Raises:
+            BrokerError: see `bounds`.
+        """
+        self.bounds(topic, queue_id)
+        return self._queues.offset_by_time(topic, queue_id, time_ms, self._read_at)
 
     def pull(
         self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int

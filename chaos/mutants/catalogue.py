@@ -477,25 +477,21 @@ BROKER = (
     ),
     Mutant(
         "gap-told-by-an-unconfirmed-leader",
-        "broker/services.py",
-        "        if any(result.error.code in ABSENCES for result in answer.results):\n",
+        "broker/services/messages.py",
+        "        if any(_is_absence(each) for each in answers):\n",
         "        if False:\n",
     ),
     Mutant(
         "stale-read-of-the-end",
-        "broker/services.py",
-        "        await self._confirm_leadership()\n"
-        "        low, high = self._reader.bounds(request.topic, request.queue_id)\n"
-        "        return pb.GetQueueOffsetsResponse(",
-        "        self._leadership.check_serving()\n"
-        "        low, high = self._reader.bounds(request.topic, request.queue_id)\n"
-        "        return pb.GetQueueOffsetsResponse(",
+        "broker/services/offsets.py",
+        "        await self._gate.confirm()\n        return QueueBounds(",
+        "        self._gate.check_serving()\n        return QueueBounds(",
     ),
     Mutant(
         "stale-read-of-an-offset",
-        "broker/services.py",
-        "        await self._confirm_leadership()\n        self._reader.topic(request.topic)\n",
-        "        self._leadership.check_serving()\n        self._reader.topic(request.topic)\n",
+        "broker/services/offsets.py",
+        "        await self._gate.confirm()\n        self._reader.topic(topic)\n",
+        "        self._gate.check_serving()\n        self._reader.topic(topic)\n",
     ),
     Mutant(
         "existing-topic-created-again",
