@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.chunks import LogRange, read_chunks
-from audit.columns import Cuts, PropertyTable
-from audit.decode import COLUMNS, Wanted, read_records
-from audit.reading import opened
+from audit.reading.chunks import LogRange, read_chunks
+from audit.reading.columns import Cuts, PropertyTable
+from audit.reading.decode import COLUMNS, Wanted, read_records
+from audit.reading.files import opened
 from dledger.reading.entry import FILLER_HEADER, FILLER_MAGIC, EntryKind, build_frame, walk_frames
 from dledger.records.properties import decode_properties, find_property
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate
@@ -284,7 +284,7 @@ def test_properties_of_many_messages_are_split_as_one_by_one(rows: list[bytes]) 
 def test_arrow_has_the_same_values(entries: Entries) -> None:
     """Every column but times, as a Python value; a map's last equal name wins."""
     pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
-    from audit.arrow import TYPES, to_arrow
+    from audit.reading.arrow import TYPES, to_arrow
 
     content = b"".join(frames_of(entries))
     rows: list[Row] = []
