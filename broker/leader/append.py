@@ -15,13 +15,13 @@ applied its entry, and never hand out a queue offset twice.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Batch, BatchAnswer, BatchRules, Placed
+from broker.leader.pending import PendingSend, SequenceInFlight, Waiting
 from broker.machine import (
     NO_PRODUCER,
     CommandResult,
@@ -43,7 +43,6 @@ from store.stamping import stamp_records
 PRODUCER_ID_SIZE = 16
 RECORDS_AT = BATCH_PREAMBLE.size
 STORE_HOST_AT = 64  # in a record; see docs/formats.md
-UNANSWERED = Failure(ErrorCode.INTERNAL, "nobody has answered yet")  # never leaves this module
 
 
 class Proposer(Protocol):
@@ -52,37 +51,6 @@ class Proposer(Protocol):
     def propose(
         self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
     ) -> Proposed: ...
-
-
-@dataclass(slots=True)
-class PendingSend:
-    """One Send whose batches are on their way; `done` gets the answer."""
-
-    results: list[BatchAnswer]
-    remaining: int
-    done: asyncio.Future[list[BatchAnswer]]
-
-    def finish_one(self, position: int, result: BatchAnswer) -> None:
-        self.results[position] = result
-        self.remaining -= 1
-        if self.remaining == 0 and not self.done.done():
-            self.done.set_result(self.results)
-
-
-class Waiting(NamedTuple):
-    """A batch of a Send that waits for an entry to be applied."""
-
-    send: PendingSend
-    position: int
-    result: BatchAnswer
-
-
-@dataclass(slots=True)
-class SequenceInFlight:
-    """A producer's batches to one queue that are proposed and not yet applied."""
-
-    next_sequence: int
-    batches: deque[tuple[int, StoredBatch]] = field(default_factory=deque)  # (index, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +162,7 @@ class Appender:
                 f"a Send holds 1 to {MAX_SEND_BATCHES} batches, not {len(batches)}",
             )
         done: asyncio.Future[list[BatchAnswer]] = asyncio.get_running_loop().create_future()
-        pending = PendingSend([UNANSWERED] * len(batches), len(batches), done)
+        pending = PendingSend.of(len(batches), done)
         for position, batch in enumerate(batches):
             try:
                 self._take(producer_id or NO_PRODUCER, batch, pending, position)
