@@ -14,7 +14,6 @@ from broker.config import NodeConfig
 from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
-from broker.machine import StateMachine
 from broker.picture import Facts, node_status
 from broker.reading.committed import CommittedLog
 from broker.reading.held import HeldPulls
@@ -26,10 +25,11 @@ from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, 
 from broker.services.offsets import Offsets
 from broker.services.services import Services
 from broker.services.topics import Topics
+from broker.state.machine import StateMachine
 from dledger.core.types import NodeId
 from dledger.driver import RaftDriver
+from dledger.peers import PeerLink
 from dledger.reading.entry import EntryHeader
-from dledger.transport import PeerLink
 from store.commitlog import CommitLog
 
 

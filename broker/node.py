@@ -24,13 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from broker.announcing import Announcer
 from broker.assembly import Parts, Surrounds, facts_of, services_of
-from broker.config import NodeConfig, split_address
+from broker.config import NodeConfig
 from broker.doors.grpc.door import GrpcDoor
 from broker.errors import BrokerError
 from broker.leader.append import Appender
 from broker.leader.leadership import Leadership
-from broker.machine import TOPIC_GONE, QueueKey, StateMachine
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.probes import CommitProbe, TimedMachine
@@ -39,16 +39,20 @@ from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, recover
 from broker.services.messages import SendTimings
 from broker.services.services import Services
+from broker.state.machine import StateMachine
 from broker.surroundings import Surroundings, surroundings_of
 from broker.ticker import Ticker
+from dledger.addresses import split_address
 from dledger.codec import decode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
 from dledger.ports import InvalidFrames
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
-from dledger.transport import GrpcTransport, Identity
+from dledger.transport import GrpcTransport
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueues
@@ -130,7 +134,10 @@ class Node:
         )
         identity = Identity(config.group, node, config.store.segment_size_bytes)
         dial = {NodeId(name): address for name, address in config.dial.items()}
-        self.transport = GrpcTransport(identity, members, self._on_message, self._on_broken, dial)
+        times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
+        self.transport = GrpcTransport(
+            identity, {**members, **dial}, self._on_message, self._on_broken, times
+        )
         self.held = HeldPulls(config.broker.max_held_pulls)
         probe = CommitProbe(self.metrics.commit_seconds)
         self.appender = Appender(
@@ -157,7 +164,7 @@ class Node:
         self.driver = RaftDriver(core, node, ports, Index(self.machine.applied_index))
         probe.attach(self.driver, self.leadership)
         self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
-        self.machine.listen(self._on_arrival, self.appender.on_command)
+        self.machine.listen(Announcer(self.appender, self.held))
         parts = self.parts = Parts(
             self.log,
             self.machine,
@@ -284,11 +291,6 @@ class Node:
 
     def _on_broken(self, peer: NodeId) -> None:
         self.driver.suspect(peer)
-
-    def _on_arrival(self, key: QueueKey) -> None:
-        if key[1] == TOPIC_GONE:
-            self.appender.on_topic_deleted(key[0])
-        self.held.wake(key)
 
     def _from_flusher(self, call: Callable[..., None]) -> Callable[..., None]:
         """`call`, from the flusher's thread onto the event loop."""

@@ -13,14 +13,14 @@ from importlib.metadata import PackageNotFoundError, version
 from broker.config import NodeConfig
 from broker.leader.append import AppenderStatistics
 from broker.leader.leadership import LeadershipStatistics
-from broker.machine import MachineStatistics
 from broker.metrics import NodeFacts
 from broker.reading.committed import LogEnds
 from broker.reading.held import HoldStatistics
 from broker.services.cluster import NodeStatus, PeerStatus
+from broker.state.machine import MachineStatistics
 from dledger.core.types import CoreStatistics, NodeId
 from dledger.driver import DriverStatistics
-from dledger.transport import PeerLink
+from dledger.peers import PeerLink
 from store.commitlog import LogStatistics
 
 

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from audit.delivery.history import HistoryMistake, QueueKey, QueueStory, Story, read_histories
+from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
 from audit.delivery.judge import Anomaly, Kind, LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, QueueCount, value_of
 from audit.engines.engine import Engine, Progress, no_progress
-from audit.errors import ExitCode, LogDamaged, UsageMistake
+from audit.errors import ExitCode, HistoryMistake, LogDamaged, UsageMistake
 from audit.reading.decode import LogRange, Wanted, read_records
 from audit.reading.ranges import committed_log, log_ranges
 from audit.reading.replica import Replica

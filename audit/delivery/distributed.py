@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from audit.delivery.history import (
     BAD_EVENT,
-    HistoryMistake,
     Operations,
     Polled,
     QueueKey,
@@ -37,6 +36,7 @@ from audit.delivery.history import (
 from audit.delivery.judge import LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, value_of
 from audit.engines.engine import Progress
+from audit.errors import HistoryMistake
 from audit.reading.decode import LogRange, Wanted, read_records
 from dledger.records.errors import FormatError
 from store.errors import StoreError

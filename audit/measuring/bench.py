@@ -34,13 +34,12 @@ from audit.reading.files import BLOCK_READ_BYTES, opened, read_into
 from audit.reading.ranges import committed_log, log_ranges
 from audit.reading.replica import Replica
 from audit.reading.survey import commitlog_of
-from dledger.reading.entry import HEADER_SIZE
-from dledger.records.record import BATCH_PREAMBLE, decode_records
+from dledger.records.layout import FIRST_RECORD_AT, file_name
+from dledger.records.record import decode_records
 
 FORMAT: Final = "dledger-audit-bench/1"
 DECODED_BYTES: Final = 256 << 20  # More of the log than this says nothing new.
 COMMAND_TIMEOUT_S: Final = 120
-_FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size
 _HASH: Final = "bare preadv + XXH3-64, one process"
 _CODEC: Final = "the client's codec, record by record"
 _PER_CPU: Final = "records/s of CPU"
@@ -178,7 +177,7 @@ def _flip_figure(replicas: list[Replica], rounds: int, tell: Tell) -> Figure:
     """Seconds to locate a flipped bit near the end of a segment; the bit is flipped back."""
     tell("a flipped bit")
     found = Figure("first divergent entry after a flip, segment of 64 MiB", "s", at_most=1.0)
-    path = Path(commitlog_of(replicas[-1].path)) / f"{0:020d}"
+    path = Path(commitlog_of(replicas[-1].path)) / file_name(0)
     at = min(SEGMENT_BYTES, committed_log(replicas[0]).settled) * 9 // 10
     with closing(LocalEngine(1)) as engine, _flipped(path, at):
         for _ in range(rounds):
@@ -214,7 +213,7 @@ def _spark_figures(replicas: list[Replica], cpus: int, rounds: int, tell: Tell) 
 def _whole_command(replicas: list[Replica], cpus: int) -> tuple[float, int]:
     """Seconds, and the most memory that all its processes had."""
     named = [part for each in replicas for part in ("--replica", f"{each.id}={each.path}")]
-    command = [sys.executable, "-m", "dledger_cli", "audit", "replicas", "--json", *named,
+    command = [sys.executable, "-P", "-m", "dledger_cli", "audit", "replicas", "--json", *named,
                "--engine", "spark", "--master", f"local[{cpus}]"]  # fmt: skip
     began = time.perf_counter()
     with subprocess.Popen(
@@ -269,9 +268,9 @@ def _plain_rate(replica: Replica) -> float:
     began, count = time.process_time(), 0
     with opened(part.path) as descriptor:
         for chunk in read_chunks(descriptor, part):
-            ends = (chunk.starts + chunk.headers["size"]).tolist()
+            ends = (chunk.starts + chunk.headers["total_size"]).tolist()
             for start, end in zip(chunk.starts.tolist(), ends, strict=True):
-                count += len(decode_records(chunk.content[start + _FIRST_RECORD_AT : end]))
+                count += len(decode_records(chunk.content[start + FIRST_RECORD_AT : end]))
     return count / (time.process_time() - began)
 
 

@@ -24,14 +24,15 @@ from dledger.reading.entry import (
     HEADER_SIZE,
     EntryHeader,
     EntryKind,
+    claim_of,
     digest_of,
     parse_header,
     verify_frame,
 )
 from dledger.records.errors import InvalidFrame, InvalidRecord
+from dledger.records.layout import UNITS_PER_FILE, file_name
 from dledger.records.record import TOPIC_PATTERN
 from dledger.wire.commands_pb2 import Command
-from store.consumequeue import UNITS_PER_FILE
 from store.dispatch import UNIT_SIZE, units_for_entry
 from store.errors import DivergenceFound
 
@@ -126,7 +127,7 @@ class SeamTask:
 
 def check_seam(task: SeamTask) -> Fault | None:
     """The fault, if the running digest breaks between two segments."""
-    path = os.path.join(task.commitlog, f"{task.base:020d}")
+    path = os.path.join(task.commitlog, file_name(task.base))
     try:
         with opened(path) as descriptor:
             header = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0)
@@ -143,7 +144,7 @@ def read_chain(task: ChainTask) -> Chain:
     """What the segment holds; a file that can't be read holds nothing."""
     reader = _ChainReader(task)
     try:
-        with opened(os.path.join(task.commitlog, f"{task.base:020d}")) as descriptor:
+        with opened(os.path.join(task.commitlog, file_name(task.base))) as descriptor:
             reader.read(Window(descriptor))
     except OSError:
         pass  # The first pass reports it.
@@ -180,7 +181,7 @@ class QueueFiles:
     def _read(self, queue: QueueKey, base: int, size: int, at: int) -> bytes:
         if TOPIC_PATTERN.fullmatch(queue[0]) is None:
             return b""
-        path = os.path.join(self._root, queue[0], str(queue[1]), f"{base:020d}")
+        path = os.path.join(self._root, queue[0], str(queue[1]), file_name(base))
         descriptor = self._open.get(path)
         try:
             if descriptor is None:
@@ -244,8 +245,8 @@ class _ChainReader:
         at, end = 0, min(self._task.end - self._task.base, self._task.segment_size)
         while at < end:
             head = window.read(at, HEADER_SIZE)
-            size = int.from_bytes(head[:4], "big")
-            if len(head) == HEADER_SIZE and HEADER_SIZE <= size <= end - at:
+            size = claim_of(head, 0)[0] if len(head) == HEADER_SIZE else 0
+            if HEADER_SIZE <= size <= end - at:
                 frame = window.read(at, size)
                 header = self._verify(frame, at)
                 if header is not None:

@@ -17,6 +17,7 @@ from audit.proof.digest import FileProblem, PartDigests
 from audit.proof.findings import Cause, Finding
 from audit.proof.plan import Plan, SegmentPlan
 from audit.reading.survey import Survey
+from dledger.records.layout import file_name
 
 _CAUSE = {
     FileProblem.MISSING: Cause.MISSING_SEGMENT,
@@ -100,7 +101,7 @@ def file_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
             part.readable,
             min(part.base + plan.segment_size, survey.end),
             segment=part.base,
-            file=f"{survey.commitlog}/{part.base:020d}",
+            file=f"{survey.commitlog}/{file_name(part.base)}",
             detail=part.detail,
         )
     return list(found.values())

@@ -30,8 +30,8 @@ from audit.proof.plan import Plan
 from audit.proof.report import DerivedSummary
 from audit.reading.files import opened, read_at
 from audit.reading.replica import Replica
-from audit.reading.survey import SEGMENT_NAME, Survey
-from store.consumequeue import UNITS_PER_FILE
+from audit.reading.survey import Survey
+from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
 from store.dispatch import UNIT, UNIT_SIZE
 
 _FILE_BYTES: Final = UNITS_PER_FILE * UNIT_SIZE
@@ -168,7 +168,7 @@ def _end_task(
 def _behind_end(task: QueueEndTask, queue: QueueKey, end: int) -> Fault | None:
     folder = os.path.join(task.root, queue[0], str(queue[1]))
     try:
-        names = sorted(name for name in os.listdir(folder) if SEGMENT_NAME.fullmatch(name))
+        names = sorted(name for name in os.listdir(folder) if FILE_NAME.fullmatch(name))
     except OSError:
         return None  # Deleted meanwhile.
     for name in names:
@@ -236,7 +236,7 @@ def _finding(survey: Survey, plan: Plan, fault: Fault) -> Finding:
         segment=segment,
         entry_offset=start,
         views=(view,),
-        file=f"{survey.commitlog}/{segment:020d}",
+        file=f"{survey.commitlog}/{file_name(segment)}",
         detail=fault.detail,
     )
 

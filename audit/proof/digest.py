@@ -20,6 +20,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from audit.proof.plan import DigestPart, DigestTask
 from audit.reading.files import BLOCK_READ_BYTES, Pace, opened, read_into
+from dledger.records.layout import file_name
 
 if TYPE_CHECKING:
     from audit.reading.remote import NodeLog
@@ -107,7 +108,7 @@ def _problem_of(told: apb.RangeProblem) -> FileProblem | None:
 
 
 def _digest_part(task: DigestTask, part: DigestPart, buffer: memoryview, pace: Pace) -> PartDigests:
-    path = os.path.join(task.commitlog, f"{part.base:020d}")
+    path = os.path.join(task.commitlog, file_name(part.base))
     digests: list[int] = []
     problem: FileProblem | None = None
     detail, readable = "", part.edges[0]

@@ -27,6 +27,7 @@ from typing import Final
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.plan import Plan, SegmentPlan, holds
 from audit.proof.scan import Item, ItemKind, Scanned, ScanTask
+from dledger.records.layout import file_name
 
 _FAULT: Final = {
     ItemKind.BROKEN: Cause.BAD_CRC,
@@ -190,7 +191,7 @@ def _finding(
         segment=segment.base,
         entry_offset=at,
         views=tuple(_view(replica, item) for replica, item in views.items()),
-        file=f"{plan.survey_of(guilty[0]).commitlog}/{segment.base:020d}",
+        file=f"{plan.survey_of(guilty[0]).commitlog}/{file_name(segment.base)}",
         detail=first.detail if first else "",
     )
 

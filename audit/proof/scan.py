@@ -17,28 +17,32 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final, Protocol
 
-from crc32c import crc32c
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from audit.reading.files import opened, read_at
 from dledger.reading.entry import (
-    ENTRY_HEADER,
-    ENTRY_MAGIC,
     FILLER_HEADER,
     FILLER_HEADER_SIZE,
     FILLER_MAGIC,
     HEADER_SIZE,
+    OPENING_SIZE,
     EntryHeader,
     EntryKind,
+    claim_of,
+    frame_crc,
     parse_header,
+    possible_starts,
 )
 from dledger.records.errors import InvalidFrame
-from dledger.records.record import BATCH_PREAMBLE, FIXED_SIZE, MAX_TOPIC_BYTES
+from dledger.records.layout import FIRST_RECORD_AT, RECORD, file_name
+from dledger.records.record import FIXED_SIZE, MAX_TOPIC_BYTES
 
 _WINDOW_BYTES: Final = 4 << 20
 _LOOK_BACK_BYTES: Final = 64 << 10  # At first; most entries are smaller.
-_MAGIC_BYTES: Final = ENTRY_MAGIC.to_bytes(4, "big")
-_FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size
+_QUEUE: Final = RECORD.run("queue_id", "queue_offset")
+_QUEUE_AT: Final = RECORD.at("queue_id")
+_BODY_LENGTH: Final = RECORD.run("body_length")
+_BODY_LENGTH_AT: Final = RECORD.at("body_length")
 MAX_ITEMS: Final = 1_000_000
 
 
@@ -147,7 +151,7 @@ def _reader_of(task: ScanTask) -> Iterator[Reader]:
         OSError: it is gone, or can't be read.
     """
     if task.address is None:
-        with opened(os.path.join(task.commitlog, f"{task.base:020d}")) as descriptor:
+        with opened(os.path.join(task.commitlog, file_name(task.base))) as descriptor:
             yield Window(descriptor)
     else:
         from audit.reading.remote import RemoteWindow, node_log  # Executors may do without gRPC.
@@ -221,7 +225,7 @@ def _entry(reader: Reader, task: ScanTask, at: int, header: EntryHeader) -> Item
     size = header.total_size
     if not _is_intact(frame, header):
         if not _leads_on(reader, task, at + size):
-            size = _next_intact(reader, task, at + 8) - at
+            size = _next_intact(reader, task, at + OPENING_SIZE) - at
             frame = reader.read(at, size)
         kind, detail = ItemKind.BROKEN, "CRC32C is bad"
     elif header.physical_offset != task.base + at:
@@ -247,8 +251,7 @@ def _entry(reader: Reader, task: ScanTask, at: int, header: EntryHeader) -> Item
 def _is_intact(frame: bytes, header: EntryHeader) -> bool:
     if len(frame) < header.total_size:
         return False
-    view = memoryview(frame)
-    return crc32c(view[16:], crc32c(view[:12])) == header.crc
+    return frame_crc(memoryview(frame), 0, len(frame)) == header.crc
 
 
 def _leads_on(reader: Reader, task: ScanTask, at: int) -> bool:
@@ -267,12 +270,12 @@ def _leads_on(reader: Reader, task: ScanTask, at: int) -> bool:
 
 def _first_record(frame: bytes, header: EntryHeader) -> tuple[str, int, int | None]:
     """Topic, queue and queue offset of the entry's first record, as far as the bytes tell."""
-    at = _FIRST_RECORD_AT
+    at = FIRST_RECORD_AT
     if header.kind != EntryKind.DATA or len(frame) < at + FIXED_SIZE + 1:
         return "", 0, None
-    queue_id = int.from_bytes(frame[at + 12 : at + 16], "big")
-    queue_offset = int.from_bytes(frame[at + 20 : at + 28], "big")
-    topic_at = at + FIXED_SIZE + int.from_bytes(frame[at + 84 : at + 88], "big")
+    queue_id, queue_offset = _QUEUE.unpack_from(frame, at + _QUEUE_AT)
+    (body_length,) = _BODY_LENGTH.unpack_from(frame, at + _BODY_LENGTH_AT)
+    topic_at = at + FIXED_SIZE + body_length
     length = frame[topic_at] if topic_at < len(frame) else 0
     if not 1 <= length <= MAX_TOPIC_BYTES:
         return "", queue_id, queue_offset
@@ -331,19 +334,19 @@ def _next_intact(reader: Reader, task: ScanTask, start: int) -> int:
 
 def _intact_within(reader: Reader, task: ScanTask, start: int, end: int) -> int | None:
     """Where the first intact entry begins in `[start, end)`."""
-    at, stop = start, min(end + 7, task.segment_size)  # A size and a magic begin an entry.
+    # Chunks overlap, so that no size and magic are cut in two.
+    overlap = OPENING_SIZE - 1
+    at, stop = start, min(end + overlap, task.segment_size)
     while at < end:
         wanted = min(reader.window_bytes, stop - at)
         chunk = reader.read(at, wanted)
-        found = chunk.find(_MAGIC_BYTES, 4)
-        while found >= 0:
-            if _begins_entry(reader, task, at + found - 4):
-                return at + found - 4
-            found = chunk.find(_MAGIC_BYTES, found + 1)
-        if len(chunk) < max(wanted, FILLER_HEADER_SIZE):
+        for found in possible_starts(chunk):
+            if _begins_entry(reader, task, at + found):
+                return at + found
+        if len(chunk) < max(wanted, OPENING_SIZE):
             break
-        at += len(chunk) - 7  # Chunks overlap, so that no size and magic are cut in two.
-        if at + 7 >= stop:
+        at += len(chunk) - overlap
+        if at + overlap >= stop:
             break
     return None
 
@@ -352,7 +355,7 @@ def _begins_entry(reader: Reader, task: ScanTask, at: int) -> bool:
     head = reader.read(at, HEADER_SIZE)
     if len(head) < HEADER_SIZE:
         return False
-    total_size, *_, physical_offset, _, _ = ENTRY_HEADER.unpack(head)
+    total_size, physical_offset = claim_of(head, 0)
     if physical_offset != task.base + at or at + total_size > task.segment_size:
         return False
     try:

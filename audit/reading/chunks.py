@@ -9,43 +9,40 @@ from the whole chunk at once.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from audit.reading.columns import Integers
 from audit.reading.files import read_at
+from dledger.reading.dtypes import dtype_of
 from dledger.reading.entry import (
     ENTRY_MAGIC,
     ENTRY_VERSION,
+    FILLER_HEADER,
+    FILLER_HEADER_SIZE,
     FILLER_MAGIC,
     HEADER_SIZE,
+    OPENING_SIZE,
     EntryKind,
+    claim_of,
+    frame_crc,
     parse_header,
     verify_frame,
 )
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import ENTRY, file_name
 from store.errors import CorruptionFound
 
 # Large enough for numpy's cost a call to vanish, small enough for a chunk to stay in the caches
 # between its CRC and its columns. Measured: 2 to 8 MiB are alike, 32 MiB takes half as long again.
 CHUNK_BYTES: Final = 4 << 20
 
-# The header's fields that readers ask for; the byte table is in `dledger.reading.entry`.
-HEADER: Final = np.dtype(
-    {
-        "names": ["size", "kind", "version", "count", "index", "term", "offset"],
-        "formats": [">u4", "u1", "u1", ">u2", ">i8", ">i8", ">i8"],
-        "offsets": [0, 8, 9, 10, 16, 24, 32],
-        "itemsize": HEADER_SIZE,
-    }
-)
-_FRAME: Final = struct.Struct(">II4xI")  # Size, magic, CRC.
+HEADER: Final = dtype_of(ENTRY)
+_FRAME: Final = ENTRY.run("total_size", "magic", "crc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ class LogRange:
 
     @property
     def path(self) -> str:
-        return os.path.join(self.commitlog, f"{self.base:020d}")
+        return os.path.join(self.commitlog, file_name(self.base))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +88,17 @@ def read_chunks(descriptor: int, part: LogRange, size: int = CHUNK_BYTES) -> Ite
         starts, used = _intact_entries(content)
         if starts:
             yield _chunk(part, at, content, starts)
-        if _FRAME.size <= len(content) - used and _magic(content, used) == FILLER_MAGIC:
+        if _begins_filler(content, used):
             return
         if used:
             at, wanted = at + used, size
             continue
-        claimed = int.from_bytes(content[:4], "big")
         is_cut_short = len(content) < min(wanted, end - at)
-        if is_cut_short or not _begins_entry(content) or min(claimed, end - at) <= len(content):
+        if is_cut_short or not _begins_entry(content):
             raise _damage(part, at, content)
-        wanted = claimed  # Larger than a chunk, or it says so: its CRC will tell.
+        wanted, _ = claim_of(content, 0)  # Larger than a chunk, or it says so: its CRC will tell.
+        if min(wanted, end - at) <= len(content):
+            raise _damage(part, at, content)
 
 
 def _intact_entries(content: bytes) -> tuple[list[int], int]:
@@ -113,7 +111,7 @@ def _intact_entries(content: bytes) -> tuple[list[int], int]:
         behind = at + size
         if magic != ENTRY_MAGIC or size < HEADER_SIZE or behind > end:
             break
-        if crc32c(view[at + 16 : behind], crc32c(view[at : at + 12])) != crc:
+        if frame_crc(view, at, behind) != crc:
             break
         starts.append(at)
         at = behind
@@ -126,7 +124,8 @@ def _chunk(part: LogRange, at: int, content: bytes, starts: list[int]) -> Chunk:
     places = np.array(starts, dtype=np.int64)
     headers = gathered(content, places, HEADER)
     kinds = headers["kind"]
-    good = (headers["version"] == ENTRY_VERSION) & (headers["offset"] == places + part.base + at)
+    offsets = headers["physical_offset"].astype(np.int64)
+    good = (headers["version"] == ENTRY_VERSION) & (offsets == places + part.base + at)
     good &= (kinds >= EntryKind.NOOP) & (kinds <= EntryKind.CONFIGURATION)
     if not good.all():
         near = starts[int(np.argmin(good))]
@@ -154,13 +153,16 @@ def _begins_entry(content: bytes) -> bool:
     return True
 
 
-def _magic(content: bytes, at: int) -> int:
-    return int.from_bytes(content[at + 4 : at + 8], "big")
+def _begins_filler(content: bytes, at: int) -> bool:
+    if len(content) - at < FILLER_HEADER_SIZE:
+        return False
+    _, magic = FILLER_HEADER.unpack_from(content, at)
+    return bool(magic == FILLER_MAGIC)
 
 
 def _damage(part: LogRange, at: int, content: bytes) -> CorruptionFound:
     """Why no entry of the log begins with `content`, which lies at byte `at` of the file."""
-    if len(content) < 8:
+    if len(content) < OPENING_SIZE:
         return CorruptionFound(part.path, at, "an entry", "the file's end")
     try:
         header = verify_frame(content, 0, None)

@@ -20,10 +20,12 @@ import numpy.typing as npt
 from audit.reading.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
 from audit.reading.columns import Column, Cuts, Integers, PropertyTable, Words
 from audit.reading.files import opened
-from dledger.reading.entry import HEADER_SIZE, EntryKind
+from dledger.reading.dtypes import dtype_of
+from dledger.reading.entry import EntryKind
+from dledger.reading.schema import COLUMNS
 from dledger.records.errors import InvalidRecord
+from dledger.records.layout import FIRST_RECORD_AT, RECORD
 from dledger.records.record import (
-    BATCH_PREAMBLE,
     FIXED_SIZE,
     MIN_RECORD_SIZE,
     RECORD_MAGIC,
@@ -33,32 +35,15 @@ from store.errors import CorruptionFound
 
 __all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "read_records"]
 
-COLUMNS: Final = (
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "physical_offset",
-    "index",
-    "term",
-    "born_time",
-    "store_time",
-    "keys",
-    "tags",
-    "properties",
-    "body",
-)
-
-_FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size
-# The fixed part of a record; the byte table is in `dledger.records.record`.
-_FIXED: Final = np.dtype(
-    {
-        "names": ["size", "magic", "queue_id", "queue_offset", "physical_offset", "born", "store",
-                  "body_size"],
-        "formats": [">u4", ">u4", ">i4", ">i8", ">i8", ">i8", ">i8", ">u4"],
-        "offsets": [0, 4, 12, 20, 28, 40, 56, 84],
-        "itemsize": FIXED_SIZE,
-    }
+_FIXED: Final = dtype_of(
+    RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",
+    "store_time_ms", "body_length",
 )  # fmt: skip
+_TOTAL_SIZE: Final = RECORD.run("total_size")
+_TOTAL_SIZE_DTYPE: Final = dtype_of(RECORD, "total_size")["total_size"]
+# What `_check_records` reads byte by byte: the lengths on both sides of the topic.
+_TOPIC_LENGTH_SIZE: Final = RECORD["topic_length"].size
+_PROPERTIES_LENGTH_SIZE: Final = RECORD["properties_length"].size
 _PROPERTIES: Final = {"keys": b"KEYS", "tags": b"TAGS"}
 
 
@@ -131,8 +116,8 @@ def _decode(chunk: Chunk, wanted: Wanted) -> Records | None:
         "physical_offset": fixed["physical_offset"].astype(np.int64),
         "index": layout.headers["index"].astype(np.int64)[layout.entry_of],
         "term": layout.headers["term"].astype(np.int64)[layout.entry_of],
-        "born_time": fixed["born"].astype(np.int64),
-        "store_time": fixed["store"].astype(np.int64),
+        "born_time": fixed["born_time_ms"].astype(np.int64),
+        "store_time": fixed["store_time_ms"].astype(np.int64),
         "body": Cuts(content, starts + FIXED_SIZE, topics_at),
     }
     if not {"properties", *_PROPERTIES}.isdisjoint(wanted.columns):
@@ -150,10 +135,10 @@ def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:
     Raises:
         InvalidRecord: an entry's records don't fill it.
     """
-    is_data = (chunk.headers["kind"] == EntryKind.DATA) & (chunk.headers["count"] > 0)
+    is_data = (chunk.headers["kind"] == EntryKind.DATA) & (chunk.headers["record_count"] > 0)
     headers, entries = chunk.headers[is_data], chunk.starts[is_data]
-    firsts, sizes = entries + _FIRST_RECORD_AT, headers["size"].astype(np.int64)
-    short = sizes < _FIRST_RECORD_AT + MIN_RECORD_SIZE
+    firsts, sizes = entries + FIRST_RECORD_AT, headers["total_size"].astype(np.int64)
+    short = sizes < FIRST_RECORD_AT + MIN_RECORD_SIZE
     if short.any():
         at = int(np.argmax(short))
         raise InvalidRecord(int(entries[at]), "TOTALSIZE", "room for a record", int(sizes[at]))
@@ -162,7 +147,7 @@ def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:
     if not chosen.any():
         return None
     headers, firsts, codes = headers[chosen], firsts[chosen], codes[chosen]
-    counts = headers["count"].astype(np.int64)
+    counts = headers["record_count"].astype(np.int64)
     entry_of = np.repeat(np.arange(len(counts)), counts)
     starts = _record_starts(chunk.content, firsts, counts, (entries + sizes)[chosen])
     return _Layout(chunk.content, headers, topics, codes, starts, entry_of)
@@ -184,12 +169,12 @@ def _chosen(
 
 
 def _store_times(content: bytes, firsts: Integers) -> Integers:
-    return gathered(content, firsts, _FIXED)["store"].astype(np.int64)
+    return gathered(content, firsts, _FIXED)["store_time_ms"].astype(np.int64)
 
 
 def _topics(content: bytes, firsts: Integers, ends: Integers) -> tuple[tuple[str, ...], Integers]:
     """The distinct topics of entries whose first records begin at `firsts`, and each one's."""
-    places = firsts + FIXED_SIZE + gathered(content, firsts, _FIXED)["body_size"]
+    places = firsts + FIXED_SIZE + gathered(content, firsts, _FIXED)["body_length"]
     beyond = places + MIN_RECORD_SIZE - FIXED_SIZE > ends
     if beyond.any():
         at = int(firsts[int(np.argmax(beyond))])
@@ -210,19 +195,19 @@ def _record_starts(content: bytes, firsts: Integers, counts: Integers, ends: Int
     Raises:
         InvalidRecord: the records don't fill their entry exactly.
     """
-    sizes = gathered(content, firsts, ">u4").astype(np.int64)
+    sizes = gathered(content, firsts, _TOTAL_SIZE_DTYPE).astype(np.int64)
     is_even = (counts * sizes == ends - firsts) & (sizes >= MIN_RECORD_SIZE)
     steps = np.where(is_even, sizes, 0)
     before = np.cumsum(counts) - counts
     number = np.arange(int(counts.sum())) - np.repeat(before, counts)
     starts: Integers = np.repeat(firsts, counts) + number * np.repeat(steps, counts)
-    found = gathered(content, starts, ">u4") == np.repeat(sizes, counts)
+    found = gathered(content, starts, _TOTAL_SIZE_DTYPE) == np.repeat(sizes, counts)
     is_even &= np.logical_and.reduceat(found, before)
     for at in np.flatnonzero(~is_even).tolist():
         first, end, low = int(firsts[at]), int(ends[at]), int(before[at])
         view = memoryview(content)[:end]
         walked = record_starts(view, first, int(counts[at]))
-        behind = walked[-1] + int.from_bytes(view[walked[-1] : walked[-1] + 4], "big")
+        behind = walked[-1] + _TOTAL_SIZE.unpack_from(view, walked[-1])[0]
         if behind != end:
             raise InvalidRecord(walked[-1], "the records' end", f"them to end at {end}", behind)
         starts[low : low + len(walked)] = walked
@@ -239,15 +224,15 @@ def _check_records(
         InvalidRecord: a record's inner lengths don't, or it is no record.
     """
     raw = np.frombuffer(content, np.uint8)
-    ends = starts + fixed["size"]
-    topics_at = starts + FIXED_SIZE + fixed["body_size"]
+    ends = starts + fixed["total_size"]
+    topics_at = starts + FIXED_SIZE + fixed["body_length"]
     # A body that claims to end behind its record could point behind the content, too.
     good = (fixed["magic"] == RECORD_MAGIC) & (topics_at < ends)
     sizes_at = np.where(good, topics_at, 0)
-    sizes_at += 1 + raw[sizes_at]
-    good &= sizes_at + 2 <= ends
+    sizes_at += _TOPIC_LENGTH_SIZE + raw[sizes_at]
+    good &= sizes_at + _PROPERTIES_LENGTH_SIZE <= ends
     sizes_at = np.where(good, sizes_at, 0)
-    properties_at = sizes_at + 2
+    properties_at = sizes_at + _PROPERTIES_LENGTH_SIZE
     good &= properties_at + raw[sizes_at] * np.int64(256) + raw[sizes_at + 1] == ends
     if not good.all():
         at = int(starts[int(np.argmin(good))])

@@ -17,6 +17,7 @@ from audit.reading.replica import Replica
 from audit.reading.survey import Survey, SurveyTask, survey
 from dledger.reading.entry import HEADER_SIZE, parse_header
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import file_name
 
 _NAMED_TOPICS: Final = 10
 
@@ -93,7 +94,7 @@ def entry_end_after(log: Survey, start: int, size: int, records: int = 1 << 62) 
     base = start - start % segment_size
     last = min(base + segment_size, log.settled)
     at, passed = start, 0
-    with opened(os.path.join(log.commitlog, f"{base:020d}")) as descriptor:
+    with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
         while at < last:
             head = read_at(descriptor, HEADER_SIZE, at - base)
             try:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from audit.errors import NodeRefused
 from audit.reading.files import opened, read_at
 from audit.reading.replica import Position, Replica
 from dledger.reading.entry import (
@@ -30,10 +31,10 @@ from dledger.reading.entry import (
     parse_header,
 )
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import FILE_NAME, file_name
 from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
 
-SEGMENT_NAME: Final = re.compile(r"[0-9]{20}")
-_PREALLOCATION: Final = re.compile(r"[0-9]{20}\.tmp")
+_PREALLOCATION: Final = re.compile(FILE_NAME.pattern + r"\.tmp")
 _IDENTITY_BYTES: Final = 4096
 _WINDOW_BYTES: Final = 64 << 10
 
@@ -131,7 +132,7 @@ def survey(task: SurveyTask) -> Survey:
 
 def _survey_node(name: str, address: str, position: Position) -> Survey:
     """The survey of a node's folder as the node itself tells it."""
-    from audit.reading.remote import NodeRefused, node_log  # Executors may do without gRPC.
+    from audit.reading.remote import node_log  # Executors may do without gRPC.
 
     try:
         with node_log(address) as log:
@@ -143,7 +144,7 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
     segments = tuple(
         SegmentFile(int(file.name), file.size)
         for file in told.files
-        if SEGMENT_NAME.fullmatch(file.name)
+        if FILE_NAME.fullmatch(file.name)
     )
     first = segments[0].base if segments else 0
     retained = told.checkpoint_first_offset if told.checkpoint_readable else first
@@ -168,7 +169,7 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
 
 
 def _is_foreign(name: str) -> bool:
-    return not SEGMENT_NAME.fullmatch(name) and not _PREALLOCATION.fullmatch(name)
+    return not FILE_NAME.fullmatch(name) and not _PREALLOCATION.fullmatch(name)
 
 
 def commitlog_of(path: str) -> str:
@@ -217,7 +218,7 @@ def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
     """The segments; one that vanishes while it is looked at was deleted by retention."""
     found = []
     for name in names:
-        if SEGMENT_NAME.fullmatch(name):
+        if FILE_NAME.fullmatch(name):
             try:
                 size = os.stat(os.path.join(commitlog, name)).st_size
             except OSError:
@@ -278,7 +279,7 @@ def _offset_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int
         return best
     for segment in reversed(segments):
         try:
-            with opened(os.path.join(commitlog, f"{segment.base:020d}")) as descriptor:
+            with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 header = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0)
                 if header.index <= index:
                     at, _, _ = walk_headers(descriptor, segment.base, segment.size, index)
@@ -292,7 +293,7 @@ def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size:
     """Where the last segment that holds anything ends; behind all of it if it ends in garbage."""
     for segment in reversed(segments):
         try:
-            with opened(os.path.join(commitlog, f"{segment.base:020d}")) as descriptor:
+            with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 at, last, reason = walk_headers(descriptor, segment.base, segment.size)
         except OSError:
             continue

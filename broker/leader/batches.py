@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from dledger.records.errors import InvalidRecord
+from dledger.records.layout import RECORD
 from dledger.records.properties import MAX_PROPERTIES_BYTES
 from dledger.records.record import MAX_TOPIC_BYTES, MIN_RECORD_SIZE, validate_records
 
 MAX_BATCH_RECORDS = 65_535  # the entry header counts them in two bytes
 BATCH_SLACK_BYTES = 512 << 10  # a batch may be this much longer than the largest message
 MAX_RECORD_OVERHEAD = MIN_RECORD_SIZE + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
-BODY_LENGTH_AT = 84  # in a record; see docs/formats.md
+BODY_LENGTH = RECORD.run("body_length")
+BODY_LENGTH_AT = RECORD.at("body_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,7 @@ class BatchRules:
 
     def _check_bodies(self, records: bytes, starts: list[int]) -> None:
         for start in starts:
-            size = int.from_bytes(
-                records[start + BODY_LENGTH_AT : start + BODY_LENGTH_AT + 4], "big"
-            )
+            (size,) = BODY_LENGTH.unpack_from(records, start + BODY_LENGTH_AT)
             if size > self._max_message:
                 raise BrokerError(
                     ErrorCode.MESSAGE_TOO_LARGE,

@@ -6,9 +6,11 @@ The one place where a caller's wish becomes the bytes that lie in the log for ev
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Protocol
 
+from broker.state.offsets import OffsetCommit
+from broker.state.refusals import Refusal
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
@@ -21,12 +23,12 @@ from dledger.wire.commands_pb2 import (
 class Submitter(Protocol):
     """The appender, as far as commands go."""
 
-    def submit(self, command: Command) -> Awaitable[str]: ...
+    def submit(self, command: Command) -> Awaitable[Refusal | None]: ...
 
 
 class Commands:
     """Each call proposes one command; awaiting it gives the state machine's refusal once the
-    command is applied, empty when it took effect.
+    command is applied, None when it took effect.
 
     Raises:
         BrokerError: from the call itself: nothing was proposed.
@@ -35,19 +37,21 @@ class Commands:
     def __init__(self, submitter: Submitter) -> None:
         self._submitter = submitter
 
-    def create_topic(self, name: str, queue_count: int) -> Awaitable[str]:
+    def create_topic(self, name: str, queue_count: int) -> Awaitable[Refusal | None]:
         """Proposes a topic."""
         command = CreateTopicCommand(name=name, queue_count=queue_count)
         return self._submitter.submit(Command(create_topic=command))
 
-    def delete_topic(self, name: str) -> Awaitable[str]:
+    def delete_topic(self, name: str) -> Awaitable[Refusal | None]:
         """Proposes the end of a topic."""
         return self._submitter.submit(Command(delete_topic=DeleteTopicCommand(name=name)))
 
-    def commit_offsets(
-        self, group: str, topic: str, offsets: Iterable[tuple[int, int]], *, reset: bool
-    ) -> Awaitable[str]:
-        """Proposes a consumer group's (queue id, offset) pairs; back as well if `reset`."""
-        wanted = [CommittedOffset(queue_id=queue, offset=offset) for queue, offset in offsets]
-        command = CommitOffsetsCommand(group=group, topic=topic, offsets=wanted, reset=reset)
+    def commit_offsets(self, commit: OffsetCommit) -> Awaitable[Refusal | None]:
+        """Proposes a consumer group's offsets."""
+        command = CommitOffsetsCommand(
+            group=commit.group,
+            topic=commit.topic,
+            offsets=[CommittedOffset(queue_id=q, offset=o) for q, o in commit.wanted],
+            reset=commit.is_reset,
+        )
         return self._submitter.submit(Command(commit_offsets=command))

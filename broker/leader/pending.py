@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from broker.errors import ErrorCode, Failure
 from broker.leader.batches import BatchAnswer
-from broker.machine import StoredBatch
+from broker.state.sequences import StoredBatch
 
 UNANSWERED: Final = Failure(ErrorCode.INTERNAL, "nobody has answered yet")  # never told to anybody
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from broker.errors import BrokerError, ErrorCode
-from broker.machine import TOPIC_GONE, QueueKey
+from broker.state.listening import QueueKey
 
 RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be missed
 
@@ -37,15 +37,16 @@ class HeldPulls:
         self._held = self._woken = self._refused = 0
 
     def wake(self, key: QueueKey) -> None:
-        """Messages arrived in a queue, or its topic is gone (`TOPIC_GONE`)."""
-        if not self._waiting:
-            return
-        keys = [k for k in self._waiting if k[0] == key[0]] if key[1] == TOPIC_GONE else [key]
-        for name in keys:
-            for future in self._waiting.pop(name, ()):
-                if not future.done():
-                    self._woken += 1
-                    future.set_result(None)
+        """Messages arrived in a queue."""
+        for future in self._waiting.pop(key, ()):
+            if not future.done():
+                self._woken += 1
+                future.set_result(None)
+
+    def wake_topic(self, topic: str) -> None:
+        """The topic is gone: whoever waits for one of its queues looks again."""
+        for key in [key for key in self._waiting if key[0] == topic]:
+            self.wake(key)
 
     def wake_all(self) -> None:
         """Everybody looks again: leadership changed, or the node stops."""

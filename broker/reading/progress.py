@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from broker.state.offsets import Offsets
 
 
 class QueueOffset(NamedTuple):
@@ -13,14 +14,6 @@ class QueueOffset(NamedTuple):
     offset: int
 
 
-class CommittedOffsets(Protocol):
-    """The replicated state, as far as consumer groups go: group, topic, queue id -> offset."""
-
-    @property
-    def offsets(self) -> Mapping[str, Mapping[str, Mapping[int, int]]]: ...
-
-
-def committed_offsets(state: CommittedOffsets, group: str, topic: str) -> tuple[QueueOffset, ...]:
+def committed_offsets(offsets: Offsets, group: str, topic: str) -> tuple[QueueOffset, ...]:
     """A group's offsets in a topic, by queue; queues without one are left out."""
-    offsets = state.offsets.get(group, {}).get(topic, {})
-    return tuple(QueueOffset(queue_id, offset) for queue_id, offset in sorted(offsets.items()))
+    return tuple(QueueOffset(*each) for each in sorted(offsets.of(group, topic).items()))

@@ -1,24 +1,25 @@
 """From queue offsets to record bytes.
 
 A pull costs two look-ups: units of the ConsumeQueue give physical offsets and sizes, and runs
-of adjacent records are read from the CommitLog as they lie. Consumers see what the state machine
-has applied and nothing else. What lies elsewhere than its unit says is corruption, and is never
-given to anybody. This reads; it never writes.
+of adjacent records are read from the CommitLog as they lie (ADR 5). Consumers see what the state
+machine has applied and nothing else. What lies elsewhere than its unit says is corruption, and is
+never given to anybody. This reads; it never writes.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker.errors import BrokerError, ErrorCode
-from broker.machine import StateMachine, TopicState
+from broker.state.machine import StateMachine
+from broker.state.topics import TopicState
+from dledger.records import layout
 from store.errors import CorruptionFound, OutOfRange
 
-UNIT = struct.Struct(">QIq")  # physical offset, size, tags code
-PLACE = struct.Struct(">I16xQQ")  # of a record: size, queue offset, physical offset
+UNIT = layout.UNIT.struct()
+PLACE = layout.RECORD.run("total_size", "queue_offset", "physical_offset")
 DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768

@@ -7,18 +7,18 @@ through the log like a message; the state machine of every replica decides wheth
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands
-from broker.machine import OUT_OF_RANGE, TOO_MANY
-from broker.reading.progress import CommittedOffsets, QueueOffset, committed_offsets
+from broker.reading.progress import QueueOffset, committed_offsets
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
+from broker.services.refused import refused
 from broker.services.topics import MAX_QUEUES
+from broker.state.machine import StateMachine
+from broker.state.offsets import OffsetCommit
 
 GROUP_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{1,255}")
 MAX_OFFSETS_IN_COMMIT: Final = MAX_QUEUES
@@ -31,21 +31,11 @@ class QueueBounds(NamedTuple):
     max_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommit:
-    """A consumer group's offsets in one topic. They never move back, unless `is_reset` says so."""
-
-    group: str
-    topic: str
-    offsets: Sequence[QueueOffset]
-    is_reset: bool = False
-
-
 class Offsets:
     """Tells and commits offsets."""
 
     def __init__(
-        self, gate: Gate, reader: QueueReader, commands: Commands, state: CommittedOffsets
+        self, gate: Gate, reader: QueueReader, commands: Commands, state: StateMachine
     ) -> None:
         self._gate = gate
         self._reader = reader
@@ -70,7 +60,7 @@ class Offsets:
         await self._gate.confirm()
         return self._reader.offset_by_time(topic, queue_id, time_ms)
 
-    async def commit(self, wanted: OffsetCommit) -> tuple[QueueOffset, ...]:
+    async def commit(self, commit: OffsetCommit) -> tuple[QueueOffset, ...]:
         """The group's offsets in the topic, as they stand after the commit.
 
         Raises:
@@ -78,30 +68,23 @@ class Offsets:
                 QUEUE_NOT_FOUND; whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
-        _check_group(wanted.group)
-        if not 0 < len(wanted.offsets) <= MAX_OFFSETS_IN_COMMIT:
+        _check_group(commit.group)
+        if not 0 < len(commit.wanted) <= MAX_OFFSETS_IN_COMMIT:
             raise BrokerError(
                 ErrorCode.INVALID_ARGUMENT, f"a commit holds 1 to {MAX_OFFSETS_IN_COMMIT} offsets"
             )
-        for place in wanted.offsets:
-            await self._gate.surely(partial(self._check_committable, wanted.topic, place))
-        refusal = await self._commands.commit_offsets(
-            wanted.group, wanted.topic, wanted.offsets, reset=wanted.is_reset
-        )
-        if refusal == TOO_MANY:
-            raise BrokerError(ErrorCode.LIMIT_REACHED, "too many groups have committed offsets")
-        if refusal == OUT_OF_RANGE:
-            raise BrokerError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"topic {wanted.topic!r} was made anew meanwhile"
-            )
-        if refusal:
-            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {wanted.topic!r} does not exist")
-        return committed_offsets(self._state, wanted.group, wanted.topic)
+        for place in commit.wanted:
+            await self._gate.surely(partial(self._check_committable, commit.topic, place))
+        refusal = await self._commands.commit_offsets(commit)
+        if refusal is not None:
+            raise refused(refusal)
+        return committed_offsets(self._state.offsets, commit.group, commit.topic)
 
-    def _check_committable(self, topic: str, wanted: QueueOffset) -> None:
-        _, high = self._reader.bounds(topic, wanted.queue_id)
-        if wanted.offset > high:
-            self._reader.check_offset(topic, wanted.queue_id, wanted.offset)
+    def _check_committable(self, topic: str, place: tuple[int, int]) -> None:
+        queue_id, offset = place
+        _, high = self._reader.bounds(topic, queue_id)
+        if offset > high:
+            self._reader.check_offset(topic, queue_id, offset)
 
     async def fetch(self, group: str, topic: str) -> tuple[QueueOffset, ...]:
         """The group's committed offsets in the topic; queues without one are left out.
@@ -112,7 +95,7 @@ class Offsets:
         _check_group(group)
         await self._gate.confirm()
         self._reader.topic(topic)
-        return committed_offsets(self._state, group, topic)
+        return committed_offsets(self._state.offsets, group, topic)
 
 
 def _check_group(name: str) -> None:

@@ -5,16 +5,17 @@ Making and deleting go through the log; what is told of topics is linearizable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands
-from broker.machine import TOO_MANY, TopicState
-from broker.reading.progress import CommittedOffsets, QueueOffset, committed_offsets
+from broker.reading.progress import QueueOffset, committed_offsets
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
+from broker.services.refused import refused
+from broker.state.machine import StateMachine
+from broker.state.refusals import TopicExists
 from dledger.records.record import TOPIC_PATTERN
 
 DEFAULT_QUEUES: Final = 4
@@ -56,18 +57,11 @@ class TopicDescription:
     groups: tuple[GroupProgress, ...]
 
 
-class TopicsState(CommittedOffsets, Protocol):
-    """The replicated state, as far as topics go."""
-
-    @property
-    def topics(self) -> Mapping[str, TopicState]: ...
-
-
 class Topics:
     """Makes, deletes and describes topics."""
 
     def __init__(
-        self, gate: Gate, reader: QueueReader, commands: Commands, state: TopicsState
+        self, gate: Gate, reader: QueueReader, commands: Commands, state: StateMachine
     ) -> None:
         self._gate = gate
         self._reader = reader
@@ -89,16 +83,10 @@ class Topics:
         queues = queue_count or DEFAULT_QUEUES
         _check_creatable(name, queues)
         refusal = await self._commands.create_topic(name, queues)
-        if refusal == TOO_MANY:
-            raise BrokerError(
-                ErrorCode.LIMIT_REACHED, f"no room for {queues} more queues in this group"
-            )
-        topic = self._topic(name)
-        if refusal and not (if_not_exists and topic.queue_count == queues):
-            raise BrokerError(
-                ErrorCode.TOPIC_EXISTS, f"topic {name!r} exists, with {topic.queue_count} queues"
-            )
-        return topic
+        is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
+        if refusal is not None and not (if_not_exists and is_same):
+            raise refused(refusal)
+        return self._topic(name)
 
     async def delete(self, name: str) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.
@@ -108,8 +96,9 @@ class Topics:
         """
         self._gate.check_writable()
         await self._gate.surely(lambda: self._reader.topic(name))
-        if await self._commands.delete_topic(name):
-            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
+        refusal = await self._commands.delete_topic(name)
+        if refusal is not None:
+            raise refused(refusal)
 
     async def list(self) -> tuple[Topic, ...]:
         """Every topic, by name.
@@ -133,9 +122,8 @@ class Topics:
             for queue_id in range(topic.queue_count)
         )
         groups = tuple(
-            GroupProgress(group, committed_offsets(self._state, group, name))
-            for group, topics in sorted(self._state.offsets.items())
-            if name in topics
+            GroupProgress(group, committed_offsets(self._state.offsets, group, name))
+            for group in sorted(self._state.offsets.groups(name))
         )
         return TopicDescription(topic, queues, groups)
 

@@ -56,8 +56,7 @@ def frames_of(entries: Entries) -> list[bytes]:
 
 
 def plain_rows(content: bytes) -> Iterator[Row]:
-    """What the bytes of whole frames mean, by the byte tables of `dledger.records.record` and
-    `dledger.reading.entry`, one field after the other.
+    """What the bytes of whole frames mean, by `docs/formats.md`, one field after the other.
 
     Raises:
         ValueError: the records don't add up.
@@ -248,10 +247,11 @@ def test_file_that_ends_early_is_damage(chunk_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("chunk_bytes", [64, 300, 1 << 20])
-def test_filler_ends_a_segment(chunk_bytes: int) -> None:
-    """Nothing behind it is read, wherever a chunk ends."""
+@pytest.mark.parametrize("size", [8, 15, 16, 500])
+def test_filler_ends_a_segment(chunk_bytes: int, size: int) -> None:
+    """Nothing behind it is read, wherever a chunk ends; a filler may be its eight bytes only."""
     content = b"".join(frames_of([("orders", [(b"body", b"")] * 3)] * 2))
-    whole = content + FILLER_HEADER.pack(500, FILLER_MAGIC) + b"\xff" * 492
+    whole = content + FILLER_HEADER.pack(size, FILLER_MAGIC) + b"\xff" * (size - 8)
     assert decoded_rows(whole, chunk_bytes) == list(plain_rows(content))
 
 

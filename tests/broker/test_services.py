@@ -19,8 +19,9 @@ from broker.leader.batches import Placed
 from broker.reading.progress import QueueOffset
 from broker.services.audit import SegmentClaim
 from broker.services.messages import PullRequest
-from broker.services.offsets import OffsetCommit, QueueBounds
+from broker.services.offsets import QueueBounds
 from broker.services.services import Services
+from broker.state.offsets import OffsetCommit
 from dledger.records.record import decode_records, message_id
 from tests.broker.asked import N1, SEGMENT, Asked, EndlessCall
 from tests.broker.leader import HOST, PRODUCER, batch
@@ -65,7 +66,7 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     "offsets.bounds": (lambda s: s.offsets.bounds("t", 0), lambda a: a == QueueBounds(0, 3)),
     "offsets.by_time": (lambda s: s.offsets.by_time("t", 0, 0), lambda a: a == 0),
     "offsets.commit": (
-        lambda s: s.offsets.commit(OffsetCommit("g", "t", [QueueOffset(0, 2)])),
+        lambda s: s.offsets.commit(OffsetCommit("g", "t", ((0, 2),), is_reset=False)),
         lambda a: a == (QueueOffset(0, 2),),
     ),
     "offsets.fetch": (lambda s: s.offsets.fetch("g", "t"), lambda a: a == ()),
@@ -221,7 +222,7 @@ def test_what_is_so_now_is_told_by_a_confirmed_leader(
 DENIALS: dict[str, Ask] = {
     "pull": lambda s: s.pulls.pull(PullRequest("nope", 0, 0), EndlessCall()),
     "delete": lambda s: s.topics.delete("nope"),
-    "commit": lambda s: s.offsets.commit(OffsetCommit("g", "t", [QueueOffset(0, 9)])),
+    "commit": lambda s: s.offsets.commit(OffsetCommit("g", "t", ((0, 9),), is_reset=False)),
     "id": lambda s: s.lookups.by_id(message_id(ADDRESS, 1 << 40)),
 }
 

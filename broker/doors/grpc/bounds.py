@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from dledger.limits import MESSAGE_LENGTHS
+from dledger.transport import KEEPALIVE_OPTIONS
 
 SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a port in use must be an error, not a shared port
     *MESSAGE_LENGTHS,
     ("grpc.optimization_target", "latency"),
+    *KEEPALIVE_OPTIONS,
 )
 RPCS_BESIDE_PULLS: Final = 4_096  # concurrent calls beyond the held pulls
 SERVER_GRACE_S: Final = 0.5  # how long calls under way may go on when the door closes

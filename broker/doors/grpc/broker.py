@@ -14,9 +14,9 @@ from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Batch, BatchAnswer
 from broker.reading.progress import QueueOffset
 from broker.services.messages import PullRequest
-from broker.services.offsets import OffsetCommit
 from broker.services.services import Services
 from broker.services.topics import Topic
+from broker.state.offsets import OffsetCommit
 from dledger.wire import broker_pb2 as pb
 
 
@@ -108,7 +108,7 @@ class BrokerDoor:
         wanted = OffsetCommit(
             group=request.group,
             topic=request.topic,
-            offsets=[QueueOffset(each.queue_id, each.offset) for each in request.offsets],
+            wanted=tuple((each.queue_id, each.offset) for each in request.offsets),
             is_reset=request.reset,
         )
         offsets = await self._services.offsets.commit(wanted)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from broker.machine import QueueFiles, StateMachine
+from broker.state.machine import QueueFiles, StateMachine
 
 SLICE_BYTES = 4 << 20
 
