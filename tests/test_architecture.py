@@ -30,7 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.core": set(),
     "dledger.wire": set(),
     "dledger.records": {"dledger.outcome"},
-    "dledger.reading": {"dledger.records"},
+    "dledger.reading": {"dledger.outcome", "dledger.records"},
+    "dledger.spark": {"dledger.outcome", "dledger.reading"},
     "dledger.client": FLOOR | {"dledger.limits", "dledger.wire", "dledger.records"},
     "dledger.terminal": FLOOR,
     "dledger": {
@@ -42,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     | FLOOR
     | RAFT
     | {"dledger.client", "dledger.limits", "store", "chaos.faults"},
-    "audit": FORMATS | {"dledger.limits", "dledger.wire", "store"},
+    "audit": FORMATS | {"dledger.limits", "dledger.wire", "dledger.spark", "store"},
     "chaos": FORMATS
     | FLOOR
     | RAFT
@@ -59,16 +60,15 @@ ALLOWED: dict[str, set[str]] = {
 ROOMS: dict[str, dict[str, set[str]]] = {
     "audit": {
         "reading": set(),
-        "spark": {"reading"},
-        "engines": {"spark"},
+        "engines": set(),
         "proof": {"reading", "engines"},
         "delivery": {"reading", "engines"},
         "contents": {"reading", "engines"},
         "showing": {"engines", "proof", "contents"},
         "measuring": {"reading", "engines", "proof"},
         "commands": {
-            *("reading", "engines", "spark", "proof"),
-            *("delivery", "contents", "showing", "measuring"),
+            *("reading", "engines", "proof", "delivery"),
+            *("contents", "showing", "measuring"),
         },
     },
     "broker": {

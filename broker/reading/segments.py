@@ -18,7 +18,7 @@ from typing import Final
 
 from xxhash import xxh3_64
 
-from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
+from dledger.reading.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
 
 MAX_FILES: Final = 65_536  # told of the folder: 64 TiB in segments of 1 GiB
 CHUNK_BYTES: Final = 256 << 10

@@ -32,6 +32,7 @@ from broker.recovery import Recovered, StoreMachinery, log_options, recover
 from broker.state.machine import StateMachine
 from broker.ticker import Ticker
 from chaos.sim.disk import MachineDied, SimulatedDisk
+from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
@@ -42,6 +43,9 @@ from dledger.core.errors import CoreError
 from dledger.core.types import Configuration, Index, NodeId
 from dledger.driver import Ports, RaftDriver
 from dledger.errors import HardStateCorrupt
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
+from dledger.peers import Ears, LinkPace
 from dledger.ports import InvalidFrames
 from dledger.reading.entry import EntryHeader
 from dledger.wire.raft_pb2 import PeerMessage
@@ -99,6 +103,7 @@ class Life:
     held: HeldPulls
     door: BrokerDoor
     ticker: Ticker
+    links: SimulatedLinks
     failed: BaseException | None = None
     stopping: bool = False
     is_checkpoint_held: bool = False
@@ -134,12 +139,18 @@ class SimNode:
         self.disk = SimulatedDisk(self._sync_latency)
         self._workers: dict[str, TimedWorker] = {}  # of the present life, by name
         self.config = node_config(plan, name, self.members)
+        self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
 
     @property
     def _alive(self) -> Life:
         if self.life is None:
             raise RuntimeError(f"{self.name} is down")
         return self.life
+
+    @property
+    def driver(self) -> RaftDriver[EntryHeader]:
+        """Of the present life."""
+        return self._alive.driver
 
     @property
     def machine(self) -> StateMachine:
@@ -202,7 +213,6 @@ class SimNode:
         recovered = recover(self.config, self.disk, machinery)
         self.disk.take_latency()
         life = self.life = self._build(loop, recovered)
-        self._world.network.endpoints[self.name] = (loop, self._receive)
         report = recovered.log.recovery
         self._world.log(
             self.name,
@@ -212,6 +222,7 @@ class SimNode:
         if not report.clean_shutdown:
             self._check_rot_was_found()
         self._world.on_boot(self)
+        life.links.start()
         life.driver.start()
         life.ticker.start()
         loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
@@ -249,6 +260,7 @@ class SimNode:
             hard_state=recovered.hard_state,
             commit_index=Index(recovered.machine.applied_index),
         )
+        self._transport = _Transport(self._world, self, loop)
         held = HeldPulls(config.broker.max_held_pulls)
         proposer = _Proposer()
         appender = Appender(
@@ -264,7 +276,7 @@ class SimNode:
             log=recovered.log,
             parse_frames=parse_frames,
             hard_state=recovered.hard_state_store,
-            transport=_Transport(self._world, self),
+            transport=self._transport,
             machine=recovered.machine,
             observer=leadership,
             configuration_of=configuration_of,
@@ -285,7 +297,10 @@ class SimNode:
         leadership.attach(driver, services.cluster.notify)
         door = BrokerDoor(services)
         ticker = Ticker(config.raft.tick_ms / 1000, driver.tick, _NoMetrics.append_seconds)
-        return Life(loop, recovered, driver, leadership, appender, reader, held, door, ticker)
+        links = self._transport.links
+        return Life(
+            loop, recovered, driver, leadership, appender, reader, held, door, ticker, links
+        )
 
     def _worker(self, loop: ProcessLoop, name: str, step: Step) -> TimedWorker:
         worker = TimedWorker(self._world.timeline, loop, self.disk, step, WAKE_US)
@@ -308,7 +323,7 @@ class SimNode:
             life.is_checkpoint_held = True
         life.loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
 
-    def _receive(self, peer: NodeId, message: PeerMessage) -> None:
+    def receive(self, peer: NodeId, message: PeerMessage) -> None:
         try:
             self._alive.driver.on_message(peer, message)
         except InvalidFrames as error:
@@ -406,7 +421,6 @@ class SimNode:
         self._world.log(self.name, why)
         self._workers.clear()
         life.loop.die()
-        self._world.network.endpoints.pop(self.name, None)
         self._world.on_stopped(self)
 
     def pause(self) -> None:
@@ -442,6 +456,10 @@ class SimNode:
         finally:
             context.finish()
 
+    def draw(self) -> float:
+        """Randomness for a part of the process."""
+        return self._chance.random()
+
     def _sync_latency(self) -> int:
         return self.sync_us // 2 + int(self._disk_chance.random() * self.sync_us)
 
@@ -473,17 +491,22 @@ class _Proposer:
 class _Transport:
     """`PeerTransport` onto the simulated network."""
 
-    def __init__(self, world: World, node: SimNode) -> None:
+    def __init__(self, world: World, node: SimNode, loop: ProcessLoop) -> None:
         self._world = world
         self._node = node
+        ears = Ears(node.receive, lambda peer: node.driver.suspect(peer))
+        pace = LinkPace(
+            LinkTimes.of(node.config.raft.election_timeout_ms[1] / 1000), Random(node.draw())
+        )
+        self.links = SimulatedLinks(world.network, loop, node.identity, ears, pace)
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.on_sent(self._node, peer, message)
-        self._world.network.send(self._node.name, peer, message, answer=False)
+        self.links.send_request(peer, message)
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.on_sent(self._node, peer, message)
-        self._world.network.send(self._node.name, peer, message, answer=True)
+        self.links.send_answer(peer, message)
 
 
 def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
