@@ -123,7 +123,7 @@ class Offsets:
 
     def snapshot(self) -> Section:
         """The offsets as they are now, whatever is applied while the payloads are taken."""
-        view = [(topic, list(groups.items())) for topic, groups in self._topics.items()]
+        view = {topic: groups.copy() for topic, groups in self._topics.items()}
         return Section(SECTION, VERSION, pack(_records(view)))
 
     def restore(self, version: int, payloads: Iterable[bytes]) -> None:
@@ -147,8 +147,7 @@ class Offsets:
             held = len(before or {})
             raise SnapshotDamaged(f"{SECTION}: {group} in {topic}", f"{held} before", first)
         offsets = dict(before or {})
-        for _ in range(size):
-            queue_id, offset = reader.take(_ENTRY)
+        for queue_id, offset in reader.take_many(_ENTRY, size):
             offsets[queue_id] = offset
         if len(offsets) != first + size:
             raise SnapshotDamaged(
@@ -177,11 +176,11 @@ class Offsets:
             raise InvariantViolation(f"{counted} pairs, the limit is {self.max_progress}")
 
 
-def _records(topics: list[tuple[str, list[tuple[str, QueueOffsets]]]]) -> Iterator[bytes]:
+def _records(topics: Mapping[str, Mapping[str, QueueOffsets]]) -> Iterator[bytes]:
     """A pair of many queues takes several records; queues are in order, whoever committed when."""
-    for topic, groups in topics:
+    for topic, groups in topics.items():
         topic_text = pack_text(topic)
-        for group, offsets in groups:
+        for group, offsets in groups.items():
             group_text = pack_text(group)
             entries = sorted(offsets.items())
             for first in range(0, max(1, len(entries)), _QUEUES_IN_RECORD):

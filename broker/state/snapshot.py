@@ -207,10 +207,9 @@ class PayloadReader:
         at = self._step(layout.size)
         return layout.unpack_from(self._payload, at)
 
-    def take_numbers(self, count: int) -> tuple[int, ...]:
-        """The next `count` numbers of 8 bytes; see `take`."""
-        at = self._step(8 * count)
-        return struct.unpack_from(f">{count}Q", self._payload, at)
+    def take_many(self, layout: struct.Struct, count: int) -> Iterator[tuple[int, ...]]:
+        """The next `count` groups of values, each laid out so; see `take`."""
+        return layout.iter_unpack(self.take_bytes(layout.size * count))
 
     def take_bytes(self, size: int) -> bytes:
         """The next `size` bytes; see `take`."""

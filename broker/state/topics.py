@@ -31,6 +31,7 @@ MAX_QUEUES: Final = 100_000
 # A snapshot's record, behind the name: created (ms), queues of the topic, the first one whose next
 # offset is in this record, how many are; then 8 bytes for each.
 _HEAD: Final = struct.Struct(">qIII")
+_OFFSET: Final = struct.Struct(">Q")
 _QUEUES_IN_RECORD: Final = 1_024
 
 TopicView = tuple[str, int, tuple[int, ...]]  # name, created, next offsets
@@ -138,7 +139,8 @@ class Topics:
             while not reader.is_at_end:
                 name = reader.take_text()
                 created, counts[name], first, size = reader.take(_HEAD)
-                self._restore_one(name, created, first, reader.take_numbers(size))
+                offsets = [offset for (offset,) in reader.take_many(_OFFSET, size)]
+                self._restore_one(name, created, first, offsets)
         for name, count in counts.items():
             held = len(self._topics[name].next_offsets)
             if held != count:
