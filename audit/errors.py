@@ -2,36 +2,46 @@
 
     AuditError
     ├── UsageMistake        the request makes no sense: arguments, paths, replicas of other groups
-    │   └── HistoryMistake  a client's history isn't one (`audit.history`)
+    │   └── HistoryMistake  a client's history isn't one (`audit.delivery`)
     ├── Unreachable         a node or a group that was to be audited doesn't answer
     ├── LogDamaged          the log that was to be a witness can't be read to its end
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
-What is wrong with a *replica* is no error but a finding (`audit.findings`): an audit that meets a
-broken file has done its work.
+What is wrong with a *replica* is no error but a finding (`audit.proof.findings`): an audit that
+meets a broken file has done its work.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What the audit's exit code says."""
+
+    CONSISTENT = 0
+    INCONSISTENT = 1
+    USAGE = 2
+    INCOMPLETE = 3
 
 
 class AuditError(Exception):
     """Root of the audits' errors. Nothing was changed: audits only read."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[ExitCode] = ExitCode.INCONSISTENT
 
 
 class UsageMistake(AuditError):
     """What was asked for can't be done; the text says what would."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class Unreachable(AuditError):
     """`who` gave no answer."""
 
-    exit_code: ClassVar[int] = 3
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
 
     def __init__(self, who: str, reason: str) -> None:
         super().__init__(f"{who} can't be reached: {reason}")
@@ -46,4 +56,4 @@ class LogDamaged(AuditError):
 class EngineUnavailable(AuditError):
     """The engine can't run on this machine; the text says what is missing and what to do."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE

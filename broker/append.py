@@ -29,6 +29,7 @@ from dledger.core.types import EntryKind, Proposed
 from dledger.driver import LogBehind, LogFull, Stamp
 from dledger.reading.entry import HEADER_SIZE
 from dledger.records.errors import FormatError, InvalidRecord
+from dledger.records.layout import HOST, RECORD
 from dledger.records.properties import MAX_PROPERTIES_BYTES
 from dledger.records.record import (
     BATCH_PREAMBLE,
@@ -48,8 +49,9 @@ BATCH_SLACK_BYTES = 512 << 10  # a batch may be this much longer than the larges
 PRODUCER_ID_SIZE = 16
 RECORDS_AT = BATCH_PREAMBLE.size
 MAX_RECORD_OVERHEAD = MIN_RECORD_SIZE + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
-BODY_LENGTH_AT = 84  # in a record; see docs/formats.md
-STORE_HOST_AT = 64
+BODY_LENGTH = RECORD.run("body_length")
+BODY_LENGTH_AT = RECORD.at("body_length")
+STORE_HOST_AT = RECORD.at("store_host")
 
 
 class Proposer(Protocol):
@@ -129,7 +131,7 @@ class Appender:
         self._proposer = proposer
         self._machine = machine
         self._store_host = store_host
-        self._store_host_wire = store_host[0] + store_host[1].to_bytes(4, "big")
+        self._store_host_wire = HOST.struct().pack(*store_host)
         self._max_record = max_message_bytes + MAX_RECORD_OVERHEAD
         self._max_message = max_message_bytes
         self._max_batch = max_message_bytes + BATCH_SLACK_BYTES
@@ -265,9 +267,7 @@ class Appender:
 
     def _check_bodies(self, records: bytes, starts: list[int]) -> None:
         for start in starts:
-            size = int.from_bytes(
-                records[start + BODY_LENGTH_AT : start + BODY_LENGTH_AT + 4], "big"
-            )
+            (size,) = BODY_LENGTH.unpack_from(records, start + BODY_LENGTH_AT)
             if size > self._max_message:
                 raise BrokerError(
                     epb.MESSAGE_TOO_LARGE,

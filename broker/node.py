@@ -30,7 +30,7 @@ from grpc_reflection.v1alpha import reflection
 
 from broker.announcing import Announcer
 from broker.append import Appender
-from broker.config import NodeConfig, split_address
+from broker.config import NodeConfig
 from broker.digests import AuditService
 from broker.errors import BrokerError
 from broker.leadership import Leadership
@@ -44,6 +44,7 @@ from broker.services import BrokerService, ClusterService
 from broker.state.machine import StateMachine
 from broker.surroundings import Surroundings, surroundings_of
 from broker.ticker import Ticker
+from dledger.addresses import split_address
 from dledger.codec import decode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions

@@ -1,7 +1,7 @@
 """Pulls: from queue offsets to record bytes, and waiting for what is not there yet.
 
 A pull costs two look-ups: units of the ConsumeQueue give physical offsets and sizes, and runs
-of adjacent records are read from the CommitLog as they lie (D5). Consumers see what the state
+of adjacent records are read from the CommitLog as they lie (ADR 5). Consumers see what the state
 machine has applied and nothing else. A pull that finds nothing is held without a thread: a
 future per pull, woken when messages of its queue are applied, re-checked now and then, bounded
 in number. This reads; it never writes.
@@ -10,7 +10,6 @@ in number. This reads; it never writes.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,11 +19,12 @@ from broker.errors import BrokerError
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicState
+from dledger.records import layout
 from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound, OutOfRange
 
-UNIT = struct.Struct(">QIq")  # physical offset, size, tags code
-PLACE = struct.Struct(">I16xQQ")  # of a record: size, queue offset, physical offset
+UNIT = layout.UNIT.struct()
+PLACE = layout.RECORD.run("total_size", "queue_offset", "physical_offset")
 DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768

@@ -8,9 +8,15 @@ ReplicationError
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from dledger.outcome import ExitCode
+
 
 class ReplicationError(Exception):
     """Root of the replication errors."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class HardStateCorrupt(ReplicationError):

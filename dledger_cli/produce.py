@@ -22,16 +22,16 @@ from rich.progress import Progress
 from broker.config import MIB
 from dledger.client import BufferFull, ClientError, Producer, ProducerOptions, SendResult
 from dledger.terminal.interrupts import finished_or_interrupted
-from dledger.terminal.options import (
+from dledger.terminal.options import JsonOption
+from dledger.terminal.outcome import ExitCode, complain, end, errors_told, exit_code_of, run
+from dledger.terminal.output import print_json, progress_bar, remark
+from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
     DirectoryOption,
-    JsonOption,
     bootstrap_addresses,
     connect,
 )
-from dledger.terminal.outcome import ExitCode, complain, end, errors_told, exit_code_of, run
-from dledger.terminal.output import print_json, progress_bar, remark
 from dledger_cli.streams import LineReader, Lines, LineTooLong
 from dledger_cli.tally import Tally
 

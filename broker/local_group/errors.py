@@ -18,13 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
+
+from dledger.outcome import ExitCode
 
 
 class LocalGroupError(Exception):
     """Root of the errors of local groups; its text is fit for the terminal as it is."""
 
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
 
 class NotAGroup(LocalGroupError):
+    exit_code = ExitCode.USAGE
+
     def __init__(self, directory: Path) -> None:
         super().__init__(f"there is no group in {directory} (make one with: dledger group up)")
         self.directory = directory
@@ -72,10 +79,12 @@ class NodeNotRunning(LocalGroupError):
 
 
 class NoSuchNode(LocalGroupError):
+    exit_code = ExitCode.USAGE
+
     def __init__(self, who: str, node_ids: Sequence[str]) -> None:
         super().__init__(f"no node {who!r} here; there are {', '.join(node_ids)}")
         self.who = who
 
 
 class NoAnswer(LocalGroupError):
-    pass
+    exit_code = ExitCode.UNREACHABLE

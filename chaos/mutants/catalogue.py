@@ -310,8 +310,8 @@ STORE = (
     Mutant(
         "wrong-crc-and-digest-accepted",
         "dledger/reading/entry.py",
-        "    computed = crc32c(tail, crc32c(head))\n",
-        "    return header\n    computed = crc32c(tail, crc32c(head))\n",
+        "    computed = frame_crc(view, at, end)\n",
+        "    return header\n    computed = frame_crc(view, at, end)\n",
     ),
     Mutant(
         "watermark-ahead-of-the-log",

@@ -10,10 +10,15 @@ ChaosError
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
+
+from dledger.outcome import ExitCode
 
 
 class ChaosError(Exception):
     """Root of the errors of chaos runs; its text is fit for the terminal as it is."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class ScenarioInvalid(ChaosError):
@@ -33,6 +38,8 @@ class OutputInTheWay(ChaosError):
 
 
 class GroupNeverLed(ChaosError):
+    exit_code = ExitCode.UNREACHABLE
+
     def __init__(self, reason: str) -> None:
         super().__init__(f"the group never came to a leader that serves: {reason}")
         self.reason = reason

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from broker.config import split_address
+from dledger.addresses import split_address
 
 CHUNK_BYTES: Final = 64 << 10
 BACKLOG_BYTES: Final = 4 << 20  # of a link's connection, as Linux's largest socket buffers

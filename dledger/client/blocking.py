@@ -49,6 +49,8 @@ from dledger.client.results import (
     TopicInfo,
 )
 
+__all__ = ["BlockingClient", "BlockingConsumer", "BlockingProducer"]
+
 Answer = TypeVar("Answer")
 MAX_CROSSING = 10_000  # sends on their way to the loop's thread; past it `send` waits
 
@@ -403,7 +405,7 @@ class BlockingProducer:
     async def _close(self) -> None:
         """What waits for room gets as long as what is buffered; then it fails."""
         if self._mover is not None:
-            await asyncio.wait([self._mover], timeout=self._producer.close_timeout_s)
+            await asyncio.wait([self._mover], timeout=self._producer._close_timeout_s)
             if not self._mover.done():
                 await self._abort()
         await self._producer.close()
@@ -448,11 +450,11 @@ class BlockingConsumer:
         while message is None:
             self._current = iter(self._next_batch())
             message = next(self._current, None)
-        self._consumer.hand_over(message)
+        self._consumer._hand_over(message)
         return message
 
     def _next_batch(self) -> list[Message]:
-        batch: list[Message] = self._call(self._consumer.next_batch())
+        batch: list[Message] = self._call(self._consumer._next_batch())
         if not batch:
             raise StopIteration
         return batch

@@ -15,12 +15,13 @@ from ipaddress import IPv4Address
 from types import TracebackType
 from typing import Self
 
+from dledger.addresses import parse_addresses
 from dledger.client import connection as rpc
 from dledger.client.arguments import i64, text, u32
 from dledger.client.connection import WhenDeposed
 from dledger.client.consumer import Consumer
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, RecordCorrupt
-from dledger.client.group import Effect, Group, parse_bootstrap
+from dledger.client.group import Effect, Group
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
 from dledger.client.producer import Producer
 from dledger.client.results import (
@@ -68,7 +69,11 @@ class Client:
         Raises:
             InvalidArgument: an address is not `host:port`.
         """
-        return cls(parse_bootstrap(bootstrap), group, options or ClientOptions())
+        try:
+            addresses = parse_addresses(bootstrap)
+        except ValueError as error:
+            raise InvalidArgument(f"bootstrap: {error}") from error
+        return cls(addresses, group, options or ClientOptions())
 
     async def __aenter__(self) -> Self:
         self._opened = Group(self._addresses, self._group_name, self._options)

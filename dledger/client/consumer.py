@@ -14,24 +14,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from dledger.client.connection import PULL
 from dledger.client.errors import ClientError, InvalidArgument, QueueNotFound
 from dledger.client.group import Effect, Group
 from dledger.client.options import ConsumerOptions, StartFrom
-from dledger.client.results import Message, decode_messages
+from dledger.client.results import Message, TopicDescription, decode_messages
 from dledger.wire import broker_pb2 as pb
-
-if TYPE_CHECKING:
-    from dledger.client.client import Client
 
 MIN_PULL_BYTES: Final = 16 << 10
 MAX_PULL_MESSAGES: Final = 32_768
 MIN_HOLD_MS: Final = 50  # between looks at a queue that is idle while others aren't yet
 ANSWERS_PER_QUEUE: Final = 2  # waiting or under way
+
+
+class Offsets(Protocol):
+    """The client, as far as a consumer asks it for its topic and its group's offsets."""
+
+    async def describe_topic(self, name: str, /) -> TopicDescription: ...
+    async def fetch_offsets(self, group: str, topic: str, /) -> dict[int, int]: ...
+    async def commit_offsets(
+        self, group: str, topic: str, offsets: Mapping[int, int], /
+    ) -> dict[int, int]: ...
 
 
 class Chunk(NamedTuple):
@@ -67,7 +74,7 @@ class Consumer:
 
     def __init__(
         self,
-        client: Client,
+        offsets: Offsets,
         group: Group,
         topic: str,
         *,
@@ -83,7 +90,7 @@ class Consumer:
         if queues is not None and not queues:
             raise InvalidArgument("the list of queues to read is empty")
         self.topic = topic
-        self._client = client
+        self._offsets = offsets
         self._group = group
         self._consumer_group = consumer_group
         self._start = start
@@ -115,27 +122,27 @@ class Consumer:
             ClientError: a queue can't be read any more; nothing was skipped.
         """
         while not self._current:
-            batch = await self.next_batch()
+            batch = await self._next_batch()
             if not batch:
                 raise StopAsyncIteration
             batch.reverse()
             self._current = batch
         message = self._current.pop()
-        self.hand_over(message)
+        self._hand_over(message)
         return message
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """The messages in lists, as they were fetched: one queue's each, in order."""
-        while batch := await self.next_batch():
-            self.hand_over(batch[-1])
+        while batch := await self._next_batch():
+            self._hand_over(batch[-1])
             yield batch
 
-    def hand_over(self, message: Message) -> None:
+    def _hand_over(self, message: Message) -> None:
         """`message`, and those before it in its queue, belong to the application: `commit`
-        covers them. The iterators do this; who uses `next_batch` does it itself."""
+        covers them. The iterators do this; who uses `_next_batch` does it itself."""
         self._handed_over[message.queue_id] = message.queue_offset + 1
 
-    async def next_batch(self) -> list[Message]:
+    async def _next_batch(self) -> list[Message]:
         """The next messages of some queue; none when the iteration is over.
 
         Raises:
@@ -225,18 +232,18 @@ class Consumer:
             if self._committed.get(queue_id) != offset
         }
         if moved:
-            await self._client.commit_offsets(self._consumer_group, self.topic, moved)
+            await self._offsets.commit_offsets(self._consumer_group, self.topic, moved)
             self._committed.update(moved)
 
     # --- fetching -----------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         """Finds the queues and where to start in each, and starts fetching."""
-        description = await self._client.describe_topic(self.topic)
+        description = await self._offsets.describe_topic(self.topic)
         queues = self._chosen_queues(description.topic.queue_count)
         committed: dict[int, int] = {}
         if self._start is StartFrom.COMMITTED and self._consumer_group is not None:
-            committed = await self._client.fetch_offsets(self._consumer_group, self.topic)
+            committed = await self._offsets.fetch_offsets(self._consumer_group, self.topic)
         share = self._options.prefetch_bytes // (ANSWERS_PER_QUEUE * len(queues))
         self._pull_bytes = min(self._options.pull_bytes, max(share, MIN_PULL_BYTES))
         bounds = {queue.queue_id: queue for queue in description.queues}

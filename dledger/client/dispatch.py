@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
 
 from dledger.client.connection import SEND, NodeLink
 from dledger.client.errors import ClientError, QueueNotFound, ServerError, TopicNotFound, from_wire
@@ -46,12 +47,19 @@ Parcel = list[tuple[Lane, Batch]]  # the batches of one Send, in order
 BatchError = tuple[Lane, Batch, ClientError]
 
 
-class Sender(Protocol):
-    """The producer, as far as it is told what becomes of batches."""
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """How the producer is told what becomes of batches.
 
-    def on_sealed(self, lane: Lane) -> None: ...
-    def on_over(self, count: int, size: int) -> None: ...
-    def on_place_gone(self, topic: str) -> None: ...
+    Attributes:
+        on_sealed: the lane's gather was closed.
+        on_over: so many messages, of so many bytes together, are settled.
+        on_place_gone: the topic, or a queue of it, isn't what it was.
+    """
+
+    on_sealed: Callable[[Lane], None]
+    on_over: Callable[[int, int], None]
+    on_place_gone: Callable[[str], None]
 
 
 class Dispatcher:

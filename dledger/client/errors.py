@@ -42,7 +42,7 @@ from typing import Any, ClassVar, Final, Self
 
 import grpc
 
-from dledger.outcome import Outcome
+from dledger.outcome import ExitCode, Outcome
 from dledger.wire import errors_pb2 as pb
 
 ERROR_METADATA_KEY: Final = "dledger-error-bin"
@@ -64,9 +64,11 @@ class ClientError(Exception):
         outcome: whether the thing happened.
         leader: `(node id, address)` of the leader, where the node that refused knew one.
         term: the term of the node that refused, 0 when unknown.
+        exit_code: what a program that ends with this error should tell its shell.
     """
 
     code: ClassVar[str] = "CLIENT_ERROR"
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
     default_retriable: ClassVar[bool] = False
 
     def __init__(
@@ -228,6 +230,7 @@ class DeadlineExceeded(ClientError):
     """The time for this is over."""
 
     code = "TIMED_OUT"
+    exit_code = ExitCode.UNREACHABLE
     default_retriable = True
 
 
@@ -235,6 +238,7 @@ class GroupUnreachable(ClientError):
     """No member of the group could be reached."""
 
     code = "GROUP_UNREACHABLE"
+    exit_code = ExitCode.UNREACHABLE
     default_retriable = True
 
 

@@ -29,7 +29,6 @@ from dledger.client.errors import (
     ClientError,
     DeadlineExceeded,
     GroupUnreachable,
-    InvalidArgument,
     NotReady,
     Unavailable,
     WrongGroup,
@@ -347,20 +346,3 @@ class Group:
         if any(isinstance(error, WrongGroup) for error in self._failures.values()):
             return WrongGroup(f"no member of group {self._name!r} was found: {reasons}")
         return GroupUnreachable(f"no member of the group can be reached: {reasons}")
-
-
-def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[str]:
-    """The addresses in `host:port,host:port`, or in a sequence of `host:port`.
-
-    Raises:
-        InvalidArgument: none is given, or one of them is not `host:port`.
-    """
-    given = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
-    addresses = list(dict.fromkeys(text.strip() for text in given if text.strip()))
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
-            raise InvalidArgument(f"bootstrap address {address!r} is not host:port")
-    if not addresses:
-        raise InvalidArgument("no bootstrap address is given")
-    return addresses

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from dledger.client.connection import DESCRIBE_TOPIC
-from dledger.client.dispatch import Dispatcher, fail_quietly
+from dledger.client.dispatch import Dispatcher, Sender, fail_quietly
 from dledger.client.errors import (
     BufferFull,
     ClientError,
@@ -52,7 +52,9 @@ class Producer:
         self._options = options
         self._born_host = born_host
         self._loop = asyncio.get_running_loop()
-        self._dispatcher = Dispatcher(group, options, self)
+        self._dispatcher = Dispatcher(
+            group, options, Sender(self._on_sealed, self._on_over, self._on_place_gone)
+        )
         self._add = self._dispatcher.add
         self._routes: dict[str, Route] = {}
         self._resolving: set[asyncio.Task[None]] = set()
@@ -132,7 +134,7 @@ class Producer:
             return route.choose(key, queue_id)
         except QueueNotFound:
             # The topic may have been made anew with more queues: the next send asks again.
-            self.on_place_gone(route.topic)
+            self._on_place_gone(route.topic)
             raise
 
     def _refuse_size(self, body_size: int) -> None:
@@ -221,17 +223,17 @@ class Producer:
         for message in held:
             self._failed_unrouted += 1
             fail_quietly(message.future, error.about_message(Outcome.DID_NOT_HAPPEN))
-            self.on_over(1, len(message.record))
+            self._on_over(1, len(message.record))
 
     # --- what the dispatcher tells ------------------------------------------------------------
 
-    def on_sealed(self, lane: Lane) -> None:
+    def _on_sealed(self, lane: Lane) -> None:
         """A gather was closed: the next unkeyed messages go to another queue."""
         route = self._routes.get(lane.topic)
         if route is not None and route.sticky is lane:
             route.turn_sticky()
 
-    def on_over(self, count: int, size: int) -> None:
+    def _on_over(self, count: int, size: int) -> None:
         """Messages are settled: their room is free."""
         self._messages -= count
         self._bytes -= size
@@ -239,7 +241,7 @@ class Producer:
             self._refused_bytes = 0
             self._wake_room_waiters()
 
-    def on_place_gone(self, topic: str) -> None:
+    def _on_place_gone(self, topic: str) -> None:
         """What is known of the topic is wrong: the next message asks again. A route that is
         being asked for holds messages and stays."""
         route = self._routes.get(topic)
@@ -265,7 +267,7 @@ class Producer:
             await asyncio.wait([batch.settled])
 
     @property
-    def close_timeout_s(self) -> float:
+    def _close_timeout_s(self) -> float:
         """How long `close` waits for what is buffered."""
         return self._options.close_timeout_ms / 1000
 
@@ -278,7 +280,7 @@ class Producer:
         self._closing = True
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.close_timeout_s):
+                async with asyncio.timeout(self._close_timeout_s):
                     await self.flush()
         finally:
             await self.abort()

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from dledger.client.connection import NodeLink
-from dledger.client.dispatch import Dispatcher
+from dledger.client.dispatch import Dispatcher, Sender
 from dledger.client.errors import ClientError, DeadlineExceeded, LeadershipLost
 from dledger.client.group import Group
-from dledger.client.lane import Lane
 from dledger.client.options import ProducerOptions
 from dledger.client.results import SendResult
 from dledger.outcome import Outcome
@@ -58,16 +57,12 @@ class ToldGroup:
             listener()
 
 
-class Bystander:
-    """A producer that is told of batches and does nothing about it."""
-
-    def on_sealed(self, lane: Lane) -> None: ...
-    def on_over(self, count: int, size: int) -> None: ...
-    def on_place_gone(self, topic: str) -> None: ...
+# A producer that is told of batches and does nothing about it.
+BYSTANDER = Sender(lambda lane: None, lambda count, size: None, lambda topic: None)
 
 
 def dispatcher(group: ToldGroup, **options: float) -> Dispatcher:
-    return Dispatcher(cast(Group, group), ProducerOptions(**options), Bystander())  # type: ignore[arg-type]
+    return Dispatcher(cast(Group, group), ProducerOptions(**options), BYSTANDER)  # type: ignore[arg-type]
 
 
 def add(dispatching: Dispatcher, body: bytes) -> asyncio.Future[SendResult]:
