@@ -2,8 +2,8 @@
 
 This owns the envelope and the few ways in which owners pack values; what the values mean is the
 owners'. A chunk has at most `MAX_CHUNK_BYTES`, so that whoever sends, stores or applies one never
-holds more, and making one takes about a millisecond: a caller on the event loop takes a chunk, lets
-others run, takes the next. The same state gives the same bytes on every node.
+holds more, and making one takes a few milliseconds: a caller on the event loop takes a chunk,
+lets others run, takes the next. The same state gives the same bytes on every node.
 
 A chunk, big-endian:
 
@@ -35,7 +35,7 @@ from crc32c import crc32c
 from broker.state.errors import SnapshotDamaged, SnapshotIncomplete, SnapshotUnknown
 from dledger.core.errors import InvariantViolation
 
-MAX_CHUNK_BYTES: Final = 64 << 10
+MAX_CHUNK_BYTES: Final = 32 << 10
 MAX_NAME_BYTES: Final = 32  # of a section
 MAX_TEXT_BYTES: Final = 4_096  # of a topic's or group's name; what callers may choose is far below
 ENVELOPE_VERSION: Final = 1
