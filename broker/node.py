@@ -49,11 +49,13 @@ from dledger.codec import decode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
 from dledger.ports import InvalidFrames
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
 from dledger.records.record import BATCH_PREAMBLE, record_starts
-from dledger.transport import GrpcTransport, Identity
+from dledger.transport import KEEPALIVE_OPTIONS, GrpcTransport
 from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
 from dledger.wire.cluster_pb2 import NodeStatus
 from store.commitlog import CommitLog
@@ -79,6 +81,7 @@ SERVER_OPTIONS = (
     ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
     ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
     ("grpc.optimization_target", "latency"),
+    *KEEPALIVE_OPTIONS,
 )
 SERVICES = ("dledger.v1.Audit", "dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")
 
@@ -149,7 +152,10 @@ class Node:
         )
         identity = Identity(config.group, node, config.store.segment_size_bytes)
         dial = {NodeId(name): address for name, address in config.dial.items()}
-        self.transport = GrpcTransport(identity, members, self._on_message, self._on_broken, dial)
+        times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
+        self.transport = GrpcTransport(
+            identity, {**members, **dial}, self._on_message, self._on_broken, times
+        )
         self.held = HeldPulls(config.broker.max_held_pulls)
         probe = CommitProbe(self.metrics.commit_seconds)
         self.appender = Appender(
