@@ -18,13 +18,13 @@ groups of a topic are kept as they first committed, which the log decides; a sna
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.layout import COMMITTED_OFFSET, OFFSETS_SECTION
 from broker.state.refusals import OffsetOutOfRange, Refusal, TooMuchProgress
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
@@ -32,10 +32,8 @@ from dledger.core.errors import InvariantViolation
 SECTION: Final = "offsets"
 VERSION: Final = 1
 MAX_PROGRESS: Final = 100_000
-# A snapshot's record, behind the names of topic and group: how many queues of the pair went
-# before, how many are in this record; then for each its id and the offset.
-_HEAD: Final = struct.Struct(">II")
-_ENTRY: Final = struct.Struct(">IQ")
+_HEAD: Final = OFFSETS_SECTION.run("before", "count")
+_ENTRY: Final = COMMITTED_OFFSET.struct()
 _QUEUES_IN_RECORD: Final = 1_024
 
 QueueOffsets = Mapping[int, int]  # queue id -> committed offset

@@ -154,7 +154,7 @@ def test_the_layout_of_a_snapshot() -> None:
         "00000000000000050000000200000000000000000000000000000050"
         "00000000000003e8",
     ]
-    head = "444c53430107000100000000000000090000000000000010"
+    head = "daa320f10107000100000000000000090000000000000010"
     assert next(machine.snapshot()).hex().startswith(head + b"machine".hex() + payloads[0])
 
 
