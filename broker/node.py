@@ -49,9 +49,9 @@ from dledger.codec import decode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
+from dledger.errors import InvalidFrames
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
-from dledger.ports import InvalidFrames
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
 from dledger.records.record import BATCH_PREAMBLE, record_starts

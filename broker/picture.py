@@ -127,7 +127,14 @@ def _counters(node: Node) -> dict[str, tuple[str, float]]:
         "pulls_refused": ("Pulls refused because too many are held.", held.refused),
         "peer_messages_received": ("Messages of peers.", driver.messages_in),
         "peer_messages_sent": ("Messages to peers.", driver.messages_out),
-        "peer_messages_invalid": ("Appends with broken frames.", driver.invalid_frames),
+        "peer_messages_invalid": (
+            "Messages that no working peer sends: dropped, their streams closed.",
+            driver.messages_refused,
+        ),
+        "peer_contradictions": (
+            "Messages of peers that contradict what is settled here: replicas differ.",
+            driver.contradictions,
+        ),
         "appends_refused_for_space": (
             "Appends dropped: disk full.",
             driver.appends_refused_for_space,

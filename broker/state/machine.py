@@ -42,7 +42,7 @@ from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, uns
 from broker.state.topics import Topics
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
-from dledger.ports import ApplyPaused
+from dledger.errors import ApplyPaused
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header
 from dledger.records.record import BATCH_PREAMBLE
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand

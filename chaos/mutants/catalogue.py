@@ -244,7 +244,7 @@ DRIVER = (
     Mutant(
         "overlapping-append-written-twice",
         "dledger/driver.py",
-        "        skip = first - headers[0].index\n",
+        "        skip = self._held_of(headers)\n",
         "        skip = 0\n",
     ),
     Mutant(

@@ -40,11 +40,10 @@ from dledger.core import Raft
 from dledger.core.errors import CoreError
 from dledger.core.types import Configuration, Index, NodeId
 from dledger.driver import Ports, RaftDriver
-from dledger.errors import HardStateCorrupt
+from dledger.errors import HardStateCorrupt, InvalidMessage
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
-from dledger.ports import InvalidFrames
 from dledger.reading.entry import EntryHeader
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
@@ -344,7 +343,7 @@ class SimNode:
     def receive(self, peer: NodeId, message: PeerMessage) -> None:
         try:
             self._alive.driver.on_message(peer, message)
-        except InvalidFrames as error:
+        except InvalidMessage as error:
             raise Defect("invalid frames", f"{peer} to {self.name}: {error}") from error
 
     # --- how it ends -------------------------------------------------------------------------

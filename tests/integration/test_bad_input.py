@@ -14,11 +14,13 @@ from typing import Any
 import grpc
 import pytest
 
-from dledger.greeting import PROTOCOL_VERSION
+from dledger.checksum import seal
+from dledger.core.types import NodeId
+from dledger.greeting import PROTOCOL_VERSION, Identity
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
-from dledger.wire.raft_pb2 import Hello, PeerMessage
+from dledger.wire.raft_pb2 import Hello, PeerMessage, VoteRequest
 from tests.broker.leader import batch
 from tests.integration.group import SERVICES, Group, error_of, running_group
 
@@ -318,7 +320,8 @@ def test_requests_under_way_are_bounded_in_bytes(
     [
         ({"group": "g2"}, "group"),
         ({"segment_size_bytes": 1 << 30}, "segment size"),
-        ({"protocol_version": 99}, "protocol version"),
+        ({"protocol_version": 99}, "protocol version is 99 there and 2 here"),
+        ({"protocol_version": 1}, "protocol version is 1 there and 2 here"),
         ({"to_node_id": "n2"}, "addressed node"),
         ({"node_id": "stranger"}, "stranger"),
         ({"node_id": "n1"}, "n1"),
@@ -340,9 +343,50 @@ def test_a_peer_that_does_not_fit_is_refused_by_name(
         }
         stream: Any = shared.channel("n1").stream_stream("/dledger.v1.RaftPeer/Replicate")
         call = stream()
-        await call.write(PeerMessage(hello=Hello(**{**good, **change})).SerializeToString())
+        await call.write(seal(PeerMessage(hello=Hello(**{**good, **change}))).SerializeToString())
         assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert named in await call.details()
+
+    loop.run_until_complete(scenario())
+
+
+def test_a_hello_with_a_flipped_bit_is_refused(
+    shared: Group, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Its fields say whom it comes from: a wrong checksum means that they can't be believed."""
+
+    async def scenario() -> None:
+        node = shared.nodes["n1"]
+        size = node.config.store.segment_size_bytes
+        hello = Identity("g1", NodeId("n2"), size).hello(NodeId("n1"))
+        hello.checksum ^= 1
+        stream: Any = shared.channel("n1").stream_stream("/dledger.v1.RaftPeer/Replicate")
+        call = stream()
+        await call.write(hello.SerializeToString())
+        assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "checksum" in await call.details()
+
+    loop.run_until_complete(scenario())
+
+
+def test_an_absurd_message_ends_its_stream(shared: Group, loop: asyncio.AbstractEventLoop) -> None:
+    """It is dropped and counted, and the node goes on."""
+
+    async def scenario() -> None:
+        node = shared.nodes["n1"]
+        before = node.driver.statistics().messages_refused
+        size = node.config.store.segment_size_bytes
+        hello = Identity("g1", NodeId("n2"), size).hello(NodeId("n1"))
+        stream: Any = shared.channel("n1").stream_stream("/dledger.v1.RaftPeer/Replicate")
+        call = stream()
+        await call.write(hello.SerializeToString())
+        await call.read()
+        vote = seal(PeerMessage(term=(1 << 64) - 1, vote_request=VoteRequest()))
+        await call.write(vote.SerializeToString())
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "term" in await call.details()
+        assert node.driver.statistics().messages_refused == before + 1
+        assert node.driver.core.term < 1_000
 
     loop.run_until_complete(scenario())
 
