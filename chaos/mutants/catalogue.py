@@ -521,6 +521,90 @@ BROKER = (
     ),
 )
 
+# Owners of replicated state: what a snapshot keeps, what a deleted topic takes along, who forgets.
+STATE = (
+    Mutant(
+        "deleted-topic-leaves-its-offsets",
+        "broker/state/machine.py",
+        "        self.offsets.on_topic_deleted(name)\n",
+        "",
+    ),
+    Mutant(
+        "deleted-topic-leaves-its-sequences",
+        "broker/state/machine.py",
+        "        self.sequences.on_topic_deleted(name)\n",
+        "",
+    ),
+    Mutant(
+        "deleted-topic-leaves-its-queues-counted",
+        "broker/state/topics.py",
+        "        self._queue_count -= len(self._topics.pop(name).next_offsets)\n",
+        "        del self._topics[name]\n",
+    ),
+    Mutant(
+        "producers-forgotten-by-the-wall-clock",
+        "broker/state/sequences.py",
+        "        self._forget(batch.store_time_ms)\n",
+        "        self._forget(__import__('time').time_ns() // 1_000_000)\n",
+    ),
+    Mutant(
+        "surplus-producers-forgotten-at-the-wrong-end",
+        "broker/state/sequences.py",
+        "            oldest = next(iter(states))\n",
+        "            oldest = next(reversed(states))\n",
+        masked="no run has as many producers as are remembered, nor lasts a week",
+    ),
+    Mutant(
+        "snapshot-without-its-last-records",
+        "broker/state/snapshot.py",
+        '    yield b"".join(gathered)\n\n\ndef pack_text',
+        '    yield b""\n\n\ndef pack_text',
+    ),
+    Mutant(
+        "snapshot-of-the-entry-before",
+        "broker/state/machine.py",
+        "        return seal(self.applied_index, sections)\n",
+        "        return seal(max(0, self.applied_index - 1), sections)\n",
+    ),
+    Mutant(
+        "snapshot-shows-what-comes-later",
+        "broker/state/topics.py",
+        "(t.name, t.created_time_ms, tuple(t.next_offsets))",
+        "(t.name, t.created_time_ms, t.next_offsets)",
+    ),
+    Mutant(
+        "snapshot-loses-who-was-used-last",
+        "broker/state/sequences.py",
+        "        keys, states = list(self._states), list(self._states.values())\n",
+        "        keys = sorted(self._states)\n"
+        "        states = [self._states[key] for key in keys]\n",
+    ),
+    Mutant(
+        "restored-topic-forgets-its-birth",
+        "broker/state/topics.py",
+        "TopicState(name, created, [])",
+        "TopicState(name, 0, [])",
+    ),
+    Mutant(
+        "restored-producer-remembers-one-batch",
+        "broker/state/sequences.py",
+        "SequenceState(tuple(batches))",
+        "SequenceState(tuple(batches[-1:]))",
+    ),
+    Mutant(
+        "restored-offsets-are-not-counted",
+        "broker/state/offsets.py",
+        "        self._put(topic, group, offsets, is_new=before is None)\n",
+        "        self._put(topic, group, offsets, is_new=False)\n",
+    ),
+    Mutant(
+        "restored-machine-forgets-the-time",
+        "broker/state/machine.py",
+        "self.append_time_ms, self.messages_applied = own.take(_OWN)",
+        "_, self.messages_applied = own.take(_OWN)",
+    ),
+)
+
 # What this project once got wrong and the simulator found, put back. Others of the kind have a
 # place above: `starts-read-from-unwritten-files`, `gap-told-by-an-unconfirmed-leader`.
 FOUND = (
@@ -580,4 +664,4 @@ FOUND = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *FOUND)
+MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND)

@@ -19,6 +19,7 @@ from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
+from chaos.sim.snapshots import Snapshots
 from chaos.sim.timeline import Actor, ActorDied, Timeline
 from chaos.sim.watch import Watch
 from dledger.core.types import NodeId, Role
@@ -56,6 +57,7 @@ class World:
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
         self.watch = Watch(list(self.nodes.values()), plan.tuning)
+        self.snapshots = Snapshots(plan.random("snapshots"))
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()
         self.client_cuts: set[tuple[str, NodeId]] = set()
@@ -111,6 +113,7 @@ class World:
         if node is not None:
             self._tell_of_leadership(node)
             self.watch.after_event(node)
+            self.snapshots.after_event(node)
 
     def _tell_of_leadership(self, node: SimNode) -> None:
         """Who leads when is what one looks for in a transcript, after the faults."""
