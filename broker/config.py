@@ -7,7 +7,7 @@ number belongs or a time that isn't a whole number of ticks is refused, because 
 that was silently ignored is found out in the worst hour.
 
 PreVote and CheckQuorum can't be switched off, and the bounds of the replicated state (how long a
-producer is remembered, how many) are constants of `broker.machine`: replicas that decided them
+producer is remembered, how many) are constants of `broker.state`: replicas that decided them
 differently would diverge. Source: the seeds' defaults; etcd's `--heartbeat-interval` rules.
 """
 

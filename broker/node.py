@@ -28,12 +28,12 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from broker.announcing import Announcer
 from broker.append import Appender
 from broker.config import NodeConfig
 from broker.digests import AuditService
 from broker.errors import BrokerError
 from broker.leadership import Leadership
-from broker.machine import TOPIC_GONE, QueueKey, StateMachine
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts, node_status
 from broker.probes import CommitProbe, TimedMachine
@@ -41,6 +41,7 @@ from broker.reads import HeldPulls, QueueReader
 from broker.recovery import Recovered, recover
 from broker.rpc import service_handler
 from broker.services import BrokerService, ClusterService
+from broker.state.machine import StateMachine
 from broker.surroundings import Surroundings, surroundings_of
 from broker.ticker import Ticker
 from dledger.addresses import split_address
@@ -48,11 +49,13 @@ from dledger.codec import decode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
 from dledger.ports import InvalidFrames
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
 from dledger.records.record import BATCH_PREAMBLE, record_starts
-from dledger.transport import GrpcTransport, Identity
+from dledger.transport import KEEPALIVE_OPTIONS, GrpcTransport
 from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
 from dledger.wire.cluster_pb2 import NodeStatus
 from store.commitlog import CommitLog
@@ -78,6 +81,7 @@ SERVER_OPTIONS = (
     ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
     ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
     ("grpc.optimization_target", "latency"),
+    *KEEPALIVE_OPTIONS,
 )
 SERVICES = ("dledger.v1.Audit", "dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")
 
@@ -148,7 +152,10 @@ class Node:
         )
         identity = Identity(config.group, node, config.store.segment_size_bytes)
         dial = {NodeId(name): address for name, address in config.dial.items()}
-        self.transport = GrpcTransport(identity, members, self._on_message, self._on_broken, dial)
+        times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
+        self.transport = GrpcTransport(
+            identity, {**members, **dial}, self._on_message, self._on_broken, times
+        )
         self.held = HeldPulls(config.broker.max_held_pulls)
         probe = CommitProbe(self.metrics.commit_seconds)
         self.appender = Appender(
@@ -175,7 +182,7 @@ class Node:
         self.driver = RaftDriver(core, node, ports, Index(self.machine.applied_index))
         probe.attach(self.driver, self.leadership)
         self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
-        self.machine.listen(self._on_arrival, self.appender.on_command)
+        self.machine.listen(Announcer(self.appender, self.held))
         self.log.on_durable = self._from_flusher(self.driver.on_durable)
         self.log.on_failed = self._from_flusher(self.driver.on_storage_failed)
 
@@ -314,11 +321,6 @@ class Node:
 
     def _on_broken(self, peer: NodeId) -> None:
         self.driver.suspect(peer)
-
-    def _on_arrival(self, key: QueueKey) -> None:
-        if key[1] == TOPIC_GONE:
-            self.appender.on_topic_deleted(key[0])
-        self.held.wake(key)
 
     def _from_flusher(self, call: Callable[..., None]) -> Callable[..., None]:
         """`call`, from the flusher's thread onto the event loop."""

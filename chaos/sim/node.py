@@ -18,15 +18,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol, cast
 
+from broker.announcing import Announcer
 from broker.append import Appender
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.errors import BrokerError
 from broker.leadership import Leadership
-from broker.machine import TOPIC_GONE, QueueKey, StateMachine
 from broker.node import Node, configuration_of, parse_frames, raft_options
 from broker.reads import HeldPulls, QueueReader
 from broker.recovery import Recovered, StoreMachinery, log_options, recover
 from broker.services import BrokerService
+from broker.state.machine import StateMachine
 from broker.ticker import Ticker
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.loop import ProcessLoop
@@ -300,9 +301,7 @@ class SimNode:
         proposer.driver = driver
         leadership.attach(driver, lambda: None)
         reader = QueueReader(recovered.machine, recovered.queues, recovered.log.read_at)
-        recovered.machine.listen(
-            lambda key: self._on_arrival(appender, held, key), appender.on_command
-        )
+        recovered.machine.listen(Announcer(appender, held))
         flusher = self._workers["store-flusher"]
         recovered.log.on_durable = lambda ticket: flusher.announce(driver.on_durable, ticket)
         recovered.log.on_failed = lambda error: flusher.announce(driver.on_storage_failed, error)
@@ -315,11 +314,6 @@ class SimNode:
         worker = TimedWorker(self._world.timeline, loop, self.disk, step, WAKE_US)
         self._workers[name] = worker
         return worker
-
-    def _on_arrival(self, appender: Appender, held: HeldPulls, key: QueueKey) -> None:
-        if key[1] == TOPIC_GONE:
-            appender.on_topic_deleted(key[0])
-        held.wake(key)
 
     def _keep_house(self, life: Life) -> None:
         """As `Node._keep_house`, in one piece: the ConsumeQueues are durable, then noted. A full

@@ -22,6 +22,7 @@ from dledger.core.types import Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, verify_frame
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import file_name
 from dledger.wire.raft_pb2 import PeerMessage
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class Watch:
         at = header.physical_offset - base
         path = self._paths.get(base)
         if path is None:
-            path = self._paths[base] = DATA / "commitlog" / f"{base:020d}"
+            path = self._paths[base] = DATA / "commitlog" / file_name(base)
         end = at + header.total_size
         frame = node.disk.bytes_between(path, at, end, on_platter=self._needs_platter)
         try:
