@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
     "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "store", "chaos.faults"},
-    "audit": FORMATS | {"dledger.wire", "store"},
+    "audit": FORMATS | FLOOR | {"dledger.terminal", "dledger.wire", "store"},
     "chaos": FORMATS
     | FLOOR
     | RAFT
