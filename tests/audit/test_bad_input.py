@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from audit.commands.app import app
 from audit.commands.outcome import parse_size
 from audit.errors import UsageMistake
-from audit.reading.files import opened
+from dledger.reading.files import opened
 from dledger.terminal.sizes import MAX_SIZE
 from tests.audit.replicas import ReplicaSet
 
