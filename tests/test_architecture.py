@@ -43,7 +43,9 @@ ALLOWED: dict[str, set[str]] = {
     | FLOOR
     | RAFT
     | {"dledger.client", "dledger.limits", "store", "chaos.faults"},
-    "audit": FORMATS | {"dledger.limits", "dledger.wire", "dledger.spark", "store"},
+    "audit": FORMATS
+    | FLOOR
+    | {"dledger.limits", "dledger.spark", "dledger.terminal", "dledger.wire", "store"},
     "chaos": FORMATS
     | FLOOR
     | RAFT
