@@ -2,7 +2,6 @@
 
     AuditError
     ├── UsageMistake        the request makes no sense: arguments, paths, replicas of other groups
-    │   └── HistoryMistake  a client's history isn't one (`audit.delivery`)
     ├── Unreachable         a node or a group that was to be audited doesn't answer
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 

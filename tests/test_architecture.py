@@ -23,6 +23,7 @@ FLOOR = {"dledger.addresses", "dledger.outcome"}
 RAFT = {"dledger", "dledger.core", "dledger.wire"}
 ALLOWED: dict[str, set[str]] = {
     "dledger.addresses": set(),
+    "dledger.history": set(),
     "dledger.outcome": set(),
     "dledger.core": set(),
     "dledger.wire": set(),
@@ -35,11 +36,11 @@ ALLOWED: dict[str, set[str]] = {
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
     "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "store", "chaos.faults"},
-    "audit": FORMATS | {"dledger.wire", "dledger.spark", "store"},
+    "audit": FORMATS | {"dledger.history", "dledger.wire", "dledger.spark", "store"},
     "chaos": FORMATS
     | FLOOR
     | RAFT
-    | {"dledger.client", "dledger.terminal", "store", "broker", "chaos.faults"},
+    | {"dledger.client", "dledger.history", "dledger.terminal", "store", "broker", "chaos.faults"},
     # The program: every package's commands. Nobody imports it.
     "dledger_cli": FORMATS
     | FLOOR

@@ -19,13 +19,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from audit.delivery.history import HistoryMistake, QueueKey, QueueStory, Story, read_histories
+from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
 from audit.delivery.judge import Anomaly, Kind, LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, QueueCount, value_of
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import ExitCode, UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
+from dledger.history import HistoryCorrupt
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import LogDamaged, ReadingError
 from dledger.reading.ranges import log_ranges
@@ -143,7 +144,7 @@ def judge_share(task: DeliveryTask) -> Judged:
     """The anomalies of one share's queues."""
     try:
         story = read_histories(task.histories, task.keeps)
-    except (HistoryMistake, OSError) as error:
+    except (HistoryCorrupt, OSError) as error:
         return Judged(mistake=str(error))
     try:
         logged = _read_log(task, story)

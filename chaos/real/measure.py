@@ -20,11 +20,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from chaos.checkers.anomalies import Anomaly
-from chaos.checkers.history import History, Outcome, Send
+from chaos.checkers.history import History, Send
 from chaos.real.runner import Band, Finished
 from chaos.real.watch import Span
 from chaos.real.workload import Acknowledgements
 from dledger.addresses import split_address
+from dledger.history import Outcome
 from dledger.records.message_id import encode_host
 
 FORMAT: Final = "dledger-chaos-report/1"
