@@ -37,24 +37,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from dledger.records.errors import BadEvent, HistoryCorrupt
+
 ACTIONS: Final = frozenset(
     ("send", "poll", "commit", "fetch", "end", "create", "delete", "exists"),
 )
 INVOKE: Final = "invoke"
-
-
-class BadEvent(ValueError):
-    """A line is no event, or none that fits those before it; the text says why."""
-
-
-class HistoryCorrupt(Exception):
-    """A history can't be used: line `line` (from 1) of `file` isn't what it should be."""
-
-    def __init__(self, file: str, line: int, reason: str) -> None:
-        super().__init__(f"{file}, line {line}: {reason}")
-        self.file = file
-        self.line = line
-        self.reason = reason
 
 
 class Outcome(StrEnum):

@@ -23,7 +23,7 @@ FLOOR = {"dledger.addresses", "dledger.outcome"}
 RAFT = {"dledger", "dledger.core", "dledger.wire"}
 ALLOWED: dict[str, set[str]] = {
     "dledger.addresses": set(),
-    "dledger.history": set(),
+    "dledger.history": {"dledger.records"},
     "dledger.outcome": set(),
     "dledger.core": set(),
     "dledger.wire": set(),

@@ -26,12 +26,11 @@ from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import ExitCode, UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
-from dledger.history import HistoryCorrupt
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import LogDamaged, ReadingError
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
-from dledger.records.errors import FormatError
+from dledger.records.errors import FormatError, HistoryCorrupt
 
 SCHEMA: Final = "dledger-delivery/1"
 SHARE_BYTES: Final = 64 << 20  # Of the histories; about six times as much in memory.

@@ -33,10 +33,10 @@ from audit.delivery.history import (
 from audit.delivery.judge import LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, value_of
 from audit.engines.engine import Progress
-from dledger.history import BadEvent, HistoryCorrupt, event_of
+from dledger.history import event_of
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import ReadingError
-from dledger.records.errors import FormatError
+from dledger.records.errors import BadEvent, FormatError, HistoryCorrupt
 
 if TYPE_CHECKING:
     import pyarrow

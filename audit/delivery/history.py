@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dledger.history import BadEvent, Event, Outcome, read_events
+from dledger.history import Event, Outcome, read_events
+from dledger.records.errors import BadEvent
 
 QueueKey = tuple[str, int]
 Process = tuple[int, str]  # The file's number, the name in it.

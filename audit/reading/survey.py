@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from audit.errors import UsageMistake
+from audit.errors import NodeRefused, UsageMistake
 from audit.reading.replica import Replica
 from dledger.reading.errors import NotALog
 from dledger.reading.ranges import checked_log
@@ -74,7 +74,7 @@ def check_topics(log: Survey, topics: frozenset[str] | None) -> None:
 
 def _survey_node(name: str, address: str, position: Position) -> Survey:
     """The survey of a node's folder as the node itself tells it."""
-    from audit.reading.remote import NodeRefused, node_log  # Executors may do without gRPC.
+    from audit.reading.remote import node_log  # Executors may do without gRPC.
 
     try:
         with node_log(address) as log:

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO
 
-from dledger.history import INVOKE, BadEvent, Event, Outcome, read_events
+from dledger.history import INVOKE, Event, Outcome, read_events
+from dledger.records.errors import BadEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,13 @@ from rich.console import Console
 
 from broker.local_group import LocalGroup, PortInUse
 from chaos.checkers.history import History, read_history
-from chaos.real.errors import OutputInTheWay, RunBroken
+from chaos.errors import OutputInTheWay, RunBroken
 from chaos.real.measure import FORMAT, anomaly_facts, event_count, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
 from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, judge, run_chaos
 from chaos.real.scenario import MAX_NODES, Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
-from dledger.history import HistoryCorrupt
 from dledger.terminal.loops import sigterm_interrupts
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, new_runner
@@ -216,7 +215,7 @@ def told() -> Iterator[None]:
     with errors_told():
         try:
             yield
-        except (HistoryCorrupt, PortInUse) as error:
+        except PortInUse as error:
             complain(str(error))
             end(ExitCode.USAGE)
 

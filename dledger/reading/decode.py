@@ -23,6 +23,7 @@ from dledger.reading.dtypes import dtype_of
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import EntryDamaged
 from dledger.reading.files import opened
+from dledger.reading.schema import COLUMNS
 from dledger.records.errors import InvalidRecord
 from dledger.records.layout import FIRST_RECORD_AT, RECORD
 from dledger.records.record import (
@@ -33,21 +34,6 @@ from dledger.records.record import (
 )
 
 __all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "read_records"]
-
-COLUMNS: Final = (
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "physical_offset",
-    "index",
-    "term",
-    "born_time",
-    "store_time",
-    "keys",
-    "tags",
-    "properties",
-    "body",
-)
 
 _FIXED: Final = dtype_of(
     RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",

@@ -19,7 +19,8 @@ from chaos.checkers.history import (
     parse_history,
     read_history,
 )
-from dledger.history import HistoryCorrupt, Outcome
+from dledger.history import Outcome
+from dledger.records.errors import HistoryCorrupt
 from tests.chaos.histories import Story
 
 
