@@ -36,7 +36,8 @@ ALLOWED: dict[str, set[str]] = {
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
     "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "store", "chaos.faults"},
-    "audit": FORMATS | {"dledger.history", "dledger.wire", "dledger.spark", "store"},
+    "audit": FORMATS
+    | {"dledger.history", "dledger.spark", "dledger.terminal", "dledger.wire", "store"},
     "chaos": FORMATS
     | FLOOR
     | RAFT

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import typer
 
 from audit.errors import AuditError, UsageMistake
 from dledger.reading.errors import ReadingError
 from dledger.records.errors import FormatError
+from dledger.terminal.sizes import size_in_bytes
 from store.errors import StoreError
-
-MAX_SIZE: Final = (1 << 63) - 1  # What travels to nodes is an int64.
-_DIGITS: Final = re.compile(r"[0-9]{1,19}")
 
 
 @contextmanager
@@ -79,14 +75,12 @@ def write_page(path: Path, page: str) -> None:
 
 
 def parse_size(text: str) -> int:
-    """`200MB`, `64MiB`, `4096` in bytes; all units are powers of two.
+    """`200MB`, `64MiB`, `4096`, or a rate like `200MB/s`, in bytes; all units are powers of two.
 
     Raises:
-        UsageMistake: it is none of these, or more than `MAX_SIZE`.
+        UsageMistake: it is none of these, or more than an int64 holds.
     """
-    digits = text.strip().rstrip("ibkmgIBKMG/s").strip()
-    unit = text.strip()[len(digits) :].strip().lower().removesuffix("/s").removesuffix("b")
-    power = {"": 0, "k": 10, "ki": 10, "m": 20, "mi": 20, "g": 30, "gi": 30}.get(unit)
-    if power is None or not _DIGITS.fullmatch(digits) or int(digits) << power > MAX_SIZE:
-        raise UsageMistake(f"{text!r} is not a size like 64MiB or 4096")
-    return int(digits) << power
+    try:
+        return size_in_bytes(text.strip().removesuffix("/s"))
+    except ValueError as error:
+        raise UsageMistake(str(error)) from error

@@ -27,6 +27,7 @@ from chaos.real.workload import Acknowledgements
 from dledger.addresses import split_address
 from dledger.history import Outcome
 from dledger.records.message_id import encode_host
+from dledger.terminal.figures import percentile
 
 FORMAT: Final = "dledger-chaos-report/1"
 MAX_SLICES: Final = 600  # of the series: about one a pixel column of a wide screen
@@ -68,11 +69,6 @@ class Spread:
             round(percentile(ordered, 0.99), 1),
             round(ordered[-1], 1),
         )
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of them don't exceed."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def report_facts(finished: Finished) -> dict[str, Any]:

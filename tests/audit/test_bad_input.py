@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
-from audit.commands.outcome import MAX_SIZE, parse_size
+from audit.commands.outcome import parse_size
 from audit.errors import UsageMistake
 from dledger.reading.files import opened
+from dledger.terminal.sizes import MAX_SIZE
 from tests.audit.replicas import ReplicaSet
 
 HISTORY = ["delivery", "--history", "history.jsonl"]
