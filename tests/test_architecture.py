@@ -38,6 +38,7 @@ FLOOR = {"dledger.addresses", "dledger.outcome"}
 RAFT = {"dledger", "dledger.core", "dledger.wire"}
 ALLOWED: dict[str, set[str]] = {
     "dledger.addresses": set(),
+    "dledger.history": {"dledger.records"},
     "dledger.outcome": set(),
     "dledger.limits": set(),
     "dledger.core": set(),
@@ -58,11 +59,18 @@ ALLOWED: dict[str, set[str]] = {
     | {"dledger.client", "dledger.limits", "store", "chaos.faults"},
     "audit": FORMATS
     | FLOOR
-    | {"dledger.limits", "dledger.spark", "dledger.terminal", "dledger.wire", "store"},
+    | {
+        "dledger.history",
+        "dledger.limits",
+        "dledger.spark",
+        "dledger.terminal",
+        "dledger.wire",
+        "store",
+    },
     "chaos": FORMATS
     | FLOOR
     | RAFT
-    | {"dledger.client", "dledger.terminal", "store", "broker", "chaos.faults"},
+    | {"dledger.client", "dledger.history", "dledger.terminal", "store", "broker", "chaos.faults"},
     # The program: every package's commands. Nobody imports it.
     "dledger_cli": FORMATS
     | FLOOR
