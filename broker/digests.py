@@ -34,7 +34,7 @@ from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.replica import Replica as Node
 
 MAX_CALLS: Final = 2
 MAX_BLOCKS: Final = 16_384  # a call

@@ -12,7 +12,7 @@ from broker.metrics import NodeFacts
 from dledger.wire.cluster_pb2 import NodeStatus
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.replica import Replica as Node
 
 
 def program_version() -> str:

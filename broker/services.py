@@ -34,7 +34,7 @@ from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.replica import Replica as Node
 
 T = TypeVar("T")
 ABSENCES = (

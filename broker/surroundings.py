@@ -20,23 +20,23 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Machine:
     """The machine as the node sees it. `now_ms` is the wall clock: it may step."""
 
     files: FileSystem
     now_ms: Callable[[], int]
 
 
-def surroundings_of(config: NodeConfig) -> Surroundings:
+def machine_of(config: NodeConfig) -> Machine:
     """The real ones, or with a `[faults]` section those that fail on order.
 
     Raises:
         OSError: the folder of the faults can't be used.
     """
     if config.faults is None:
-        return Surroundings(OsFiles(), lambda: int(time.time() * 1000))
+        return Machine(OsFiles(), lambda: int(time.time() * 1000))
     from chaos.faults import FaultyClock, FaultyFiles, Orders  # see the module
 
     log.warning("fault_injection_enabled", directory=str(config.faults.directory))
     orders = Orders(config.faults.directory)
-    return Surroundings(FaultyFiles(orders), FaultyClock(orders).now_ms)
+    return Machine(FaultyFiles(orders), FaultyClock(orders).now_ms)

@@ -23,9 +23,10 @@ from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.errors import BrokerError
 from broker.leadership import Leadership
 from broker.machine import TOPIC_GONE, QueueKey, StateMachine
-from broker.node import Node, configuration_of, parse_frames, raft_options
 from broker.reads import HeldPulls, QueueReader
 from broker.recovery import Recovered, StoreMachinery, log_options, recover
+from broker.replica import Replica as Node
+from broker.replica import configuration_of, parse_frames, raft_options
 from broker.services import BrokerService
 from broker.ticker import Ticker
 from chaos.sim.disk import MachineDied, SimulatedDisk

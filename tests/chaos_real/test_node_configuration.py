@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import FAULT_INJECTION_VARIABLE, ConfigError, dump_toml, load_config
-from broker.surroundings import surroundings_of
+from broker.surroundings import machine_of
 from chaos.faults import ClockFault, FaultOrders, FaultyFiles, give_orders
 from store.files import OsFiles
 
@@ -77,10 +77,10 @@ def test_admitted_faults_reach_the_disk_and_the_clock(
 ) -> None:
     """Without the section a node has the real ones."""
     monkeypatch.setenv(FAULT_INJECTION_VARIABLE, "1")
-    real = surroundings_of(load_config(written(tmp_path)))
+    real = machine_of(load_config(written(tmp_path)))
     assert isinstance(real.files, OsFiles)
     config = load_config(written(tmp_path, '[faults]\ndirectory = "faults"\n'))
-    faulty = surroundings_of(config)
+    faulty = machine_of(config)
     assert isinstance(faulty.files, FaultyFiles)
     give_orders(tmp_path / "faults", FaultOrders(clock=(ClockFault(offset_ms=3_600_000),)))
     assert faulty.now_ms() - real.now_ms() > 3_500_000

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from broker import digests
 from broker.digests import Meter, hash_blocks, slices
-from broker.node import Node
+from broker.replica import Replica
 from dledger.wire import audit_pb2 as apb
 from dledger.wire import errors_pb2 as epb
 from tests.integration.group import SEGMENT_BYTES, WAIT_S, Group, error_of, running_group
@@ -36,7 +36,7 @@ def run_in(directory: Path, story: Callable[[Group], Any], **changes: Any) -> No
     asyncio.run(play())
 
 
-def committed(node: Node) -> int:
+def committed(node: Replica) -> int:
     return node.status().committed_offset
 
 
@@ -64,7 +64,7 @@ async def read(group: Group, request: apb.ReadRangeRequest) -> apb.ReadRangeResp
     return answer
 
 
-def file_of(node: Node) -> Path:
+def file_of(node: Replica) -> Path:
     return Path(node.config.data_directory) / "commitlog" / f"{0:020d}"
 
 
