@@ -576,6 +576,18 @@ FOUND = (
         seed=398,
     ),
     Mutant(
+        "names-of-a-dead-process-not-synced",
+        "store/consumequeue.py",
+        "            self._renamed[self._root] = self._renamed[directory] = None\n",
+        "",
+    ),
+    Mutant(
+        "rebuilt-queues-trusted",
+        "broker/recovery.py",
+        "            checkpoint.distrust_consume_queues,\n",
+        "            lambda: None,\n",
+    ),
+    Mutant(
         "no-space-kept-for-term-and-vote",
         "store/files.py",
         "        if not self._spare_bytes:\n            return\n",
