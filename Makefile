@@ -10,7 +10,7 @@ ENGINE ?= local
 EXTRAS ?= audit
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim mutants chaos check format lint types verify-proto proto architecture audit audit-package bench clean
+.PHONY: help extras setup up down status demo test sim mutants chaos check format lint types verify-proto proto architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -87,6 +87,9 @@ ifneq ($(strip $(EXTRAS)),)
 	@$(MAKE) --no-print-directory $(VENV)/.audit || \
 	  echo "the extra 'audit' could not be installed: the tests that need Spark are skipped" >&2
 endif
+
+wheel-check: setup  ## the wheel, installed outside of the tree, is what the README says
+	$(BIN)/pytest -q tests/packaging
 
 audit-package: setup  ## what Spark executors import, as build/audit.zip
 	@mkdir -p build

@@ -21,18 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from broker.errors import BrokerError
-from broker.machine import (
-    NO_PRODUCER,
-    CommandResult,
-    SequenceKey,
-    StateMachine,
-    StoredBatch,
-)
+from broker.state.machine import NO_PRODUCER, StateMachine
+from broker.state.refusals import Refusal
+from broker.state.sequences import SequenceKey, StoredBatch
 from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
 from dledger.core.types import EntryKind, Proposed
 from dledger.driver import LogBehind, LogFull, Stamp
 from dledger.reading.entry import HEADER_SIZE
 from dledger.records.errors import FormatError, InvalidRecord
+from dledger.records.layout import HOST, RECORD
 from dledger.records.properties import MAX_PROPERTIES_BYTES
 from dledger.records.record import (
     BATCH_PREAMBLE,
@@ -52,8 +49,9 @@ BATCH_SLACK_BYTES = 512 << 10  # a batch may be this much longer than the larges
 PRODUCER_ID_SIZE = 16
 RECORDS_AT = BATCH_PREAMBLE.size
 MAX_RECORD_OVERHEAD = MIN_RECORD_SIZE + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
-BODY_LENGTH_AT = 84  # in a record; see docs/formats.md
-STORE_HOST_AT = 64
+BODY_LENGTH = RECORD.run("body_length")
+BODY_LENGTH_AT = RECORD.at("body_length")
+STORE_HOST_AT = RECORD.at("store_host")
 
 
 class Proposer(Protocol):
@@ -133,14 +131,14 @@ class Appender:
         self._proposer = proposer
         self._machine = machine
         self._store_host = store_host
-        self._store_host_wire = store_host[0] + store_host[1].to_bytes(4, "big")
+        self._store_host_wire = HOST.struct().pack(*store_host)
         self._max_record = max_message_bytes + MAX_RECORD_OVERHEAD
         self._max_message = max_message_bytes
         self._max_batch = max_message_bytes + BATCH_SLACK_BYTES
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._sequences: dict[SequenceKey, SequenceInFlight] = {}
         self._waiting: dict[int, list[Waiting]] = {}
-        self._commands: dict[int, asyncio.Future[str]] = {}
+        self._commands: dict[int, asyncio.Future[Refusal | None]] = {}
         self._in_flight: dict[int, tuple[SequenceKey, tuple[str, int]]] = {}
         self._deleting: dict[int, str] = {}  # index of a delete under way -> topic
         self._applied = 0
@@ -269,9 +267,7 @@ class Appender:
 
     def _check_bodies(self, records: bytes, starts: list[int]) -> None:
         for start in starts:
-            size = int.from_bytes(
-                records[start + BODY_LENGTH_AT : start + BODY_LENGTH_AT + 4], "big"
-            )
+            (size,) = BODY_LENGTH.unpack_from(records, start + BODY_LENGTH_AT)
             if size > self._max_message:
                 raise BrokerError(
                     epb.MESSAGE_TOO_LARGE,
@@ -406,8 +402,8 @@ class Appender:
 
     # --- commands -----------------------------------------------------------------------------
 
-    def submit(self, command: Command) -> asyncio.Future[str]:
-        """Proposes a command; the future gives its refusal, or an empty text.
+    def submit(self, command: Command) -> asyncio.Future[Refusal | None]:
+        """Proposes a command; the future gives its refusal, or None when it took effect.
 
         Raises:
             BrokerError: nothing happened.
@@ -415,19 +411,18 @@ class Appender:
         index = self._propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
         if command.HasField("delete_topic"):
             self._deleting[index] = command.delete_topic.name
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._commands[index] = future
         return future
 
-    def on_command(self, result: CommandResult) -> None:
-        """The state machine has applied the command at `result.index`, or found it void."""
-        self._deleting.pop(result.index, None)
-        self._void(result.index)
-        future = self._commands.pop(result.index, None)
+    def on_command(self, index: int, refusal: Refusal | None) -> None:
+        """The state machine has applied the command at `index`, or refused it."""
+        self._deleting.pop(index, None)
+        future = self._commands.pop(index, None)
         if future is not None and not future.done():
-            future.set_result(result.refusal)
+            future.set_result(refusal)
 
-    def _void(self, index: int) -> None:
+    def on_batch_voided(self, index: int) -> None:
         """Whoever waits for the batch at `index` learns that it was not stored."""
         if index in self._waiting:
             error = BrokerError(epb.TOPIC_NOT_FOUND, "the topic was deleted before the batch")

@@ -7,7 +7,7 @@ number belongs or a time that isn't a whole number of ticks is refused, because 
 that was silently ignored is found out in the worst hour.
 
 PreVote and CheckQuorum can't be switched off, and the bounds of the replicated state (how long a
-producer is remembered, how many) are constants of `broker.machine`: replicas that decided them
+producer is remembered, how many) are constants of `broker.state`: replicas that decided them
 differently would diverge. Source: the seeds' defaults; etcd's `--heartbeat-interval` rules.
 """
 
@@ -20,7 +20,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, Self, get_args
+from typing import Annotated, ClassVar, Literal, NoReturn, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -33,6 +33,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from dledger.addresses import is_ipv6, split_address
+from dledger.outcome import ExitCode
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -43,11 +46,12 @@ PAGE_BYTES = 4096
 FAULT_INJECTION_VARIABLE = "DLEDGER_FAULT_INJECTION"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
 class ConfigError(Exception):
     """A configuration file can't be used. `key` is empty when the file as a whole is wrong."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
     def __init__(self, file: Path, key: str, found: str, expected: str) -> None:
         place = f"{file}: {key}" if key else f"{file}"
@@ -74,26 +78,15 @@ def refuse(expected: str, *, key: str = "", found: object = None) -> NoReturn:
     raise PydanticCustomError("refused", "expected {expected}", context)
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` as its two parts.
-
-    Raises:
-        ValueError: it isn't a host name or IPv4 address, a colon and a port of 1 to 65535.
-    """
-    host, colon, port = address.rpartition(":")
-    valid = bool(colon and _HOST.fullmatch(host) and re.fullmatch(r"[0-9]{1,5}", port))
-    if not valid or not 1 <= int(port) <= 65535:
-        raise ValueError(f"{address!r} is not host:port with a port of 1 to 65535")
-    return host, int(port)
-
-
 def _checked_address(address: str) -> str:
     try:
-        split_address(address)
-    except ValueError:
+        host, _ = split_address(address)
         # A record's STOREHOST has four bytes for the host, so IPv6 literals have no place in it.
-        refuse("host:port, a host name or IPv4 address and a port of 1 to 65535")
-    return address
+        if not is_ipv6(host):
+            return address
+    except ValueError:
+        pass
+    refuse("host:port, a host name or IPv4 address and a port of 1 to 65535")
 
 
 def _checked_name(name: str) -> str:

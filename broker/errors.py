@@ -11,9 +11,18 @@ the thing happened: `TRAITS`. Source: promise 6 of the design (honest errors).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import grpc
 
+from broker.state.refusals import (
+    OffsetOutOfRange,
+    Refusal,
+    TooManyQueues,
+    TooMuchProgress,
+    TopicExists,
+    TopicNotFound,
+)
 from dledger.wire import errors_pb2 as pb
 
 ERROR_METADATA_KEY = "dledger-error-bin"
@@ -76,3 +85,22 @@ class BrokerError(Exception):
             leader=self.leader,
             term=self.term,
         )
+
+
+def refused(refusal: Refusal) -> BrokerError:
+    """What the proposer of a command is told when the replicated state refused it."""
+    match refusal:
+        case TopicNotFound(topic):
+            return BrokerError(pb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+        case TopicExists(topic, queue_count):
+            return BrokerError(
+                pb.TOPIC_EXISTS, f"topic {topic!r} exists, with {queue_count} queues"
+            )
+        case TooManyQueues(wanted):
+            return BrokerError(pb.LIMIT_REACHED, f"no room for {wanted} more queues in this group")
+        case TooMuchProgress():
+            return BrokerError(pb.LIMIT_REACHED, "too many groups have committed offsets")
+        case OffsetOutOfRange(topic):
+            return BrokerError(pb.OFFSET_OUT_OF_RANGE, f"topic {topic!r} was made anew meanwhile")
+        case _:
+            assert_never(refusal)

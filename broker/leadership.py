@@ -26,6 +26,9 @@ from dledger.core.types import (
     LeaderChanged,
     LogTruncated,
     NodeId,
+    OwnLogVerified,
+    PeerContradicted,
+    PeerMessageRefused,
     PeerStateChanged,
     Role,
     RoleChanged,
@@ -100,6 +103,12 @@ class Leadership:
                 log.warning("log_truncated", from_index=index, term=term)
             case PeerStateChanged(peer=peer, state=state):
                 log.info("peer_state_changed", peer=peer, state=state)
+            case PeerMessageRefused(peer=peer, reason=reason, unreported=unreported):
+                log.error("peer_message_refused", peer=peer, reason=reason, unreported=unreported)
+            case PeerContradicted(peer=peer, reason=reason, unreported=unreported):
+                log.critical("replicas_differ", peer=peer, reason=reason, unreported=unreported)
+            case OwnLogVerified(index=index, digest=digest):
+                log.warning("own_log_verified", index=index, digest=f"{digest:016x}")
             case StorageFailed(term=term):
                 log.error("storage_failed", term=term)
             case HandOverBegun(target=target, reason=reason):

@@ -29,16 +29,19 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from broker.config import NodeConfig, split_address
+from broker.config import NodeConfig
 from broker.digests import AuditService
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
-from broker.ports import STEADY, OnBroken, OnMessage, Pace, ReplicaPorts
+from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
 from broker.rpc import service_handler
 from broker.surroundings import Machine, machine_of
+from dledger.addresses import split_address
 from dledger.core.types import NodeId
-from dledger.transport import GrpcTransport, Identity
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
+from dledger.transport import KEEPALIVE_OPTIONS, GrpcTransport
 from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
 
 SERVER_GRACE_S = 0.5
@@ -54,6 +57,7 @@ SERVER_OPTIONS = (
     ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
     ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
     ("grpc.optimization_target", "latency"),
+    *KEEPALIVE_OPTIONS,
 )
 SERVICES = ("dledger.v1.Audit", "dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")
 
@@ -66,13 +70,13 @@ class Node:
     """A process's part of a group: `start`, then `replica.wait`, then `stop`; or `run_node`."""
 
     def __init__(
-        self, config: NodeConfig, machine: Machine | None = None, pace: Pace = STEADY
+        self, config: NodeConfig, machine: Machine | None = None, rhythm: Rhythm = STEADY
     ) -> None:
         """Takes nothing from the world yet."""
         self.config = config
         self._replica: Replica | None = None
         self._given_machine = machine
-        self._pace = pace
+        self._rhythm = rhythm
         self._metrics = NodeMetrics(config.group, config.node_id)
         self._transport: GrpcTransport
         self._hand = ThreadHand()
@@ -129,15 +133,15 @@ class Node:
             now_ms=machine.now_ms,
             random=random.Random(),
             latencies=self._metrics,
-            pace=self._pace,
+            rhythm=self._rhythm,
         )
 
     def _connect(self, on_message: OnMessage, on_broken: OnBroken) -> GrpcTransport:
         config = self.config
         identity = Identity(config.group, NodeId(config.node_id), config.store.segment_size_bytes)
-        members = {NodeId(name): address for name, address in config.peers.items()}
-        dial = {NodeId(name): address for name, address in config.dial.items()}
-        self._transport = GrpcTransport(identity, members, on_message, on_broken, dial)
+        addresses = {NodeId(name): at for name, at in {**config.peers, **config.dial}.items()}
+        times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
+        self._transport = GrpcTransport(identity, addresses, on_message, on_broken, times)
         return self._transport
 
     async def _open_doors(self, replica: Replica) -> None:

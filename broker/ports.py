@@ -64,7 +64,7 @@ class LinkPicture(Protocol):
     def reconnects(self) -> int: ...
 
 
-class PeerLinks(PeerTransport, Protocol):
+class Peers(PeerTransport, Protocol):
     """The connections to the peers. Nothing is sent or received before `start`."""
 
     def start(self) -> None: ...
@@ -76,11 +76,11 @@ class PeerLinks(PeerTransport, Protocol):
     def links(self) -> Mapping[NodeId, LinkPicture]: ...
 
 
-Connect = Callable[[OnMessage, OnBroken], PeerLinks]
+Connect = Callable[[OnMessage, OnBroken], Peers]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Rhythm:
     """How often and in what pieces a replica does what nobody waits for."""
 
     housekeeping_s: float = 1.0  # from one round to the next: queues durable, checkpoint moved on
@@ -88,7 +88,7 @@ class Pace:
     apply_slice_bytes: int = APPLY_SLICE_BYTES
 
 
-STEADY = Pace()
+STEADY = Rhythm()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +118,4 @@ class ReplicaPorts:
     random: Random
     latencies: Latencies
     machinery: StoreMachinery = REAL_MACHINERY
-    pace: Pace = STEADY
+    rhythm: Rhythm = STEADY

@@ -1,7 +1,7 @@
 """Pulls: from queue offsets to record bytes, and waiting for what is not there yet.
 
 A pull costs two look-ups: units of the ConsumeQueue give physical offsets and sizes, and runs
-of adjacent records are read from the CommitLog as they lie (D5). Consumers see what the state
+of adjacent records are read from the CommitLog as they lie (ADR 5). Consumers see what the state
 machine has applied and nothing else. A pull that finds nothing is held without a thread: a
 future per pull, woken when messages of its queue are applied, re-checked now and then, bounded
 in number. This reads; it never writes.
@@ -10,19 +10,21 @@ in number. This reads; it never writes.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker.errors import BrokerError
-from broker.machine import TOPIC_GONE, QueueKey, StateMachine, TopicState
+from broker.state.listening import QueueKey
+from broker.state.machine import StateMachine
+from broker.state.topics import TopicState
+from dledger.records import layout
 from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound, OutOfRange
 
-UNIT = struct.Struct(">QIq")  # physical offset, size, tags code
-PLACE = struct.Struct(">I16xQQ")  # of a record: size, queue offset, physical offset
+UNIT = layout.UNIT.struct()
+PLACE = layout.RECORD.run("total_size", "queue_offset", "physical_offset")
 DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768
@@ -179,15 +181,16 @@ class HeldPulls:
         self._held = self._woken = self._refused = 0
 
     def wake(self, key: QueueKey) -> None:
-        """Messages arrived in a queue, or its topic is gone (`TOPIC_GONE`)."""
-        if not self._waiting:
-            return
-        keys = [k for k in self._waiting if k[0] == key[0]] if key[1] == TOPIC_GONE else [key]
-        for name in keys:
-            for future in self._waiting.pop(name, ()):
-                if not future.done():
-                    self._woken += 1
-                    future.set_result(None)
+        """Messages arrived in a queue."""
+        for future in self._waiting.pop(key, ()):
+            if not future.done():
+                self._woken += 1
+                future.set_result(None)
+
+    def wake_topic(self, topic: str) -> None:
+        """The topic is gone: whoever waits for one of its queues looks again."""
+        for key in [key for key in self._waiting if key[0] == topic]:
+            self.wake(key)
 
     def wake_all(self) -> None:
         """Everybody looks again: leadership changed, or the node stops."""

@@ -16,15 +16,16 @@ from dataclasses import asdict, dataclass
 import structlog
 
 from broker.config import NodeConfig
-from broker.machine import StateMachine
-from broker.replay import replay_derived
+from broker.state.machine import StateMachine
+from broker.state.replay import replay_derived
 from dledger.codec import decode_configuration
 from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
 from dledger.errors import HardStateCorrupt
 from dledger.hard_state import HardStateStore
+from dledger.records.layout import UNITS_PER_FILE
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
-from store.consumequeue import UNITS_PER_FILE, ConsumeQueues
+from store.consumequeue import ConsumeQueues
 from store.directory import DataDirectory, Identity
 from store.files import AtomicFile, FileSystem, OsFiles, make_directory
 from store.worker import ThreadWorker, WorkerFactory

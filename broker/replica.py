@@ -26,12 +26,12 @@ from functools import partial
 
 import structlog
 
+from broker.announcing import Announcer
 from broker.append import Appender
 from broker.config import NodeConfig
 from broker.errors import BrokerError
 from broker.housekeeping import Housekeeping
 from broker.leadership import Leadership
-from broker.machine import TOPIC_GONE, QueueKey
 from broker.picture import node_status
 from broker.ports import ReplicaPorts
 from broker.probes import CommitProbe, TimedMachine
@@ -132,14 +132,14 @@ class Replica:
             fail=self.fail,
         )
         return RaftDriver(
-            core, node, driver_ports, applied, apply_slice_bytes=ports.pace.apply_slice_bytes
+            core, node, driver_ports, applied, apply_slice_bytes=ports.rhythm.apply_slice_bytes
         )
 
     def _join(self, probe: CommitProbe) -> None:
         """Who tells whom; made last, as each of them has to be there."""
         probe.attach(self.driver, self.leadership)
         self.leadership.attach(self.driver, self.cluster_service.notify)
-        self.machine.listen(self._on_arrival, self.appender.on_command)
+        self.machine.listen(Announcer(self.appender, self.held))
         from_worker = self._ports.call_from_worker
         self.log.on_durable = partial(from_worker, self.driver.on_durable)
         self.log.on_failed = partial(from_worker, self.driver.on_storage_failed)
@@ -151,7 +151,7 @@ class Replica:
         self.transport.start()
         self.driver.start()
         self.ticker.start()
-        self.housekeeping.start(self._ports.pace.housekeeping_s)
+        self.housekeeping.start(self._ports.rhythm.housekeeping_s)
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
 
     def ask_to_stop(self) -> None:
@@ -193,7 +193,7 @@ class Replica:
     async def _drain(self) -> None:
         """Waits, but not for ever, until everybody who waits for a commit has an answer."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._ports.pace.drain_s):
+            async with asyncio.timeout(self._ports.rhythm.drain_s):
                 while not self.appender.idle:  # a call that was let in before may still submit
                     await self.appender.idled()
 
@@ -238,11 +238,6 @@ class Replica:
 
     def _on_broken(self, peer: NodeId) -> None:
         self.driver.suspect(peer)
-
-    def _on_arrival(self, key: QueueKey) -> None:
-        if key[1] == TOPIC_GONE:
-            self.appender.on_topic_deleted(key[0])
-        self.held.wake(key)
 
     def _is_full(self) -> bool:
         return self.log.statistics().is_full or self.driver.statistics().is_apply_paused

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from broker.append import Appender
 from broker.budget import ByteBudget
-from broker.errors import BrokerError
+from broker.errors import BrokerError, refused
 from broker.leadership import Leadership
-from broker.machine import OUT_OF_RANGE, TOO_MANY
 from broker.reads import DEFAULT_BYTES, Found, HeldPulls, QueueReader
 from broker.rpc import Context
+from broker.state.refusals import TopicExists
 from dledger.core.errors import ReadRefused
 from dledger.core.types import NodeId
 from dledger.records.errors import InvalidRecord
@@ -238,14 +238,8 @@ class BrokerService:
         for wanted in request.offsets:
             command.offsets.add(queue_id=wanted.queue_id, offset=wanted.offset)
         refusal = await self._appender.submit(kpb.Command(commit_offsets=command))
-        if refusal == TOO_MANY:
-            raise BrokerError(epb.LIMIT_REACHED, "too many groups have committed offsets")
-        if refusal == OUT_OF_RANGE:
-            raise BrokerError(
-                epb.OFFSET_OUT_OF_RANGE, f"topic {request.topic!r} was made anew meanwhile"
-            )
-        if refusal:
-            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {request.topic!r} does not exist")
+        if refusal is not None:
+            raise refused(refusal)
         return pb.CommitOffsetsResponse(offsets=self._offsets(request.group, request.topic))
 
     def _check_committable(self, topic: str, queue_id: int, offset: int) -> None:
@@ -262,7 +256,7 @@ class BrokerService:
         return pb.FetchOffsetsResponse(offsets=self._offsets(request.group, request.topic))
 
     def _offsets(self, group: str, topic: str) -> list[pb.QueueOffset]:
-        offsets = self._node.machine.offsets.get(group, {}).get(topic, {})
+        offsets = self._node.machine.offsets.of(group, topic)
         return [pb.QueueOffset(queue_id=q, offset=o) for q, o in sorted(offsets.items())]
 
     # --- topics -------------------------------------------------------------------------------
@@ -284,14 +278,10 @@ class BrokerService:
             )
         command = kpb.CreateTopicCommand(name=name, queue_count=queues)
         refusal = await self._appender.submit(kpb.Command(create_topic=command))
-        if refusal == TOO_MANY:
-            raise BrokerError(epb.LIMIT_REACHED, f"no room for {queues} more queues in this group")
-        topic = self._topic(name)
-        if refusal and not (request.if_not_exists and topic.queue_count == queues):
-            raise BrokerError(
-                epb.TOPIC_EXISTS, f"topic {name!r} exists, with {topic.queue_count} queues"
-            )
-        return pb.CreateTopicResponse(topic=topic)
+        is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
+        if refusal is not None and not (request.if_not_exists and is_same):
+            raise refused(refusal)
+        return pb.CreateTopicResponse(topic=self._topic(name))
 
     async def delete_topic(
         self, request: pb.DeleteTopicRequest, context: Context
@@ -300,8 +290,9 @@ class BrokerService:
         self._leadership.check_writable()
         await self._surely(lambda: self._reader.topic(request.name))
         command = kpb.DeleteTopicCommand(name=request.name)
-        if await self._appender.submit(kpb.Command(delete_topic=command)):
-            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {request.name!r} does not exist")
+        refusal = await self._appender.submit(kpb.Command(delete_topic=command))
+        if refusal is not None:
+            raise refused(refusal)
         return pb.DeleteTopicResponse()
 
     async def list_topics(
@@ -322,8 +313,7 @@ class BrokerService:
             queues.append(pb.QueueDescription(queue_id=queue_id, min_offset=low, max_offset=high))
         groups = [
             pb.GroupProgress(group=group, offsets=self._offsets(group, request.name))
-            for group, topics in sorted(self._node.machine.offsets.items())
-            if request.name in topics
+            for group in sorted(self._node.machine.offsets.groups(request.name))
         ]
         return pb.DescribeTopicResponse(topic=topic, queues=queues, groups=groups)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import time
 from dataclasses import dataclass
 
@@ -19,7 +18,9 @@ from rich.progress import Progress
 from broker.local_group import LocalGroup
 from chaos.account import FILE_PROPERTY, LINE_PROPERTY, Fate, Sent
 from chaos.corpus import Corpus, Line
+from chaos.errors import DemoFailed
 from dledger.client import BufferFull, Client, ClientError, Outcome, Producer, SendResult
+from dledger.records.message_id import encode_host
 
 TOPIC = "standard-library"
 RESTART_DELAY_S = 3.0
@@ -27,10 +28,6 @@ FAILOVER_TIMEOUT_S = 60.0
 CATCH_UP_TIMEOUT_S = 30.0
 WINDOW_LINES = 2_000  # sent and not yet acknowledged, at most
 BREATH_LINES = 200  # the sender lets others run after so many
-
-
-class DemoFailed(Exception):
-    """The run didn't come to a settlement, or shows less than it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ class Load:
             DemoFailed: none came in time.
         """
         host, _, port = dead_address.rpartition(":")
-        self._dead_host = socket.inet_aton(host) + int(port).to_bytes(4)
+        self._dead_host = encode_host((host, int(port)))
         self._first_by_next.clear()
         try:
             async with asyncio.timeout(FAILOVER_TIMEOUT_S):

@@ -25,8 +25,6 @@ from dledger.core.types import (
     OutgoingMessage,
     PreVoteRequest,
     PreVoteResponse,
-    SnapshotRequest,
-    SnapshotResponse,
     Term,
     TimeoutNow,
     VoteRequest,
@@ -37,7 +35,7 @@ from dledger.wire import raft_pb2 as pb
 
 # Which way a message travels: requests on the stream that this node dialed, answers on the
 # stream that the peer dialed.
-ANSWERS = (PreVoteResponse, VoteResponse, AppendResponse, HeartbeatResponse, SnapshotResponse)
+ANSWERS = (PreVoteResponse, VoteResponse, AppendResponse, HeartbeatResponse)
 
 
 def encode_append(message: AppendRange, frames: bytes) -> pb.PeerMessage:
@@ -80,15 +78,6 @@ def encode_message(message: OutgoingMessage) -> pb.PeerMessage:
             wire.heartbeat_response.is_short_of_space = message.is_short_of_space
         case TimeoutNow():
             wire.timeout_now.SetInParent()
-        case SnapshotRequest():
-            wire.snapshot_request.snapshot_index = message.snapshot_index
-            wire.snapshot_request.snapshot_term = message.snapshot_term
-            wire.snapshot_request.configuration.CopyFrom(
-                encode_configuration(message.configuration)
-            )
-        case SnapshotResponse():
-            wire.snapshot_response.accepted = message.accepted
-            wire.snapshot_response.match_index = message.match_index
         case AppendRange():
             raise TypeError("an AppendRange is encoded with its frames: encode_append")
     return wire
@@ -171,8 +160,6 @@ def decode_message(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> Incoming
             )
         case "timeout_now":
             return TimeoutNow(sender, to, term)
-        case "snapshot_request" | "snapshot_response":
-            return _decode_snapshot(wire, sender, to)
         case _:
             return None
 
@@ -202,24 +189,6 @@ def _decode_append_response(wire: pb.PeerMessage, sender: NodeId, to: NodeId) ->
         Term(body.conflict_term),
         Index(body.conflict_first_index),
         Index(body.last_index),
-    )
-
-
-def _decode_snapshot(
-    wire: pb.PeerMessage, sender: NodeId, to: NodeId
-) -> SnapshotRequest | SnapshotResponse:
-    term = Term(wire.term)
-    if wire.HasField("snapshot_response"):
-        answer = wire.snapshot_response
-        return SnapshotResponse(sender, to, term, answer.accepted, Index(answer.match_index))
-    body = wire.snapshot_request
-    return SnapshotRequest(
-        sender,
-        to,
-        term,
-        Index(body.snapshot_index),
-        Term(body.snapshot_term),
-        decode_configuration(body.configuration),
     )
 
 

@@ -1,16 +1,32 @@
 """Errors of the replication module, outside the core.
 
-ReplicationError
-├── HardStateCorrupt      the term-and-vote file can't be trusted: the node must not start
-├── PeerRefused           a peer is of another group, version or segment size
-└── ReplicaDiverged       this replica's committed bytes differ from the leader's: stop
+    ReplicationError
+    ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
+    ├── PeerRefused        a peer is of another group, version or segment size (retriable)
+    ├── ReplicaDiverged    this replica's committed bytes differ from the leader's: stop
+    ├── LogFull            no room on the disk for another entry (retriable)
+    ├── LogBehind          too much waits for the disk already (retriable)
+    ├── InvalidFrames      what a peer sent as frames isn't (retriable: it will send them again)
+    └── ApplyPaused        the state machine has no space to go on (retriable)
+
+What raised one of them did not happen. The core has a family of its own, `dledger.core.errors`,
+as it imports nothing.
 """
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from dledger.outcome import ExitCode, Outcome
+
 
 class ReplicationError(Exception):
     """Root of the replication errors."""
+
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class HardStateCorrupt(ReplicationError):
@@ -26,6 +42,8 @@ class HardStateCorrupt(ReplicationError):
 class PeerRefused(ReplicationError):
     """The Hello of a peer doesn't fit this node. Configuration, not weather: retried slowly."""
 
+    retriable = True
+
 
 class ReplicaDiverged(ReplicationError):
     """The running digests at a committed index differ: Raft's safety was violated somewhere."""
@@ -39,3 +57,32 @@ class ReplicaDiverged(ReplicationError):
         self.ours = ours
         self.theirs = theirs
         self.peer = peer
+
+
+class LogFull(ReplicationError):
+    """There is no room on the leader's disk for another entry: nothing was appended."""
+
+    retriable = True
+
+
+class LogBehind(ReplicationError):
+    """Too much waits for the log's disk already: nothing was appended."""
+
+    retriable = True
+
+
+class InvalidFrames(ReplicationError):
+    """Bytes that a peer sent as frames are not: the message is dropped, the stream closed."""
+
+    retriable = True
+
+
+class ApplyPaused(ReplicationError):
+    """The state machine has no space to go on: what came before was applied, the entry behind
+    `applied_index` wasn't, and can be given again."""
+
+    retriable = True
+
+    def __init__(self, applied_index: int, reason: str) -> None:
+        super().__init__(f"applying pauses behind entry {applied_index}: {reason}")
+        self.applied_index = applied_index

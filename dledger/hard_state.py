@@ -3,36 +3,24 @@
 This owns the bytes of the hard-state file and nothing else: replacing a file atomically (write,
 fsync, rename, fsync of the directory) is the `AtomicFile` port's matter. It must never guess: a
 file that is there and fails its check stops the node, because a forgotten vote is a second vote
-(DLedger deletes the old file first, never fsyncs, and swallows the exception).
-
-    byte  size  field
-    0     4     magic  0xDAA320E1
-    4     2     version (1)
-    6     2     length of the vote in bytes (0: no vote)
-    8     8     term
-    16    n     vote: node id, UTF-8
-    16+n  4     CRC32C of all bytes before
-
-All integers are big-endian.
+(DLedger deletes the old file first, never fsyncs, and swallows the exception). The bytes are
+`dledger.records.layout.HARD_STATE`.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Final, Protocol
 
 from crc32c import crc32c
 
 from dledger.core.types import HardState, NodeId, Term
 from dledger.errors import HardStateCorrupt
+from dledger.records.layout import HARD_STATE
 
-_HEAD: Final = struct.Struct(">IHHQ")
-_CRC: Final = struct.Struct(">I")
-_MAGIC: Final = 0xDAA320E1
-_VERSION: Final = 1
-
-if _HEAD.size != 16:
-    raise AssertionError("the hard-state header is 16 bytes")
+_HEAD: Final = HARD_STATE.struct()
+_CRC: Final = HARD_STATE.run("crc")
+_MAGIC: Final = HARD_STATE.constant("magic")
+_VERSION: Final = HARD_STATE.constant("version")
 
 
 class AtomicFile(Protocol):
@@ -48,7 +36,7 @@ class AtomicFile(Protocol):
 
 
 def encode_hard_state(state: HardState) -> bytes:
-    """The file's bytes for `state`; see the table above."""
+    """The file's bytes for `state`."""
     vote = (state.vote or "").encode()
     body = _HEAD.pack(_MAGIC, _VERSION, len(vote), state.term) + vote
     return body + _CRC.pack(crc32c(body))
@@ -91,5 +79,5 @@ class HardStateStore:
         return HardState() if content is None else decode_hard_state(content)
 
     def save(self, state: HardState) -> None:
-        """`state` is durable when this returns; any OSError is fatal to the node (D8)."""
+        """`state` is durable when this returns; any OSError is fatal to the node (ADR 8)."""
         self._file.replace(encode_hard_state(state))

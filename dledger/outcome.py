@@ -1,12 +1,14 @@
-"""What a caller may conclude about an operation that raised: one enum for every error tree.
+"""What may be concluded from an error: by a caller, and by the shell that started a program.
 
 Each package has a family of errors of its own (`dledger.records.errors`, `dledger.client.errors`,
-`store.errors`); each error says by this value whether its operation did not happen, or may have.
+`store.errors`). `outcome` says whether the operation did not happen, or may have; `exit_code` says
+how a command ends that ends with this error. So the boundary where errors become a line of text
+(`dledger.terminal.outcome`) needs to know no family: an error without an exit code is a bug.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 
 
 class Outcome(Enum):
@@ -14,3 +16,18 @@ class Outcome(Enum):
 
     DID_NOT_HAPPEN = "did not happen"
     MAY_HAVE_HAPPENED = "may have happened"
+
+
+class ExitCode(IntEnum):
+    """What a program tells its caller.
+
+    0   done, or holds                      1   failed, or doesn't hold
+    2   used wrongly: arguments,            3   no quorum, or no node, could be reached
+        configuration, no such group      130   interrupted (Ctrl-C): 128 + SIGINT, as shells do
+    """
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    INTERRUPTED = 130

@@ -52,7 +52,7 @@ OWN_PROGRAM = {
 @app.command(context_settings=OWN_PROGRAM)
 def audit(context: typer.Context) -> None:
     """Prove that the replicas agree, and read the log as data."""
-    from audit.cli import app as audit_app
+    from audit.commands.app import app as audit_app
 
     audit_app(context.args, prog_name="dledger audit")
 

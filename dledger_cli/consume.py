@@ -22,16 +22,16 @@ from rich.progress import Progress
 
 from dledger.client import Client, Message, StartFrom
 from dledger.terminal.interrupts import finished_or_interrupted
-from dledger.terminal.options import (
+from dledger.terminal.options import JsonOption
+from dledger.terminal.outcome import ExitCode, end, errors_told, run
+from dledger.terminal.output import progress_bar
+from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
     DirectoryOption,
-    JsonOption,
     bootstrap_addresses,
     connect,
 )
-from dledger.terminal.outcome import ExitCode, end, errors_told, run
-from dledger.terminal.output import progress_bar
 from dledger_cli.messages import message_facts
 from dledger_cli.streams import ByteWriter
 

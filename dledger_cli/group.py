@@ -16,17 +16,16 @@ from broker.local_group import (
     LocalGroup,
     group_status,
 )
-from dledger.terminal.options import (
+from dledger.terminal.options import JsonOption, parse_size
+from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
+from dledger.terminal.output import print_columns, print_json, remark
+from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
     DirectoryOption,
-    JsonOption,
     bootstrap_addresses,
     connect,
-    parse_size,
 )
-from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
-from dledger.terminal.output import print_columns, print_json, remark
 
 app = typer.Typer(no_args_is_help=True, help="Start, look at, disturb and stop groups.")
 

@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from dledger.client import Message
-from dledger.terminal.options import (
+from dledger.terminal.options import JsonOption
+from dledger.terminal.outcome import errors_told, run
+from dledger.terminal.output import print_json
+from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
     DirectoryOption,
-    JsonOption,
     bootstrap_addresses,
     connect,
 )
-from dledger.terminal.outcome import errors_told, run
-from dledger.terminal.output import print_json
 from dledger_cli.messages import message_facts
 
 app = typer.Typer(no_args_is_help=True, help="Find messages.")

@@ -6,27 +6,14 @@ fdatasync has returned, and lowered, durably, before anything is cut off.
 
 It is written with one pwrite after each flush, so it survives the death of the process, and
 synced a little later, so after a power cut it is a few milliseconds old, which is the safe side.
-All fields lie in the first 512-byte sector, which disks write whole.
-
-    byte  size  field
-    0     4     magic 0xDAA320C1
-    4     4     version (1)
-    8     4     CRC32C of the page, this field taken as zero
-    12    4     zero
-    16    8     watermark: durable end of the commit log, physical offset
-    24    8     first offset of the commit log
-    32    8     commit log timestamp: append time of the last durable entry, ms
-    40    8     consume queue timestamp, ms
-    48    8     index file timestamp, ms
-    56    8     consume queue index: entries up to it are durable in the ConsumeQueues
-    64    4032  zeros
+The page is `dledger.records.layout.CHECKPOINT`; all of its fields lie in the first 512-byte sector,
+which disks write whole.
 
 Source: RocketMQ `StoreCheckpoint`: one page with the three timestamps, without a check.
 """
 
 from __future__ import annotations
 
-import struct
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,17 +21,20 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.records.layout import CHECKPOINT
 from store.files import FileSystem, write_all
 
-CHECKPOINT_MAGIC: Final = 0xDAA320C1
-CHECKPOINT_VERSION: Final = 1
-PAGE_SIZE: Final = 4096
+PAGE_SIZE: Final = CHECKPOINT.size
 
-_LAYOUT: Final = struct.Struct(">IIIIQQQQQQ")
-_PADDING: Final = bytes(PAGE_SIZE - _LAYOUT.size)
-
-if _LAYOUT.size != 64:
-    raise AssertionError("the checkpoint's fields are 64 bytes")
+_MAGIC: Final = CHECKPOINT.constant("magic")
+_VERSION: Final = CHECKPOINT.constant("version")
+_PAGE: Final = CHECKPOINT.struct(
+    "magic", "version", "crc", "watermark", "first_offset", "commit_log_timestamp_ms",
+    "consume_queue_timestamp_ms", "index_timestamp_ms", "consume_queue_index",
+)  # fmt: skip
+_CRC: Final = CHECKPOINT.run("crc")
+_CRC_AT: Final = CHECKPOINT.at("crc")
+_CRC_END: Final = CHECKPOINT.end("crc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,7 @@ class CheckpointState:
 
 
 def encode_checkpoint(state: CheckpointState) -> bytes:
-    """The 4,096 bytes of the page; see the table above."""
+    """The bytes of the page."""
     fields = (
         state.watermark,
         state.first_offset,
@@ -69,8 +59,8 @@ def encode_checkpoint(state: CheckpointState) -> bytes:
         state.index_timestamp_ms,
         state.consume_queue_index,
     )
-    unsealed = _LAYOUT.pack(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, 0, 0, *fields) + _PADDING
-    return unsealed[:8] + crc32c(unsealed).to_bytes(4, "big") + unsealed[12:]
+    unsealed = _PAGE.pack(_MAGIC, _VERSION, 0, *fields)
+    return unsealed[:_CRC_AT] + _CRC.pack(crc32c(unsealed)) + unsealed[_CRC_END:]
 
 
 def decode_checkpoint(page: bytes) -> CheckpointState | None:
@@ -78,10 +68,10 @@ def decode_checkpoint(page: bytes) -> CheckpointState | None:
     a stricter rule for a log without one."""
     if len(page) != PAGE_SIZE:
         return None
-    magic, version, crc, _, *fields = _LAYOUT.unpack_from(page)
-    if magic != CHECKPOINT_MAGIC or version != CHECKPOINT_VERSION:
+    magic, version, crc, *fields = _PAGE.unpack(page)
+    if magic != _MAGIC or version != _VERSION:
         return None
-    if crc32c(page[:8] + bytes(4) + page[12:]) != crc:
+    if crc32c(page[:_CRC_AT] + bytes(_CRC.size) + page[_CRC_END:]) != crc:
         return None
     return CheckpointState(*fields)
 

@@ -1,6 +1,6 @@
 """ConsumeQueues: where each message of a queue lies in the CommitLog.
 
-This owns `<data>/consumequeue`. The files are derived from the committed log and disposable (D7):
+This owns `<data>/consumequeue`. The files are derived from the committed log, disposable (ADR 7):
 deleting them and dispatching the log again gives the same bytes. They are written without being
 synced; what counts as durable is what a `flush` has covered, and after a restart everything else
 is dropped and dispatched again. Nothing here may accept units that don't follow each other: a gap
@@ -9,7 +9,7 @@ or a difference means that this replica has diverged, and it must stop.
     consumequeue/<topic>/<queueId>/<20 digits>
     consumequeue/.deleted-<n>        what a deleted topic left, until the next flush
 
-A file holds 300,000 units of 20 bytes (see `store.dispatch`) and is named by the queue's byte
+A file holds `UNITS_PER_FILE` units (`dledger.records.layout`) and is named by the queue's byte
 position of its first one. Files are sparse and of full size from the start; a unit of zeros is
 one that was never written. One owner thread; only `FlushWork.perform` may run elsewhere, so that
 deleting a thousand queues costs the owner one rename. A disk without space is told as StorageFull
@@ -28,23 +28,23 @@ from typing import Final
 
 import numpy as np
 
-from dledger.records.record import MIN_RECORD_SIZE, STORE_TIME_AT
-from store.dispatch import UNIT, UNIT_SIZE
+from dledger.records.layout import FILE_NAME, RECORD, UNITS_PER_FILE, file_name
+from dledger.records.record import MIN_RECORD_SIZE
+from store.dispatch import UNIT, UNIT_DTYPE, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
 from store.queue_flush import FlushWork, remove_topic
-from store.stamping import OFFSETS_AT
+from store.stamping import OFFSETS, OFFSETS_AT
 
-UNITS_PER_FILE: Final = 300_000
 OPEN_FILES: Final = 512
 
 # Physical offset and size to bytes, as `CommitLog.read_at`.
 ReadAt = Callable[[int, int], bytes]
 
-_FILE_NAME: Final = re.compile(r"[0-9]{20}")
 _DELETED: Final = ".deleted-"  # No topic's name holds a dot.
 _QUEUE_NAME: Final = re.compile(r"[0-9]{1,10}")
-_UNIT_DTYPE: Final = np.dtype([("offset", ">u8"), ("size", ">u4"), ("tags", ">i8")])
+_STORE_TIME: Final = RECORD.run("store_time_ms")
+_STORE_TIME_AT: Final = RECORD.at("store_time_ms")
 
 
 class _Queue:
@@ -127,7 +127,9 @@ class ConsumeQueues:
         while low < high:
             middle = (low + high) // 2
             physical_offset, _, _ = UNIT.unpack(self.units(topic, queue_id, middle, 1))
-            stored = int.from_bytes(read_at(physical_offset + STORE_TIME_AT, 8), "big")
+            (stored,) = _STORE_TIME.unpack(
+                read_at(physical_offset + _STORE_TIME_AT, _STORE_TIME.size)
+            )
             if stored < time_ms:
                 low = middle + 1
             else:
@@ -278,7 +280,7 @@ class ConsumeQueues:
         at = offset * UNIT_SIZE % self._file_size
         base = offset * UNIT_SIZE - at
         if base != queue.file_base:
-            queue.file_base, queue.file_path = base, queue.directory / f"{base:020d}"
+            queue.file_base, queue.file_path = base, queue.directory / file_name(base)
         return queue.file_path, at
 
     def _read(self, queue: _Queue, first: int, count: int) -> bytes:
@@ -340,12 +342,12 @@ class ConsumeQueues:
 
     def _recover_queue(self, topic: str, queue_id: int, keep_below: int, read_at: ReadAt) -> None:
         directory = self._root / topic / str(queue_id)
-        names = [name for name in self._files.listdir(directory) if _FILE_NAME.fullmatch(name)]
+        names = [name for name in self._files.listdir(directory) if FILE_NAME.fullmatch(name)]
         bases = [int(name) for name in names]
         queue = _Queue(directory, bases[0] // UNIT_SIZE if bases else 0, 0)
         queue.next = queue.first
         for base in bases:
-            handle = self._handle(directory / f"{base:020d}")
+            handle = self._handle(directory / file_name(base))
             if base != queue.next * UNIT_SIZE or self._files.size(handle) != self._file_size:
                 break
             held = self._count_units(handle, keep_below)
@@ -370,8 +372,8 @@ class ConsumeQueues:
         for _, data_end in self._files.data_ranges(handle, 0, self._file_size):
             end = data_end
         content = self._files.pread(handle, end - end % UNIT_SIZE, 0)
-        units = np.frombuffer(content, dtype=_UNIT_DTYPE)
-        offsets = units["offset"].astype(np.int64)
+        units = np.frombuffer(content, dtype=UNIT_DTYPE)
+        offsets = units["physical_offset"].astype(np.int64)
         good = (units["size"] >= MIN_RECORD_SIZE) & (offsets < keep_below)
         good[1:] &= offsets[1:] > offsets[:-1]
         return len(good) if good.all() else int(np.argmin(good))
@@ -380,18 +382,17 @@ class ConsumeQueues:
         """The last unit's record says that it lies there and belongs to that offset."""
         physical_offset, _, _ = UNIT.unpack(self._read(queue, queue.next - 1, 1))
         try:
-            stamped = read_at(physical_offset + OFFSETS_AT, 16)
+            stamped = read_at(physical_offset + OFFSETS_AT, OFFSETS.size)
         except OutOfRange:
             return False
-        expected = (queue.next - 1).to_bytes(8, "big") + physical_offset.to_bytes(8, "big")
-        return bool(stamped == expected)
+        return OFFSETS.unpack(stamped) == (queue.next - 1, physical_offset)
 
     def _cut(self, queue: _Queue, next_offset: int) -> None:
         """The queue ends at `next_offset`; everything behind reads as zeros."""
         queue.next = next_offset
         path, at = self._place(queue, next_offset)
         for name in self._files.listdir(queue.directory):
-            if _FILE_NAME.fullmatch(name) and name >= path.name and (name > path.name or at == 0):
+            if FILE_NAME.fullmatch(name) and name >= path.name and (name > path.name or at == 0):
                 self._remove_file(queue.directory / name)
                 self._renamed[queue.directory] = None
         if at:

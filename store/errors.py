@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dledger.outcome import Outcome
+from dledger.outcome import ExitCode, Outcome
 
 
 class StoreError(Exception):
@@ -26,6 +26,7 @@ class StoreError(Exception):
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class OutOfRange(StoreError):

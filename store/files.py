@@ -20,6 +20,7 @@ from typing import Final, NewType, Protocol
 
 from crc32c import crc32c
 
+from dledger.records.layout import ATOMIC_FILE
 from store.errors import CorruptionFound
 
 Handle = NewType("Handle", int)
@@ -30,7 +31,7 @@ FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 CHUNK_BYTES: Final = 1 << 20
 
 _ZEROS: Final = bytes(CHUNK_BYTES)
-_CRC_SIZE: Final = 4
+_CRC: Final = ATOMIC_FILE.run("crc")
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
@@ -316,17 +317,17 @@ class AtomicFile:
             stored = self._files.pread(handle, self._files.size(handle), 0)
         finally:
             self._files.close(handle)
-        content, crc = stored[:-_CRC_SIZE], stored[-_CRC_SIZE:]
-        computed = crc32c(content).to_bytes(_CRC_SIZE, "big")
+        content, crc = stored[: -_CRC.size], stored[-_CRC.size :]
+        computed = _CRC.pack(crc32c(content))
         if crc != computed:
-            at = max(0, len(stored) - _CRC_SIZE)
+            at = max(0, len(stored) - _CRC.size)
             expected = f"CRC32C {computed.hex()}"
             raise CorruptionFound(str(self._path), at, expected, crc.hex() or "nothing")
         return content
 
     def replace(self, content: bytes) -> None:
         """The file holds `content` durably when this returns, the old content before that."""
-        stored = content + crc32c(content).to_bytes(_CRC_SIZE, "big")
+        stored = content + _CRC.pack(crc32c(content))
         if not self._write_to_spare(stored):
             replace_file(self._files, self._path, stored)
         else:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dledger.records.layout import file_name
 from dledger.records.record import MIN_RECORD_SIZE
 from store.dispatch import UNIT_SIZE
 from store.errors import StorageFull
 from store.files import CHUNK_BYTES, FULL_ERRNOS, FileSystem, Handle, write_all
-from store.segments import Segment, segment_name
+from store.segments import Segment
 
 RETRY_S: Final = 1.0
 SPARES: Final = 1
@@ -116,7 +117,7 @@ class Preallocator:
         needed = self._policy.segment_size + self._policy.reserve_bytes + self._units_to_come()
         if free < needed:
             raise StorageFull(str(self._directory), needed, free)
-        path = self._directory / segment_name(self._next_base)
+        path = self._directory / file_name(self._next_base)
         segment = Segment(self._next_base, path, self._make_file(path))
         self._next_base += self._policy.segment_size
         if self._policy.mlock:

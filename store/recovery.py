@@ -28,25 +28,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from dledger.reading.entry import (
-    ENTRY_HEADER,
-    ENTRY_MAGIC,
     HEADER_SIZE,
+    OPENING_SIZE,
+    claim_of,
+    possible_starts,
     verify_frame,
 )
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_exactly, write_all
 from store.history import History
 from store.segment_files import check_bases, check_size, find_segment_files, open_segment
-from store.segments import Segment, SegmentTable, segment_name
+from store.segments import Segment, SegmentTable
 from store.truncation import TruncationIntent, ZeroRange, cut_tail
 from store.walking import LogWalker, Stop
-
-_MAGIC_BYTES: Final = ENTRY_MAGIC.to_bytes(4, "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ class Recovery:
         """All segments are open and of full size; the name of the one that had to be extended."""
         extended = None
         for base in bases:
-            path = self._directory / segment_name(base)
+            path = self._directory / file_name(base)
             segment = open_segment(self._files, path)
             self._segments.append(segment)
             may_be_short = base == bases[-1] and self._checkpoint.readable
@@ -236,20 +235,19 @@ class Recovery:
         for handle, start, end in self._ranges_from(offset):
             segment = next(each for each in self._segments if each.handle == handle)
             for at in range(start, end, CHUNK_BYTES):
-                # Chunks overlap by seven bytes, so that no size and magic are cut in two.
-                chunk = self._files.pread(handle, min(CHUNK_BYTES + 7, end - at), at)
-                found = chunk.find(_MAGIC_BYTES, 4)
-                while found >= 0:
-                    if self._is_intact(segment, at + found - 4):
-                        return segment.base + at + found - 4
-                    found = chunk.find(_MAGIC_BYTES, found + 1)
+                # Chunks overlap, so that no size and magic are cut in two.
+                size = min(CHUNK_BYTES + OPENING_SIZE - 1, end - at)
+                chunk = self._files.pread(handle, size, at)
+                for start in possible_starts(chunk):
+                    if self._is_intact(segment, at + start):
+                        return segment.base + at + start
         return None
 
     def _is_intact(self, segment: Segment, at: int) -> bool:
         head = self._files.pread(segment.handle, HEADER_SIZE, at)
         if len(head) < HEADER_SIZE:
             return False
-        total_size, *_, physical_offset, _, _ = ENTRY_HEADER.unpack(head)
+        total_size, physical_offset = claim_of(head, 0)
         if physical_offset != segment.base + at or total_size > self._segment_size - at:
             return False
         frame = self._files.pread(segment.handle, total_size, at)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dledger.records.layout import FILE_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import FileSystem
-from store.segments import Segment, segment_name
+from store.segments import Segment
 
-_NAME: Final = re.compile(r"[0-9]{20}")
-_LEFTOVER: Final = re.compile(r"[0-9]{20}\.tmp")
+_LEFTOVER: Final = re.compile(FILE_NAME.pattern + r"\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class FoundFiles:
 def find_segment_files(files: FileSystem, directory: Path) -> FoundFiles:
     """What lies in the commit log's directory."""
     names = files.listdir(directory)
-    ours = [name for name in names if _NAME.fullmatch(name)]
+    ours = [name for name in names if FILE_NAME.fullmatch(name)]
     leftovers = [name for name in names if _LEFTOVER.fullmatch(name)]
     foreign = [name for name in names if name not in ours and name not in leftovers]
     return FoundFiles(tuple(sorted(map(int, ours))), tuple(foreign), tuple(leftovers))
@@ -51,17 +51,17 @@ def check_bases(
     state = checkpoint.state
     if not bases:
         if state.watermark > state.first_offset:
-            missing = directory / segment_name(state.first_offset)
+            missing = directory / file_name(state.first_offset)
             raise CorruptionFound(str(missing), 0, "a segment", "no file")
         return
     if bases[0] > state.first_offset:
-        missing = directory / segment_name(state.first_offset)
+        missing = directory / file_name(state.first_offset)
         raise CorruptionFound(str(missing), 0, "a segment", f"the log begins at {bases[0]}")
     for position, base in enumerate(bases):
         expected = bases[0] - bases[0] % segment_size + position * segment_size
         if base != expected:
-            missing = directory / segment_name(expected)
-            raise CorruptionFound(str(missing), 0, "a segment", f"{segment_name(base)} instead")
+            missing = directory / file_name(expected)
+            raise CorruptionFound(str(missing), 0, "a segment", f"{file_name(base)} instead")
 
 
 def open_segment(files: FileSystem, path: Path) -> Segment:

@@ -25,11 +25,6 @@ DENSE_SEGMENTS: Final = 8
 CACHED_BLOCKS: Final = 64
 
 
-def segment_name(base: int) -> str:
-    """The file name of the segment whose first byte has physical offset `base`: 20 digits."""
-    return f"{base:020d}"
-
-
 class Starts(Protocol):
     """Where the entries of one segment begin. A slot counts entries from 0, offsets are relative
     to the segment."""

@@ -6,35 +6,25 @@ the middle. So: an intent file says durably where the cut is; the tail is overwr
 from its end backwards, and synced; the watermark is lowered, synced; then the intent goes. A
 crash between any two of these leaves the intent, and opening the log does all of it again.
 
-Intent file `<data>/truncation` (an `AtomicFile`):
-
-    byte  size  field
-    0     4     magic 0xDAA320C3
-    4     4     version (1)
-    8     8     physical offset of the cut
-    16    4     CRC32C of bytes [0,16)
+The intent file `<data>/truncation` is an `AtomicFile`: `dledger.records.layout.TRUNCATION_INTENT`.
 
 Source: FAST'18, "Protocol-Aware Recovery for Consensus-Based Storage", on truncating safely.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dledger.records.layout import TRUNCATION_INTENT
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import AtomicFile, FileSystem, Handle, zero_range
 
-INTENT_MAGIC: Final = 0xDAA320C3
-INTENT_VERSION: Final = 1
-
-_LAYOUT: Final = struct.Struct(">IIQ")
-
-if _LAYOUT.size != 16:
-    raise AssertionError("the intent's fields are 16 bytes")
+_MAGIC: Final = TRUNCATION_INTENT.constant("magic")
+_VERSION: Final = TRUNCATION_INTENT.constant("version")
+_INTENT: Final = TRUNCATION_INTENT.struct()
 
 
 class ZeroRange(NamedTuple):
@@ -62,17 +52,17 @@ class TruncationIntent:
         content = self._file.read()
         if content is None:
             return None
-        if len(content) != _LAYOUT.size:
-            raise CorruptionFound(str(self._path), 0, f"{_LAYOUT.size} bytes", len(content))
-        magic, version, cut = _LAYOUT.unpack(content)
-        if magic != INTENT_MAGIC or version != INTENT_VERSION:
-            expected = f"magic {INTENT_MAGIC:08x} version {INTENT_VERSION}"
+        if len(content) != _INTENT.size:
+            raise CorruptionFound(str(self._path), 0, f"{_INTENT.size} bytes", len(content))
+        magic, version, cut = _INTENT.unpack(content)
+        if magic != _MAGIC or version != _VERSION:
+            expected = f"magic {_MAGIC:08x} version {_VERSION}"
             raise CorruptionFound(str(self._path), 0, expected, f"{magic:08x} {version}")
         return int(cut)
 
     def write(self, cut: int) -> None:
         """A crash from here on leads to the cut at `cut` being made again."""
-        self._file.replace(_LAYOUT.pack(INTENT_MAGIC, INTENT_VERSION, cut))
+        self._file.replace(_INTENT.pack(_MAGIC, _VERSION, cut))
 
     def remove(self) -> None:
         """The cut is done."""

@@ -21,9 +21,10 @@ from dledger.reading.entry import (
     verify_frame,
 )
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import file_name
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero
 from store.history import History
-from store.segments import Segment, SegmentTable, segment_name
+from store.segments import Segment, SegmentTable
 
 _HEADERS_CHUNK: Final = 64 << 10
 
@@ -70,7 +71,7 @@ class LogWalker:
         if not segments:
             return None
         last = segments[-1]
-        missing = last.path.with_name(segment_name(last.base + self._segment_size))
+        missing = last.path.with_name(file_name(last.base + self._segment_size))
         return Stop(str(missing), 0, "a segment", "no file")
 
     def _walk_segment(self, segment: Segment, window: _Window) -> Stop | None:

@@ -16,8 +16,8 @@ from broker.config import (
     StoreConfig,
     dump_toml,
     load_config,
-    split_address,
 )
+from dledger.addresses import split_address
 
 BASE = """\
 group = "g1"

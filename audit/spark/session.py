@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from audit.errors import EngineUnavailable, Unreachable, UsageMistake
-from audit.package import write_package
 from audit.spark.java import find_java
+from audit.spark.package import write_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

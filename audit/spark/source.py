@@ -36,12 +36,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from audit.arrow import SQL_TYPES, to_arrow
-from audit.decode import COLUMNS, LogRange, Wanted, read_records
 from audit.errors import LogDamaged, UsageMistake
-from audit.ranges import committed_log, entry_end_after, log_ranges
-from audit.replica import Replica
-from audit.survey import Survey
+from audit.reading.arrow import SQL_TYPES, to_arrow
+from audit.reading.decode import COLUMNS, LogRange, Wanted, read_records
+from audit.reading.ranges import committed_log, entry_end_after, log_ranges
+from audit.reading.replica import Replica
+from audit.reading.survey import Survey
 
 if TYPE_CHECKING:
     import pyarrow

@@ -281,7 +281,8 @@ class LocalGroup:
         return log_ends
 
     def _launch_one(self, node: LocalNode, record: LocalGroupFile) -> LocalNode:
-        command = [sys.executable, "-m", "dledger_cli", "node", "--config", node.config]
+        # -P: a folder `broker/` where the program was called is not ours to import.
+        command = [sys.executable, "-P", "-m", "dledger_cli", "node", "--config", node.config]
         try:
             process = spawn_detached(command, node.log_file)
         except OSError as error:

@@ -19,8 +19,8 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from broker.config import split_address
 from broker.local_group.errors import LocalGroupError
+from dledger.addresses import split_address
 
 LOOPBACK = "127.0.0.1"
 LOWEST_PORT = 10_000

@@ -310,8 +310,8 @@ STORE = (
     Mutant(
         "wrong-crc-and-digest-accepted",
         "dledger/reading/entry.py",
-        "    computed = crc32c(tail, crc32c(head))\n",
-        "    return header\n    computed = crc32c(tail, crc32c(head))\n",
+        "    computed = frame_crc(view, at, end)\n",
+        "    return header\n    computed = frame_crc(view, at, end)\n",
     ),
     Mutant(
         "watermark-ahead-of-the-log",
@@ -395,7 +395,7 @@ STORE = (
     ),
     Mutant(
         "deleted-topic-keeps-its-queues",
-        "broker/machine.py",
+        "broker/state/machine.py",
         "            self._queues.delete_topic(name)\n",
         "            pass\n",
     ),
@@ -425,9 +425,9 @@ BROKER = (
     ),
     Mutant(
         "sequences-not-remembered",
-        "broker/machine.py",
-        "        if producer == NO_PRODUCER:\n            return\n",
-        "        return\n",
+        "broker/state/machine.py",
+        "        if producer != NO_PRODUCER:\n",
+        "        if False:\n",
     ),
     Mutant(
         "gap-in-a-sequence-accepted",
@@ -471,8 +471,8 @@ BROKER = (
     ),
     Mutant(
         "offset-moved-back",
-        "broker/machine.py",
-        "if command.reset or wanted.offset > offsets.get(wanted.queue_id, -1):",
+        "broker/state/offsets.py",
+        "if command.is_reset or offset > after.get(queue_id, -1):",
         "if True:",
     ),
     Mutant(
@@ -499,22 +499,22 @@ BROKER = (
     ),
     Mutant(
         "existing-topic-created-again",
-        "broker/machine.py",
-        '        if name in self.topics:\n            return "exists"\n',
-        "",
+        "broker/state/topics.py",
+        "        if existing is not None:\n",
+        "        if False:\n",
     ),
     Mutant(
         "state-from-the-wall-clock",
-        "broker/machine.py",
-        "TopicState(name, self.append_time_ms, [0] * queue_count)",
+        "broker/state/topics.py",
+        "TopicState(name, created_time_ms, [0] * queue_count)",
         "TopicState(name, __import__('time').time_ns(), [0] * queue_count)",
     ),
     Mutant(
         "producer-times-differ-after-replay",
-        "broker/machine.py",
-        "        state.last_seen_ms = header.append_time_ms\n",
-        "        state.last_seen_ms = header.append_time_ms\n"
-        "        state.last_seen_ms *= header.index > self._derived_through\n",
+        "broker/state/machine.py",
+        "            batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)\n",
+        "            time_ms = header.append_time_ms * (header.index > self._derived_through)\n"
+        "            batch = StoredBatch(sequence, count, base, physical, time_ms)\n",
     ),
     Mutant(
         "pull-skips-a-message",

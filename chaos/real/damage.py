@@ -2,7 +2,7 @@
 
 What must hold is in docs/chaos.md. A node that finds corruption must not start; it is then given
 an empty disk while all others run, as docs/operations.md says. Derived files are no reason to
-refuse (D7): a node whose ConsumeQueue is an old copy starts, and derives it again.
+refuse (ADR 7): a node whose ConsumeQueue is an old copy starts, and derives it again.
 
 Old copies of term and vote are found only where the log holds a newer term. Where it doesn't, the
 node may vote twice in a term, and no check of its own could know: a schedule that puts `hard-state`
@@ -11,7 +11,6 @@ back must see to a new term first, as `disk` does.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -23,18 +22,18 @@ from chaos.real.blow import Blow
 from chaos.real.processes import kill
 from chaos.real.workload import TOPIC
 from dledger.core.types import EntryKind
-from dledger.reading.entry import ENTRY_MAGIC, HEADER_SIZE
-from dledger.records.record import BATCH_PREAMBLE
+from dledger.reading.entry import ENTRY_MAGIC, HEADER_SIZE, OPENING_SIZE
+from dledger.records.layout import ENTRY, FILE_GLOB, FIRST_RECORD_AT, RECORD
 
 HOW: Final = ("flip", "cut")
 FILES: Final = ("checkpoint", "segment", "consume-queue", "hard-state")
 WHERE: Final = ("anywhere", "body", "place")
-WORDS: Final = struct.Struct(">II")  # total size and magic: the beginning of an entry
-KIND_AT: Final = 8  # of an entry
-PLACE: Final = (20, 36)  # of a record: queue offset and physical offset
-BODY_AT: Final = 88
+SPOILED: Final = {  # of a record: where it says that it lies, or the first byte of its body
+    "place": range(RECORD.at("queue_offset"), RECORD.end("physical_offset")),
+    "body": range(RECORD.at("body"), RECORD.at("body") + 1),
+}
 DERIVED: Final = "consume-queue"
-SEGMENT_NAMES: Final = "[0-9]" * 20
+_HEAD: Final = ENTRY.struct("total_size", "magic", "kind")
 
 
 # --- rot --------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ async def _outcome(blow: Blow, victim: str, refused: bool) -> str:
 
 
 def _segments(blow: Blow, victim: str) -> list[Path]:
-    return sorted((blow.arena.data_directory(victim) / "commitlog").glob(SEGMENT_NAMES))
+    return sorted((blow.arena.data_directory(victim) / "commitlog").glob(FILE_GLOB))
 
 
 def _oldest(blow: Blow, victim: str) -> Path:
@@ -161,7 +160,7 @@ def _is_closed(blow: Blow, victim: str) -> bool:
 def _is_used(segment: Path) -> bool:
     """Whether an entry begins it. Segments are made ahead, full of zeros."""
     with segment.open("rb") as file:
-        return any(file.read(8))
+        return any(file.read(OPENING_SIZE))
 
 
 def _spoil(segment: Path, blow: Blow) -> str:
@@ -189,15 +188,15 @@ def _places(segment: Path, where: str) -> list[range]:
     found: list[range] = []
     at = 0
     while at + HEADER_SIZE < len(content):
-        size, magic = WORDS.unpack_from(content, at)
+        size, magic, kind = _HEAD.unpack_from(content, at)
         if magic != ENTRY_MAGIC:
             break
-        record = at + HEADER_SIZE + BATCH_PREAMBLE.size
+        record = at + FIRST_RECORD_AT
         if where == "anywhere":
             found.append(range(at, at + size))
-        elif content[at + KIND_AT] == EntryKind.DATA:
-            ends = PLACE if where == "place" else (BODY_AT, BODY_AT + 1)
-            found.append(range(record + ends[0], record + ends[1]))
+        elif kind == EntryKind.DATA:
+            spoiled = SPOILED[where]
+            found.append(range(record + spoiled.start, record + spoiled.stop))
         at += size
     return found
 
@@ -211,9 +210,9 @@ def _chosen(data: Path, name: str, blow: Blow) -> Path | None:
         case "hard-state":
             found = iter([data / "raft" / "hard_state"])
         case "segment":
-            used = filter(_is_used, (data / "commitlog").glob(SEGMENT_NAMES))
+            used = filter(_is_used, (data / "commitlog").glob(FILE_GLOB))
             found = iter(sorted(used)[-1:])
         case _:
-            found = (data / "consumequeue" / TOPIC).glob(f"*/{SEGMENT_NAMES}")
+            found = (data / "consumequeue" / TOPIC).glob(f"*/{FILE_GLOB}")
     present = sorted(path for path in found if path.exists())
     return blow.chance.choice(present) if present else None

@@ -19,12 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from broker.config import split_address
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import History, Outcome, Send
 from chaos.real.runner import Band, Finished
 from chaos.real.watch import Span
 from chaos.real.workload import Acknowledgements
+from dledger.addresses import split_address
+from dledger.records.message_id import encode_host
 
 FORMAT: Final = "dledger-chaos-report/1"
 MAX_SLICES: Final = 600  # of the series: about one a pixel column of a wide screen
@@ -171,7 +172,7 @@ def counts(finished: Finished) -> dict[str, int]:
 def store_host(address: str) -> bytes:
     """What a leader at that address stamps into records: IPv4, then the port, big-endian."""
     host, port = split_address(address)
-    return socket.inet_aton(socket.gethostbyname(host)) + port.to_bytes(4, "big")
+    return encode_host((socket.gethostbyname(host), port))
 
 
 def failover_ms(

@@ -12,10 +12,12 @@ leaves out what `$no_grpc_proxy` names, so nodes are told to clients as `localho
 dial each other's proxies, and the tester looks at them directly, as 127.0.0.1.
 
 What TCP makes of faults is what happens here: a cut link delivers nothing, keeps what was under
-way (up to `BACKLOG_BYTES`) and delivers it after the heal; a new connection through it hangs; a
-lost packet is a pause of a retransmission timeout, again and again if it is lost again; and a
-message arrives twice when the connection breaks after delivery, before the answer, so that the
-sender has to send it again (`reset`). TCP discards duplicate packets itself. Source: Toxiproxy;
+way (up to `BACKLOG_BYTES`) and delivers it after the heal; a new connection through it hangs; on a
+silent one each connection notices the heal no sooner than its next retransmission, which after a
+long silence comes late; a lost packet is a pause of a retransmission timeout, again and again if
+it is lost again; and a message arrives twice when the connection breaks after delivery, before the
+answer, so that the sender has to send it again (`reset`). TCP discards duplicate packets itself.
+Source: Toxiproxy;
 Jepsen's grudges; gRPC's `doc/environment_variables.md`.
 """
 
@@ -29,11 +31,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from broker.config import split_address
+from dledger.addresses import split_address
 
 CHUNK_BYTES: Final = 64 << 10
 BACKLOG_BYTES: Final = 4 << 20  # of a link's connection, as Linux's largest socket buffers
 RETRANSMISSION_S: Final = 0.2  # Linux's shortest
+LONGEST_RETRANSMISSION_S: Final = 120.0  # and its longest
+FIRST_OF_CONNECTING_S: Final = 1.0  # of a connection that isn't made yet
 MAX_RETRANSMISSIONS: Final = 6
 LOOPBACK: Final = "127.0.0.1"
 CLIENTS: Final = "clients"  # where all clients stand; no node has this name
@@ -46,6 +50,7 @@ class Quality:
     """How a directed link is. `loss` and `reset` are chances for each chunk of up to 64 KiB."""
 
     cut: bool = False
+    silent: bool = False  # cut, and connections find out about the heal as TCP does
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
     loss: float = 0.0
@@ -55,6 +60,7 @@ class Quality:
         """Both at once: the worse of each."""
         return Quality(
             self.cut or other.cut,
+            self.silent or other.silent,
             max(self.delay_ms, other.delay_ms),
             max(self.jitter_ms, other.jitter_ms),
             max(self.loss, other.loss),
@@ -88,8 +94,13 @@ class Link:
         else:
             self._opened.set()
 
-    async def opened(self) -> None:
-        """Returns when the link is not cut."""
+    async def opened(self, first_pause_s: float = RETRANSMISSION_S) -> None:
+        """Returns when a packet gets through: at the heal of a cut, after a silence when it is
+        sent again. TCP asks less and less often, each time after twice as long."""
+        pause = first_pause_s
+        while self._quality.silent:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRANSMISSION_S)
         await self._opened.wait()
 
     def delay_s(self) -> float:
@@ -186,8 +197,8 @@ async def _connect(
     route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     # A handshake needs both directions.
-    await route.there.opened()
-    await route.back.opened()
+    await route.there.opened(FIRST_OF_CONNECTING_S)
+    await route.back.opened(FIRST_OF_CONNECTING_S)
     far_reader, far_writer = await asyncio.open_connection(*route.target, limit=CHUNK_BYTES)
     writer.write(route.welcome)
     try:

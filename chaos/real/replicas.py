@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.real.arena import Arena
+from dledger.records.layout import FILE_GLOB
 from dledger.wire.cluster_pb2 import NodeStatus
 
 CHUNK_BYTES: Final = 1 << 20
@@ -63,7 +64,7 @@ def hash_of_log(data_directory: Path, end: int) -> str:
     """SHA-256 over the bytes `[0, end)` of a CommitLog, segment after segment."""
     digest = hashlib.sha256()
     left = end
-    for segment in sorted((data_directory / "commitlog").glob("[0-9]" * 20)):
+    for segment in sorted((data_directory / "commitlog").glob(FILE_GLOB)):
         with segment.open("rb") as file:
             while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
                 digest.update(chunk)

@@ -19,13 +19,13 @@ from chaos.sim.node import DATA, SimNode
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NodeId, Role
+from dledger.records.layout import UNIT, file_name
 from store.checkpoint import decode_checkpoint
-from store.dispatch import UNIT_SIZE
 
 SLOW_SYNC_US = 200_000
 STALLED_SYNC_US = 700_000
 REVIVE_US = 200_000
-PLACE_BYTES = 12  # of a unit: where its message lies, and its size
+PLACE_BYTES = UNIT.end("size")  # of a unit: where its message lies, and its size
 
 
 class _Strike(Protocol):
@@ -339,7 +339,7 @@ class Nemesis:
             return
         at = chance.randrange(limit)
         base = at - at % self._world.plan.tuning.segment_bytes
-        path = DATA / "commitlog" / f"{base:020d}"
+        path = DATA / "commitlog" / file_name(base)
         if chance.random() < 0.2:
             path, at, base = DATA / "raft" / "hard_state", chance.randrange(16), 0
         # Behind a filler there is nothing that could rot.
@@ -359,7 +359,7 @@ class Nemesis:
             (path, at)
             for path in disk.paths()
             if folder in path.parents and not path.relative_to(folder).parts[0].startswith(".")
-            for at in range(0, len((disk.durable(path) or b"").rstrip(b"\0")), UNIT_SIZE)
+            for at in range(0, len((disk.durable(path) or b"").rstrip(b"\0")), UNIT.size)
             if at + PLACE_BYTES <= len(disk.content(path))
         ]
         if not units or node.life is None:

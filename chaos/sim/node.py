@@ -20,7 +20,7 @@ from typing import Protocol
 
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.errors import BrokerError
-from broker.ports import LinkPicture, OnBroken, OnMessage, Pace, ReplicaPorts
+from broker.ports import LinkPicture, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
 from chaos.sim.disk import MachineDied, SimulatedDisk
@@ -109,7 +109,7 @@ class Life:
 
 
 class Links:
-    """`PeerLinks` onto the simulated network."""
+    """`broker.ports.Peers` onto the simulated network."""
 
     def __init__(
         self, world: World, node: SimNode, on_message: OnMessage, on_broken: OnBroken
@@ -256,7 +256,7 @@ class SimNode:
                 log_options=replace(log_options(self.config), cache_bytes=tuning.cache_bytes),
                 units_per_file=tuning.units_per_file,
             ),
-            pace=Pace(
+            rhythm=Rhythm(
                 housekeeping_s=tuning.housekeeping_ms / 1e3,
                 drain_s=DRAIN_S,
                 apply_slice_bytes=tuning.apply_slice_bytes,

@@ -8,10 +8,14 @@ that has rotted is not compared: it has stopped.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
-from broker.machine import StateMachine
+from broker.state.machine import StateMachine
+from broker.state.offsets import Offsets
+from broker.state.sequences import Sequences
+from broker.state.topics import Topics
 from chaos.sim.node import DATA, Defect, Life, SimNode
 
 
@@ -46,22 +50,22 @@ def compare_replicas(nodes: Iterable[SimNode]) -> None:
 
 
 def picture(machine: StateMachine) -> dict[str, object]:
-    """The replicated state as plain values."""
-    return {
-        "topics": {name: list(topic.next_offsets) for name, topic in machine.topics.items()},
-        "created": {name: topic.created_time_ms for name, topic in machine.topics.items()},
-        "offsets": {
-            group: {topic: offsets for topic, offsets in topics.items() if offsets}
-            for group, topics in machine.offsets.items()
-            if any(topics.values())
-        },
-        "sequences": {
-            key: (state.next_sequence, state.last_seen_ms, list(state.recent))
-            for key, state in machine.sequences.items()
-        },
-        "order": list(machine.sequences),
-        "applied": machine.applied_index,
+    """The replicated state, field by field, whatever fields the owners have: one that is added to
+    an owner is compared from then on."""
+    owners: dict[str, Topics | Offsets | Sequences] = {
+        "topics": machine.topics,
+        "offsets": machine.offsets,
+        "sequences": machine.sequences,
     }
+    found: dict[str, object] = {
+        f"{name}.{each.name}": getattr(owner, each.name)
+        for name, owner in owners.items()
+        for each in fields(owner)
+    }
+    found["applied_index"] = machine.applied_index
+    found["append_time_ms"] = machine.append_time_ms
+    found["messages_applied"] = machine.messages_applied
+    return found
 
 
 def _compare_files(one: SimNode, other: SimNode) -> None:

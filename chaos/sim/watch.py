@@ -22,16 +22,15 @@ from dledger.core.types import Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, verify_frame
 from dledger.records.errors import InvalidFrame
+from dledger.records.layout import UNIT, file_name
 from dledger.wire import broker_pb2 as pb
 from dledger.wire.raft_pb2 import PeerMessage
-from store.dispatch import UNIT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HARD_STATE = DATA / "raft" / "hard_state"
 QUEUES = DATA / "consumequeue"
-NO_SIZE = bytes(4)  # of a unit that was never written
 WAKE_EVENTS, WAKE_US = 20, 20_000  # of a node, with what a pull waits for there
 CRC_BYTES = 4  # behind the content of an `AtomicFile`
 
@@ -125,9 +124,9 @@ class Watch:
         for path, content, durable in node.disk.unsettled(QUEUES):
             if path.relative_to(QUEUES).parts[0].startswith("."):
                 continue  # what a deleted topic left
-            for at in range(0, len(content), UNIT_SIZE):
-                unit = content[at : at + UNIT_SIZE]
-                if unit[8:12] == NO_SIZE or durable[at : at + len(unit)] == unit:
+            for at in range(0, len(content), UNIT.size):
+                unit = content[at : at + UNIT.size]
+                if not any(unit) or durable[at : at + len(unit)] == unit:
                     continue
                 if int.from_bytes(unit[:8], "big") < end:
                     raise Defect(
@@ -259,7 +258,7 @@ class Watch:
         at = header.physical_offset - base
         path = self._paths.get(base)
         if path is None:
-            path = self._paths[base] = DATA / "commitlog" / f"{base:020d}"
+            path = self._paths[base] = DATA / "commitlog" / file_name(base)
         end = at + header.total_size
         frame = node.disk.bytes_between(path, at, end, on_platter=self._needs_platter)
         try:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from broker.errors import BrokerError
 from chaos.checkers.history import History
-from chaos.sim.clients import CallFailed
+from chaos.errors import CallFailed
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode

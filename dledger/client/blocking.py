@@ -30,11 +30,11 @@ from dledger.client.consumer import Consumer
 from dledger.client.errors import (
     BufferFull,
     ClientClosed,
-    ClientError,
     InvalidArgument,
     ProducerClosed,
     Subject,
 )
+from dledger.client.faults import client_error
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
 from dledger.client.producer import Producer
 from dledger.client.results import (
@@ -48,6 +48,8 @@ from dledger.client.results import (
     TopicDescription,
     TopicInfo,
 )
+
+__all__ = ["BlockingClient", "BlockingConsumer", "BlockingProducer"]
 
 Answer = TypeVar("Answer")
 MAX_CROSSING = 10_000  # sends on their way to the loop's thread; past it `send` waits
@@ -296,7 +298,7 @@ class BlockingProducer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
@@ -374,22 +376,27 @@ class BlockingProducer:
                 if not self._crossing:
                     self._moving = False
                     return
-                crossed = list(self._crossing)
+                crossed = deque(self._crossing)
                 self._crossing.clear()
                 self._moved.notify_all()
-            for crossing in crossed:
-                await self._hand_over(crossing)
+            try:
+                while crossed:
+                    await self._hand_over(crossed[0])
+                    crossed.popleft()
+            finally:  # empty, unless this task was cancelled: the thread is being ended
+                for crossing in crossed:
+                    _settle(crossing.future, ClientClosed("the client was closed"))
 
     async def _hand_over(self, crossing: _Crossing) -> None:
+        """The producer has it, or its future says why not."""
         while True:
             try:
                 stored = self._producer.send(crossing.topic, crossing.body, **crossing.labels)
             except BufferFull:
                 with suppress(ProducerClosed):  # the next attempt says so itself
                     await self._producer.room()
-            except (ClientError, TypeError) as error:
-                if crossing.future.set_running_or_notify_cancel():
-                    crossing.future.set_exception(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's
+                _settle(crossing.future, client_error("sending a message", error))
                 return
             else:
                 stored.add_done_callback(_resolver(crossing.future))
@@ -403,7 +410,7 @@ class BlockingProducer:
     async def _close(self) -> None:
         """What waits for room gets as long as what is buffered; then it fails."""
         if self._mover is not None:
-            await asyncio.wait([self._mover], timeout=self._producer.close_timeout_s)
+            await asyncio.wait([self._mover], timeout=self._producer._close_timeout_s)
             if not self._mover.done():
                 await self._abort()
         await self._producer.close()
@@ -416,15 +423,19 @@ class BlockingProducer:
 
 def _resolver(future: Future[SendResult]) -> Callable[[asyncio.Future[SendResult]], None]:
     def resolve(stored: asyncio.Future[SendResult]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
         error = stored.exception()
         if error is not None:
-            future.set_exception(error)
-        else:
+            _settle(future, error)
+        elif future.set_running_or_notify_cancel():
             future.set_result(stored.result())
 
     return resolve
+
+
+def _settle(future: Future[SendResult], error: BaseException) -> None:
+    """Fails the future, unless its caller has cancelled it."""
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(error)
 
 
 class BlockingConsumer:
@@ -448,11 +459,11 @@ class BlockingConsumer:
         while message is None:
             self._current = iter(self._next_batch())
             message = next(self._current, None)
-        self._consumer.hand_over(message)
+        self._consumer._hand_over(message)
         return message
 
     def _next_batch(self) -> list[Message]:
-        batch: list[Message] = self._call(self._consumer.next_batch())
+        batch: list[Message] = self._call(self._consumer._next_batch())
         if not batch:
             raise StopIteration
         return batch

@@ -11,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from ipaddress import IPv4Address
 from types import TracebackType
 from typing import Self
 
+from dledger.addresses import parse_addresses
 from dledger.client import connection as rpc
 from dledger.client.arguments import i64, text, u32
 from dledger.client.connection import WhenDeposed
 from dledger.client.consumer import Consumer
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, RecordCorrupt
-from dledger.client.group import Effect, Group, parse_bootstrap
+from dledger.client.group import Effect, Group
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
 from dledger.client.producer import Producer
 from dledger.client.results import (
@@ -68,7 +70,11 @@ class Client:
         Raises:
             InvalidArgument: an address is not `host:port`.
         """
-        return cls(parse_bootstrap(bootstrap), group, options or ClientOptions())
+        try:
+            addresses = parse_addresses(bootstrap)
+        except ValueError as error:
+            raise InvalidArgument(f"bootstrap: {error}") from error
+        return cls(addresses, group, options or ClientOptions())
 
     async def __aenter__(self) -> Self:
         self._opened = Group(self._addresses, self._group_name, self._options)
@@ -81,17 +87,19 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         """Closes; who is being cancelled or interrupted does not wait for producers to flush."""
-        try:
+        async with AsyncExitStack() as closing:  # each of them, even if another one fails
+            closing.push_async_callback(self._hang_up)
+            for consumer in list(self._consumers):
+                closing.push_async_callback(consumer.close)
+            for producer in list(self._producers):
+                closing.push_async_callback(producer.abort)
             for producer in list(self._producers):
                 await producer.__aexit__(kind, error, trace)
-        finally:
-            for producer in list(self._producers):
-                await producer.abort()
-            for consumer in list(self._consumers):
-                await consumer.close()
-            group, self._opened = self._opened, None
-            if group is not None:
-                await group.close()
+
+    async def _hang_up(self) -> None:
+        group, self._opened = self._opened, None
+        if group is not None:
+            await group.close()
 
     async def close(self) -> None:
         """Flushes and closes the producers, closes the consumers and every connection."""

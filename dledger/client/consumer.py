@@ -14,24 +14,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from dledger.client.connection import PULL
-from dledger.client.errors import ClientError, InvalidArgument, QueueNotFound
+from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, QueueNotFound
+from dledger.client.faults import client_error
 from dledger.client.group import Effect, Group
 from dledger.client.options import ConsumerOptions, StartFrom
-from dledger.client.results import Message, decode_messages
+from dledger.client.results import Message, TopicDescription, decode_messages
 from dledger.wire import broker_pb2 as pb
-
-if TYPE_CHECKING:
-    from dledger.client.client import Client
 
 MIN_PULL_BYTES: Final = 16 << 10
 MAX_PULL_MESSAGES: Final = 32_768
 MIN_HOLD_MS: Final = 50  # between looks at a queue that is idle while others aren't yet
 ANSWERS_PER_QUEUE: Final = 2  # waiting or under way
+
+
+class Offsets(Protocol):
+    """The client, as far as a consumer asks it for its topic and its group's offsets."""
+
+    async def describe_topic(self, name: str, /) -> TopicDescription: ...
+    async def fetch_offsets(self, group: str, topic: str, /) -> dict[int, int]: ...
+    async def commit_offsets(
+        self, group: str, topic: str, offsets: Mapping[int, int], /
+    ) -> dict[int, int]: ...
 
 
 class Chunk(NamedTuple):
@@ -67,7 +75,7 @@ class Consumer:
 
     def __init__(
         self,
-        client: Client,
+        offsets: Offsets,
         group: Group,
         topic: str,
         *,
@@ -83,7 +91,7 @@ class Consumer:
         if queues is not None and not queues:
             raise InvalidArgument("the list of queues to read is empty")
         self.topic = topic
-        self._client = client
+        self._offsets = offsets
         self._group = group
         self._consumer_group = consumer_group
         self._start = start
@@ -96,7 +104,7 @@ class Consumer:
         self._tasks: list[asyncio.Task[None]] = []
         self._chunks: deque[Chunk] = deque()  # one per queue at most
         self._changed = asyncio.Event()
-        self._failure: ClientError | None = None
+        self._failure: ClientError | None = None  # set once: going on would skip messages
         self._closed = self._started = False
         self._pull_bytes = options.pull_bytes
         self._current: list[Message] = []  # being handed over one by one, last one first
@@ -115,27 +123,27 @@ class Consumer:
             ClientError: a queue can't be read any more; nothing was skipped.
         """
         while not self._current:
-            batch = await self.next_batch()
+            batch = await self._next_batch()
             if not batch:
                 raise StopAsyncIteration
             batch.reverse()
             self._current = batch
         message = self._current.pop()
-        self.hand_over(message)
+        self._hand_over(message)
         return message
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """The messages in lists, as they were fetched: one queue's each, in order."""
-        while batch := await self.next_batch():
-            self.hand_over(batch[-1])
+        while batch := await self._next_batch():
+            self._hand_over(batch[-1])
             yield batch
 
-    def hand_over(self, message: Message) -> None:
+    def _hand_over(self, message: Message) -> None:
         """`message`, and those before it in its queue, belong to the application: `commit`
-        covers them. The iterators do this; who uses `next_batch` does it itself."""
+        covers them. The iterators do this; who uses `_next_batch` does it itself."""
         self._handed_over[message.queue_id] = message.queue_offset + 1
 
-    async def next_batch(self) -> list[Message]:
+    async def _next_batch(self) -> list[Message]:
         """The next messages of some queue; none when the iteration is over.
 
         Raises:
@@ -154,11 +162,11 @@ class Consumer:
         chunk.reader.room.release()
         try:
             return decode_messages(chunk.records)
-        except ClientError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             # Going on would skip these messages.
-            self._failure = error
             self._chunks.clear()
-            raise
+            self._failure = client_error("decoding messages", error)
+            raise self._failure  # noqa: B904 - it is the error itself, or has it as its cause
 
     def _is_idle(self) -> bool:
         """Whether all queues were seen to be empty together for the idle timeout. A queue that
@@ -189,9 +197,11 @@ class Consumer:
     async def close(self) -> None:
         """Stops; no task is left behind. Commits nothing."""
         self.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._on_closed(self)
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            self._on_closed(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -225,25 +235,27 @@ class Consumer:
             if self._committed.get(queue_id) != offset
         }
         if moved:
-            await self._client.commit_offsets(self._consumer_group, self.topic, moved)
+            await self._offsets.commit_offsets(self._consumer_group, self.topic, moved)
             self._committed.update(moved)
 
     # --- fetching -----------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         """Finds the queues and where to start in each, and starts fetching."""
-        description = await self._client.describe_topic(self.topic)
+        description = await self._offsets.describe_topic(self.topic)
         queues = self._chosen_queues(description.topic.queue_count)
         committed: dict[int, int] = {}
         if self._start is StartFrom.COMMITTED and self._consumer_group is not None:
-            committed = await self._client.fetch_offsets(self._consumer_group, self.topic)
+            committed = await self._offsets.fetch_offsets(self._consumer_group, self.topic)
         share = self._options.prefetch_bytes // (ANSWERS_PER_QUEUE * len(queues))
         self._pull_bytes = min(self._options.pull_bytes, max(share, MIN_PULL_BYTES))
         bounds = {queue.queue_id: queue for queue in description.queues}
+        readers: list[QueueReader] = []
         for queue_id in queues:
             last = self._start is StartFrom.LAST
             edge = bounds[queue_id].max_offset if last else bounds[queue_id].min_offset
-            self._readers.append(QueueReader(queue_id, committed.get(queue_id, edge)))
+            readers.append(QueueReader(queue_id, committed.get(queue_id, edge)))
+        self._readers = readers  # as a whole: a beginning that failed is begun again
         self._started = True
         if not self._closed:
             self._start_fetching()
@@ -276,9 +288,17 @@ class Consumer:
                 reader.next_offset = answer.next_offset
                 self._chunks.append(Chunk(reader, answer.records))
                 self._changed.set()
-        except ClientError as error:
-            self._failure = self._failure or error
-            self._changed.set()
+        except asyncio.CancelledError:
+            if not self._closed:  # by who cancels every task that there is
+                self._fail(ClientClosed("the reading was cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001 - who iterates must hear of it
+            self._fail(client_error("reading a queue", error))
+
+    def _fail(self, error: ClientError) -> None:
+        """Ends the iteration, after what was fetched before."""
+        self._failure = self._failure or error
+        self._changed.set()
 
     async def _pull(self, reader: QueueReader) -> pb.PullResponse:
         """Asks once, and notes whether the queue was empty."""

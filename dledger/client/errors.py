@@ -27,6 +27,7 @@ have been refused *may have happened* (promise 6 of the design).
     ├── DeadlineExceeded     the time given by the caller is over
     ├── GroupUnreachable     no member of the group could be reached in that time
     ├── ServerError          a node failed in a way that only its log explains
+    ├── ClientFault          this library failed; `__cause__` says how
     ├── BufferFull           the producer's bound is reached: wait for `room()` (retriable)
     ├── ProducerClosed       the producer was closed
     └── ClientClosed         the client was closed
@@ -42,7 +43,7 @@ from typing import Any, ClassVar, Final, Self
 
 import grpc
 
-from dledger.outcome import Outcome
+from dledger.outcome import ExitCode, Outcome
 from dledger.wire import errors_pb2 as pb
 
 ERROR_METADATA_KEY: Final = "dledger-error-bin"
@@ -64,9 +65,11 @@ class ClientError(Exception):
         outcome: whether the thing happened.
         leader: `(node id, address)` of the leader, where the node that refused knew one.
         term: the term of the node that refused, 0 when unknown.
+        exit_code: what a program that ends with this error should tell its shell.
     """
 
     code: ClassVar[str] = "CLIENT_ERROR"
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
     default_retriable: ClassVar[bool] = False
 
     def __init__(
@@ -98,6 +101,7 @@ class ClientError(Exception):
             self.message, outcome=outcome, retriable=self.retriable, subject=Subject.MESSAGE
         )
         copy.leader, copy.term = self.leader, self.term
+        copy.__cause__ = self.__cause__
         return copy
 
 
@@ -228,6 +232,7 @@ class DeadlineExceeded(ClientError):
     """The time for this is over."""
 
     code = "TIMED_OUT"
+    exit_code = ExitCode.UNREACHABLE
     default_retriable = True
 
 
@@ -235,6 +240,7 @@ class GroupUnreachable(ClientError):
     """No member of the group could be reached."""
 
     code = "GROUP_UNREACHABLE"
+    exit_code = ExitCode.UNREACHABLE
     default_retriable = True
 
 
@@ -242,6 +248,12 @@ class ServerError(ClientError):
     """A node failed; its log says why."""
 
     code = "INTERNAL"
+
+
+class ClientFault(ClientError):
+    """A defect of this library. The event loop's exception handler has been told of it."""
+
+    code = "CLIENT_FAULT"
 
 
 class BufferFull(ClientError):

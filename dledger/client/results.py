@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dledger.client.errors import RecordCorrupt
 from dledger.outcome import Outcome
 from dledger.records.errors import InvalidRecord
+from dledger.records.message_id import message_id_of
 from dledger.records.record import DecodedRecord as Message
 from dledger.records.record import decode_records
 from dledger.wire import cluster_pb2 as cpb
@@ -49,7 +50,7 @@ class SendResult(NamedTuple):
     @property
     def message_id(self) -> str:
         """RocketMQ's offsetMsgId: 32 upper-case hex digits."""
-        return (self.store_host + self.physical_offset.to_bytes(8, "big")).hex().upper()
+        return message_id_of(self.store_host, self.physical_offset)
 
 
 class QueueOffsets(NamedTuple):

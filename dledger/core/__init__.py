@@ -4,8 +4,10 @@ Public names: `Raft`, its vocabulary (`types`) and its errors.
 """
 
 from dledger.core.errors import (
+    Contradiction,
     CoreError,
     InvariantViolation,
+    MessageRefused,
     NotLeader,
     ProposalRefused,
     ReadRefused,
@@ -15,6 +17,9 @@ from dledger.core.errors import (
 )
 from dledger.core.raft import Raft
 from dledger.core.types import (
+    MAX_INDEX,
+    MAX_ROUND,
+    MAX_TERM,
     NO_INDEX,
     NO_TERM,
     AppendRange,
@@ -39,6 +44,9 @@ from dledger.core.types import (
     LogView,
     NodeId,
     OutgoingMessage,
+    OwnLogVerified,
+    PeerContradicted,
+    PeerMessageRefused,
     PeerStateChanged,
     PeerStatistics,
     Persist,
@@ -51,8 +59,6 @@ from dledger.core.types import (
     ReadReady,
     Role,
     RoleChanged,
-    SnapshotRequest,
-    SnapshotResponse,
     StorageFailed,
     Term,
     TermRun,
@@ -63,6 +69,9 @@ from dledger.core.types import (
 )
 
 __all__ = [
+    "MAX_INDEX",
+    "MAX_ROUND",
+    "MAX_TERM",
     "NO_INDEX",
     "NO_TERM",
     "AppendRange",
@@ -70,6 +79,7 @@ __all__ = [
     "AppendResponse",
     "CampaignReason",
     "Configuration",
+    "Contradiction",
     "CoreError",
     "CoreStatistics",
     "Effects",
@@ -87,9 +97,13 @@ __all__ = [
     "LogSummary",
     "LogTruncated",
     "LogView",
+    "MessageRefused",
     "NodeId",
     "NotLeader",
     "OutgoingMessage",
+    "OwnLogVerified",
+    "PeerContradicted",
+    "PeerMessageRefused",
     "PeerStateChanged",
     "PeerStatistics",
     "Persist",
@@ -105,8 +119,6 @@ __all__ = [
     "ReadRefused",
     "Role",
     "RoleChanged",
-    "SnapshotRequest",
-    "SnapshotResponse",
     "StorageFailed",
     "Term",
     "TermRun",

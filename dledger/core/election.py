@@ -107,8 +107,9 @@ def on_vote_response(state: RaftState, message: VoteResponse) -> None:
 
 
 def on_timeout_now(state: RaftState, message: TimeoutNow) -> None:
-    """The leader hands over: campaign at once, without PreVote (dissertation §3.10)."""
-    if state.role is Role.FOLLOWER and state.is_promotable():
+    """The leader that this node follows hands over: campaign at once, without PreVote
+    (dissertation §3.10)."""
+    if state.term_leader == message.sender and state.is_promotable():
         become_candidate(state, CampaignReason.TRANSFER)
 
 

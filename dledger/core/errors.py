@@ -6,7 +6,9 @@ CoreError
 │   ├── TooMuchUncommitted the cap on uncommitted bytes is reached: retry here, later
 │   └── TransferInProgress leadership is being handed over: retry, likely elsewhere
 ├── ReadRefused            a linearizable read can't start here now
-├── UnknownEntry           the entry is compacted away or was never appended
+├── UnknownEntry           the log holds no such entry
+├── MessageRefused         a peer said what can't be: nothing changed, end its stream
+│   └── Contradiction      or what can't be beside what is settled here: raise the alarm as well
 └── InvariantViolation     our own fault: stop the node, never continue
 """
 
@@ -57,13 +59,29 @@ class ReadRefused(CoreError):
 
 
 class UnknownEntry(CoreError):
-    """The log doesn't hold entry `index` (any more)."""
+    """The log doesn't hold entry `index`."""
 
-    def __init__(self, index: Index, first_index: Index, last_index: Index) -> None:
-        super().__init__(f"entry {index} is not in the log [{first_index}, {last_index}]")
+    def __init__(self, index: Index, last_index: Index) -> None:
+        super().__init__(f"entry {index} is not in the log [1, {last_index}]")
         self.index = index
-        self.first_index = first_index
         self.last_index = last_index
+
+
+class MessageRefused(CoreError):
+    """No working peer says this; nothing has changed. `peer` is who said it."""
+
+    def __init__(self, peer: NodeId, reason: str) -> None:
+        super().__init__(reason)
+        self.peer = peer
+
+
+class Contradiction(MessageRefused):
+    """It contradicts what is settled on this node, up to entry `index`: one of the two is wrong,
+    and nothing that a peer says decides which."""
+
+    def __init__(self, peer: NodeId, reason: str, index: Index) -> None:
+        super().__init__(peer, reason)
+        self.index = index
 
 
 class InvariantViolation(CoreError):

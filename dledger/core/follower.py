@@ -1,8 +1,10 @@
 """What a node does when a leader speaks: check, truncate, append, acknowledge.
 
-Every message that can change the log is fenced by its term and by the entry before it. The
-commit index is clamped to what this leader has shown to be in its own log (`verified_index`),
-nothing below the commit index is ever touched, and an acknowledgement names durable entries only.
+Every message that can change the log is fenced by its term and by the entry before it, and what
+reaches this module has been admitted (`dledger/core/admission.py`): its entries follow each other,
+and nothing that is settled here is disputed. The commit index is clamped to what this leader has
+shown to be in its own log (`verified_index`), nothing below the commit index is ever touched, and
+an acknowledgement names durable entries only.
 
 Source: Raft paper figure 2 (AppendEntries), §5.3; DLedger #278, #316 for what the clamps prevent.
 """
@@ -24,8 +26,6 @@ from dledger.core.types import (
     LogTruncated,
     NodeId,
     Role,
-    SnapshotRequest,
-    SnapshotResponse,
 )
 
 
@@ -34,19 +34,13 @@ def on_append_request(state: RaftState, message: AppendRequest) -> None:
     on_leader_heard(state, message.sender)
     log = state.log
     previous, entries = message.prev_index, message.entries
-    _check_consecutive(message)
     last_new = Index(previous + len(entries))
     if previous < log.commit_index:
-        _check_committed_prefix(state, message)
         if last_new <= log.commit_index:
             _acknowledge(state, message.sender, log.commit_index)
             return
         entries = entries[log.commit_index - previous :]
     elif not log.matches(previous, message.prev_term):
-        if previous == log.commit_index:
-            raise InvariantViolation(
-                f"{message.sender} disputes committed entry {previous}: term {message.prev_term}"
-            )
         _refuse(state, message)
         return
     _take_entries(state, entries)
@@ -85,16 +79,6 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
         )
 
 
-def on_snapshot_request(state: RaftState, message: SnapshotRequest) -> None:
-    """Minimal until snapshots exist: an old one is answered with the commit index, and a newer
-    one is refused."""
-    on_leader_heard(state, message.sender)
-    log = state.log
-    is_old = message.snapshot_index <= log.commit_index
-    match_index = min(log.commit_index, log.durable_index) if is_old else NO_INDEX
-    state.send(SnapshotResponse(state.node, message.sender, state.term, is_old, match_index))
-
-
 def on_entries_durable(state: RaftState) -> None:
     """The disk made progress: give the acknowledgement that is owed, as far as it goes (D3)."""
     if state.ack_wanted_index == NO_INDEX or state.term_leader is None:
@@ -106,10 +90,6 @@ def on_entries_durable(state: RaftState) -> None:
 
 def on_leader_heard(state: RaftState, sender: NodeId) -> None:
     """A message of this term's leader came: follow it, and start the clock again."""
-    if state.role is Role.LEADER or (state.term_leader or sender) != sender:
-        raise InvariantViolation(
-            f"two leaders in term {state.term}: {state.term_leader} and {sender}"
-        )
     if state.role is not Role.FOLLOWER:
         become_follower(state, state.term, sender, reason="heard the leader")
     state.leader_heard_tick = state.now_tick
@@ -118,28 +98,6 @@ def on_leader_heard(state: RaftState, sender: NodeId) -> None:
     if state.suspicion_attempt or state.election_elapsed_ticks:
         state.suspicion_attempt = 0
         state.reset_election_timer()
-
-
-def _check_consecutive(message: AppendRequest) -> None:
-    expected, term = message.prev_index, message.prev_term
-    for entry in message.entries:
-        expected = Index(expected + 1)
-        if entry.index != expected or not term <= entry.term <= message.term:
-            raise InvariantViolation(f"append from {message.sender} is malformed at {entry}")
-        term = entry.term
-
-
-def _check_committed_prefix(state: RaftState, message: AppendRequest) -> None:
-    """Halt if the leader disagrees about a committed entry (scenario 30)."""
-    log = state.log
-    known = [(message.prev_index, message.prev_term)]
-    known += [(entry.index, entry.term) for entry in message.entries]
-    for index, term in known:
-        if log.snapshot_index <= index <= log.commit_index and log.term_at(index) != term:
-            raise InvariantViolation(
-                f"{message.sender} would rewrite committed entry {index} of term "
-                f"{log.term_at(index)} with term {term}"
-            )
 
 
 def _take_entries(state: RaftState, entries: tuple[EntryMeta, ...]) -> None:

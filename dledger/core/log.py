@@ -3,8 +3,8 @@
 Owns `last_index`, `durable_index` (on this node's disk), `commit_index`, and the configurations
 found in the log. It never holds an entry or a payload (D4), and its memory is
 O(term runs + uncommitted entries + configuration entries), never O(entries): terms are kept as
-runs, sizes are forgotten at commit. Watermarks hold `snapshot <= commit <= last` and
-`durable <= last` at all times; breaking one raises `InvariantViolation`, because DLedger #316
+runs, sizes are forgotten at commit. Watermarks hold `commit <= last` and `durable <= last` at all
+times; breaking one raises `InvariantViolation`, because DLedger #316
 shows what a commit index beyond the log does.
 
 Source: Raft paper figure 2; the run representation is ours.
@@ -44,8 +44,6 @@ class RaftLog:
         "durable_index",
         "last_index",
         "last_term",
-        "snapshot_index",
-        "snapshot_term",
     )
 
     def __init__(
@@ -56,20 +54,18 @@ class RaftLog:
         Args:
             configuration: in force where the log holds no configuration entry.
             summary: the durable log; all of it counts as durable.
-            commit_index: known to be committed; the snapshot's index is committed anyway.
+            commit_index: known to be committed.
 
         Raises:
             InvariantViolation: the summary contradicts itself or the commit index.
         """
         _check_summary(summary, commit_index)
-        self.snapshot_index = summary.snapshot_index
-        self.snapshot_term = summary.snapshot_term
         self.last_index = summary.last_index
         self.durable_index = summary.last_index
-        self.commit_index = max(commit_index, summary.snapshot_index)
+        self.commit_index = commit_index
         self._firsts: list[Index] = [run.first_index for run in summary.term_runs]
         self._terms: list[Term] = [run.term for run in summary.term_runs]
-        self.last_term = self._terms[-1] if self._terms else summary.snapshot_term
+        self.last_term = self._terms[-1] if self._terms else NO_TERM
         self._initial_configuration = configuration
         self._configurations = list(summary.configurations)
         self.configuration = self._configurations[-1][1] if self._configurations else configuration
@@ -83,41 +79,39 @@ class RaftLog:
     # --- Terms ------------------------------------------------------------------------------
 
     def term_at(self, index: Index) -> Term:
-        """Return the term of the entry at `index`.
+        """Return the term of the entry at `index`; 0 at index 0.
 
         Raises:
-            InvariantViolation: the entry is compacted away or does not exist.
+            InvariantViolation: the entry does not exist.
         """
         firsts = self._firsts
         if firsts and firsts[-1] <= index <= self.last_index:
             return self.last_term
-        if index == self.snapshot_index:
-            return self.snapshot_term
-        if index < self.snapshot_index or index > self.last_index:
+        if index == NO_INDEX:
+            return NO_TERM
+        if index < NO_INDEX or index > self.last_index:
             raise InvariantViolation(
-                f"term of entry {index} is unknown: the log holds "
-                f"({self.snapshot_index}, {self.last_index}]"
+                f"entry {index} has no term: the log ends at {self.last_index}"
             )
         return self._terms[bisect_right(firsts, index) - 1]
 
     def matches(self, index: Index, term: Term) -> bool:
-        """Tell whether the entry at `index` is held (or just below) and carries `term`."""
-        if index < self.snapshot_index or index > self.last_index:
+        """Tell whether the entry at `index` is held and carries `term`; index 0 carries 0."""
+        if index > self.last_index:
             return False
         return self.term_at(index) == term
 
     def first_of_run(self, index: Index) -> Index:
-        """Return the first held index that carries the same term as the entry at `index`."""
-        if index <= self.snapshot_index:
+        """Return the first index that carries the same term as the entry at `index`."""
+        if index == NO_INDEX:
             return index
         return self._firsts[bisect_right(self._firsts, index) - 1]
 
     def last_with_term(self, term: Term) -> Index:
-        """Return the last index that carries `term`; 0 if no held entry does."""
+        """Return the last index that carries `term`; 0 if no entry does."""
         at = bisect_left(self._terms, term)
         if at == len(self._terms) or self._terms[at] != term:
-            held = self.snapshot_index and term == self.snapshot_term
-            return self.snapshot_index if held else NO_INDEX
+            return NO_INDEX
         if at + 1 == len(self._firsts):
             return self.last_index
         return Index(self._firsts[at + 1] - 1)
@@ -163,7 +157,7 @@ class RaftLog:
         while self._firsts and self._firsts[-1] >= index:
             self._firsts.pop()
             self._terms.pop()
-        self.last_term = self._terms[-1] if self._terms else self.snapshot_term
+        self.last_term = self._terms[-1] if self._terms else NO_TERM
         self._truncate_sizes()
         while self._configurations and self._configurations[-1][0] >= index:
             self._configurations.pop()
@@ -233,19 +227,13 @@ class RaftLog:
 
 
 def _check_summary(summary: LogSummary, commit_index: Index) -> None:
-    expected_first = summary.snapshot_index + 1
-    last_term = summary.snapshot_term
     if commit_index > summary.last_index:
         raise InvariantViolation(f"commit {commit_index} beyond last {summary.last_index}")
-    if summary.last_index < summary.snapshot_index:
-        raise InvariantViolation(
-            f"last index {summary.last_index} below snapshot {summary.snapshot_index}"
-        )
-    if bool(summary.term_runs) != (summary.last_index >= expected_first):
+    if bool(summary.term_runs) != (summary.last_index > NO_INDEX):
         raise InvariantViolation(f"term runs do not cover the log: {summary}")
-    if summary.term_runs and summary.term_runs[0].first_index != expected_first:
-        raise InvariantViolation(f"first term run does not begin at {expected_first}")
-    previous_first = 0
+    if summary.term_runs and summary.term_runs[0].first_index != 1:
+        raise InvariantViolation("the first term run does not begin at 1")
+    previous_first, last_term = NO_INDEX, NO_TERM
     for run in summary.term_runs:
         if not previous_first < run.first_index <= summary.last_index:
             raise InvariantViolation(f"term runs are not in order: {run}")

@@ -1,9 +1,8 @@
 """What a leader knows of one peer, and how fast it may send to it.
 
-A peer is in one of three states (etcd-io/raft's): PROBE finds out where its log agrees, one
-append at a time; REPLICATE streams appends ahead of their acknowledgements, up to a window;
-SNAPSHOT waits, because what it needs is no longer in the log. This module owns the window and
-the transitions; it neither sends nor looks at the log.
+A peer is in one of two states (of etcd-io/raft's): PROBE finds out where its log agrees, one
+append at a time; REPLICATE streams appends ahead of their acknowledgements, up to a window. This
+module owns the window and the transitions; it neither sends nor looks at the log.
 
 Bounds: the window holds at most `max_inflight_appends` messages, and no append is added once
 `max_inflight_bytes` are under way.
@@ -26,7 +25,6 @@ class PeerState(Enum):
 
     PROBE = "probe"
     REPLICATE = "replicate"
-    SNAPSHOT = "snapshot"
 
 
 class Progress:
@@ -88,11 +86,6 @@ class Progress:
         """Stream from the entry after the matching one."""
         self.state = PeerState.REPLICATE
         self.next_index = Index(self.match_index + 1)
-        self._clear_window()
-
-    def become_snapshot(self) -> None:
-        """Wait: the peer needs entries that retention has deleted."""
-        self.state = PeerState.SNAPSHOT
         self._clear_window()
 
     def on_probe_sent(self, last: Index | None, round_number: int) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from typing import assert_never
 
+from dledger.core.admission import admit
 from dledger.core.election import (
     on_election_tick,
     on_own_vote_durable,
@@ -32,7 +33,6 @@ from dledger.core.follower import (
     on_append_request,
     on_entries_durable,
     on_heartbeat_request,
-    on_snapshot_request,
 )
 from dledger.core.heartbeat import (
     on_heartbeat_response,
@@ -44,7 +44,6 @@ from dledger.core.log import RaftLog
 from dledger.core.replication import (
     advance_commit,
     on_append_response,
-    on_snapshot_response,
     peer_unreachable,
     propose,
     send_appends,
@@ -54,7 +53,9 @@ from dledger.core.sick_disk import hand_over_if_disk_is_sick, report_space
 from dledger.core.state import RaftState
 from dledger.core.transfer import on_transfer_tick, transfer_leadership
 from dledger.core.types import (
+    MAX_TERM,
     NO_INDEX,
+    NO_TERM,
     AppendRequest,
     AppendResponse,
     Configuration,
@@ -76,8 +77,6 @@ from dledger.core.types import (
     Proposed,
     RaftOptions,
     Role,
-    SnapshotRequest,
-    SnapshotResponse,
     StorageFailed,
     Term,
     TimeoutNow,
@@ -124,7 +123,9 @@ class Raft:
             InvariantViolation: these facts contradict each other; the node must not start.
         """
         _check_options(options)
-        if hard_state.term < max((run.term for run in log.term_runs), default=log.snapshot_term):
+        if hard_state.term > MAX_TERM:
+            raise InvariantViolation(f"term {hard_state.term} is beyond what any group reaches")
+        if hard_state.term < max((run.term for run in log.term_runs), default=NO_TERM):
             raise InvariantViolation(f"the log is ahead of the durable term {hard_state.term}")
         self._state = RaftState(
             node,
@@ -158,11 +159,13 @@ class Raft:
         of that request.
 
         Raises:
-            InvariantViolation: the message proves that safety is broken; stop the node.
+            MessageRefused: no working peer says this to this node; nothing has changed.
+            InvariantViolation: this core broke a rule of its own; stop the node.
         """
         state = self._state
         if state.has_failed or message.to != state.node:
             return
+        admit(state, message)
         match message:
             # These three have their own rules about terms.
             case PreVoteRequest():
@@ -178,6 +181,14 @@ class Raft:
                     self._step_in_term(message)
                 else:
                     self._answer_old_term(message)
+
+    def admit(self, message: IncomingMessage) -> None:
+        """As `step` looks at a message before it takes it, for who has to look first.
+
+        Raises:
+            MessageRefused: `step` would refuse it.
+        """
+        admit(self._state, message)
 
     def propose(
         self,
@@ -313,14 +324,14 @@ class Raft:
         return effects
 
     def term_at(self, index: Index) -> Term:
-        """Return the term of the entry at `index`; the entry before the first held counts.
+        """Return the term of the entry at `index`; 0 at index 0.
 
         Raises:
             UnknownEntry: the log doesn't hold it.
         """
         log = self._state.log
-        if not log.snapshot_index <= index <= log.last_index:
-            raise UnknownEntry(index, Index(log.snapshot_index + 1), log.last_index)
+        if not NO_INDEX <= index <= log.last_index:
+            raise UnknownEntry(index, log.last_index)
         return log.term_at(index)
 
     def statistics(self) -> CoreStatistics:
@@ -400,8 +411,6 @@ class Raft:
         | HeartbeatRequest
         | HeartbeatResponse
         | VoteResponse
-        | SnapshotRequest
-        | SnapshotResponse
         | TimeoutNow,
     ) -> None:
         state = self._state
@@ -418,10 +427,6 @@ class Raft:
                 on_vote_response(state, message)
             case TimeoutNow():
                 on_timeout_now(state, message)
-            case SnapshotRequest():
-                on_snapshot_request(state, message)
-            case SnapshotResponse():
-                on_snapshot_response(state, message)
             case _:
                 assert_never(message)
 
@@ -439,8 +444,6 @@ class Raft:
                 )
             case HeartbeatRequest():
                 state.send(HeartbeatResponse(node, sender, term, message.read_context))
-            case SnapshotRequest():
-                state.send(SnapshotResponse(node, sender, term, False, NO_INDEX))
             case _:
                 pass
 

@@ -34,7 +34,6 @@ from dledger.core.types import (
     PeerStateChanged,
     Proposed,
     Role,
-    SnapshotResponse,
 )
 
 
@@ -82,17 +81,6 @@ def on_append_response(state: RaftState, message: AppendResponse) -> None:
     else:
         _on_refused(state, progress, message)
     state.appends_due = True
-
-
-def on_snapshot_response(state: RaftState, message: SnapshotResponse) -> None:
-    """A later issue; so far a peer that has caught up by itself is probed again."""
-    progress = state.peers.get(message.sender)
-    if state.role is not Role.LEADER or progress is None:
-        return
-    progress.last_heard_tick = state.now_tick
-    if message.accepted:
-        _on_accepted(state, progress, message.match_index)
-        state.appends_due = True
 
 
 def advance_commit(state: RaftState) -> None:
@@ -159,10 +147,6 @@ def _send_one(state: RaftState, progress: Progress) -> None:
     """Send the next append: entries that fit, or none when there are none."""
     log = state.log
     previous = Index(progress.next_index - 1)
-    if previous < log.snapshot_index:
-        progress.become_snapshot()
-        state.emit(PeerStateChanged(progress.peer, PeerState.SNAPSHOT.value))
-        return
     last = log.last_index
     size = log.bytes_between(progress.next_index, last) if last > previous else 0
     if last > progress.next_index and (size is None or size > state.options.max_append_bytes):
@@ -202,16 +186,10 @@ def _send_range(state: RaftState, progress: Progress, previous: Index, last: Ind
 
 
 def _on_accepted(state: RaftState, progress: Progress, match_index: Index) -> None:
-    if match_index > state.log.last_index:
-        raise InvariantViolation(
-            f"{progress.peer} acknowledged {match_index}, the log ends at {state.log.last_index}"
-        )
     is_news = progress.advance_match(match_index, state.heartbeat_round)
     if progress.state is PeerState.PROBE and match_index >= progress.next_index - 1:
         progress.become_replicate()
         state.emit(PeerStateChanged(progress.peer, PeerState.REPLICATE.value))
-    elif progress.state is PeerState.SNAPSHOT and match_index >= state.log.snapshot_index:
-        become_probe(state, progress, Index(progress.match_index + 1))
     if is_news:
         advance_commit(state)
         hand_over_if_caught_up(state)

@@ -32,6 +32,7 @@ def become_follower(state: RaftState, term: Term, leader: NodeId | None, *, reas
     """Follow in `term`. The vote is cleared by a later term only (scenario 18)."""
     old_role = state.role
     if term > state.term:
+        state.terms_adopted += term - state.term
         state.set_term(term)
     elif term < state.term:
         raise InvariantViolation(f"term would go back from {state.term} to {term}")

@@ -20,6 +20,7 @@ from dledger.core.persistence import PersistQueue
 from dledger.core.progress import Progress
 from dledger.core.reads import PendingReads
 from dledger.core.types import (
+    MAX_TERM,
     NO_INDEX,
     AppendResponse,
     Event,
@@ -98,6 +99,7 @@ class RaftState:
         self.leader: NodeId | None = None  # whom this node trusts now
         self.term_leader: NodeId | None = None  # who was elected in this term, once known
         self.now_tick = 0
+        self.terms_adopted = 0  # how far the messages of others have moved the term, in this life
         self.leader_heard_tick = 0
         self.election_elapsed_ticks = 0
         self.election_timeout_ticks = 0
@@ -126,8 +128,8 @@ class RaftState:
     # --- Derived facts ----------------------------------------------------------------------
 
     def is_promotable(self) -> bool:
-        """Whether this node may campaign: only voters do (scenario 25)."""
-        return self.log.configuration.is_voter(self.node)
+        """Whether this node may campaign: only voters do (scenario 25), while there are terms."""
+        return self.log.configuration.is_voter(self.node) and self.term < MAX_TERM
 
     def other_voters(self) -> list[NodeId]:
         """Every other voter, in sorted order: iteration must not depend on hashing."""

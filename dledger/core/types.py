@@ -22,6 +22,11 @@ PersistSequence = NewType("PersistSequence", int)
 NO_INDEX = Index(0)
 NO_TERM = Term(0)
 
+# No group ever gets here; two bits stay free in 64, so that sums need no thought.
+MAX_TERM = Term((1 << 62) - 1)
+MAX_INDEX = Index((1 << 62) - 1)
+MAX_ROUND = (1 << 62) - 1  # of heartbeats
+
 
 class Role(Enum):
     """What a node is in its current term."""
@@ -87,16 +92,11 @@ class TermRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """The durable log as recovery found it.
-
-    `snapshot_index`/`snapshot_term` name the entry just before the first one held (0/0 for a
-    log that holds everything). `term_runs` covers `snapshot_index + 1 .. last_index`.
-    """
+    """The durable log as recovery found it: every entry from 1 on. `term_runs` covers
+    `1 .. last_index`."""
 
     last_index: Index = NO_INDEX
     term_runs: tuple[TermRun, ...] = ()
-    snapshot_index: Index = NO_INDEX
-    snapshot_term: Term = NO_TERM
     configurations: tuple[tuple[Index, Configuration], ...] = ()
 
 
@@ -236,28 +236,6 @@ class HeartbeatResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRequest:
-    """The state up to `snapshot_index` replaces the follower's log. How the bytes travel is the
-    driver's matter; the core only waits for the answer (later issue: only the type is here)."""
-
-    sender: NodeId
-    to: NodeId
-    term: Term
-    snapshot_index: Index
-    snapshot_term: Term
-    configuration: Configuration
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotResponse:
-    sender: NodeId
-    to: NodeId
-    term: Term
-    accepted: bool
-    match_index: Index
-
-
-@dataclass(frozen=True, slots=True)
 class TimeoutNow:
     """The leader tells a caught-up target to campaign at once (dissertation §3.10)."""
 
@@ -275,8 +253,6 @@ IncomingMessage = (
     | AppendResponse
     | HeartbeatRequest
     | HeartbeatResponse
-    | SnapshotRequest
-    | SnapshotResponse
     | TimeoutNow
 )
 OutgoingMessage = (
@@ -288,8 +264,6 @@ OutgoingMessage = (
     | AppendResponse
     | HeartbeatRequest
     | HeartbeatResponse
-    | SnapshotRequest
-    | SnapshotResponse
     | TimeoutNow
 )
 
@@ -360,7 +334,7 @@ class LogTruncated:
 @dataclass(frozen=True, slots=True)
 class PeerStateChanged:
     peer: NodeId
-    state: str  # "probe" | "replicate" | "snapshot"
+    state: str  # "probe" | "replicate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +352,34 @@ class HandOverBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerMessageRefused:
+    """A peer said what no working peer can say. `unreported` others came since the last report."""
+
+    peer: NodeId
+    reason: str
+    unreported: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerContradicted:
+    """A peer holds, or claims, other than what is settled here: one of the two nodes is wrong.
+    The alarm of a divergence. `unreported` others came since the last report."""
+
+    peer: NodeId
+    reason: str
+    unreported: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLogVerified:
+    """After a contradiction: this node's log up to `index`, read again from its files, is what it
+    always said it was."""
+
+    index: Index
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
 class StorageFailed:
     """The disk failed: this node leads, votes, acknowledges and campaigns no more (D8)."""
 
@@ -391,6 +393,9 @@ Event = (
     | PeerStateChanged
     | HandOverBegun
     | TransferEnded
+    | PeerMessageRefused
+    | PeerContradicted
+    | OwnLogVerified
     | StorageFailed
 )
 

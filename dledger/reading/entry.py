@@ -1,30 +1,15 @@
 """Entry frames: what the replicated log is made of. Pure functions over bytes.
 
-A frame is a 56-byte header and a body. It carries its own physical offset, a CRC32C over all of
-itself, and a digest over the whole log up to it (D6), so that a copy of the log can be checked
+A frame is a header and a body. It carries its own physical offset, a CRC32C over all of
+itself, and a digest over the whole log up to it (ADR 6), so that a copy of the log can be checked
 from any frame on. Nothing here knows files; nothing here copies a body.
 
-Frame at physical offset P; all integers big-endian:
+The bytes are `dledger.records.layout.ENTRY` and `FILLER`. Size comes before magic so that the same
+two fields are read at any frame boundary, for an entry and for RocketMQ's BLANK filler.
 
-    byte  size  field
-    0     4     total size: header and body
-    4     4     magic 0xDAA320D1
-    8     1     kind: 1 no-op, 2 data, 3 command, 4 configuration
-    9     1     version (1)
-    10    2     record count; 0 but for data
-    12    4     CRC32C of bytes [0,12) and [16,total)
-    16    8     index
-    24    8     term
-    32    8     physical offset (P)
-    40    8     append time, ms since the epoch
-    48    8     digest
-    56    n     body
-
-Size comes before magic so that the same two fields are read at any frame boundary, for an entry
-and for RocketMQ's BLANK filler: remaining size u32, 0xCBD43194, zeros to the segment's end.
-
-Digest of entry i: XXH3-64 with the digest of entry i-1 as its seed (0 before index 1), over bytes
-[16,48), then bytes [0,12), then the body.
+Three runs of the header: the *head* is what precedes the CRC, the *place* is index to append time,
+then the digest. Digest of entry i: XXH3-64 with the digest of entry i-1 as its seed (0 before
+index 1), over the place, then the head, then the body.
 
 An entry never spans two segments. It goes where the log ends if eight bytes for a filler stay
 free behind it, else a filler takes the rest and the entry opens the next segment. A position is
@@ -35,7 +20,7 @@ Source: DLedger's entry header (magic, size, index, term, pos, CRCs that it neve
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -43,25 +28,32 @@ from crc32c import crc32c
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from dledger.records.errors import AppendRefused, InvalidFrame
+from dledger.records.layout import ENTRY, FILLER
 
-ENTRY_MAGIC: Final = 0xDAA320D1
-FILLER_MAGIC: Final = 0xCBD43194
-ENTRY_VERSION: Final = 1
+ENTRY_MAGIC: Final = ENTRY.constant("magic")
+FILLER_MAGIC: Final = FILLER.constant("magic")
+ENTRY_VERSION: Final = ENTRY.constant("version")
 MAX_RECORD_COUNT: Final = 65_535
 
-ENTRY_HEADER: Final = struct.Struct(">IIBBHIQQQQQ")
-HEADER_SIZE: Final = 56
-FILLER_HEADER: Final = struct.Struct(">II")
-FILLER_HEADER_SIZE: Final = 8
+ENTRY_HEADER: Final = ENTRY.struct()
+HEADER_SIZE: Final = ENTRY.size
+FILLER_HEADER: Final = FILLER.struct()
+FILLER_HEADER_SIZE: Final = FILLER.size
 
-_HEAD: Final = struct.Struct(">IIBBH")  # [0, 12)
-_PLACE: Final = struct.Struct(">QQQQ")  # [16, 48)
-_DIGEST: Final = struct.Struct(">Q")  # [48, 56)
-_CRC: Final = struct.Struct(">I")  # [12, 16)
+# What a frame and a filler begin with, and what a search for frames must not cut in two.
+OPENING_SIZE: Final = ENTRY.end("magic")
+
+_CLAIM: Final = ENTRY.struct("total_size", "physical_offset")
+_MAGIC_BYTES: Final = ENTRY.run("magic").pack(ENTRY_MAGIC)
+_MAGIC_AT: Final = ENTRY.at("magic")
+_HEAD: Final = ENTRY.run("total_size", "magic", "kind", "version", "record_count")
+_CRC: Final = ENTRY.run("crc")
+_PLACE: Final = ENTRY.run("index", "term", "physical_offset", "append_time_ms")
+_DIGEST: Final = ENTRY.run("digest")
+_CRC_AT: Final = ENTRY.at("crc")
+_PLACE_AT: Final = ENTRY.at("index")
+_DIGEST_AT: Final = ENTRY.at("digest")
 _SMALL_BODY: Final = 4096  # Below this, one hash call over a copy beats two over none.
-
-if ENTRY_HEADER.size != HEADER_SIZE or _HEAD.size != 12 or _PLACE.size != 32:
-    raise AssertionError("the entry header is 56 bytes: 12 + 4 + 32 + 8")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -100,7 +92,7 @@ def build_frame(
     body: Buffer,
     previous_digest: int,
 ) -> tuple[bytes, int]:
-    """The 56 header bytes of an entry, and its digest. Header and body together are the frame.
+    """The header bytes of an entry, and its digest. Header and body together are the frame.
 
     Args:
         kind: one of `EntryKind`.
@@ -143,6 +135,21 @@ def parse_header(buf: Buffer, at: int) -> EntryHeader:
     return EntryHeader(total_size, kind, record_count, crc, *place)
 
 
+def claim_of(buf: Buffer, at: int) -> tuple[int, int]:
+    """Total size and physical offset of the header at byte `at` of `buf`, unchecked: enough to
+    pass over most of what only looks like an entry."""
+    size, physical_offset = _CLAIM.unpack_from(buf, at)
+    return size, physical_offset
+
+
+def possible_starts(chunk: bytes) -> Iterator[int]:
+    """The bytes of `chunk` at which a frame could begin, as an entry's magic lies behind them."""
+    found = chunk.find(_MAGIC_BYTES, _MAGIC_AT)
+    while found >= 0:
+        yield found - _MAGIC_AT
+        found = chunk.find(_MAGIC_BYTES, found + 1)
+
+
 def verify_frame(buf: Buffer, at: int, previous_digest: int | None) -> EntryHeader:
     """The header of the frame at byte `at` of `buf`, its CRC checked; its digest too, where the
     digest of the entry before it is known.
@@ -155,8 +162,7 @@ def verify_frame(buf: Buffer, at: int, previous_digest: int | None) -> EntryHead
     if end > len(buf):
         raise InvalidFrame(at, "total size", f"at most {len(buf) - at}", header.total_size)
     view = memoryview(buf)
-    head, tail = view[at : at + 12], view[at + 16 : end]
-    computed = crc32c(tail, crc32c(head))
+    computed = frame_crc(view, at, end)
     if computed != header.crc:
         raise InvalidFrame(at, "CRC32C", f"{computed:08x}", f"{header.crc:08x}")
     if previous_digest is not None:
@@ -166,10 +172,16 @@ def verify_frame(buf: Buffer, at: int, previous_digest: int | None) -> EntryHead
     return header
 
 
+def frame_crc(view: memoryview, at: int, end: int) -> int:
+    """The CRC32C that the frame `[at, end)` of `view` must carry: over all of it but the CRC."""
+    return crc32c(view[at + _PLACE_AT : end], crc32c(view[at : at + _CRC_AT]))
+
+
 def digest_of(buf: Buffer, at: int, total_size: int, previous_digest: int) -> int:
     """The digest that the frame at byte `at` of `buf` must carry after `previous_digest`."""
     view = memoryview(buf)
-    place, head = bytes(view[at + 16 : at + 48]), bytes(view[at : at + 12])
+    head = bytes(view[at : at + _CRC_AT])
+    place = bytes(view[at + _PLACE_AT : at + _DIGEST_AT])
     return _digest(place, head, view[at + HEADER_SIZE : at + total_size], previous_digest)
 
 

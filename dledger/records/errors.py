@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dledger.outcome import Outcome
+from dledger.outcome import ExitCode, Outcome
 
 
 class FormatError(Exception):
@@ -21,6 +21,7 @@ class FormatError(Exception):
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class InvalidRecord(FormatError):

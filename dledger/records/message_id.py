@@ -16,12 +16,11 @@ from ipaddress import AddressValueError, IPv4Address
 from typing import Final
 
 from dledger.records.errors import InvalidRecord
+from dledger.records.layout import HOST, MESSAGE_ID
 
-_HOST: Final = struct.Struct(">4sI")
-_MESSAGE_ID: Final = struct.Struct(">4sIQ")
-
-if _HOST.size != 8 or _MESSAGE_ID.size != 16:
-    raise AssertionError("a host is 8 bytes, a message id 16")
+_HOST: Final = HOST.struct()
+_MESSAGE_ID: Final = MESSAGE_ID.struct()
+_PHYSICAL_OFFSET: Final = MESSAGE_ID.run("physical_offset")
 
 
 def encode_host(host: tuple[str, int]) -> bytes:
@@ -41,7 +40,13 @@ def encode_host(host: tuple[str, int]) -> bytes:
 
 def message_id(store_host: tuple[str, int], physical_offset: int) -> str:
     """RocketMQ's offsetMsgId: 32 upper-case hex digits of address, port and physical offset."""
-    return (encode_host(store_host) + physical_offset.to_bytes(8, "big")).hex().upper()
+    return message_id_of(encode_host(store_host), physical_offset)
+
+
+def message_id_of(store_host: bytes, physical_offset: int) -> str:
+    """`message_id`, the store host as the 8 bytes that records hold."""
+    text: str = (store_host + _PHYSICAL_OFFSET.pack(physical_offset)).hex()
+    return text.upper()
 
 
 def parse_message_id(text: str) -> tuple[tuple[str, int], int]:

@@ -1,36 +1,13 @@
 """RocketMQ message records: encoding, checking, decoding. Pure functions over bytes.
 
 A record is encoded once by the producer's client, checked and stamped by the leader (see
-`store.stamping`), and then the same bytes go to disk, to peers and to consumers (D5). This module
-must never build an object per message on the leader's way (D10): checking walks the buffer with
-one `Struct` a record. Only consumers decode into `DecodedRecord`s.
+`store.stamping`), and then the same bytes go to disk, to peers and to consumers (ADR 5). This
+module must never build an object per message on the leader's way (ADR 10): checking walks the
+buffer with one `Struct` a record. Only consumers decode into `DecodedRecord`s.
 
-Record, v1 with 8-byte (IPv4) hosts; all integers big-endian:
-
-    byte  size  field                        set by
-    0     4     TOTALSIZE                    producer
-    4     4     MAGICCODE 0xDAA320A7         producer
-    8     4     BODYCRC crc32 & 0x7fffffff   producer
-    12    4     QUEUEID                      producer
-    16    4     FLAG                         producer
-    20    8     QUEUEOFFSET                  leader
-    28    8     PHYSICALOFFSET               leader
-    36    4     SYSFLAG                      producer
-    40    8     BORNTIMESTAMP ms             producer
-    48    8     BORNHOST IPv4, port u32      producer
-    56    8     STORETIMESTAMP ms            leader
-    64    8     STOREHOSTADDRESS             leader
-    72    4     RECONSUMETIMES               producer
-    76    8     PREPAREDTRANSACTIONOFFSET    producer
-    84    4     BODYLENGTH b
-    88    b     BODY
-    88+b  1     TOPICLENGTH t
-    89+b  t     TOPIC
-    …     2     PROPERTIESLENGTH p
-    …     p     PROPERTIES
-
-The v2 form (2-byte topic length) and IPv6 hosts are refused: one form in the log keeps the
-stamped fields at constant places, which is what makes stamping vectorisable.
+The bytes are `dledger.records.layout.RECORD`: RocketMQ's v1 with 8-byte (IPv4) hosts. The v2 form
+(2-byte topic length) and IPv6 hosts are refused: one form in the log keeps the stamped fields at
+constant places, which is what makes stamping vectorisable.
 
 Source: RocketMQ `CommitLog` and `MessageDecoder` (rocketmq 8fc57f1).
 """
@@ -38,13 +15,13 @@ Source: RocketMQ `CommitLog` and `MessageDecoder` (rocketmq 8fc57f1).
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from dledger.records.errors import InvalidProperties, InvalidRecord
+from dledger.records.layout import BATCH, RECORD
 from dledger.records.message_id import decode_host, encode_host, message_id, parse_message_id
 from dledger.records.properties import (
     KEYS,
@@ -82,33 +59,30 @@ __all__ = [
     "validate_records",
 ]
 
-RECORD_MAGIC: Final = 0xDAA320A7
+RECORD_MAGIC: Final = RECORD.constant("magic")
 MAX_TOPIC_BYTES: Final = 127
 TOPIC_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{1,127}")
 
-# Opens the body of a data entry: producer id (16 bytes, zeros: none), base sequence u64.
-BATCH_PREAMBLE: Final = struct.Struct(">16sQ")
+BATCH_PREAMBLE: Final = BATCH.struct()  # Opens the body of a data entry.
 
-QUEUE_ID_AT: Final = 12
-STORE_TIME_AT: Final = 56
-FIXED_SIZE: Final = 88  # Up to and with BODYLENGTH.
-MIN_RECORD_SIZE: Final = FIXED_SIZE + 1 + 2
+FIXED_SIZE: Final = RECORD.size  # Up to and with BODYLENGTH.
+MIN_RECORD_SIZE: Final = RECORD.at("properties")  # Without body, topic and properties.
 V6_HOST_BITS: Final = 0x30  # SYSFLAG bits 4 (born host) and 5 (store host).
 
 _CRC_MASK: Final = 0x7FFFFFFF
-# TOTALSIZE MAGIC BODYCRC QUEUEID FLAG — BORNTIMESTAMP BORNHOST — BODYLENGTH; the rest zero.
-_NEW: Final = struct.Struct(">IIIii16x4xq8s16x4x8xI")
-# TOTALSIZE MAGIC BODYCRC QUEUEID — SYSFLAG — BODYLENGTH.
-_CHECKED: Final = struct.Struct(">IIIi20xI44xI")
-_ALL: Final = struct.Struct(">IIIiiqqIq8sq8siqI")
-_U16: Final = struct.Struct(">H")
-_U32: Final = struct.Struct(">I")
-_I32: Final = struct.Struct(">i")
-_NO_PROPERTIES: Final = b"\x00\x00"
-
-for _layout, _size in ((_NEW, 88), (_CHECKED, 88), (_ALL, 88), (BATCH_PREAMBLE, 24)):
-    if _layout.size != _size:
-        raise AssertionError(f"{_layout.format} should pack {_size} bytes, packs {_layout.size}")
+_NEW: Final = RECORD.struct(
+    "total_size", "magic", "body_crc", "queue_id", "flag", "born_time_ms", "born_host",
+    "body_length",
+)  # fmt: skip
+_CHECKED: Final = RECORD.struct(
+    "total_size", "magic", "body_crc", "queue_id", "sysflag", "body_length"
+)
+_ALL: Final = RECORD.struct()
+_TOTAL_SIZE: Final = RECORD.run("total_size")
+_QUEUE_ID: Final = RECORD.run("queue_id")
+_QUEUE_ID_AT: Final = RECORD.at("queue_id")
+_PROPERTIES_LENGTH: Final = RECORD.run("properties_length")
+_NO_PROPERTIES: Final = _PROPERTIES_LENGTH.pack(0)
 
 
 class RecordTemplate:
@@ -156,14 +130,14 @@ class RecordTemplate:
         properties_size = len(properties)
         if properties_size > MAX_PROPERTIES_BYTES:
             raise InvalidProperties("", f"{properties_size} bytes, {MAX_PROPERTIES_BYTES} at most")
-        length = _U16.pack(properties_size)
+        length = _PROPERTIES_LENGTH.pack(properties_size)
         return b"".join((fixed, body, self._topic_field, length, properties))
 
 
 def set_queue_id(buf: bytearray, starts: Sequence[int], queue_id: int) -> None:
     """The records that begin at `starts` in `buf` belong to `queue_id`."""
     for start in starts:
-        _I32.pack_into(buf, start + QUEUE_ID_AT, queue_id)
+        _QUEUE_ID.pack_into(buf, start + _QUEUE_ID_AT, queue_id)
 
 
 def validate_records(
@@ -225,7 +199,7 @@ def record_starts(buf: bytes | bytearray | memoryview, start: int, count: int) -
         InvalidRecord: a size leads outside of `buf`.
     """
     starts: list[int] = []
-    unpack = _U32.unpack_from
+    unpack = _TOTAL_SIZE.unpack_from
     end, at = len(buf), start
     for _ in range(count):
         if end - at < MIN_RECORD_SIZE:
@@ -360,7 +334,7 @@ def _explain(
     room = at + size - (topic_at + 1 + raw[topic_at] + 2)
     if room < 0:
         return InvalidRecord(at, "TOPICLENGTH", "within TOTALSIZE", raw[topic_at])
-    (properties_size,) = _U16.unpack_from(raw, at + size - room - 2)
+    (properties_size,) = _PROPERTIES_LENGTH.unpack_from(raw, at + size - room - 2)
     if properties_size != room or room > MAX_PROPERTIES_BYTES:
         allowed = min(room, MAX_PROPERTIES_BYTES)
         return InvalidRecord(at, "PROPERTIESLENGTH", allowed, properties_size)

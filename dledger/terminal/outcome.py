@@ -1,11 +1,8 @@
 """How a command ends: its exit code, and one line on standard error for what went wrong.
 
-This is the process boundary, the only place where errors of every package are turned into
-text. An error that is ours (a bug) is not in its table and keeps its traceback.
-
-    0   done, or holds                      1   failed, or doesn't hold
-    2   used wrongly: arguments,            3   no quorum, or no node, could be reached
-        configuration, no such group      130   interrupted (Ctrl-C): 128 + SIGINT, as shells do
+This is the process boundary, the only place where errors are turned into text. It knows no
+package's errors: each family says by `exit_code` how a command ends that meets one
+(`dledger.outcome.ExitCode`). An error that says nothing is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -13,52 +10,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from enum import IntEnum
 from typing import NoReturn, TypeVar
 
 import typer
 import uvloop
 
-from broker.config import ConfigError
-from broker.local_group import LocalGroupError, NoAnswer, NoSuchNode, NotAGroup
-from dledger.client import ClientError, DeadlineExceeded, GroupUnreachable
-from dledger.errors import ReplicationError
-from dledger.records.errors import FormatError
-from store.errors import StoreError
+from dledger.outcome import ExitCode
+
+__all__ = ["ExitCode", "complain", "end", "errors_told", "exit_code_of", "new_runner", "run"]
 
 T = TypeVar("T")
 
 
-class ExitCode(IntEnum):
-    """What the program tells its caller."""
+def exit_code_of(error: Exception, unreadable: ExitCode = ExitCode.FAILED) -> ExitCode | None:
+    """The exit code that stands for `error`; None for one that has no business to be here.
 
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    UNREACHABLE = 3
-    INTERRUPTED = 130
-
-
-# The first match decides; a subclass stands before its base.
-EXIT_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
-    (ConfigError, ExitCode.USAGE),
-    (NotAGroup, ExitCode.USAGE),
-    (NoSuchNode, ExitCode.USAGE),
-    (NoAnswer, ExitCode.UNREACHABLE),
-    (LocalGroupError, ExitCode.FAILED),
-    (GroupUnreachable, ExitCode.UNREACHABLE),
-    (DeadlineExceeded, ExitCode.UNREACHABLE),
-    (ClientError, ExitCode.FAILED),
-    (StoreError, ExitCode.FAILED),
-    (FormatError, ExitCode.FAILED),
-    (ReplicationError, ExitCode.FAILED),
-    (OSError, ExitCode.FAILED),
-)
-
-
-def exit_code_of(error: Exception) -> ExitCode | None:
-    """The exit code that stands for `error`; None for one that has no business to be here."""
-    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), None)
+    Args:
+        unreadable: for what the operating system refuses: a file, a port.
+    """
+    # Only our own enum counts: typer's exceptions have an `exit_code`, too, which is theirs.
+    if isinstance(code := getattr(error, "exit_code", None), ExitCode):
+        return code
+    return unreadable if isinstance(error, OSError) else None
 
 
 def complain(text: str) -> None:
@@ -72,15 +45,18 @@ def end(code: ExitCode) -> NoReturn:
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
-    """Turns the errors of the world into a line and an exit code."""
+def errors_told(*, unreadable: ExitCode = ExitCode.FAILED) -> Iterator[None]:
+    """Turns the errors of the world into a line and an exit code; `unreadable` as above."""
     try:
         yield
     except KeyboardInterrupt:
         end(ExitCode.INTERRUPTED)
-    except tuple(kind for kind, _ in EXIT_CODES) as error:
+    except Exception as error:
+        code = exit_code_of(error, unreadable)
+        if code is None:
+            raise
         complain(str(error))
-        end(exit_code_of(error) or ExitCode.FAILED)
+        end(code)
 
 
 def new_runner() -> AbstractContextManager[asyncio.Runner]:

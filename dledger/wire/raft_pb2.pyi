@@ -29,7 +29,7 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "snapshot_request", "snapshot_response")
+    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive")
     TERM_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PRE_VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -41,8 +41,7 @@ class PeerMessage(_message.Message):
     HEARTBEAT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_NOW_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_REQUEST_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_ALIVE_FIELD_NUMBER: _ClassVar[int]
     term: int
     hello: Hello
     pre_vote_request: PreVoteRequest
@@ -54,9 +53,8 @@ class PeerMessage(_message.Message):
     heartbeat_request: HeartbeatRequest
     heartbeat_response: HeartbeatResponse
     timeout_now: TimeoutNow
-    snapshot_request: SnapshotRequest
-    snapshot_response: SnapshotResponse
-    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., snapshot_request: _Optional[_Union[SnapshotRequest, _Mapping]] = ..., snapshot_response: _Optional[_Union[SnapshotResponse, _Mapping]] = ...) -> None: ...
+    keep_alive: KeepAlive
+    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ...) -> None: ...
 
 class PreVoteRequest(_message.Message):
     __slots__ = ("last_index", "last_term")
@@ -142,6 +140,10 @@ class TimeoutNow(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class KeepAlive(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Configuration(_message.Message):
     __slots__ = ("voters", "voters_outgoing", "learners")
     VOTERS_FIELD_NUMBER: _ClassVar[int]
@@ -151,21 +153,3 @@ class Configuration(_message.Message):
     voters_outgoing: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class SnapshotRequest(_message.Message):
-    __slots__ = ("snapshot_index", "snapshot_term", "configuration")
-    SNAPSHOT_INDEX_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_TERM_FIELD_NUMBER: _ClassVar[int]
-    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
-    snapshot_index: int
-    snapshot_term: int
-    configuration: Configuration
-    def __init__(self, snapshot_index: _Optional[int] = ..., snapshot_term: _Optional[int] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ...) -> None: ...
-
-class SnapshotResponse(_message.Message):
-    __slots__ = ("accepted", "match_index")
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
-    accepted: bool
-    match_index: int
-    def __init__(self, accepted: _Optional[bool] = ..., match_index: _Optional[int] = ...) -> None: ...

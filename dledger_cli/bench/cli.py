@@ -34,6 +34,7 @@ from dledger_cli.bench.machine import machine_facts
 from dledger_cli.bench.produce import PROMISES, Case
 from dledger_cli.bench.produce import produce as measure_produce
 from dledger_cli.bench.rounds import Tell
+from dledger_cli.bench.starting import measure_import
 from dledger_cli.bench.steady import steady as measure_steady
 from dledger_cli.bench.tables import print_report
 from dledger_cli.bench.yardsticks import echo_server
@@ -243,6 +244,25 @@ def steady(
     limit = None if bytes_limit is None else parse_size(bytes_limit)
     measure = _steady(minutes, limit, size, in_flight)
     _benchmark([measure], Place(directory, None, nodes), as_json, strict)
+
+
+@app.command(name="import")
+def starting(
+    rounds: RoundsOption = 7, as_json: JsonOption = False, strict: StrictOption = False
+) -> None:
+    """What importing the client costs a program beyond grpc's own import.
+
+    \b
+    Example:
+      dledger bench import --rounds 15
+    """
+    report = measure_import(rounds)
+    machine = machine_facts(Path.cwd())
+    if as_json:
+        print_json(report.facts(machine))
+    else:
+        print_report(Console(), report, machine)
+    end(ExitCode.FAILED if strict and not report.targets_reached else ExitCode.DONE)
 
 
 @app.command(name="all")

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import struct
 import time
 from dataclasses import dataclass
 
-from broker.config import split_address
 from broker.local_group import GroupStatus, LocalGroup
+from dledger.addresses import split_address
 from dledger.client import Client, StartFrom
+from dledger.records.message_id import encode_host
 from dledger_cli.bench.arena import Arena, connected, fresh_topic
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, percentile
 from dledger_cli.bench.ledger import Audit
@@ -34,8 +34,6 @@ OUTAGE_TIMEOUT_S = 30.0
 WHOLE_TIMEOUT_S = 60.0
 POLL_S = 0.05
 READ_TIMEOUT_S = 30.0  # without a message, though not all have been read
-STORE_HOST = struct.Struct(">4sI")  # as in message ids: IPv4 address, port
-assert STORE_HOST.size == 8
 
 MEDIAN_TARGETS_MS = {signal.SIGKILL: 250.0, signal.SIGSTOP: 600.0}
 P99_TARGETS_MS = {signal.SIGKILL: 1000.0}
@@ -148,7 +146,7 @@ async def _read_back(client: Client, topic: str, load: NumberedLoad) -> None:
 def store_host_of(address: str) -> bytes:
     """What a leader at that address stamps into records: the first half of message ids."""
     host, port = split_address(address)
-    return STORE_HOST.pack(socket.inet_aton(socket.gethostbyname(host)), port)
+    return encode_host((socket.gethostbyname(host), port))
 
 
 def _report(

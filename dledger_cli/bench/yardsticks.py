@@ -61,7 +61,7 @@ def echo_server() -> Iterator[str]:
     Raises:
         RuntimeError: it ended before it served; its words are on standard error.
     """
-    program = [sys.executable, "-m", "dledger_cli.bench.echo_server"]
+    program = [sys.executable, "-P", "-m", "dledger_cli.bench.echo_server"]
     with subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as process:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from audit.engine import Engine, LocalEngine
+from audit.engines.engine import Engine, LocalEngine
 from audit.errors import EngineUnavailable
 from tests.audit.replicas import LogBuilder, ReplicaSet, build, usual_entries
 
@@ -48,7 +48,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "local":
         made: Engine = LocalEngine()
     else:
-        from audit.spark.engine import SparkEngine
+        from audit.engines.spark import SparkEngine
 
         made = SparkEngine(request.getfixturevalue("spark"), stops_session=False)
     yield made

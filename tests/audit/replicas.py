@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from audit.replica import Replica
+from audit.reading.replica import Replica
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, record_starts
 from store.commitlog import CommitLog, CommitLogOptions

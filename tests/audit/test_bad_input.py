@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli import app
+from audit.commands.app import app
+from audit.commands.outcome import MAX_SIZE, parse_size
 from audit.errors import UsageMistake
-from audit.outcome import MAX_SIZE, parse_size
-from audit.reading import opened
+from audit.reading.files import opened
 from tests.audit.replicas import ReplicaSet
 
 HISTORY = ["delivery", "--history", "history.jsonl"]

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from audit.bench import Figure
-from audit.cli import app
-from audit.engine import LocalEngine
-from audit.process_tree import resident_bytes
-from audit.ranges import committed_log
-from audit.replicas import Options, audit_replicas
-from audit.sample import make_replicas
-from audit.stats import sum_log
+from audit.commands.app import app
+from audit.contents.stats import sum_log
+from audit.engines.engine import LocalEngine
+from audit.measuring.bench import Figure
+from audit.measuring.process_tree import resident_bytes
+from audit.measuring.sample import make_replicas
+from audit.proof.replicas import Options, audit_replicas
+from audit.reading.ranges import committed_log
 
 MIB = 1 << 20
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.chunks import LogRange, read_chunks
-from audit.columns import Cuts, PropertyTable
-from audit.decode import COLUMNS, Wanted, read_records
-from audit.reading import opened
+from audit.reading.chunks import LogRange, read_chunks
+from audit.reading.columns import Cuts, PropertyTable
+from audit.reading.decode import COLUMNS, Wanted, read_records
+from audit.reading.files import opened
 from dledger.reading.entry import FILLER_HEADER, FILLER_MAGIC, EntryKind, build_frame, walk_frames
 from dledger.records.properties import decode_properties, find_property
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate
@@ -56,8 +56,7 @@ def frames_of(entries: Entries) -> list[bytes]:
 
 
 def plain_rows(content: bytes) -> Iterator[Row]:
-    """What the bytes of whole frames mean, by the byte tables of `dledger.records.record` and
-    `dledger.reading.entry`, one field after the other.
+    """What the bytes of whole frames mean, by `docs/formats.md`, one field after the other.
 
     Raises:
         ValueError: the records don't add up.
@@ -248,10 +247,11 @@ def test_file_that_ends_early_is_damage(chunk_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("chunk_bytes", [64, 300, 1 << 20])
-def test_filler_ends_a_segment(chunk_bytes: int) -> None:
-    """Nothing behind it is read, wherever a chunk ends."""
+@pytest.mark.parametrize("size", [8, 15, 16, 500])
+def test_filler_ends_a_segment(chunk_bytes: int, size: int) -> None:
+    """Nothing behind it is read, wherever a chunk ends; a filler may be its eight bytes only."""
     content = b"".join(frames_of([("orders", [(b"body", b"")] * 3)] * 2))
-    whole = content + FILLER_HEADER.pack(500, FILLER_MAGIC) + b"\xff" * 492
+    whole = content + FILLER_HEADER.pack(size, FILLER_MAGIC) + b"\xff" * (size - 8)
     assert decoded_rows(whole, chunk_bytes) == list(plain_rows(content))
 
 
@@ -284,7 +284,7 @@ def test_properties_of_many_messages_are_split_as_one_by_one(rows: list[bytes]) 
 def test_arrow_has_the_same_values(entries: Entries) -> None:
     """Every column but times, as a Python value; a map's last equal name wins."""
     pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
-    from audit.arrow import TYPES, to_arrow
+    from audit.reading.arrow import TYPES, to_arrow
 
     content = b"".join(frames_of(entries))
     rows: list[Row] = []

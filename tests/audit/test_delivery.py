@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from audit import delivered
-from audit.cli import app
-from audit.delivery import DeliveryReport, audit_delivery, delivery_as_json
-from audit.engine import Engine, LocalEngine
+from audit.commands.app import app
+from audit.delivery import judged
+from audit.delivery.check import DeliveryReport, audit_delivery, delivery_as_json
+from audit.delivery.judge import Kind
+from audit.engines.engine import Engine, LocalEngine
 from audit.errors import LogDamaged, UsageMistake
-from audit.judge import Kind
-from audit.replica import Position, Replica
+from audit.reading.replica import Position, Replica
 from chaos.checkers.history import Delete, Outcome, Poll, Send
 from dledger.reading.entry import EntryKind
 from tests.audit.replicas import SEGMENT, Entry, build, flip_bit
@@ -295,7 +295,7 @@ def test_anomalies_past_the_bound_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A report stays small when everything is lost; the counts are whole."""
-    monkeypatch.setattr(delivered, "MAX_ANOMALIES", 3)
+    monkeypatch.setattr(judged, "MAX_ANOMALIES", 3)
     story = Story()
     story.send(*(f"v{number}" for number in range(10)), at=0)
     report = audit_delivery([log_of(tmp_path, "a")], [written(tmp_path, story)], LocalEngine(1))

@@ -14,10 +14,8 @@ from zlib import crc32
 
 import pytest
 
-from audit.decode import Wanted
-from audit.delivered import DeliveryTask, Judged
-from audit.delivery import _whole_log, judge_share
-from audit.delivery_spark import (
+from audit.delivery.check import _whole_log, judge_share
+from audit.delivery.distributed import (
     HistoryRange,
     MessageReader,
     QueueJudge,
@@ -29,7 +27,9 @@ from audit.delivery_spark import (
     key_of,
     read_events,
 )
-from audit.ranges import committed_log
+from audit.delivery.judged import DeliveryTask, Judged
+from audit.reading.decode import Wanted
+from audit.reading.ranges import committed_log
 from chaos.checkers.history import Delete, Outcome, Poll, Send
 from tests.audit.test_delivery import SENT, log_of, written
 from tests.chaos.histories import Story
@@ -51,7 +51,7 @@ def stepped(
 
 
 def run_job(task: DeliveryTask, range_bytes: int, partitions: int) -> list[Judged]:
-    """As `audit.delivery_spark` orders the steps."""
+    """As `audit.delivery.distributed` orders the steps."""
     ranges = history_ranges(task.histories, range_bytes)
     operations = stepped([row for r in ranges for row in read_events(r)], partitions, join_events)
     summaries: list[Summary] = [pickle.loads(r.payload) for r in operations if r.key is None]

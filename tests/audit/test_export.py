@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli import app
-from audit.engine import Engine, LocalEngine
+from audit.commands.app import app
+from audit.contents.export import ExportState, export_messages, read_state, write_state
+from audit.contents.stats import bucket_of, percentile, stats_as_json, sum_log
+from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
-from audit.export import ExportState, export_messages, read_state, write_state
-from audit.replica import Replica
-from audit.stats import bucket_of, percentile, stats_as_json, sum_log
+from audit.reading.replica import Replica
 from store.errors import CorruptionFound
 from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
 from tests.audit.test_table import expected_rows

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from audit.engine import Engine
-from audit.errors import UsageMistake
-from audit.findings import Cause, ExitCode, Finding, Verdict
-from audit.replica import Replica
-from audit.replicas import Options, audit_replicas
-from audit.report import Report
+from audit.engines.engine import Engine
+from audit.errors import ExitCode, UsageMistake
+from audit.proof.findings import Cause, Finding, Verdict
+from audit.proof.replicas import Options, audit_replicas
+from audit.proof.report import Report
+from audit.reading.replica import Replica
 from dledger.reading.entry import ENTRY_HEADER, HEADER_SIZE, EntryKind
 from store.dispatch import UNIT, UNIT_SIZE
 from tests.audit.replicas import (

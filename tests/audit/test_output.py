@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from audit.block_map import State, draw_map
-from audit.cli import app
-from audit.engine import LocalEngine
-from audit.page import render_page
-from audit.replica import Replica
-from audit.replicas import Options, audit_replicas
-from audit.report import Audit
+from audit.commands.app import app
+from audit.engines.engine import LocalEngine
+from audit.proof.replicas import Options, audit_replicas
+from audit.proof.report import Audit
+from audit.reading.replica import Replica
+from audit.showing.block_map import State, draw_map
+from audit.showing.page import render_page
 from tests.audit.replicas import BLOCK, SEGMENT, ReplicaSet
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.digest import PartDigests, digest_blocks
-from audit.engine import LocalEngine
-from audit.plan import Plan, digest_tasks, make_plan
-from audit.reading import Pace
-from audit.replicas import Options, audit_replicas
-from audit.survey import SegmentFile, Survey
+from audit.engines.engine import LocalEngine
+from audit.proof.digest import PartDigests, digest_blocks
+from audit.proof.plan import Plan, digest_tasks, make_plan
+from audit.proof.replicas import Options, audit_replicas
+from audit.reading.files import Pace
+from audit.reading.survey import SegmentFile, Survey
 from tests.audit.replicas import BLOCK, ReplicaSet
 
 SEGMENT = 1 << 20
@@ -69,7 +69,7 @@ def test_block_number_of_a_part_is_its_place_in_the_segment() -> None:
 
 def test_pool_gives_what_one_process_gives(three: ReplicaSet) -> None:
     """The same digests in the same order, and no process left behind."""
-    from audit.survey import SurveyTask, survey
+    from audit.reading.survey import SurveyTask, survey
 
     surveys = [survey(SurveyTask(replica)) for replica in three.replicas]
     tasks = digest_tasks(make_plan(surveys, BLOCK), {}, 2 * BLOCK)

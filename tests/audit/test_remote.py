@@ -19,16 +19,16 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from audit import remote
-from audit.cli import app
-from audit.engine import LocalEngine
-from audit.errors import UsageMistake
-from audit.findings import Cause, ExitCode, Verdict
-from audit.live import Over, replicas_of_group
-from audit.remote import NodeLog, NodeRefused, calls
-from audit.replicas import Options, audit_replicas
-from audit.report import Report, report_as_json
-from audit.scan import ScanTask, Window, _start_before, scan_segment
+from audit.commands.app import app
+from audit.engines.engine import LocalEngine
+from audit.errors import ExitCode, NodeRefused, UsageMistake
+from audit.proof.findings import Cause, Verdict
+from audit.proof.replicas import Options, audit_replicas
+from audit.proof.report import Report, report_as_json
+from audit.proof.scan import ScanTask, Window, _start_before, scan_segment
+from audit.reading import remote
+from audit.reading.live import Over, replicas_of_group
+from audit.reading.remote import NodeLog, calls
 from dledger.reading.entry import FILLER_MAGIC, HEADER_SIZE, EntryHeader, parse_header
 from tests.audit.replicas import ReplicaSet, cut, flip_bit
 from tests.integration.group import Group, make_configs
@@ -404,7 +404,7 @@ def test_looking_back_begins_at_an_entry_near_the_range(three: ReplicaSet) -> No
     task = ScanTask("n1", str(path.parent), SMALL, SMALL, ((SMALL + 9000, SMALL + 12_000),))
     whole = scan_segment(task)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("audit.scan._LOOK_BACK_BYTES", 512)
+        patch.setattr("audit.proof.scan._LOOK_BACK_BYTES", 512)
         assert scan_segment(task) == whole
         with path.open("rb") as file:
             begin = _start_before(Window(file.fileno()), task, 0, 9000)

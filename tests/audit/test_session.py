@@ -16,9 +16,9 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli import app
+from audit.commands.app import app
+from audit.engines.spark import SparkEngine
 from audit.errors import EngineUnavailable, UsageMistake
-from audit.spark.engine import SparkEngine
 from audit.spark.java import find_java
 from tests.audit.replicas import ReplicaSet
 

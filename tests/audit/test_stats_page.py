@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli import app
-from audit.engine import Engine
-from audit.stats import LogSum, QueueSum, sum_log
-from audit.stats_page import render_stats
-from audit.timeline import MAX_SPANS, Timeline
+from audit.commands.app import app
+from audit.contents.stats import LogSum, QueueSum, sum_log
+from audit.contents.timeline import MAX_SPANS, Timeline
+from audit.engines.engine import Engine
+from audit.showing.stats_page import render_stats
 from tests.audit.replicas import ReplicaSet
 
 

@@ -16,10 +16,10 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from audit.decode import Wanted
 from audit.errors import LogDamaged, UsageMistake
-from audit.ranges import committed_log
-from audit.replica import Replica
+from audit.reading.decode import Wanted
+from audit.reading.ranges import committed_log
+from audit.reading.replica import Replica
 from audit.spark.source import CommitLogSource, CommitLogStream
 from dledger.reading.entry import EntryHeader
 from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries

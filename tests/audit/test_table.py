@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from audit.columns import PropertyTable
-from audit.decode import COLUMNS, Records, Wanted, read_records
-from audit.ranges import committed_log, entry_end_after, log_ranges
-from audit.replica import Replica
+from audit.reading.columns import PropertyTable
+from audit.reading.decode import COLUMNS, Records, Wanted, read_records
+from audit.reading.ranges import committed_log, entry_end_after, log_ranges
+from audit.reading.replica import Replica
 from dledger.reading.entry import EntryKind
 from dledger.records.record import decode_properties, decode_records
 from store.errors import CorruptionFound
@@ -120,7 +120,7 @@ def test_stream_steps_end_between_entries_and_reach_the_end(three: ReplicaSet) -
 def test_properties_are_split_as_consumers_split_them(encoded: bytes) -> None:
     """All at once in Arrow, as `decode_properties` one by one, between other messages."""
     pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
-    from audit.arrow import to_arrow
+    from audit.reading.arrow import to_arrow
 
     given = [b"X\x01y\x02", encoded, b"", encoded]
     table = PropertyTable.of(cuts_of(given))

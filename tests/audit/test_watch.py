@@ -11,14 +11,14 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from audit.engine import LocalEngine
-from audit.errors import Unreachable, UsageMistake
-from audit.findings import Cause, ExitCode, Verdict
-from audit.live import Over, replicas_of_directory, replicas_of_group
-from audit.replicas import Options, audit_replicas
-from audit.report import Audit
-from audit.watch import Watch, WatchMetrics
-from audit.watch_cli import parse_duration
+from audit.commands.watch import parse_duration
+from audit.commands.watching import Watch, WatchMetrics
+from audit.engines.engine import LocalEngine
+from audit.errors import ExitCode, Unreachable, UsageMistake
+from audit.proof.findings import Cause, Verdict
+from audit.proof.replicas import Options, audit_replicas
+from audit.proof.report import Audit
+from audit.reading.live import Over, replicas_of_directory, replicas_of_group
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 from tests.audit.replicas import BLOCK, ReplicaSet
 

@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from broker.append import Appender
-from broker.machine import TOPIC_GONE, MachineOptions, StateMachine
 from broker.reads import QueueReader
+from broker.state.listening import QueueKey
+from broker.state.machine import MachineOptions, StateMachine
+from broker.state.refusals import Refusal
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
 from dledger.records.properties import encode_properties
@@ -69,7 +71,7 @@ class Bench:
         )
         self.reader = QueueReader(self.machine, self.queues, self.read_at)
         self.arrivals: list[tuple[str, int]] = []
-        self.machine.listen(self._on_arrival, self.appender.on_command)
+        self.machine.listen(self)
         self.appender.begin(0)
 
     def propose(
@@ -85,10 +87,21 @@ class Bench:
         self.proposed += 1
         return Proposed(Index(index), Term(1))
 
-    def _on_arrival(self, key: tuple[str, int]) -> None:
-        self.arrivals.append(key)
-        if key[1] == TOPIC_GONE:
-            self.appender.on_topic_deleted(key[0])
+    def arrived(self, queue: QueueKey) -> None:
+        """`Listener`."""
+        self.arrivals.append(queue)
+
+    def batch_voided(self, index: int) -> None:
+        """`Listener`."""
+        self.appender.on_batch_voided(index)
+
+    def topic_deleted(self, topic: str) -> None:
+        """`Listener`."""
+        self.appender.on_topic_deleted(topic)
+
+    def command_applied(self, index: int, refusal: Refusal | None) -> None:
+        """`Listener`."""
+        self.appender.on_command(index, refusal)
 
     def read_at(self, physical_offset: int, size: int) -> bytes:
         """Bytes of the log; the memory log has no fillers as long as tests stay small."""

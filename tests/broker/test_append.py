@@ -9,7 +9,8 @@ import pytest
 
 from broker.append import MAX_BATCHES
 from broker.errors import BrokerError
-from broker.machine import MachineOptions
+from broker.state.machine import MachineOptions
+from broker.state.topics import Topics
 from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
 from dledger.core.types import NodeId
 from dledger.driver import LogFull
@@ -283,7 +284,7 @@ def test_two_deletes_under_way_keep_the_topic_closed() -> None:
     bench.commit(through=3)  # the first delete and the create; the second is still under way
     assert code(bench.send(batch(0, b"too early"))) == "TOPIC_NOT_FOUND"
     bench.commit()
-    assert bench.replay().topics == bench.machine.topics == {}
+    assert bench.replay().topics == bench.machine.topics == Topics()
 
 
 def test_a_batch_for_a_topic_that_is_gone_is_void_and_stops_nobody() -> None:
@@ -291,7 +292,7 @@ def test_a_batch_for_a_topic_that_is_gone_is_void_and_stops_nobody() -> None:
     bench = Bench()
     bench.topic()
     answer = bench.send(batch(0, b"late"))
-    del bench.machine.topics["t"]
+    bench.machine.topics.delete("t")
     bench.commit()
     assert code(answer) == "TOPIC_NOT_FOUND"
     assert answer.result().results[0].error.outcome == epb.DID_NOT_HAPPEN

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from broker.machine import OUT_OF_RANGE, TOO_MANY, MachineOptions, StateMachine
+from broker.state.machine import MachineOptions, StateMachine
+from broker.state.offsets import Offsets
+from broker.state.refusals import (
+    OffsetOutOfRange,
+    Refusal,
+    TooManyQueues,
+    TooMuchProgress,
+    TopicExists,
+    TopicNotFound,
+)
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.ports import ApplyPaused
@@ -20,7 +29,9 @@ from tests.broker.leader import Bench, MemoryQueues, batch
 pytestmark = pytest.mark.usefixtures("running_loop")
 
 
-def commit_offset(bench: Bench, offset: int, *, reset: bool = False, topic: str = "t") -> str:
+def commit_offset(
+    bench: Bench, offset: int, *, reset: bool = False, topic: str = "t"
+) -> Refusal | None:
     command = CommitOffsetsCommand(
         group="g", topic=topic, reset=reset, offsets=[CommittedOffset(queue_id=0, offset=offset)]
     )
@@ -36,7 +47,7 @@ def test_committed_offsets_never_move_back_unless_reset() -> None:
     bench.send(batch(0, *[b"x"] * 5))
     for offset, reset, expected in [(5, False, 5), (3, False, 5), (2, True, 2), (4, False, 4)]:
         commit_offset(bench, offset, reset=reset)
-        assert bench.machine.offsets["g"]["t"] == {0: expected}
+        assert bench.machine.offsets.of("g", "t") == {0: expected}
 
 
 def test_offset_zero_can_be_committed() -> None:
@@ -44,14 +55,14 @@ def test_offset_zero_can_be_committed() -> None:
     bench = Bench()
     bench.topic()
     commit_offset(bench, 0)
-    assert bench.machine.offsets["g"]["t"] == {0: 0}
+    assert bench.machine.offsets.of("g", "t") == {0: 0}
 
 
 def test_offsets_of_an_unknown_topic_are_refused() -> None:
     """The proposer learns it; nothing is stored."""
     bench = Bench()
-    assert commit_offset(bench, 1, topic="nope") == "not found"
-    assert bench.machine.offsets == {}
+    assert commit_offset(bench, 1, topic="nope") == TopicNotFound("nope")
+    assert bench.machine.offsets == Offsets()
 
 
 def test_offsets_beyond_the_end_are_refused_when_applied() -> None:
@@ -66,8 +77,8 @@ def test_offsets_beyond_the_end_are_refused_when_applied() -> None:
     bench.appender.submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=1)))
     done = bench.appender.submit(Command(commit_offsets=command))
     bench.commit()
-    assert done.result() == OUT_OF_RANGE
-    assert bench.machine.offsets == {}
+    assert done.result() == OffsetOutOfRange("t", 3, 2)
+    assert bench.machine.offsets == Offsets()
 
 
 def test_replicated_state_is_bounded() -> None:
@@ -78,21 +89,24 @@ def test_replicated_state_is_bounded() -> None:
         Command(create_topic=CreateTopicCommand(name="u", queue_count=2))
     )
     bench.commit()
-    assert refused.result() == TOO_MANY
+    assert refused.result() == TooManyQueues(wanted=2, limit=5)
     results = []
     for group in ("g", "h", "g"):
         offsets = [CommittedOffset(queue_id=0, offset=0)]
         command = CommitOffsetsCommand(group=group, topic="t", offsets=offsets)
         results.append(bench.appender.submit(Command(commit_offsets=command)))
         bench.commit()
-    assert [result.result() for result in results] == ["", TOO_MANY, ""]
+    assert [result.result() for result in results] == [None, TooMuchProgress(1), None]
 
 
 def test_a_topic_is_created_once() -> None:
     """The second creation is told that it exists and changes nothing."""
     bench = Bench()
     bench.topic("t", 2)
-    bench.topic("t", 8)
+    command = Command(create_topic=CreateTopicCommand(name="t", queue_count=8))
+    refused = bench.appender.submit(command)
+    bench.commit()
+    assert refused.result() == TopicExists("t", 2)
     assert len(bench.machine.topics["t"].next_offsets) == 2
 
 
@@ -159,11 +173,11 @@ def test_full_disk_stops_before_an_entry_and_changes_nothing_of_it() -> None:
     machine, queues, log = bench.machine, bench.queues, bench.log
     for stuck_at in (log.last_index - 1, log.last_index):
         queues.is_full = True
-        before = (machine.append_time_ms, dict(machine.topics), list(machine.sequences))
+        before = (machine.append_time_ms, list(machine.topics), list(machine.sequences))
         with pytest.raises(ApplyPaused) as paused:
             machine.apply(log.read(machine.applied_index + 1, log.last_index))
         assert paused.value.applied_index == machine.applied_index == stuck_at - 1
-        assert (machine.append_time_ms, dict(machine.topics), list(machine.sequences)) == before
+        assert (machine.append_time_ms, list(machine.topics), list(machine.sequences)) == before
         assert stuck_at == log.last_index or machine.topics["t"].next_offsets == [1, 0]
         queues.is_full = False
         machine.apply(log.read(stuck_at, stuck_at))

@@ -114,7 +114,7 @@ def test_a_held_pull_wakes_on_arrival_in_its_queue_only() -> None:
         held.wake(("t", 0))
         await first
         assert not second.done()
-        held.wake(("t", -1))
+        held.wake_topic("t")
         await second
         assert held.statistics().held == 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.replay import replay_derived
+from broker.state.replay import replay_derived
 from store.consumequeue import ConsumeQueues
 from store.dispatch import UNIT
 from tests.store.faulty_files import SimulatedDisk

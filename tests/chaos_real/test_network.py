@@ -214,6 +214,43 @@ def test_delay_and_loss_make_a_chunk_later_and_keep_the_order() -> None:
     asyncio.run(scenario())
 
 
+def test_a_connection_notices_the_end_of_a_silence_when_it_sends_again() -> None:
+    """Packets were dropped, and TCP asks after pauses that double: 0.2 s, 0.4 s, 0.8 s."""
+
+    async def scenario() -> float:
+        async with two_nodes() as ends:
+            (_, a_writer), (b_reader, _) = await ends.connected()
+            ends.network.set_fault("silence", [("a", "b")], Quality(silent=True))
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            a_writer.write(b"late")
+            await asyncio.sleep(0.7)
+            ends.network.clear_fault("silence")
+            assert await arrives(b_reader, 4) == b"late"
+            a_writer.transport.abort()
+            return loop.time() - begin
+
+    assert 1.35 <= asyncio.run(scenario()) < 5
+
+
+def test_a_new_connection_gets_through_a_silence_that_has_ended() -> None:
+    """It asked before, so it waits for its next turn as well, but that is another's clock."""
+
+    async def scenario() -> None:
+        async with two_nodes() as ends:
+            ends.network.set_fault("silence", [("a", "b"), ("b", "a")], Quality(silent=True))
+            _, early = await ends.connect()
+            await asyncio.sleep(SOON_S)
+            assert ends.accepted.empty()
+            ends.network.clear_fault("silence")
+            _, fresh = await ends.connect()
+            await asyncio.wait_for(ends.accepted.get(), 0.8)  # the first asks again after 1 s
+            for writer in (early, fresh):
+                writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
 def test_faults_add_up_and_are_healed_one_by_one() -> None:
     """A link has the worse of everything that is set on it."""
     network = Network({"a": "127.0.0.1:1", "b": "127.0.0.1:2", "c": "127.0.0.1:3"}, seed=1)

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from broker.config import ConfigError
 from broker.local_group import GROUP_FILE, LocalGroup, NoAnswer, NoSuchNode, NotAGroup, PortInUse
 from dledger.client import DeadlineExceeded, GroupUnreachable, TopicNotFound
-from dledger.terminal.options import bootstrap_addresses, parse_addresses, parse_size
-from dledger.terminal.outcome import EXIT_CODES, ExitCode, errors_told, exit_code_of
+from dledger.terminal.options import parse_addresses, parse_size
+from dledger.terminal.outcome import ExitCode, errors_told, exit_code_of
 from dledger_cli.app import app
+from dledger_cli.group_options import bootstrap_addresses
 from store.errors import CorruptionFound, DirectoryInUse
 
 COMMANDS = [
@@ -152,7 +153,7 @@ def test_status_of_a_group_that_was_never_started(tmp_path: Path) -> None:
 def test_unreachable_group_ends_with_3(dead_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait is bounded, and the variable names the group."""
     monkeypatch.setenv("DLEDGER_BOOTSTRAP", dead_address)
-    monkeypatch.setattr("dledger.terminal.options.CALL_DEADLINE_S", 0.3)
+    monkeypatch.setattr("dledger_cli.group_options.CALL_DEADLINE_S", 0.3)
     result = CliRunner().invoke(app, ["topic", "list"])
     assert result.exit_code == ExitCode.UNREACHABLE
     assert result.stderr.startswith("dledger: ")
@@ -202,11 +203,14 @@ def test_error_is_told_in_one_line_with_its_exit_code(
     assert capsys.readouterr().err == f"dledger: {error}\n"
 
 
-def test_no_error_is_hidden_by_its_base_in_the_table() -> None:
-    """The first match decides, so a subclass stands before its base."""
-    kinds = [kind for kind, _ in EXIT_CODES]
-    for at, kind in enumerate(kinds):
-        assert not any(issubclass(kind, before) for before in kinds[:at]), kind
+def test_program_that_was_told_to_end_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """typer's own exceptions have an exit code too, and pass."""
+    with pytest.raises(typer.Exit) as ended, errors_told():
+        raise typer.Exit(7)
+    assert ended.value.exit_code == 7
+    with pytest.raises(typer.BadParameter), errors_told():
+        raise typer.BadParameter("no")
+    assert capsys.readouterr().err == ""
 
 
 def test_bug_keeps_its_traceback() -> None:

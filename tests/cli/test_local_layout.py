@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import load_config, split_address
+from broker.config import load_config
 from broker.local_group import (
     GROUP_FILE,
     GroupDiffers,
@@ -20,6 +20,7 @@ from broker.local_group import (
     NotAGroup,
 )
 from broker.local_group.ports import port_is_free, reserve_ports
+from dledger.addresses import split_address
 
 
 def changed(directory: Path, **changes: object) -> None:

@@ -14,6 +14,7 @@ from dledger.core import (
     IncomingMessage,
     Index,
     LeaderChanged,
+    MessageRefused,
     NodeId,
     NotLeader,
     PreVoteRequest,
@@ -93,7 +94,7 @@ def test_s01_higher_term_makes_a_follower_without_vote(
     [
         append(1, 1, 1, 1),
         heartbeat(1),
-        vote_request(1, 9, 1),
+        vote_request(2, 9, 1),
         VoteResponse(B, A, Term(1), True),
         AppendResponse(B, A, Term(1), True, Index(1)),
         HeartbeatResponse(B, A, Term(1)),
@@ -245,19 +246,23 @@ def test_s12_pre_votes_are_not_votes() -> None:
     cluster.deliver(lambda m: isinstance(m, PreVoteRequest | PreVoteResponse))
     node = cluster[A]
     assert node.core.role is Role.CANDIDATE
-    for peer in (A, B, C, D, E):
+    for peer in (B, C, D, E):
         node.step(PreVoteResponse(peer, A, Term(1), True))
         node.step(PreVoteResponse(peer, A, Term(2), True))
     assert node.core.role is Role.CANDIDATE
 
 
 def test_s12_a_stale_pre_vote_is_not_counted() -> None:
-    """An answer to the pre-vote of another term belongs to no round under way (§9.6)."""
-    cluster = Cluster()
+    """An answer to the pre-vote of another term belongs to no round under way (§9.6), and one of a
+    term that was never asked about is refused."""
+    cluster = Cluster(terms={A: 3})
     cluster.campaign(A)
-    cluster[A].step(PreVoteResponse(B, A, Term(0), True))
-    cluster[A].step(PreVoteResponse(C, A, Term(7), True))
-    assert (cluster[A].core.role, cluster[A].term) == (Role.PRE_CANDIDATE, 0)
+    cluster[A].step(PreVoteResponse(B, A, Term(2), True))
+    cluster[A].step(PreVoteResponse(C, A, Term(3), True))
+    for asked_by_nobody in (0, 5, 7):
+        with pytest.raises(MessageRefused):
+            cluster[A].step(PreVoteResponse(C, A, Term(asked_by_nobody), True))
+    assert (cluster[A].core.role, cluster[A].term) == (Role.PRE_CANDIDATE, 3)
 
 
 def test_s13_rejoining_node_disturbs_nobody() -> None:
@@ -311,7 +316,7 @@ def test_s14_leader_with_an_active_quorum_is_sticky() -> None:
     cluster = Cluster()
     leader = cluster.elect(A)
     cluster.tick(20)
-    assert leader.step(vote_request(9, 9, 9)) == []
+    assert leader.step(vote_request(9, 9, 8)) == []
     assert (leader.core.role, leader.term) == (Role.LEADER, 1)
 
 
@@ -369,8 +374,19 @@ def test_s18_stepping_down_in_a_term_keeps_the_vote() -> None:
     cluster.isolate(A)
     cluster.tick(40, A)
     assert (leader.core.role, leader.vote) == (Role.FOLLOWER, A)
-    (answer,) = leader.step(vote_request(1, 9, 1))
+    (answer,) = leader.step(vote_request(1))
     assert answer == VoteResponse(A, B, Term(1), False)
+
+
+def test_s18_losing_an_election_keeps_the_vote() -> None:
+    """A candidate that lost refuses who has a better log than it in the same term."""
+    node = Node(A, THREE, term=1, options=RaftOptions(pre_vote=False))
+    node.tick(31)
+    assert (node.core.role, node.term) == (Role.CANDIDATE, 2)
+    for peer in (B, C):
+        node.step(VoteResponse(peer, A, Term(2), False))
+    assert (node.core.role, node.vote) == (Role.FOLLOWER, A)
+    assert node.step(vote_request(2, 9, 1)) == [VoteResponse(A, B, Term(2), False)]
 
 
 def test_s19_vote_survives_a_crash() -> None:
@@ -499,9 +515,10 @@ def test_s24_a_learners_vote_does_not_count() -> None:
 
 def test_s25_removed_node_neither_campaigns_nor_disturbs() -> None:
     """A removed node that knows never campaigns; one that doesn't is refused (§4.2.3)."""
-    knows = Node(D, THREE)
+    knows = Node(D, THREE, term=1)
     assert knows.tick(300) == []
-    assert knows.step(TimeoutNow(A, D, Term(0))) == []
+    knows.step(HeartbeatRequest(A, D, Term(1), Index(0)))
+    assert knows.step(TimeoutNow(A, D, Term(1))) == []
     cluster = Cluster()
     cluster.elect(A)
     stranger = Node(D, Configuration(frozenset({A, B, C, D})), term=1)
@@ -511,7 +528,7 @@ def test_s25_removed_node_neither_campaigns_nor_disturbs() -> None:
             for answer in cluster[message.to].step(message):
                 stranger.step(answer)
         for peer in (A, B, C):
-            request = VoteRequest(D, peer, Term(99), Index(99), Term(99))
+            request = VoteRequest(D, peer, Term(99), Index(99), Term(98))
             assert cluster[peer].step(request) == []
     assert {node.term for node in cluster.nodes.values()} == {1}
     assert cluster[A].core.role is Role.LEADER

@@ -7,10 +7,10 @@ import tracemalloc
 import pytest
 
 from dledger.core import (
-    AppendRange,
     AppendRequest,
     AppendResponse,
     Configuration,
+    Contradiction,
     EntryMeta,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -27,8 +27,6 @@ from dledger.core import (
     Raft,
     RaftOptions,
     Role,
-    SnapshotRequest,
-    SnapshotResponse,
     StorageFailed,
     Term,
     TermRun,
@@ -159,12 +157,16 @@ def test_s29_stale_append_never_truncates_a_matching_suffix() -> None:
     [append(9, 0, 0, 1, 2), append(9, 1, 1, 2, 2, 2), append(9, 2, 2), append(9, 3, 2, 3)],
     ids=["entry", "entry-and-more", "prev-at-commit-1", "prev-at-commit"],
 )
-def test_s30_truncation_below_commit_halts(message: AppendRequest) -> None:
-    """A leader that contradicts a committed entry stops the node, never silently."""
+def test_s30_truncation_below_commit_is_refused(message: AppendRequest) -> None:
+    """A leader that contradicts a committed entry is refused, never silently, and what it says
+    changes nothing: neither the log nor the term."""
     node = Node(A, THREE, entries=entries_of(1, 1, 1, 1), term=8)
     node.start(commit_index=Index(3))
-    with pytest.raises(InvariantViolation):
+    before = node.core.statistics()
+    with pytest.raises(Contradiction):
         node.step(message)
+    assert node.core.statistics() == before
+    assert node.pump() == []
     assert [entry.term for entry in node.disk] == [1, 1, 1, 1]
 
 
@@ -559,12 +561,14 @@ def test_s44_changes_are_fenced_by_term_and_previous_entry(message: AppendReques
     assert node.disk == disk
 
 
-def test_s44_two_leaders_in_one_term_halt() -> None:
-    """Two leaders in one term mean that safety is gone: halt (§5.2)."""
+def test_s44_second_leader_of_a_term_is_refused() -> None:
+    """Two leaders in one term mean that one of them lies: the first one heard stays (§5.2)."""
     node = Node(A, THREE)
     node.step(append(1, 0, 0, 1, sender=B))
-    with pytest.raises(InvariantViolation):
+    before = node.core.statistics()
+    with pytest.raises(Contradiction):
         node.step(append(1, 0, 0, 1, sender=C))
+    assert node.core.statistics() == before
 
 
 # --- Beyond the numbered scenarios ----------------------------------------------------------
@@ -659,51 +663,6 @@ def test_truncated_configuration_brings_back_the_one_before() -> None:
     assert node.core.configuration == two
     node.step(append(2, 1, 1, 2))
     assert node.core.configuration == THREE
-
-
-def test_compacted_entries_send_a_peer_to_snapshot() -> None:
-    """A peer that needs a deleted entry waits in SNAPSHOT (the sending is a later issue)."""
-    runs = (TermRun(Index(101), Term(1)),)
-    core = Raft(
-        A,
-        Configuration(frozenset({A, B})),
-        view=NoView(),
-        rng=Node(A, THREE).rng,
-        options=RaftOptions(pre_vote=False),
-        log=LogSummary(Index(102), runs, Index(100), Term(1)),
-        hard_state=type(Node(A, THREE).disk_hard_state)(Term(1)),
-    )
-    assert core.commit_index == 100
-    for _ in range(31):
-        core.tick()
-    assert core.role is Role.CANDIDATE
-    persist = core.take_effects().persist
-    assert persist is not None
-    core.on_persisted(persist.sequence)
-    core.step(VoteResponse(B, A, Term(2), True))
-    (probe,) = [m for m in core.take_effects().messages if isinstance(m, AppendRange)]
-    core.step(
-        AppendResponse(
-            B,
-            A,
-            Term(2),
-            False,
-            rejected_prev_index=probe.prev_index,
-            conflict_first_index=Index(1),
-        )
-    )
-    assert core.take_effects().messages == ()
-    assert core.statistics().peers[B].state == "snapshot"
-
-
-def test_old_snapshot_is_answered_with_the_commit_index() -> None:
-    """A snapshot below the commit index changes nothing; a newer one is refused for now."""
-    node = Node(A, THREE, entries=entries_of(1, 1, 1))
-    node.start(commit_index=Index(2))
-    old = SnapshotRequest(B, A, Term(1), Index(1), Term(1), THREE)
-    new = SnapshotRequest(B, A, Term(1), Index(9), Term(1), THREE)
-    assert node.step(old) == [SnapshotResponse(A, B, Term(1), True, Index(2))]
-    assert node.step(new) == [SnapshotResponse(A, B, Term(1), False, Index(0))]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from broker.config import NodeConfig
 from broker.node import Node
-from broker.ports import STEADY, Pace
+from broker.ports import STEADY, Rhythm
 from broker.replica import Replica
 from broker.surroundings import Machine, machine_of
 from dledger.wire import broker_pb2, cluster_pb2, errors_pb2, raft_pb2
@@ -71,20 +71,20 @@ class Group:
         self,
         configs: list[NodeConfig],
         machine_of: Callable[[NodeConfig], Machine] = machine_of,
-        pace: Pace = STEADY,
+        rhythm: Rhythm = STEADY,
     ) -> None:
         self.configs = {config.node_id: config for config in configs}
         self.nodes: dict[str, Replica] = {}
         self._processes: dict[str, Node] = {}
         self._machine_of = machine_of
-        self._pace = pace
+        self._rhythm = rhythm
         self._channels: dict[str, Any] = {}  # the stubs want arguments that have defaults
 
     async def start(self, *names: str) -> None:
         """Starts `names`, or everybody."""
         for name in names or self.configs:
             config = self.configs[name]
-            node = Node(config, self._machine_of(config), self._pace)
+            node = Node(config, self._machine_of(config), self._rhythm)
             await node.start()
             self._processes[name], self.nodes[name] = node, node.replica
 

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
+from dledger.greeting import PROTOCOL_VERSION
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
@@ -331,7 +332,7 @@ def test_a_peer_that_does_not_fit_is_refused_by_name(
     async def scenario() -> None:
         node = shared.nodes["n1"]
         good: dict[str, Any] = {
-            "protocol_version": 1,
+            "protocol_version": PROTOCOL_VERSION,
             "group": "g1",
             "node_id": "n2",
             "to_node_id": "n1",

@@ -19,7 +19,7 @@ import grpc
 import pytest
 
 from broker.config import NodeConfig
-from broker.ports import Pace
+from broker.ports import Rhythm
 from broker.replica import Replica
 from broker.surroundings import Machine
 from dledger.records.record import decode_records
@@ -338,7 +338,7 @@ async def test_consume_queues_that_cannot_be_synced_hold_the_checkpoint(
 ) -> None:
     """A full disk at a sync stops nothing, and nothing is called durable from then on; whatever
     else goes wrong there stops the node (D8)."""
-    group = Group(make_configs(tmp_path, count=1), disks.machine, Pace(housekeeping_s=0.01))
+    group = Group(make_configs(tmp_path, count=1), disks.machine, Rhythm(housekeeping_s=0.01))
     failure: list[Exception] = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
     tried = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -9,9 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from dledger import transport
 from dledger.core.types import NodeId
-from dledger.transport import GrpcTransport, Identity
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
+from dledger.transport import GrpcTransport
 from dledger.wire.raft_pb2 import PeerMessage
 from tests.integration.group import free_ports
 
@@ -63,7 +64,10 @@ async def dials_seen(behaviour: Behaviour, wanted: int) -> int:
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     members = {N1: "127.0.0.1:1", N2: f"127.0.0.1:{port}"}
-    dialing = GrpcTransport(Identity("g", N1, 4096), members, lambda *_: None, lambda _: None)
+    times = LinkTimes(refused_s=0.02)
+    dialing = GrpcTransport(
+        Identity("g", N1, 4096), members, lambda *_: None, lambda _: None, times
+    )
     dialing.start()
     try:
         for _ in range(wanted):
@@ -78,9 +82,6 @@ async def dials_seen(behaviour: Behaviour, wanted: int) -> int:
     "behaviour",
     [ends_at_once, answers_garbage, answers_no_hello, garbage_after_hello, ends_after_hello],
 )
-def test_a_peer_that_misbehaves_is_dialed_again(
-    behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_misbehaves_is_dialed_again(behaviour: Behaviour) -> None:
     """No answer of a peer, however wrong, ends the dialing."""
-    monkeypatch.setattr(transport, "REFUSED_RETRY_S", 0.02)
     assert asyncio.run(dials_seen(behaviour, 3)) >= 3

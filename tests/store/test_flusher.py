@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from dledger.records.layout import file_name
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
 from store.errors import StorageFailed, StorageFull
 from store.files import OsFiles
-from store.segments import segment_name
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import ASYNC, DATA, LOG, SEGMENT, SMALL, LogUnderTest, all_frames
 
-FIRST = segment_name(0)
-SECOND = segment_name(SEGMENT)
+FIRST = file_name(0)
+SECOND = file_name(SEGMENT)
 
 
 def test_nothing_is_announced_before_the_fdatasync() -> None:
@@ -274,7 +274,7 @@ def test_failing_fsync_of_a_new_segment_is_fatal() -> None:
 def test_warm_up_writes_every_page_of_the_next_segment() -> None:
     options = CommitLogOptions(segment_size_bytes=2 << 20, reserve_bytes=0, warm_up=True)
     made = LogUnderTest(SimulatedDisk(), options)
-    written = made.disk.count("pwritev", f"{segment_name(2 << 20)}.tmp")
+    written = made.disk.count("pwritev", f"{file_name(2 << 20)}.tmp")
     assert written == 2
 
 

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from dledger.reading.entry import walk_frames
+from dledger.records.layout import file_name
 from store.errors import CorruptionFound
-from store.segments import segment_name
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import (
     BODIES,
@@ -119,7 +119,7 @@ def test_interrupted_cut_is_finished_before_anything_else() -> None:
     made = make_log(BODIES)
     made.log.truncate_from(3)
     made.submit()
-    made.disk.fail_next("pwritev", 5, segment_name(2 * SEGMENT))
+    made.disk.fail_next("pwritev", 5, file_name(2 * SEGMENT))
     made.flusher.run_pending()
     assert DATA / "truncation" in made.disk.paths()
     made.disk.power_cut()

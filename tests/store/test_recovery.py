@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dledger.reading.entry import FILLER_HEADER_SIZE
+from dledger.records.layout import file_name
 from store.checkpoint import PAGE_SIZE, decode_checkpoint
 from store.errors import CorruptionFound
-from store.segments import segment_name
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import (
     BODIES,
@@ -48,7 +48,7 @@ def recover_and_go_on(disk: SimulatedDisk) -> LogUnderTest:
 def every_byte(disk: SimulatedDisk, end: int) -> Iterator[tuple[Path, int]]:
     """Each byte of the log below physical offset `end`, fillers included."""
     for offset in range(end):
-        yield LOG / segment_name(offset - offset % SEGMENT), offset % SEGMENT
+        yield LOG / file_name(offset - offset % SEGMENT), offset % SEGMENT
 
 
 @pytest.mark.slow
@@ -76,10 +76,10 @@ def test_corruption_names_the_frame_that_was_hit() -> None:
     hits += [(filler_at, filler_at), (filler_at + 5, filler_at), (filler_at + 9, filler_at + 9)]
     for at, named in hits:
         spoiled = disk.clone()
-        spoiled.bytes_of(LOG / segment_name(0))[at] ^= 0x10
+        spoiled.bytes_of(LOG / file_name(0))[at] ^= 0x10
         with pytest.raises(CorruptionFound) as found:
             LogUnderTest(spoiled)
-        assert (found.value.file, found.value.offset) == (str(LOG / segment_name(0)), named)
+        assert (found.value.file, found.value.offset) == (str(LOG / file_name(0)), named)
 
 
 @pytest.mark.slow
@@ -155,10 +155,10 @@ def test_clean_stop_is_recognised_and_verifies_the_last_two_segments_only() -> N
 @pytest.mark.parametrize("segment", [1, 2])
 def test_clean_stop_does_not_hide_rot_in_the_last_two_segments(segment: int) -> None:
     disk = stopped_log(clean=True)
-    disk.bytes_of(LOG / segment_name(segment * SEGMENT))[90] ^= 1
+    disk.bytes_of(LOG / file_name(segment * SEGMENT))[90] ^= 1
     with pytest.raises(CorruptionFound) as found:
         LogUnderTest(disk)
-    assert found.value.file.endswith(segment_name(segment * SEGMENT))
+    assert found.value.file.endswith(file_name(segment * SEGMENT))
 
 
 def test_stop_after_a_failure_is_not_marked_clean() -> None:
@@ -167,7 +167,7 @@ def test_stop_after_a_failure_is_not_marked_clean() -> None:
     made = make_log(BODIES)
     made.log.close(is_clean=False)
     made.disk.kill()
-    made.disk.bytes_of(LOG / segment_name(0))[100] ^= 1
+    made.disk.bytes_of(LOG / file_name(0))[100] ^= 1
     with pytest.raises(CorruptionFound):
         LogUnderTest(made.disk)
 
@@ -182,10 +182,10 @@ def test_kill_without_close_is_an_unclean_stop() -> None:
 def test_missing_segment_is_corruption(missing: int) -> None:
     """The first, one in the middle, and the last one that holds promised bytes."""
     disk = stopped_log(clean=False)
-    disk.unlink(LOG / segment_name(missing * SEGMENT))
+    disk.unlink(LOG / file_name(missing * SEGMENT))
     with pytest.raises(CorruptionFound) as found:
         LogUnderTest(disk)
-    assert segment_name(missing * SEGMENT) in found.value.file
+    assert file_name(missing * SEGMENT) in found.value.file
 
 
 def test_all_segments_missing_is_corruption() -> None:
@@ -199,7 +199,7 @@ def test_all_segments_missing_is_corruption() -> None:
 def test_shortened_segment_is_corruption_where_it_counts() -> None:
     disk = stopped_log(clean=False)
     ends = frame_ends(disk)
-    last = LOG / segment_name(2 * SEGMENT)
+    last = LOG / file_name(2 * SEGMENT)
     for size in (0, 10, ends[-1] - 2 * SEGMENT - 1):
         short = disk.clone()
         short.resize(last, size)
@@ -213,7 +213,7 @@ def test_shortened_segment_is_corruption_where_it_counts() -> None:
 
 def test_segment_that_is_too_long_is_corruption() -> None:
     disk = stopped_log(clean=False)
-    disk.resize(LOG / segment_name(0), SEGMENT + 1)
+    disk.resize(LOG / file_name(0), SEGMENT + 1)
     with pytest.raises(CorruptionFound) as found:
         LogUnderTest(disk)
     assert found.value.offset == SEGMENT
@@ -222,12 +222,12 @@ def test_segment_that_is_too_long_is_corruption() -> None:
 def test_foreign_files_are_left_alone_and_reported() -> None:
     disk = stopped_log(clean=False)
     disk.create(LOG / "notes.txt")
-    disk.create(LOG / f"{segment_name(9 * SEGMENT)}.tmp")
+    disk.create(LOG / f"{file_name(9 * SEGMENT)}.tmp")
     disk.kill()
     log = LogUnderTest(disk).log
     assert log.recovery.foreign_files == ("notes.txt",)
     assert LOG / "notes.txt" in disk.paths()
-    assert LOG / f"{segment_name(9 * SEGMENT)}.tmp" not in disk.paths()
+    assert LOG / f"{file_name(9 * SEGMENT)}.tmp" not in disk.paths()
 
 
 def without_checkpoint(disk: SimulatedDisk, how: str) -> None:
@@ -248,10 +248,10 @@ def test_without_a_readable_checkpoint_only_the_very_last_frame_may_be_torn(how:
     without_checkpoint(disk, how)
     assert LogUnderTest(disk.clone()).log.last_index == 7
     last = disk.clone()
-    last.bytes_of(LOG / segment_name(2 * SEGMENT))[ends[-1] - 2 * SEGMENT - 1] ^= 1
+    last.bytes_of(LOG / file_name(2 * SEGMENT))[ends[-1] - 2 * SEGMENT - 1] ^= 1
     log = LogUnderTest(last).log
     assert (log.last_index, log.recovery.checkpoint_readable) == (6, False)
-    disk.bytes_of(LOG / segment_name(SEGMENT))[300] ^= 1
+    disk.bytes_of(LOG / file_name(SEGMENT))[300] ^= 1
     with pytest.raises(CorruptionFound, match="with an intact entry behind it"):
         LogUnderTest(disk)
 
@@ -278,7 +278,7 @@ def test_what_a_kill_left_in_the_page_cache_is_durable_after_recovery() -> None:
     made = make_log(BODIES[:3])
     made.append(b"written, never synced")
     made.submit()
-    made.disk.fail_next("fdatasync", 5, segment_name(SEGMENT))  # EIO: the pages are clean now.
+    made.disk.fail_next("fdatasync", 5, file_name(SEGMENT))  # EIO: the pages are clean now.
     made.flusher.run_pending()
     assert len(made.failures) == 1
     made.disk.kill()
@@ -295,6 +295,6 @@ def test_filler_without_an_entry_behind_it_goes() -> None:
     before = made.disk.clone()
     made.append(b"y" * 3000)
     filler = (SEGMENT - end).to_bytes(4, "big") + bytes.fromhex("cbd43194")
-    before.bytes_of(LOG / segment_name(0))[end : end + FILLER_HEADER_SIZE] = filler
+    before.bytes_of(LOG / file_name(0))[end : end + FILLER_HEADER_SIZE] = filler
     again = recover_and_go_on(before)
     assert again.log.position_of(2) == end

@@ -1,0 +1,147 @@
+"""`dledger audit export` and `dledger audit stats`: the log as data, from one replica."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from audit.commands.outcome import check_target, errors_told, write_page
+from audit.contents.export import export_messages
+from audit.contents.stats import LogSum, percentile, stats_as_json, sum_log
+from audit.engines.choice import EngineName, make_engine
+from audit.reading.live import replicas_of_directory
+from audit.reading.replica import Replica, parse_replica
+from audit.showing.stats_page import render_stats
+from audit.showing.terminal import human_bytes, progress_shown
+
+ReplicaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--replica",
+        metavar="NAME=PATH[@HOST]",
+        help="The replica to read: they are all the same.",
+        show_default="the first node of the group in --dir",
+    ),
+]
+DirectoryOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="A local group.")]
+EngineOption = Annotated[EngineName, typer.Option("--engine", help="Who does the work.")]
+MasterOption = Annotated[str | None, typer.Option("--master", help="Of Spark.")]
+TopicOption = Annotated[
+    list[str] | None, typer.Option("--topic", help="Only these topics; repeat it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print facts as JSON.")]
+
+
+def export(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Folder of the Parquet files.")],
+    replica: ReplicaOption = None,
+    directory: DirectoryOption = Path("run"),
+    topic: TopicOption = None,
+    engine: EngineOption = EngineName.LOCAL,
+    master: MasterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write what is committed and not yet exported as Parquet, by topic and date.
+
+    \b
+    Examples:
+      dledger audit export messages/
+      dledger audit export messages/ --replica n1=/backup/n1 --topic orders
+    """
+    with errors_told():
+        source = _replica(replica, directory)
+        runner = make_engine(engine, master, None)
+        try:
+            with progress_shown() as started:
+                wanted = frozenset(topic) if topic else None
+                done = export_messages(source, target, runner, wanted, started("export", 0))
+        finally:
+            runner.close()
+        if as_json:
+            typer.echo(json.dumps(asdict(done)))
+        else:
+            typer.echo(
+                f"{done.messages} messages of bytes {done.start} to {done.end} in {done.files} "
+                f"files, {human_bytes(done.written_bytes)}"
+            )
+
+
+def stats(
+    replica: ReplicaOption = None,
+    directory: DirectoryOption = Path("run"),
+    topic: TopicOption = None,
+    engine: EngineOption = EngineName.LOCAL,
+    master: MasterOption = None,
+    as_json: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with a picture.")
+    ] = None,
+) -> None:
+    """Show messages, bytes, rates, sizes, delays and hot keys by topic and queue.
+
+    The delay is from the producer's clock to the leader's.
+
+    \b
+    Examples:
+      dledger audit stats --topic orders
+      dledger audit stats --dir run --html stats.html
+    """
+    with errors_told():
+        source = _replica(replica, directory)
+        if html is not None:
+            check_target(html)
+        runner = make_engine(engine, master, None)
+        try:
+            with progress_shown() as started:
+                wanted = frozenset(topic) if topic else None
+                sums = sum_log(source, runner, wanted, started("stats", 0))
+        finally:
+            runner.close()
+        if html is not None:
+            write_page(html, render_stats(sums, source.path))
+        if as_json:
+            typer.echo(json.dumps(stats_as_json(sums), ensure_ascii=False))
+        else:
+            _print_stats(sums)
+
+
+def _replica(named: str | None, directory: Path) -> Replica:
+    """The named replica, or the first one of the group, as a copy: what its checkpoint says is
+    committed is enough for reading."""
+    if named is not None:
+        return parse_replica(named)
+    first = replicas_of_directory(directory)[0]
+    return Replica(first.id, first.path, position=first.position)
+
+
+def _print_stats(sums: LogSum) -> None:
+    titles = ("TOPIC", "QUEUE", "MESSAGES", "BYTES", "MSGS/S", "SIZE P50", "DELAY P50", "P99")
+    rows: list[tuple[str, ...]] = [titles]
+    for topic, total in sums.topics().items():
+        own = sorted((q, s) for (name, q), s in sums.queues.items() if name == topic)
+        for label, queue in [("all", total), *((str(number), s) for number, s in own)]:
+            seconds = max(queue.last_ms - queue.first_ms, 1) / 1000
+            rows.append(
+                (
+                    topic,
+                    label,
+                    str(queue.messages),
+                    human_bytes(queue.body_bytes),
+                    f"{queue.messages / seconds:.0f}",
+                    human_bytes(percentile(queue.size_counts, 0.5)),
+                    f"{percentile(queue.delay_counts, 0.5)} ms",
+                    f"{percentile(queue.delay_counts, 0.99)} ms",
+                )
+            )
+    widths = [max(len(row[at]) for row in rows) for at in range(len(titles))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    hot = [f"{topic} {key}: {count}" for (topic, key), count in sums.keys.most_common(10)]
+    if hot:
+        sys.stdout.write("hot keys: " + ", ".join(hot) + "\n")

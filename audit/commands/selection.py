@@ -1,0 +1,70 @@
+"""From the options of a command to an audit: which replicas, with which engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from audit.engines.choice import EngineName, make_engine
+from audit.errors import UsageMistake
+from audit.proof.replicas import Options, audit_replicas
+from audit.proof.report import Audit
+from audit.reading.live import Over, replicas_of_directory, replicas_of_group
+from audit.reading.replica import Replica, parse_replica
+from audit.showing.terminal import progress_shown
+
+DEFAULT_DIRECTORY: Final = Path("run")
+_ADDRESS: Final = re.compile(r"(\[[^\s\]]+\]|[^\s:]+):[0-9]{1,5}")
+
+
+def wanted_replicas(
+    named: list[str] | None,
+    directory: Path | None,
+    bootstrap: str | None,
+    engine: EngineName,
+    over: Over = Over.AUTO,
+) -> list[Replica]:
+    """The replicas that one of the three ways names; the group in `run` if none is used.
+
+    Raises:
+        UsageMistake: more than one is used, or it names nothing.
+        Unreachable: nodes that were to be asked don't answer.
+    """
+    if sum(way is not None for way in (named or None, directory, bootstrap)) > 1:
+        raise UsageMistake("--replica, --dir and --bootstrap exclude each other")
+    if named and over is Over.GRPC:
+        raise UsageMistake("--over grpc asks nodes that run: name them with --bootstrap or --dir")
+    if named:
+        return [parse_replica(text) for text in named]
+    if bootstrap is not None:
+        addresses = _addresses(bootstrap)
+        return replicas_of_group(addresses, on_hosts=engine is EngineName.SPARK, over=over)
+    return replicas_of_directory(directory or DEFAULT_DIRECTORY, over)
+
+
+def _addresses(text: str) -> list[str]:
+    """`HOST:PORT,...`, one by one.
+
+    Raises:
+        UsageMistake: it names nobody, or something else.
+    """
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    wrong = [each for each in found if not _ADDRESS.fullmatch(each)]
+    if wrong or not found:
+        raise UsageMistake(f"--bootstrap {(wrong or [text])[0]!r} is no address; wanted: HOST:PORT")
+    return found
+
+
+def run_audit(
+    replicas: list[Replica],
+    engine: tuple[EngineName, str | None, int | None],
+    options: Options,
+) -> Audit:
+    """One audit with an engine of its own, its progress shown."""
+    runner = make_engine(*engine)
+    try:
+        with progress_shown() as started:
+            return audit_replicas(replicas, runner, options, started)
+    finally:
+        runner.close()

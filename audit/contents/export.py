@@ -1,0 +1,218 @@
+"""`dledger audit export`: the committed messages as Parquet, by topic and date, a run at a time.
+
+    <target>/topic=orders/date=2026-01-31/00000000000000000000-00000000000000016384.parquet
+    <target>/_export.json    what is done, and what a run is about to do
+
+A file holds the messages of one range of the log, and its name says which. A run first writes
+down up to where it will go, then the files, then that they are done; a run that broke off is
+repeated over the same ranges and replaces the same files, so no message is ever in two of them.
+One position stands for all topics, so an export is of the topics that it was begun with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from audit.engines.engine import Engine, Progress, no_progress
+from audit.errors import EngineUnavailable, UsageMistake
+from audit.reading.columns import Integers, Words
+from audit.reading.decode import COLUMNS, LogRange, Records, Wanted, read_records
+from audit.reading.ranges import check_topics, committed_log, log_ranges
+from audit.reading.replica import Replica
+
+STATE_FILE: Final = "_export.json"
+FORMAT: Final = "dledger-export/1"
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExportState:
+    """Messages below `done` of `topics` (None: of all) are exported; those in `[done, pending)` may
+    be in part."""
+
+    group: str
+    done: int
+    pending: int
+    topics: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What one run did. Physical offsets; bytes of Parquet."""
+
+    start: int
+    end: int
+    messages: int
+    files: int
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """Export one range into `target`."""
+
+    part: LogRange
+    target: str
+    topics: frozenset[str] | None
+    host: str | None = None
+
+    @property
+    def weight(self) -> int:
+        return self.part.end - self.part.start
+
+
+def export_messages(
+    replica: Replica,
+    target: Path,
+    engine: Engine,
+    topics: frozenset[str] | None = None,
+    progress: Progress = no_progress,
+) -> Exported:
+    """Everything committed is exported; what was before isn't touched.
+
+    Raises:
+        UsageMistake: the target holds something else, or messages of another group or of other
+            topics; or the replica has no message of one of `topics`.
+        EngineUnavailable: pyarrow isn't installed.
+        CorruptionFound: the replica's log is damaged; nothing of this run counts as done.
+    """
+    _require_pyarrow()
+    log = committed_log(replica)
+    group = log.group or ""
+    check_topics(log, topics)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
+    state = read_state(target)
+    if state is None:
+        state = ExportState(group, log.retained_from, log.retained_from, topics)
+    if state.group != group:
+        raise UsageMistake(f"{target} holds messages of group {state.group!r}, not of {group!r}")
+    if state.topics != topics:
+        raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
+    if state.pending > state.done:
+        end = state.pending  # A run broke off: the same ranges again, so the same files.
+    else:
+        end = max(log.settled, state.done)
+    if log.settled < end:
+        raise UsageMistake(f"{replica.id} is committed to {log.settled}; {end} was begun before")
+    write_state(target, replace(state, pending=end))
+    tasks = [
+        ExportTask(part, str(target), topics, replica.host)
+        for part in log_ranges(log, state.done, end)
+        if part.start < part.end
+    ]
+    counts = engine.run(export_range, tasks, progress)
+    write_state(target, replace(state, done=end, pending=end))
+    return Exported(
+        state.done,
+        end,
+        sum(messages for messages, _, _ in counts),
+        sum(files for _, files, _ in counts),
+        sum(size for _, _, size in counts),
+    )
+
+
+def export_range(task: ExportTask) -> tuple[int, int, int]:
+    """Messages, files and bytes written for one range."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from audit.reading.arrow import to_arrow
+
+    part = task.part
+    batches: dict[tuple[str, str], list[pa.RecordBatch]] = defaultdict(list)
+    for records in read_records(part, Wanted(COLUMNS, task.topics)):
+        batch = to_arrow(records)
+        for place, rows in _by_place(records):
+            batches[place].append(batch.take(pa.array(rows)))
+    messages = size = 0
+    for (topic, day), of_place in batches.items():
+        table = pa.Table.from_batches(of_place).drop_columns(["topic"])
+        folder = Path(task.target) / f"topic={topic}" / f"date={day}"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{part.start:020d}-{part.end:020d}.parquet"
+        fresh = file.with_name(f"_{file.name}.new")
+        pq.write_table(table, fresh, compression="zstd")
+        fresh.replace(file)
+        messages += table.num_rows
+        size += file.stat().st_size
+    return messages, len(batches), size
+
+
+def _by_place(records: Records) -> Iterator[tuple[tuple[str, str], Integers]]:
+    """Topic and date, and the rows that belong there, ascending."""
+    topics, stored = records.columns["topic"], records.columns["store_time"]
+    if not isinstance(topics, Words) or not isinstance(stored, np.ndarray):
+        raise TypeError("a topic is a word and a time a number, whoever decoded them")
+    days = stored // _DAY_MS
+    keys, group = np.unique(np.stack([topics.codes, days]), axis=1, return_inverse=True)
+    for at, (code, day) in enumerate(keys.T.tolist()):
+        date = datetime.fromtimestamp(day * _DAY_MS / 1000, UTC).date().isoformat()
+        yield (topics.words[code], date), np.flatnonzero(group == at)
+
+
+def read_state(target: Path) -> ExportState | None:
+    """What earlier runs did; None if there was none.
+
+    Raises:
+        UsageMistake: the folder holds something that isn't an export.
+    """
+    file = target / STATE_FILE
+    try:
+        stored = json.loads(file.read_bytes())
+        if stored["format"] != FORMAT:
+            raise ValueError(f"format {stored['format']!r}")
+        topics = stored.get("topics")
+        return ExportState(
+            group=str(stored["group"]),
+            done=int(stored["done"]),
+            pending=int(stored["pending"]),
+            topics=None if topics is None else frozenset(map(str, topics)),
+        )
+    except FileNotFoundError:
+        if any(target.iterdir()):
+            raise UsageMistake(f"{target} isn't empty and holds no export") from None
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageMistake(f"{file} doesn't describe an export: {error}") from error
+
+
+def write_state(target: Path, state: ExportState) -> None:
+    """The state is on disk before what follows begins."""
+    fields = {
+        "format": FORMAT,
+        "group": state.group,
+        "done": state.done,
+        "pending": state.pending,
+        "topics": None if state.topics is None else sorted(state.topics),
+    }
+    fresh = target / f"{STATE_FILE}.new"
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(fields, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(target / STATE_FILE)
+
+
+def _said(topics: frozenset[str] | None) -> str:
+    return "all topics" if topics is None else f"--topic {' --topic '.join(sorted(topics))}"
+
+
+def _require_pyarrow() -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise EngineUnavailable(
+            f"export needs the extra 'audit' ({error}): pip install 'dledger[audit]'"
+        ) from error

@@ -1,0 +1,257 @@
+"""`dledger audit delivery`: were the messages delivered that clients say were sent?
+
+On one machine a task judges the queues of one share: it reads the histories, keeps what they say
+of its queues, reads those queues' messages from the log, and compares. So a task's memory is its
+share's, no message travels between processes, and only anomalies and counts come back; the price
+is that each task reads everything. There are as many shares as tasks run at once, and more where a
+share would pass `SHARE_BYTES`. On Spark everything is read once (`audit.delivery.distributed`).
+
+The tail of the log decides what may be called lost: a copy that was put aside at noon can't tell
+what became of a message acknowledged at one. Only nodes that run say how far they are committed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
+from audit.delivery.judge import Anomaly, Kind, LoggedQueue
+from audit.delivery.judged import DeliveryTask, Judged, QueueCount, value_of
+from audit.engines.engine import Engine, Progress, no_progress
+from audit.errors import ExitCode, HistoryMistake, LogDamaged, UsageMistake
+from audit.reading.decode import LogRange, Wanted, read_records
+from audit.reading.ranges import committed_log, log_ranges
+from audit.reading.replica import Replica
+from audit.reading.survey import Survey
+from dledger.records.errors import FormatError
+from store.errors import StoreError
+
+SCHEMA: Final = "dledger-delivery/1"
+SHARE_BYTES: Final = 64 << 20  # Of the histories; about six times as much in memory.
+_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "body")
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryReport:
+    """One delivery audit. `committed`: the physical offset up to which the log was read;
+    `anomalies` holds at most `MAX_ANOMALIES` a task, `counts` counts all, by kind."""
+
+    engine: str
+    replica: str
+    committed: int
+    tail_is_known: bool
+    operations: int
+    queues: tuple[QueueCount, ...]
+    counts: dict[str, int]
+    anomalies: tuple[Anomaly, ...]
+    notes: tuple[str, ...]
+    total_s: float
+
+    @property
+    def exit_code(self) -> ExitCode:
+        if any(count for kind, count in self.counts.items() if kind != Kind.UNDECIDED):
+            return ExitCode.INCONSISTENT
+        return ExitCode.INCOMPLETE if self.counts[Kind.UNDECIDED] else ExitCode.CONSISTENT
+
+    @property
+    def verdict(self) -> str:
+        match self.exit_code:
+            case ExitCode.CONSISTENT:
+                return "delivered"
+            case ExitCode.INCOMPLETE:
+                return "undecided"
+            case _:
+                return "violated"
+
+
+def audit_delivery(
+    replicas: Sequence[Replica],
+    histories: Sequence[str],
+    engine: Engine,
+    progress: Progress = no_progress,
+    share_bytes: int = SHARE_BYTES,
+) -> DeliveryReport:
+    """What the histories and the log of the replica that is committed furthest disagree on.
+
+    Args:
+        histories: paths, readable wherever tasks run.
+        share_bytes: of the histories, how much a task should hold.
+
+    Raises:
+        UsageMistake: a history can't be used, or no replica holds a log.
+        LogDamaged: the log lacks a segment, or can't be read to its end.
+    """
+    started = time.monotonic()
+    size = sum(_size_of(path) for path in histories)
+    replica, log = _furthest(replicas)
+    answered = sum(each.position is not None for each in replicas)
+    tail_is_known = replica.position is not None and 2 * answered > len(replicas)
+    shares = max(engine.parallelism, -(-size // share_bytes))
+    whole = DeliveryTask(
+        tuple(histories),
+        _whole_log(log),
+        log.retained_from == 0,
+        tail_is_known,
+        0,
+        1,
+        size + log.settled - log.retained_from,
+        replica.host,
+    )
+    judged = _judge(whole, shares, engine, progress)
+    if mistake := next((each.mistake for each in judged if each.mistake), ""):
+        raise UsageMistake(mistake)
+    if damage := next((each.damage for each in judged if each.damage), ""):
+        raise LogDamaged(damage)
+    queues = sorted(
+        (queue for each in judged for queue in each.queues),
+        key=lambda queue: (queue.topic, queue.queue_id),
+    )
+    counts = sum((Counter(queue.anomalies) for queue in queues), Counter[str]())
+    return DeliveryReport(
+        engine.name,
+        replica.id,
+        log.settled,
+        tail_is_known,
+        judged[0].operations,
+        tuple(queues),
+        {kind.value: counts[kind] for kind in Kind},
+        tuple(sorted((a for each in judged for a in each.anomalies), key=_place)),
+        tuple(_notes(judged, queues, len(replicas), answered, tail_is_known)),
+        round(time.monotonic() - started, 4),
+    )
+
+
+def _judge(whole: DeliveryTask, shares: int, engine: Engine, progress: Progress) -> list[Judged]:
+    """The audit's task, in about so many shares."""
+    if engine.name == "spark":  # Looked at by name, so that nobody else imports what Spark needs.
+        from audit.delivery.distributed import judge_on_spark
+        from audit.engines.spark import SparkEngine
+
+        assert isinstance(engine, SparkEngine)
+        return judge_on_spark(whole, shares, engine, progress)
+    tasks = [replace(whole, share=share, shares=shares) for share in range(shares)]
+    return engine.run(judge_share, tasks, progress)
+
+
+def judge_share(task: DeliveryTask) -> Judged:
+    """The anomalies of one share's queues."""
+    try:
+        story = read_histories(task.histories, task.keeps)
+    except (HistoryMistake, OSError) as error:
+        return Judged(mistake=str(error))
+    try:
+        logged = _read_log(task, story)
+    except (StoreError, FormatError, OSError) as error:
+        return Judged(damage=str(error))
+    judged = Judged(deleted=tuple(sorted(story.deleted)), operations=story.operations)
+    for key in sorted(logged.keys() | story.queues.keys()):
+        if key[0] not in story.deleted:
+            log = logged.get(key) or LoggedQueue(task.begins_at_0, task.tail_is_known)
+            judged.judge(key, log, story.queues.get(key) or QueueStory())
+    return judged
+
+
+def delivery_as_json(report: DeliveryReport) -> dict[str, object]:
+    """The report's facts; see docs/audit.md for each field."""
+    return {
+        "schema": SCHEMA,
+        "verdict": report.verdict,
+        "exit_code": int(report.exit_code),
+        **asdict(report),
+    }
+
+
+def _read_log(task: DeliveryTask, story: Story) -> dict[QueueKey, LoggedQueue]:
+    """The share's queues of the histories' topics, as the log has them."""
+    queues: dict[QueueKey, LoggedQueue] = {}
+    kept: dict[QueueKey, bool] = {}
+    wanted = Wanted(_COLUMNS, frozenset(story.topics - story.deleted))
+    for part in task.parts:
+        for records in read_records(part, wanted):
+            columns = [records.columns[name] for name in _COLUMNS]
+            for topic, queue_id, offset, body in zip(*columns, strict=True):
+                key = (str(topic), int(queue_id))
+                if key not in kept:
+                    kept[key] = task.keeps(key)
+                if kept[key]:
+                    if key not in queues:
+                        queues[key] = LoggedQueue(task.begins_at_0, task.tail_is_known)
+                    queues[key].add(int(offset), value_of(body))
+    return queues
+
+
+def _furthest(replicas: Sequence[Replica]) -> tuple[Replica, Survey]:
+    """The replica whose log is known committed furthest.
+
+    Raises:
+        UsageMistake: none of them holds a log.
+    """
+    found: list[tuple[Replica, Survey]] = []
+    reasons = []
+    for replica in replicas:
+        try:
+            found.append((replica, committed_log(replica)))
+        except UsageMistake as error:
+            reasons.append(str(error))
+    if not found:
+        raise UsageMistake("; ".join(reasons) or "no replica is given")
+    return max(found, key=lambda each: (each[1].settled, each[0].position is not None))
+
+
+def _whole_log(log: Survey) -> tuple[LogRange, ...]:
+    """The ranges of everything that is committed and retained.
+
+    Raises:
+        LogDamaged: a segment of it is missing.
+    """
+    parts = [
+        part for part in log_ranges(log, log.retained_from, log.settled) if part.start < part.end
+    ]
+    at = log.retained_from
+    for part in parts:
+        if part.start > at:
+            raise LogDamaged(f"{log.replica} lacks bytes {at} to {part.start} of its log")
+        at = part.end
+    if at < log.settled:
+        raise LogDamaged(f"{log.replica} lacks bytes {at} to {log.settled} of its log")
+    return tuple(parts)
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise UsageMistake(f"{path}: {error.strerror}") from error
+
+
+def _place(anomaly: Anomaly) -> tuple[str, int, int, str]:
+    offset = -1 if anomaly.offset is None else anomaly.offset
+    return anomaly.topic, anomaly.queue_id, offset, anomaly.kind.value
+
+
+def _notes(
+    judged: Sequence[Judged],
+    queues: Sequence[QueueCount],
+    replicas: int,
+    answered: int,
+    tail_is_known: bool,
+) -> list[str]:
+    notes = [
+        f"topic {topic} was deleted, or may have been: not judged" for topic in judged[0].deleted
+    ]
+    if expired := sum(queue.expired for queue in queues):
+        notes.append(f"{expired} acknowledged messages were taken away by retention: not judged")
+    if not tail_is_known:
+        notes.append(
+            f"{answered} of {replicas} replicas said how far they are committed: what is "
+            "acknowledged behind the log's end is undecided, not lost"
+        )
+    told = sum(len(each.anomalies) for each in judged)
+    if (all_of_them := sum(sum(queue.anomalies.values()) for queue in queues)) > told:
+        notes.append(f"{told} of {all_of_them} anomalies are told in full")
+    return notes

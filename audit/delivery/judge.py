@@ -1,0 +1,244 @@
+"""What must not be between a queue's log and its clients' histories. Pure: values in and out.
+
+    lost        acknowledged and not in the log; or passed over by a consumer though it is there
+    duplicated  in the log more often than it was sent; or delivered again without being asked for
+    reordered   a producer's later message lies before an earlier one; or one poll goes backwards
+    phantom     in the log and never sent, or sent and refused for good; or delivered and not there
+    moved       acknowledged at another offset than the one it has
+    undecided   this replica isn't known to be committed that far: another one may tell
+
+What retention took away can't be judged and is counted. An operation whose outcome is unknown may
+have happened or not, and either is right.
+
+Source: the anomalies of `chaos.checkers.anomalies` (after Jepsen's Kafka workload), which compares
+histories with each other; here the log itself is the witness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+from audit.delivery.history import Outcome, Polled, Process, QueueKey, QueueStory, Sent
+
+
+class Kind(StrEnum):
+    """Of an anomaly."""
+
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    REORDERED = "reordered"
+    PHANTOM = "phantom"
+    MOVED = "moved"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One thing that must not be. `process`: the client that shows it, empty for none; `offset`:
+    the queue offset it concerns, None where nobody named one."""
+
+    kind: Kind
+    topic: str
+    queue_id: int
+    offset: int | None
+    value: str
+    process: str
+    detail: str
+
+
+@dataclass(slots=True)
+class LoggedQueue:
+    """One queue as the log has it: the value at each queue offset, and where else a value lies.
+
+    `begins_at_0` says that retention took nothing; `tail_is_known` that nothing was committed
+    behind the log's end when it was read.
+    """
+
+    begins_at_0: bool = True
+    tail_is_known: bool = True
+    values: dict[int, str] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    more_places: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, offset: int, value: str) -> None:
+        """The log has `value` at queue offset `offset`."""
+        self.values[offset] = value
+        if self.places.setdefault(value, offset) != offset:
+            self.more_places[value].append(offset)
+
+    def places_of(self, value: str) -> list[int]:
+        """Every offset of a value, in the log's order."""
+        if value not in self.places:
+            return []
+        return [self.places[value], *self.more_places.get(value, ())]
+
+    @property
+    def end(self) -> int:
+        """The queue offset behind the last message."""
+        return max(self.values, default=-1) + 1
+
+    @property
+    def start(self) -> int:
+        """The first queue offset that can be judged."""
+        return 0 if self.begins_at_0 else min(self.values, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One queue's log and story, with what every check asks for computed once."""
+
+    key: QueueKey
+    log: LoggedQueue
+    story: QueueStory
+    start: int
+    end: int
+
+    def anomaly(
+        self, kind: Kind, offset: int | None, value: str, process: Process | None, detail: str
+    ) -> Anomaly:
+        name = process[1] if process else ""
+        return Anomaly(kind, *self.key, offset, value, name, detail)
+
+    def beyond(self, kind: Kind) -> Kind:
+        """`kind`, if the log's end is known to be the end."""
+        return kind if self.log.tail_is_known else Kind.UNDECIDED
+
+
+def judge_queue(key: QueueKey, log: LoggedQueue, story: QueueStory) -> Iterator[Anomaly]:
+    """Every anomaly of one queue."""
+    case = _Case(key, log, story, log.start, log.end)
+    for sent in story.sends:
+        if sent.outcome is Outcome.OK:
+            yield from _check_acknowledged(case, sent)
+    yield from _check_stored(case)
+    yield from _check_producers(case)
+    yield from _check_consumers(case)
+
+
+def expired_messages(log: LoggedQueue, story: QueueStory) -> int:
+    """Acknowledged messages that lay below what retention left."""
+    start = log.start
+    return sum(
+        sent.offset + at < start
+        for sent in story.sends
+        if sent.offset is not None
+        for at in range(len(sent.values))
+    )
+
+
+def _check_acknowledged(case: _Case, sent: Sent) -> Iterator[Anomaly]:
+    """lost, moved, undecided."""
+    for at, value in enumerate(sent.values):
+        offset = None if sent.offset is None else sent.offset + at
+        places = case.log.places_of(value)
+        if offset is not None and offset < case.start:
+            continue
+        if places and (offset is None or offset in places):
+            continue
+        if places:
+            detail = f"acknowledged at {offset}, it lies at {places[0]}"
+            yield case.anomaly(Kind.MOVED, offset, value, sent.process, detail)
+        elif offset is None or offset >= case.end:
+            where = "" if offset is None else f" at {offset}"
+            detail = f"acknowledged{where}, the queue's log ends at {case.end}"
+            is_open = offset is None and not case.log.begins_at_0
+            kind = Kind.UNDECIDED if is_open else case.beyond(Kind.LOST)
+            yield case.anomaly(kind, offset, value, sent.process, detail)
+        else:
+            detail = f"acknowledged at {offset}, where the log has {_found(case, offset)}"
+            yield case.anomaly(Kind.LOST, offset, value, sent.process, detail)
+
+
+def _check_stored(case: _Case) -> Iterator[Anomaly]:
+    """duplicated, phantom: what the log has that it shouldn't."""
+    allowed: Counter[str] = Counter()
+    refused: set[str] = set()
+    for sent in case.story.sends:
+        if sent.outcome is Outcome.FAIL:
+            refused.update(sent.values)
+        else:
+            allowed.update(sent.values)
+    for value, first in case.log.places.items():
+        if not allowed[value]:
+            why = "refused for good" if value in refused else "never sent to this queue"
+            yield case.anomaly(Kind.PHANTOM, first, value, None, f"in the log, {why}")
+        elif len(places := case.log.places_of(value)) > allowed[value]:
+            detail = f"sent {allowed[value]} times, in the log at {_listed(places)}"
+            yield case.anomaly(Kind.DUPLICATED, places[-1], value, None, detail)
+
+
+def _check_producers(case: _Case) -> Iterator[Anomaly]:
+    """reordered: in the log, by producer."""
+    last: dict[Process, tuple[int, str]] = {}
+    for sent in case.story.sends:
+        if sent.outcome is Outcome.FAIL:
+            continue
+        for at, value in enumerate(sent.values):
+            places = case.log.places_of(value)
+            if not places:
+                continue
+            told = None if sent.offset is None else sent.offset + at
+            place = told if told in places else places[0]
+            before = last.get(sent.process)
+            last[sent.process] = (place, value)
+            if before is not None and place < before[0]:
+                detail = f"it lies before {before[1]} (at {before[0]}), which was sent earlier"
+                yield case.anomaly(Kind.REORDERED, place, value, sent.process, detail)
+
+
+def _check_consumers(case: _Case) -> Iterator[Anomaly]:
+    """phantom, lost, duplicated, reordered: what consumers got against what the log has."""
+    last: dict[Process, int] = {}
+    for poll in case.story.polls:
+        if not poll.messages:
+            continue
+        for offset, value in poll.messages:
+            yield from _check_delivered(case, poll, offset, value)
+        before = last.get(poll.process)
+        if before is not None and not poll.is_seek:
+            step = (before, poll.messages[0][0])
+            yield from _check_step(case, poll, step, Kind.DUPLICATED, "delivered again")
+        for (earlier, _), (later, _) in pairwise(poll.messages):
+            step = (earlier, later)
+            yield from _check_step(case, poll, step, Kind.REORDERED, "delivered out of order")
+        last[poll.process] = poll.messages[-1][0]
+
+
+def _check_delivered(case: _Case, poll: Polled, offset: int, value: str) -> Iterator[Anomaly]:
+    if offset < case.start or case.log.values.get(offset) == value:
+        return
+    if offset >= case.end:
+        detail = f"delivered at {offset}, the queue's log ends at {case.end}"
+        yield case.anomaly(case.beyond(Kind.PHANTOM), offset, value, poll.process, detail)
+    else:
+        detail = f"delivered at {offset}, where the log has {_found(case, offset)}"
+        yield case.anomaly(Kind.PHANTOM, offset, value, poll.process, detail)
+
+
+def _check_step(
+    case: _Case, poll: Polled, step: tuple[int, int], back: Kind, said: str
+) -> Iterator[Anomaly]:
+    before, after = step
+    if after <= before:
+        value = case.log.values.get(after, "")
+        detail = f"{said}: offset {after} after {before}"
+        yield case.anomaly(back, after, value, poll.process, detail)
+        return
+    first, behind = max(before + 1, case.start), min(after, case.end)
+    if first < behind:
+        value = case.log.values.get(first, "")
+        detail = f"not delivered: offset {after} after {before}, the log has {behind - first} more"
+        yield case.anomaly(Kind.LOST, first, value, poll.process, detail)
+
+
+def _found(case: _Case, offset: int) -> str:
+    return case.log.values.get(offset, "nothing")
+
+
+def _listed(places: list[int]) -> str:
+    shown = ", ".join(map(str, places[:5]))
+    return f"{shown}, ..." if len(places) > 5 else shown

@@ -1,0 +1,187 @@
+"""Running an audit's tasks on Spark: the same plan, the same work, other processes.
+
+Tasks without a host travel in the closure of a `mapInArrow` over `spark.range`, one partition
+each, which is the fastest way into Python that was measured. Tasks with a host become an RDD with
+preferred locations, so that executors beside the nodes read local files; the DataFrame API can't
+express that. Either way only results come back, pickled: digests, not data.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from audit.engines.engine import MIB, Progress, R, T, Task, no_progress
+from audit.errors import EngineUnavailable
+from audit.spark.session import start_session
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+SPARK_TASK_BYTES: Final = 1024 * MIB
+_WATCH_INTERVAL_S: Final = 0.5
+
+
+class SparkEngine:
+    """Runs tasks on the session's executors.
+
+    Args:
+        session: stopped by `close` if this engine started it.
+    """
+
+    name = "spark"
+    task_bytes = SPARK_TASK_BYTES
+
+    def __init__(self, session: SparkSession, *, stops_session: bool) -> None:
+        self._session = session
+        self._stops_session = stops_session
+        self.parallelism: int = max(session.sparkContext.defaultParallelism, 1)
+
+    @classmethod
+    def start(cls, master: str | None) -> SparkEngine:
+        """An engine with a session of its own.
+
+        Raises:
+            EngineUnavailable: it can't run here.
+        """
+        return cls(start_session(master), stops_session=True)
+
+    def width(self, tasks: Sequence[Task]) -> int:
+        """See `Engine.width`."""
+        return max(1, min(self.parallelism, len(tasks)))
+
+    def run(
+        self, work: Callable[[T], R], tasks: Sequence[T], progress: Progress = no_progress
+    ) -> list[R]:
+        """See `Engine.run`.
+
+        Raises:
+            EngineUnavailable: the cluster failed the job.
+        """
+        if not tasks:
+            return []
+        with self.jobs(), self._watched(tasks, progress):
+            if any(task.host for task in tasks):
+                return self._run_located(work, tasks)
+            return self._run_anywhere(work, tasks)
+
+    @contextmanager
+    def jobs(self) -> Iterator[SparkSession]:
+        """The session, for jobs that aren't lists of tasks.
+
+        Raises:
+            EngineUnavailable: the cluster failed one of them.
+        """
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            yield self._session
+        except (PySparkException, Py4JError) as error:
+            raise EngineUnavailable(f"the Spark job failed: {_reason(error)}") from error
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._stops_session:
+            self._session.stop()
+
+    def _run_anywhere(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        plan = list(tasks)
+
+        def run_batches(
+            batches: Iterator[pyarrow.RecordBatch],
+        ) -> Iterator[pyarrow.RecordBatch]:
+            import pyarrow as pa
+
+            for batch in batches:
+                positions = batch.column(0).to_pylist()
+                results = [pickle.dumps(work(plan[at]), protocol=5) for at in positions]
+                yield pa.record_batch(
+                    [pa.array(positions, pa.int64()), pa.array(results, pa.binary())],
+                    names=["position", "result"],
+                )
+
+        frame = self._session.range(0, len(plan), 1, len(plan)).mapInArrow(
+            run_batches, "position long, result binary"
+        )
+        return _in_order(frame.toArrow().to_pylist())
+
+    def _run_located(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Each task on its host if an executor is there, anywhere else if not."""
+        from pyspark.core.rdd import RDD
+        from pyspark.serializers import CPickleSerializer
+
+        context = self._session.sparkContext
+        jvm: Any = context._jvm
+        elements = jvm.java.util.ArrayList()
+        for position, task in enumerate(tasks):
+            element = pickle.dumps((position, task), protocol=5)
+            hosts = jvm.java.util.ArrayList()
+            if task.host:
+                hosts.add(task.host)
+            pair = jvm.scala.Tuple2(element, _scala_seq(jvm, hosts))
+            elements.add(pair)
+        tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+        located = context._jsc.sc().makeRDD(_scala_seq(jvm, elements), tag).toJavaRDD()
+        rdd: Any = RDD(located, context, CPickleSerializer())
+        return _in_order(
+            rdd.map(
+                lambda each: {
+                    "position": each[0],
+                    "result": pickle.dumps(work(each[1]), protocol=5),
+                }
+            ).collect()
+        )
+
+    @contextmanager
+    def _watched(self, tasks: Sequence[T], progress: Progress) -> Iterator[None]:
+        """Tells `progress` of finished Spark tasks while this lasts, each taken for an average
+        one, and of the rest at the end."""
+        total = sum(task.weight for task in tasks)
+        told = 0
+        over = threading.Event()
+        tracker = self._session.sparkContext.statusTracker()
+
+        def watch() -> None:
+            nonlocal told
+            while not over.wait(_WATCH_INTERVAL_S):
+                stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+                done = sum(stage.numCompletedTasks for stage in stages if stage)
+                now = total * min(done, len(tasks)) // len(tasks)
+                if now > told:
+                    progress(now - told)
+                    told = now
+
+        watcher = threading.Thread(target=watch, name="audit-progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+        progress(total - told)
+
+
+def _reason(error: Exception) -> str:
+    """The line that tells most: a Java trace's innermost cause, or the last of a worker's."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    if lines and lines[0].endswith("from the Python worker:"):
+        said = [line for line in lines if not line.lstrip().startswith(("at ", "JVM stacktrace"))]
+        return f"on a worker: {said[-1].strip()[:500]}"
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return (causes or lines or [repr(error)])[-1 if causes else 0][:500]
+
+
+def _in_order(rows: Sequence[Any]) -> list[Any]:
+    """The results, unpickled, by their tasks' positions."""
+    by_position = {row["position"]: row["result"] for row in rows}
+    return [pickle.loads(by_position[position]) for position in range(len(by_position))]
+
+
+def _scala_seq(jvm: Any, elements: Any) -> Any:
+    """A Java list as the immutable Seq that Scala signatures ask for."""
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(elements).toSeq()

@@ -1,0 +1,290 @@
+"""`dledger audit bench`: how fast audits are, beside what the machine gives a bare reader.
+
+This makes replicas in a folder of its own, measures, and removes them. Each round takes the
+yardsticks and then the figures, so that what else the machine does strikes both; a figure's value
+is its best round, its ratio the best round's over the best yardstick's. Files are warm: they were
+just written. Decoding is measured in time on a processor: it does nothing else but wait for one.
+
+The yardsticks: one process that reads the replicas with preadv and hashes them with XXH3-64, and
+the client's record codec, one record after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from audit.engines.engine import Engine, LocalEngine
+from audit.measuring.process_tree import watched
+from audit.measuring.sample import BODY_BYTES, SEGMENT_BYTES, make_replicas
+from audit.proof.replicas import Options, audit_replicas
+from audit.reading.chunks import read_chunks
+from audit.reading.decode import COLUMNS, Wanted, read_records
+from audit.reading.files import BLOCK_READ_BYTES, opened, read_into
+from audit.reading.ranges import committed_log, log_ranges
+from audit.reading.replica import Replica
+from audit.reading.survey import commitlog_of
+from dledger.records.layout import FIRST_RECORD_AT, file_name
+from dledger.records.record import decode_records
+
+FORMAT: Final = "dledger-audit-bench/1"
+DECODED_BYTES: Final = 256 << 20  # More of the log than this says nothing new.
+COMMAND_TIMEOUT_S: Final = 120
+_HASH: Final = "bare preadv + XXH3-64, one process"
+_CODEC: Final = "the client's codec, record by record"
+_PER_CPU: Final = "records/s of CPU"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Figure:
+    """One measured thing, a value a round. `yardstick`: what it is compared with, `share`: how
+    many of these it is entitled to. `at_least` and `at_most` are targets: of the ratio where there
+    is a yardstick and `of_ratio`, else of the value."""
+
+    name: str
+    unit: str
+    rounds: list[float] = field(default_factory=list)
+    yardstick: Figure | None = None
+    share: int = 1
+    at_least: float | None = None
+    at_most: float | None = None
+    of_ratio: bool = False
+
+    @property
+    def value(self) -> float:
+        """The best round."""
+        return min(self.rounds) if self.at_most is not None else max(self.rounds)
+
+    @property
+    def ratio(self) -> float | None:
+        """To `share` times the yardstick's best round."""
+        if self.yardstick is None:
+            return None
+        return self.value / (self.share * self.yardstick.value)
+
+    @property
+    def is_reached(self) -> bool | None:
+        """Whether the target is; None without one."""
+        judged = self.ratio if self.of_ratio else self.value
+        if judged is None or (self.at_least is None and self.at_most is None):
+            return None
+        return (self.at_least or 0) <= judged <= (self.at_most or float("inf"))
+
+    def facts(self) -> dict[str, object]:
+        """Its JSON object."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "value": round(self.value, 3),
+            "rounds": [round(each, 3) for each in self.rounds],
+            "yardstick": self.yardstick and self.yardstick.name,
+            "ratio": None if self.ratio is None else round(self.ratio, 3),
+            "at_least": self.at_least,
+            "at_most": self.at_most,
+            "of": "ratio" if self.of_ratio else "value",
+            "reached": self.is_reached,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What was measured, and on what: bytes of each replica's log, processors, how many processes
+    wanted to run when it began."""
+
+    replicas: int
+    replica_bytes: int
+    cpus: int
+    load: float
+    figures: tuple[Figure, ...]
+
+    def facts(self) -> dict[str, object]:
+        """Its JSON object."""
+        return {
+            "format": FORMAT,
+            "replicas": self.replicas,
+            "replica_bytes": self.replica_bytes,
+            "body_bytes": BODY_BYTES,
+            "cpus": self.cpus,
+            "load": self.load,
+            "figures": [each.facts() for each in self.figures],
+            "targets_reached": all(each.is_reached is not False for each in self.figures),
+        }
+
+
+def measure(
+    folder: Path, *, size: int, replicas: int, rounds: int, with_spark: bool, tell: Tell
+) -> Bench:
+    """All figures; replicas of `size` bytes lie in `folder` while this lasts.
+
+    Raises:
+        EngineUnavailable: Spark was asked for and can't run here.
+        OSError: there is no room for the replicas.
+    """
+    load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    tell(f"writing {replicas} replicas")
+    made = make_replicas(folder, replicas, size)
+    bare = Figure(_HASH, "MB/s")
+    figures = [bare, *_local_figures(made, bare, cpus, rounds, tell)]
+    figures += _decode_figures(made[0], rounds, tell)
+    figures.append(_flip_figure(made, rounds, tell))
+    if with_spark:
+        figures += _spark_figures(made, cpus, rounds, tell)
+    return Bench(replicas, size, cpus, load, tuple(figures))
+
+
+def _local_figures(
+    replicas: list[Replica], bare: Figure, cpus: int, rounds: int, tell: Tell
+) -> list[Figure]:
+    one = Figure("local engine, one process", "MB/s", [], bare, 1, 0.6, of_ratio=True)
+    all_ = Figure(f"local engine, {cpus} processes", "MB/s", [], bare, cpus, 0.6, of_ratio=True)
+    with closing(LocalEngine(1)) as single, closing(LocalEngine(cpus, 0)) as pool:
+        _hash_rate(replicas, pool)  # Starts its processes.
+        for number in range(rounds):
+            tell(f"local engine, round {number + 1} of {rounds}")
+            bare.rounds.append(_bare_rate(replicas))
+            one.rounds.append(_hash_rate(replicas, single))
+            all_.rounds.append(_hash_rate(replicas, pool))
+    return [one, all_]
+
+
+def _decode_figures(replica: Replica, rounds: int, tell: Tell) -> list[Figure]:
+    """Records a second of one process, to Arrow."""
+    plain = Figure(_CODEC, _PER_CPU)
+    every = Figure("decoding to Arrow, every column", _PER_CPU, [], plain, at_least=400_000)
+    without = tuple(each for each in COLUMNS if each != "properties")
+    fewer = Figure("the same without `properties`", _PER_CPU, [], plain, at_least=400_000)
+    for number in range(rounds):
+        tell(f"decoding, round {number + 1} of {rounds}")
+        plain.rounds.append(_plain_rate(replica))
+        every.rounds.append(_decode_rate(replica, COLUMNS))
+        fewer.rounds.append(_decode_rate(replica, without))
+    return [plain, every, fewer]
+
+
+def _flip_figure(replicas: list[Replica], rounds: int, tell: Tell) -> Figure:
+    """Seconds to locate a flipped bit near the end of a segment; the bit is flipped back."""
+    tell("a flipped bit")
+    found = Figure("first divergent entry after a flip, segment of 64 MiB", "s", at_most=1.0)
+    path = Path(commitlog_of(replicas[-1].path)) / file_name(0)
+    at = min(SEGMENT_BYTES, committed_log(replicas[0]).settled) * 9 // 10
+    with closing(LocalEngine(1)) as engine, _flipped(path, at):
+        for _ in range(rounds):
+            report = audit_replicas(replicas, engine, Options()).report
+            if [each.start <= at < each.end for each in report.findings] != [True]:
+                raise AssertionError(f"a flip at {at} was reported as {report.findings}")
+            found.rounds.append(report.timings.locate_s)
+    return found
+
+
+def _spark_figures(replicas: list[Replica], cpus: int, rounds: int, tell: Tell) -> list[Figure]:
+    from audit.engines.spark import SparkEngine
+
+    beside = Figure(f"{_HASH}, beside Spark", "MB/s")
+    warm = Figure(f"Spark local[{cpus}], session warm", "MB/s", [], beside, cpus, at_least=2500)
+    tell("starting Spark")
+    with closing(SparkEngine.start(f"local[{cpus}]")) as engine:
+        _hash_rate(replicas, engine)  # Starts its workers.
+        for number in range(rounds):
+            tell(f"Spark, round {number + 1} of {rounds}")
+            beside.rounds.append(_bare_rate(replicas))
+            warm.rounds.append(_hash_rate(replicas, engine))
+    tell("the whole command, JVM cold")
+    seconds, resident = _whole_command(replicas, cpus)
+    return [
+        beside,
+        warm,
+        Figure("the whole command on Spark, JVM cold", "s", [seconds], at_most=15.0),
+        Figure("its memory: command, JVM and workers", "MiB", [resident / 2**20], at_most=1536.0),
+    ]
+
+
+def _whole_command(replicas: list[Replica], cpus: int) -> tuple[float, int]:
+    """Seconds, and the most memory that all its processes had."""
+    named = [part for each in replicas for part in ("--replica", f"{each.id}={each.path}")]
+    command = [sys.executable, "-P", "-m", "dledger_cli", "audit", "replicas", "--json", *named,
+               "--engine", "spark", "--master", f"local[{cpus}]"]  # fmt: skip
+    began = time.perf_counter()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            with watched(process.pid) as peak:
+                _, said = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # Its JVM and workers too.
+            raise
+    if process.returncode:
+        raise AssertionError(f"equal replicas ended with {process.returncode}: {said[-500:]}")
+    return time.perf_counter() - began, peak.resident_bytes
+
+
+def _bare_rate(replicas: list[Replica]) -> float:
+    """MB/s of reading and hashing what an audit hashes, in its block size, and nothing more."""
+    buffer = memoryview(bytearray(BLOCK_READ_BYTES))
+    began, read = time.perf_counter(), 0
+    for replica in replicas:
+        log = committed_log(replica)
+        for part in log_ranges(log, 0, log.settled):
+            with opened(part.path) as descriptor:
+                for at in range(0, part.end - part.base, len(buffer)):
+                    view = buffer[: part.end - part.base - at]
+                    read += read_into(descriptor, view, at)
+                    xxh3_64_intdigest(view)
+    return read / 1e6 / (time.perf_counter() - began)
+
+
+def _hash_rate(replicas: list[Replica], engine: Engine) -> float:
+    """MB/s of an audit's first pass."""
+    timings = audit_replicas(replicas, engine, Options()).report.timings
+    return timings.digested_bytes / 1e6 / timings.digest_s
+
+
+def _decode_rate(replica: Replica, columns: Sequence[str]) -> float:
+    from audit.reading.arrow import to_arrow
+
+    log = committed_log(replica)
+    began, count = time.process_time(), 0
+    for part in log_ranges(log, 0, min(log.settled, DECODED_BYTES)):
+        for records in read_records(part, Wanted(tuple(columns))):
+            count += to_arrow(records).num_rows
+    return count / (time.process_time() - began)
+
+
+def _plain_rate(replica: Replica) -> float:
+    log = committed_log(replica)
+    part = log_ranges(log, 0, log.settled)[0]
+    began, count = time.process_time(), 0
+    with opened(part.path) as descriptor:
+        for chunk in read_chunks(descriptor, part):
+            ends = (chunk.starts + chunk.headers["total_size"]).tolist()
+            for start, end in zip(chunk.starts.tolist(), ends, strict=True):
+                count += len(decode_records(chunk.content[start + FIRST_RECORD_AT : end]))
+    return count / (time.process_time() - began)
+
+
+@contextmanager
+def _flipped(path: Path, at: int) -> Iterator[None]:
+    def flip() -> None:
+        with path.open("r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes((byte ^ 1,)))
+
+    flip()
+    try:
+        yield
+    finally:
+        flip()

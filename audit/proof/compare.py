@@ -1,0 +1,153 @@
+"""Comparing digests by place: which blocks differ, which no two replicas have, who lacks what.
+
+Pure. A digest that is absent says nothing about its block; only digests that are there are
+compared. This finds *that* bytes differ; what differs, and whose fault it is, is
+`audit.proof.locate`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from audit.proof.digest import FileProblem, PartDigests
+from audit.proof.findings import Cause, Finding
+from audit.proof.plan import Plan, SegmentPlan
+from audit.reading.survey import Survey
+from dledger.records.layout import file_name
+
+_CAUSE = {
+    FileProblem.MISSING: Cause.MISSING_SEGMENT,
+    FileProblem.TRUNCATED: Cause.TRUNCATED_SEGMENT,
+    FileProblem.UNREADABLE: Cause.UNREADABLE_SEGMENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRow:
+    """The digests of one segment: `digests[r, b]` of replica r and block b, where `present`."""
+
+    segment: SegmentPlan
+    digests: npt.NDArray[np.uint64]
+    present: npt.NDArray[np.bool_]
+
+    def differing(self) -> npt.NDArray[np.bool_]:
+        """Per block, whether two replicas that have it differ."""
+        low = np.where(self.present, self.digests, np.iinfo(np.uint64).max).min(axis=0)
+        high = np.where(self.present, self.digests, 0).max(axis=0)
+        differ: npt.NDArray[np.bool_] = (self.present.sum(axis=0) > 1) & (low != high)
+        return differ
+
+    def compared(self) -> npt.NDArray[np.bool_]:
+        """Per replica and block, whether it was compared with another replica's."""
+        shared: npt.NDArray[np.bool_] = self.present & (self.present.sum(axis=0) > 1)
+        return shared
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each block."""
+        edges = np.array(self.segment.edges, dtype=np.int64)
+        return edges[1:] - edges[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All segments' rows; the replicas are in the order of the plan's surveys."""
+
+    replicas: tuple[str, ...]
+    rows: tuple[BlockRow, ...]
+
+    def differing_blocks(self) -> list[tuple[SegmentPlan, int]]:
+        """`(segment, block number)` of every block that differs, in the log's order."""
+        return [
+            (row.segment, int(block))
+            for row in self.rows
+            for block in np.flatnonzero(row.differing())
+        ]
+
+    def compared_bytes(self) -> dict[str, int]:
+        """How much of each replica was compared with another's."""
+        totals = np.zeros(len(self.replicas), dtype=np.int64)
+        for row in self.rows:
+            totals += (row.compared() * row.sizes()).sum(axis=1)
+        return dict(zip(self.replicas, totals.tolist(), strict=True))
+
+
+def compare(plan: Plan, parts: Iterable[PartDigests]) -> Comparison:
+    """The digests, put where they belong."""
+    replicas = tuple(survey.replica for survey in plan.surveys)
+    order = {replica: number for number, replica in enumerate(replicas)}
+    rows = {segment.base: _empty_row(segment, len(replicas)) for segment in plan.segments}
+    for part in parts:
+        row, values = rows[part.base], part.values()
+        blocks = slice(part.first_block, part.first_block + len(values))
+        row.digests[order[part.replica], blocks] = values
+        row.present[order[part.replica], blocks] = True
+    return Comparison(replicas, tuple(rows[segment.base] for segment in plan.segments))
+
+
+def file_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
+    """What could not be read though its replica claims it; one finding a segment."""
+    found: dict[tuple[str, int], Finding] = {}
+    for part in parts:
+        if part.problem is None or (part.replica, part.base) in found:
+            continue
+        survey = plan.survey_of(part.replica)
+        found[(part.replica, part.base)] = Finding(
+            _CAUSE[part.problem],
+            (part.replica,),
+            part.readable,
+            min(part.base + plan.segment_size, survey.end),
+            segment=part.base,
+            file=f"{survey.commitlog}/{file_name(part.base)}",
+            detail=part.detail,
+        )
+    return list(found.values())
+
+
+def survey_findings(plan: Plan, accept_retention: bool) -> list[Finding]:
+    """What the surveys alone show: replicas that can't be read, hold nothing, end too early, or
+    begin later than others."""
+    found: list[Finding] = []
+    committed = max((survey.settled for survey in plan.surveys), default=0)
+    for survey in plan.surveys:
+        who = (survey.replica,)
+        if survey.problem:
+            cause = Cause.UNREACHABLE_NODE if survey.silent else Cause.UNREADABLE_REPLICA
+            found.append(_finding(cause, who, 0, 0, survey.problem))
+        elif not survey.segments:
+            found.append(_finding(Cause.EMPTY_REPLICA, who, 0, plan.end, survey.commitlog))
+        elif survey.end < committed and not survey.answered:
+            detail = f"it ends at {survey.end}, {committed} is committed"
+            found.append(_finding(Cause.SHORTER, who, survey.end, committed, detail))
+        if _begins_later(plan, survey) and not accept_retention:
+            detail = f"it begins at {survey.retained_from}, another at {plan.start}"
+            start, end = plan.start, survey.retained_from
+            found.append(_finding(Cause.RETAINED_LATER, who, start, end, detail))
+    return found
+
+
+def merge_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending ranges, neighbours put together."""
+    merged: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _begins_later(plan: Plan, survey: Survey) -> bool:
+    return not survey.problem and bool(survey.segments) and survey.retained_from > plan.start
+
+
+def _finding(cause: Cause, who: tuple[str, ...], start: int, end: int, detail: str) -> Finding:
+    return Finding(cause, who, start, end, detail=detail)
+
+
+def _empty_row(segment: SegmentPlan, replicas: int) -> BlockRow:
+    shape = (replicas, len(segment.edges) - 1)
+    return BlockRow(segment, np.zeros(shape, dtype=np.uint64), np.zeros(shape, dtype=np.bool_))

@@ -1,0 +1,139 @@
+"""What an audit can find, and what that says of a replica. Values and their order only.
+
+    verdict      said of a replica when                                               exit code
+    identical    every byte that it claims was compared with another's and equal          0
+    incomplete   it lacks bytes: missing, cut off, put back from an old copy, deleted     3
+                 by retention; what it has is equal. Absent is not divergent.
+    misplaced    intact entries lie where others belong: files were swapped or renamed    1
+    bit rot      its own CRC says that its bytes changed                                  1
+    divergence   its CRCs are good and another replica's too, and the bytes differ: a     1
+                 violation of Raft's safety
+
+Damage is told by a replica's own checksums and never by a vote: two rotten replicas do not
+outvote a good one, and a divergence names no culprit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from audit.errors import ExitCode
+
+
+class Verdict(StrEnum):
+    """See the module."""
+
+    IDENTICAL = "identical"
+    INCOMPLETE = "incomplete"
+    MISPLACED = "misplaced"
+    BIT_ROT = "bit rot"
+    DIVERGENCE = "divergence"
+
+
+class Cause(StrEnum):
+    """What exactly was found."""
+
+    BAD_CRC = "bad crc"
+    STRAY_FILLER = "stray bytes in a filler"
+    WRONG_PLACE = "entries of another place"
+    DIFFERENT_BYTES = "different bytes with good crcs"
+    DIGEST_BROKEN = "running digest does not continue"
+    RECORDS_LIE = "records with wrong sizes or stamps in an intact entry"
+    POSITION_DIGEST = "digest differs from what the node says"
+    OLD_COPY = "zeros below what it calls durable"
+    MISSING_SEGMENT = "segment missing"
+    TRUNCATED_SEGMENT = "segment cut short"
+    UNREADABLE_SEGMENT = "segment can't be read"
+    SHORTER = "ends before what is committed"
+    RETAINED_LATER = "begins later, by retention"
+    UNREADABLE_REPLICA = "directory can't be read"
+    UNREACHABLE_NODE = "node doesn't answer"
+    EMPTY_REPLICA = "holds no log"
+    QUEUE_MISSING = "consume queue units missing"
+    QUEUE_WRONG = "consume queue unit wrong"
+    QUEUE_EXTRA = "consume queue units beyond the log"
+
+
+VERDICT_OF: Final[dict[Cause, Verdict]] = {
+    Cause.BAD_CRC: Verdict.BIT_ROT,
+    Cause.STRAY_FILLER: Verdict.BIT_ROT,
+    Cause.WRONG_PLACE: Verdict.MISPLACED,
+    Cause.DIFFERENT_BYTES: Verdict.DIVERGENCE,
+    Cause.DIGEST_BROKEN: Verdict.DIVERGENCE,
+    Cause.RECORDS_LIE: Verdict.DIVERGENCE,
+    Cause.POSITION_DIGEST: Verdict.DIVERGENCE,
+    Cause.OLD_COPY: Verdict.INCOMPLETE,
+    Cause.MISSING_SEGMENT: Verdict.INCOMPLETE,
+    Cause.TRUNCATED_SEGMENT: Verdict.INCOMPLETE,
+    Cause.UNREADABLE_SEGMENT: Verdict.INCOMPLETE,
+    Cause.SHORTER: Verdict.INCOMPLETE,
+    Cause.RETAINED_LATER: Verdict.INCOMPLETE,
+    Cause.UNREADABLE_REPLICA: Verdict.INCOMPLETE,
+    Cause.UNREACHABLE_NODE: Verdict.INCOMPLETE,
+    Cause.EMPTY_REPLICA: Verdict.INCOMPLETE,
+    Cause.QUEUE_MISSING: Verdict.INCOMPLETE,
+    Cause.QUEUE_WRONG: Verdict.BIT_ROT,
+    Cause.QUEUE_EXTRA: Verdict.BIT_ROT,
+}
+
+_SEVERITY: Final = list(Verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryView:
+    """An entry as one replica has it. `kind` as `audit.proof.scan.ItemKind`; `absent` if none
+    begins there. Index, term and queue offset are as its bytes say."""
+
+    replica: str
+    kind: str
+    crc_valid: bool
+    index: int | None = None
+    term: int | None = None
+    topic: str = ""
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault. `replicas` have it; `[start, end)` are physical offsets (both 0 where the fault
+    has no place in the log); `views` show the first divergent entry, which begins at
+    `entry_offset`, on every replica that was asked."""
+
+    cause: Cause
+    replicas: tuple[str, ...]
+    start: int
+    end: int
+    segment: int | None = None
+    entry_offset: int | None = None
+    views: tuple[EntryView, ...] = ()
+    file: str = ""
+    detail: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        return VERDICT_OF[self.cause]
+
+
+def by_gravity(finding: Finding) -> tuple[int, int]:
+    """Sorts the gravest verdict first, then by place."""
+    return -_SEVERITY.index(finding.verdict), finding.start
+
+
+def worst(verdicts: list[Verdict]) -> Verdict:
+    """The gravest of them; identical if there are none."""
+    return max(verdicts, key=_SEVERITY.index, default=Verdict.IDENTICAL)
+
+
+def exit_code(verdicts: list[Verdict]) -> ExitCode:
+    """What a command that found these ends with."""
+    match worst(verdicts):
+        case Verdict.IDENTICAL:
+            return ExitCode.CONSISTENT
+        case Verdict.INCOMPLETE:
+            return ExitCode.INCOMPLETE
+        case _:
+            return ExitCode.INCONSISTENT

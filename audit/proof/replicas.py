@@ -1,0 +1,275 @@
+"""`dledger audit replicas`, without its command line: survey, hash, compare, locate, report.
+
+This orders the passes and measures them; each pass lies in a module of its own, and whoever runs
+its tasks is the engine's matter. Positions of running nodes are in the replicas before this
+starts, so everything that is compared was final by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from audit.engines.engine import Engine, PassStarted, Progress, no_progress
+from audit.errors import UsageMistake
+from audit.proof.compare import Comparison, compare, file_findings, merge_ranges, survey_findings
+from audit.proof.derived import check_derived
+from audit.proof.digest import PartDigests, digest_blocks
+from audit.proof.findings import Cause, Finding, by_gravity
+from audit.proof.locate import Located, locate, scan_tasks
+from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, digest_tasks, make_plan
+from audit.proof.report import Audit, Coverage, DerivedSummary, Report, Timings, verdict_of
+from audit.proof.scan import scan_segment
+from audit.reading.replica import Replica, check_replicas
+from audit.reading.survey import SurveyTask, survey
+
+LOCATED_BLOCKS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to audit.
+
+    Args:
+        block_size: bytes; a power of two.
+        bytes_per_s: how fast to read, all tasks together; 0: no limit.
+        located_blocks: differing blocks that are looked into; the rest is only counted.
+        derived: check running digests and ConsumeQueues too.
+        accept_retention: a replica whose log begins later than another's is as good.
+    """
+
+    block_size: int = DEFAULT_BLOCK_BYTES
+    bytes_per_s: float = 0
+    located_blocks: int = LOCATED_BLOCKS
+    derived: bool = False
+    accept_retention: bool = False
+
+
+def silent(name: str, weight: int) -> Progress:
+    """Shows no pass."""
+    return no_progress
+
+
+class _Clock:
+    """Seconds of the passes, by name."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.monotonic()
+        self._passes: dict[str, float] = {}
+
+    def finished(self, name: str) -> None:
+        now = time.monotonic()
+        self._passes[name] = now - self._last
+        self._last = now
+
+    def timings(self, digested_bytes: int) -> Timings:
+        seconds = {name: round(value, 4) for name, value in self._passes.items()}
+        return Timings(
+            survey_s=seconds["survey"],
+            digest_s=seconds["digest"],
+            locate_s=seconds["locate"],
+            derived_s=seconds["derived"],
+            total_s=round(time.monotonic() - self._start, 4),
+            digested_bytes=digested_bytes,
+        )
+
+
+def audit_replicas(
+    replicas: Sequence[Replica],
+    engine: Engine,
+    options: Options | None = None,
+    started: PassStarted = silent,
+) -> Audit:
+    """Every fault that the replicas' files show, and how much of them was looked at.
+
+    Raises:
+        UsageMistake: the replicas can't be compared with each other.
+    """
+    options = options or Options()
+    check_replicas(list(replicas))
+    if len(replicas) == 1 and not options.derived:
+        raise UsageMistake("one replica has nobody to be compared with: name another, or --derived")
+    asked = [replica.id for replica in replicas if replica.address is not None]
+    if asked and options.derived:
+        raise UsageMistake(
+            "--derived reads ConsumeQueues, which nodes don't hand out over gRPC "
+            f"({', '.join(asked)}): run it beside their files"
+        )
+    clock = _Clock()
+    hosts = {replica.id: replica.host for replica in replicas}
+    surveys = engine.run(
+        survey, [SurveyTask(each) for each in replicas], started("survey", len(replicas))
+    )
+    plan = make_plan(surveys, options.block_size)
+    clock.finished("survey")
+    parts, digested = _digest(plan, engine, hosts, options, started)
+    comparison = compare(plan, parts)
+    clock.finished("digest")
+    located, skipped = _locate(plan, comparison, engine, hosts, options, started)
+    clock.finished("locate")
+    found = [
+        *survey_findings(plan, options.accept_retention),
+        *_position_findings(replicas),
+        *file_findings(plan, parts),
+        *located.findings,
+    ]
+    derived: DerivedSummary | None = None
+    if options.derived:
+        more, derived = check_derived(plan, engine, replicas, options.bytes_per_s, started)
+        found += _unknown_yet(found, more)
+    clock.finished("derived")
+    found.sort(key=by_gravity)
+    report = _report(replicas, engine, plan, comparison, tuple(found), located, skipped, derived,
+                     clock.timings(digested))  # fmt: skip
+    return Audit(report, plan, comparison)
+
+
+def _digest(
+    plan: Plan,
+    engine: Engine,
+    hosts: dict[str, str | None],
+    options: Options,
+    started: PassStarted,
+) -> tuple[list[PartDigests], int]:
+    """All digests, and how many bytes they stand for."""
+    total = sum(each.end - each.retained_from for each in plan.surveys if each.end)
+    share = -(-total // (2 * engine.parallelism))
+    tasks = digest_tasks(plan, hosts, max(min(share, engine.task_bytes), plan.block_size))
+    # Divided by how many run at once, which for a small audit is one, whatever the engine could.
+    rate = options.bytes_per_s / engine.width(tasks)
+    tasks = [replace(task, bytes_per_s=rate) for task in tasks]
+    digested = sum(task.weight for task in tasks)
+    results = engine.run(digest_blocks, tasks, started("digest", digested))
+    return [part for parts in results for part in parts], digested
+
+
+def _locate(
+    plan: Plan,
+    comparison: Comparison,
+    engine: Engine,
+    hosts: dict[str, str | None],
+    options: Options,
+    started: PassStarted,
+) -> tuple[Located, int]:
+    """What is in the differing blocks; how many of them were too many to look into."""
+    blocks = comparison.differing_blocks()
+    wanted = blocks[: options.located_blocks]
+    tasks = scan_tasks(plan, wanted, hosts)
+    scans = engine.run(scan_segment, tasks, started("locate", sum(task.weight for task in tasks)))
+    return locate(plan, wanted, scans), len(blocks) - len(wanted)
+
+
+def _position_findings(replicas: Sequence[Replica]) -> list[Finding]:
+    """Nodes that committed the same entry and say different digests of the log up to it."""
+    said: dict[int, dict[int, list[str]]] = {}
+    for replica in replicas:
+        if replica.position is not None and replica.position.index:
+            of_index = said.setdefault(replica.position.index, {})
+            of_index.setdefault(replica.position.digest, []).append(replica.id)
+    return [
+        Finding(
+            Cause.POSITION_DIGEST,
+            tuple(sorted(name for names in digests.values() for name in names)),
+            0,
+            0,
+            detail=f"entry {index}: "
+            + ", ".join(f"{d:016x} says {' and '.join(n)}" for d, n in sorted(digests.items())),
+        )
+        for index, digests in sorted(said.items())
+        if len(digests) > 1
+    ]
+
+
+def _unknown_yet(known: list[Finding], more: list[Finding]) -> list[Finding]:
+    """What the second check found and the first hadn't: one fault is one finding."""
+    seen = {(f.cause, f.replicas, f.entry_offset) for f in known if f.entry_offset is not None}
+    gone = {(f.replicas, f.segment) for f in known if f.segment is not None and not f.views}
+    return [
+        each
+        for each in more
+        if (each.cause, each.replicas, each.entry_offset) not in seen
+        and (each.replicas, each.segment) not in gone
+    ]
+
+
+def _report(
+    replicas: Sequence[Replica],
+    engine: Engine,
+    plan: Plan,
+    comparison: Comparison,
+    findings: tuple[Finding, ...],
+    located: Located,
+    skipped: int,
+    derived: DerivedSummary | None,
+    timings: Timings,
+) -> Report:
+    blocks = comparison.differing_blocks()
+    ranges = [(segment.edges[b], segment.edges[b + 1]) for segment, b in blocks]
+    return Report(
+        engine=engine.name,
+        group=next((each.group for each in plan.surveys if each.group), None),
+        segment_size=plan.segment_size,
+        block_size=plan.block_size,
+        blocks=sum(len(segment.edges) - 1 for segment in plan.segments),
+        coverage=tuple(_coverage(each, plan, comparison, findings) for each in replicas),
+        differing=tuple(merge_ranges(ranges)),
+        findings=findings,
+        notes=tuple(_notes(plan, located)),
+        not_located=skipped,
+        derived=derived,
+        timings=timings,
+    )
+
+
+def _coverage(
+    replica: Replica, plan: Plan, comparison: Comparison, findings: tuple[Finding, ...]
+) -> Coverage:
+    survey_ = plan.survey_of(replica.id)
+    return Coverage(
+        replica=replica.id,
+        path=replica.path,
+        host=replica.host,
+        start=survey_.retained_from,
+        end=survey_.end,
+        settled=survey_.settled,
+        segments=len(survey_.segments),
+        compared_bytes=comparison.compared_bytes()[replica.id],
+        foreign=survey_.foreign,
+        checkpoint_readable=survey_.checkpoint_readable,
+        verdict=verdict_of(replica.id, findings),
+    )
+
+
+def _notes(plan: Plan, located: Located) -> list[str]:
+    """What is worth knowing and no fault."""
+    notes = [
+        f"{survey_.replica}: nothing of it was audited: {survey_.problem}"
+        for survey_ in plan.surveys
+        if survey_.silent
+    ]
+    notes += [
+        f"{survey_.replica}: {name} in {survey_.commitlog} is no file of the log"
+        for survey_ in plan.surveys
+        for name in survey_.foreign
+    ]
+    notes += [
+        f"{survey_.replica}: no readable checkpoint; the log is taken to end at {survey_.end}"
+        for survey_ in plan.surveys
+        if survey_.segments and not survey_.checkpoint_readable
+    ]
+    committed = max((each.settled for each in plan.surveys), default=0)
+    notes += [
+        f"{each.replica}: runs {committed - each.settled} bytes behind what others know committed"
+        for each in plan.surveys
+        if each.answered and each.settled < committed
+    ]
+    if located.unsettled_from is not None:
+        notes.append(
+            f"from {located.unsettled_from} on, replicas hold entries of different terms that "
+            "are not known to have committed; these were not compared"
+        )
+    if located.vanished:
+        notes.append(f"{located.vanished} blocks differed at first and no longer when read again")
+    return notes

@@ -1,0 +1,175 @@
+"""Asking running nodes how far they are, before anything of theirs is read.
+
+A node's answer makes its replica: where its data lies, up to where it is committed, and the
+digest there. This only asks; it needs no leader and no quorum, so it works on a group that has
+lost both. A node that doesn't answer is audited as a copy if its directory is known; if not, it is
+a silent replica, and the others are audited without it.
+
+This decides, too, who reads: this process, if the node's folder lies here and is that node's by
+its identity (every host may have a folder of that name), else the node itself, over gRPC.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from audit.errors import Unreachable, UsageMistake
+from audit.reading.replica import Position, Replica
+from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
+
+TIMEOUT_S: Final = 2.0
+MAX_NODES: Final = 64
+_GET_STATUS: Final = "/dledger.v1.Cluster/GetStatus"
+# A channel of its own: a shared one may still be backing off from a node that was down.
+_CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
+
+
+class Over(StrEnum):
+    """How what nodes hold is read."""
+
+    AUTO = "auto"  # files where they lie here, else gRPC
+    FILES = "files"
+    GRPC = "grpc"
+
+
+def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Replica]:
+    """The nodes of the local group in `directory`; those that answer with their positions.
+
+    Args:
+        over: `GRPC` asks those that answer for their logs; else all are read here.
+
+    Raises:
+        UsageMistake: there is no group, or its file is something else.
+    """
+    file = directory / "group.json"
+    try:
+        nodes = json.loads(file.read_bytes())["nodes"]
+        known = [_named(node) for node in nodes]
+    except OSError as error:
+        raise UsageMistake(
+            f"no local group in {directory} ({error.strerror}): start one with `dledger group up`, "
+            "or name the replicas with --replica or --bootstrap"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageMistake(f"{file} doesn't describe a local group: {error!r}") from error
+    if not known:
+        raise UsageMistake(f"{file} names no node")
+    answers = ask([address for _, address, _ in known])
+    return [
+        Replica(
+            node_id,
+            str(Path(data).absolute()),
+            position=_position(answers.get(address)),
+            address=address if over is Over.GRPC and address in answers else None,
+        )
+        for node_id, address, data in known
+    ]
+
+
+def _named(node: dict[str, object]) -> tuple[str, str, str]:
+    """Id, address and data directory of a node in `group.json`."""
+    found = (node["id"], node["address"], node["data_directory"])
+    if not all(isinstance(each, str) and each for each in found):
+        raise TypeError(f"a node's id, address and folder are words, not {found}")
+    return str(found[0]), str(found[1]), str(found[2])
+
+
+def replicas_of_group(
+    addresses: Sequence[str], *, on_hosts: bool, over: Over = Over.AUTO
+) -> list[Replica]:
+    """The nodes that `addresses` and their answers name, each with its position; a member that
+    doesn't answer is silent.
+
+    Args:
+        on_hosts: a node's files are read on the host of its address; else they are read here.
+        over: `AUTO` asks a node itself if its files aren't here (and `on_hosts` isn't wanted).
+
+    Raises:
+        Unreachable: none of them answers.
+    """
+    answers = ask(addresses)
+    if not answers:
+        raise Unreachable(", ".join(addresses), "no answer")
+    members = {peer.address: peer.node_id for each in answers.values() for peer in each.peers}
+    others = [address for address in members if address and address not in answers]
+    asked_already = {answer.node_id for answer in answers.values()}
+    answers |= ask([a for a in others if a not in addresses and members[a] not in asked_already])
+    by_id = {answer.node_id: (address, answer) for address, answer in answers.items()}
+    found = [
+        _answered(address, answer, on_hosts=on_hosts, over=over)
+        for address, answer in by_id.values()
+    ]
+    # An address that nobody answers at and no member has may be any node's: it isn't counted.
+    found += [
+        Replica(node_id, address, silence=f"{address} gives no answer")
+        for address, node_id in members.items()
+        if node_id not in by_id
+    ]
+    return sorted(found, key=lambda replica: replica.id)
+
+
+def _answered(address: str, answer: NodeStatus, *, on_hosts: bool, over: Over) -> Replica:
+    host = address.rpartition(":")[0].strip("[]") if on_hosts and over is not Over.GRPC else None
+    asks = over is Over.GRPC or (over is Over.AUTO and not on_hosts and not _lies_here(answer))
+    return Replica(
+        answer.node_id,
+        answer.data_directory,
+        host,
+        _position(answer),
+        address=address if asks else None,
+    )
+
+
+def _lies_here(answer: NodeStatus) -> bool:
+    """Whether the node's folder can be read here and is that node's."""
+    folder = Path(answer.data_directory)
+    try:
+        identity = json.loads((folder / "identity.json").read_bytes())
+        owner = (identity["group"], identity["node_id"])
+        return owner == (answer.group, answer.node_id) and os.access(folder / "commitlog", os.R_OK)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def ask(addresses: Sequence[str]) -> dict[str, NodeStatus]:
+    """What each node says of itself, by address; a silent one is left out."""
+    if not addresses:
+        return {}
+    if len(addresses) > MAX_NODES:
+        raise UsageMistake(f"{len(addresses)} addresses; {MAX_NODES} at most")
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        answers = pool.map(_ask, addresses)
+        return {a: answer for a, answer in zip(addresses, answers, strict=True) if answer}
+
+
+def _ask(address: str) -> NodeStatus | None:
+    with grpc.insecure_channel(address, _CHANNEL_OPTIONS) as channel:
+        get_status = channel.unary_unary(
+            _GET_STATUS,
+            request_serializer=GetStatusRequest.SerializeToString,
+            response_deserializer=NodeStatus.FromString,
+        )
+        try:
+            answer: NodeStatus = get_status(GetStatusRequest(), timeout=TIMEOUT_S)
+        except grpc.RpcError:
+            return None
+        return answer
+
+
+def _position(answer: NodeStatus | None) -> Position | None:
+    if answer is None:
+        return None
+    return Position(
+        committed=answer.committed_offset,
+        digest=answer.committed_digest,
+        index=answer.commit_index,
+        first_index=answer.first_index,
+    )

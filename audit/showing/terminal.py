@@ -1,0 +1,144 @@
+"""An audit's report for a person at a terminal: one table of replicas, one line a finding.
+
+Plain text in columns, the same in a pipe; progress goes to standard error and only to a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from audit.engines.engine import PassStarted
+from audit.engines.engine import Progress as Told
+from audit.proof.findings import EntryView, Finding
+from audit.proof.report import Report
+
+SHOWN_FINDINGS = 20
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def human_bytes(size: float) -> str:
+    """`1536` as `1.5 KiB`."""
+    for unit in _UNITS[:-1]:
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} {_UNITS[-1]}"
+
+
+def report_lines(report: Report) -> Iterator[str]:
+    """The report, line by line."""
+    yield from _table(
+        ("REPLICA", "VERDICT", "FROM", "TO", "SEGMENTS", "COMPARED", "PATH"),
+        [
+            (
+                each.replica,
+                each.verdict.value,
+                str(each.start),
+                str(each.end),
+                str(each.segments),
+                human_bytes(each.compared_bytes),
+                each.path + (f"@{each.host}" if each.host else ""),
+            )
+            for each in report.coverage
+        ],
+    )
+    for finding in report.findings[:SHOWN_FINDINGS]:
+        yield ""
+        yield from _finding_lines(finding)
+    if len(report.findings) > SHOWN_FINDINGS:
+        yield f"\n... and {len(report.findings) - SHOWN_FINDINGS} more findings (--json has all)"
+    if report.not_located:
+        yield f"\n{report.not_located} more differing blocks were not looked into (--locate)"
+    for note in report.notes:
+        yield f"\nnote: {note}"
+    yield ""
+    yield _summary(report)
+
+
+@contextmanager
+def progress_shown() -> Iterator[PassStarted]:
+    """A bar a pass on standard error while this lasts; nothing where nobody watches."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:<8}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    with bar:
+
+        def started(name: str, weight: int) -> Told:
+            task = bar.add_task(name, total=weight)
+            return lambda done: bar.advance(task, done)
+
+        yield started
+
+
+def print_report(report: Report) -> None:
+    """The report on standard output."""
+    for line in report_lines(report):
+        sys.stdout.write(line + "\n")
+
+
+def _summary(report: Report) -> str:
+    timings = report.timings
+    rate = timings.digested_bytes / timings.digest_s if timings.digest_s else 0
+    derived = ""
+    if report.derived is not None:
+        derived = (
+            f"; {report.derived.entries} entries, {report.derived.records} records and "
+            f"{report.derived.queues} queues checked in {timings.derived_s:.2f} s"
+        )
+    return (
+        f"{report.verdict.upper()}: {report.blocks} blocks of "
+        f"{human_bytes(report.block_size)}, {human_bytes(timings.digested_bytes)} hashed in "
+        f"{timings.digest_s:.2f} s ({human_bytes(rate)}/s, engine {report.engine}){derived}; "
+        f"{timings.total_s:.2f} s in all"
+    )
+
+
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    who = " and ".join(finding.replicas)
+    yield f"{finding.verdict.upper()} on {who}: {finding.cause}"
+    if finding.segment is not None:
+        yield (
+            f"  file {finding.file}, bytes [{finding.start - finding.segment}, "
+            f"{finding.end - finding.segment}) of it"
+        )
+    if finding.detail:
+        yield f"  {finding.detail}"
+    if finding.entry_offset is not None and finding.views:
+        yield f"  first divergent entry, at physical offset {finding.entry_offset}:"
+        rows = [_view_cells(view) for view in finding.views]
+        for line in _table(("", "IS", "CRC", "INDEX", "TERM", "QUEUE", "QUEUE OFFSET", ""), rows):
+            yield f"    {line}"
+
+
+def _view_cells(view: EntryView) -> tuple[str, ...]:
+    queue = f"{view.topic}/{view.queue_id}" if view.queue_id is not None else "-"
+    numbers = (view.index, view.term)
+    crc = "-" if view.kind in ("absent", "zeros") else "good" if view.crc_valid else "BAD"
+    return (
+        view.replica,
+        view.kind,
+        crc,
+        *("-" if number is None else str(number) for number in numbers),
+        queue,
+        "-" if view.queue_offset is None else str(view.queue_offset),
+        view.detail,
+    )
+
+
+def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Columns as wide as their widest cell."""
+    lines = [titles, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        yield "  ".join(cells).rstrip()

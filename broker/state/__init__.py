@@ -1,0 +1,15 @@
+"""The replicated state: what every node holds alike because every node applies the same log.
+
+    topics.py       which topics there are, and where each of their queues goes on
+    offsets.py      how far each consumer group has come
+    sequences.py    what each producer stored last, so that a retry is stored once
+    machine.py      gives each entry to its owners; the only one that knows them all
+    refusals.py     why a command took no effect
+    snapshot.py     the state as chunks of bytes: what each owner writes, in one envelope
+    errors.py       why such chunks are no state
+    replay.py       the state at start, from the log
+
+No owner imports another. An effect that spans owners (a deleted topic takes its offsets and its
+sequences along) is routed by the machine. A new owner of state is one module here, one line where
+the machine routes and one in its list of sections.
+"""

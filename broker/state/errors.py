@@ -1,0 +1,47 @@
+"""Why bytes are no snapshot of the state.
+
+SnapshotRefused             nothing was restored; trying the same bytes again won't help
+├── SnapshotDamaged         a chunk is not what was written, or not in its place
+├── SnapshotIncomplete      the chunks end before the snapshot does
+└── SnapshotUnknown         a section or layout of a later version
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dledger.outcome import Outcome
+
+
+class SnapshotRefused(Exception):
+    """The chunks give no state."""
+
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+
+
+class SnapshotDamaged(SnapshotRefused):
+    """A chunk is not what was written. `where` names the chunk or its section."""
+
+    def __init__(self, where: str, expected: object, found: object) -> None:
+        super().__init__(f"{where}: expected {expected}, found {found}")
+        self.where = where
+        self.expected = expected
+        self.found = found
+
+
+class SnapshotIncomplete(SnapshotRefused):
+    """There are `chunks` chunks, and none of them is the end."""
+
+    def __init__(self, chunks: int) -> None:
+        super().__init__(f"the snapshot breaks off after {chunks} chunks")
+        self.chunks = chunks
+
+
+class SnapshotUnknown(SnapshotRefused):
+    """No section of that name and version is known."""
+
+    def __init__(self, section: str, version: int) -> None:
+        super().__init__(f"section {section!r} of version {version} is not known here")
+        self.section = section
+        self.version = version

@@ -1,0 +1,49 @@
+"""What the state machine tells while it applies, and to whom: a port with one method a fact.
+
+A listener is called in the midst of an entry, when the owners of state have taken it; it must not
+raise, and it may read the state and never change it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.state.refusals import Refusal
+
+QueueKey = tuple[str, int]  # topic, queue id
+
+
+class Listener(Protocol):
+    """Who is told what was applied, while it is applied."""
+
+    def arrived(self, queue: QueueKey) -> None:
+        """The queue got messages."""
+        ...
+
+    def batch_voided(self, index: int) -> None:
+        """The data entry at `index` came after its topic was deleted: it is in no queue."""
+        ...
+
+    def topic_deleted(self, topic: str) -> None:
+        """Every queue of the topic is gone."""
+        ...
+
+    def command_applied(self, index: int, refusal: Refusal | None) -> None:
+        """The command at `index` took effect, or was refused."""
+        ...
+
+
+class Nobody:
+    """A `Listener` that isn't interested."""
+
+    def arrived(self, queue: QueueKey) -> None:
+        return None
+
+    def batch_voided(self, index: int) -> None:
+        return None
+
+    def topic_deleted(self, topic: str) -> None:
+        return None
+
+    def command_applied(self, index: int, refusal: Refusal | None) -> None:
+        return None

@@ -1,0 +1,346 @@
+"""The replicated state machine: gives each entry to the owners of state, in the order of the log.
+
+Every node applies the same committed entries in the same order and so holds the same state;
+nothing that a failover needs is anywhere else. Applying must be a pure function of the log and of
+the state before it: no clock (time is the entry's append time), no randomness, no configuration
+that differs between nodes may decide anything here. This is the only module that knows all owners
+(`topics`, `offsets`, `sequences`); what one command does to several of them is decided here.
+
+`apply` also derives the ConsumeQueues ([ADR 7](docs/adr/0007-derived-files-are-disposable.md)).
+Entries up to `derived_through` were derived and made durable by an earlier life of the process:
+while those are replayed only the state is rebuilt (`broker.state.replay` then compares the files
+with it).
+
+    entry                what it does
+    data                 queue files, then the topic's queue, then the producer's sequence
+    data, topic gone     nothing; whoever waits for it is told (a leader doesn't let it happen)
+    create topic         topics
+    delete topic         queue files, then topics, offsets, sequences
+    commit offsets       offsets, bounded by where the topic's queues end
+    any other            nothing
+
+The files come first in every entry: if the disk is full, nothing of it has happened.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, Protocol, Self
+
+from google.protobuf.message import DecodeError
+
+from broker.state import offsets, sequences, topics
+from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.listening import Listener, Nobody
+from broker.state.offsets import OffsetCommit, Offsets
+from broker.state.refusals import Refusal, TopicNotFound
+from broker.state.sequences import Sequences, StoredBatch
+from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
+from broker.state.topics import Topics
+from dledger.core.errors import InvariantViolation
+from dledger.core.types import EntryKind
+from dledger.ports import ApplyPaused
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header
+from dledger.records.record import BATCH_PREAMBLE
+from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
+from store.dispatch import units_for_entry
+from store.errors import StorageFull
+
+NO_PRODUCER: Final = bytes(16)
+FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size  # in the frame of a data entry
+SECTION: Final = "machine"
+VERSION: Final = 1
+_OWN: Final = struct.Struct(">qQ")  # append time of the last entry, messages applied
+SECTIONS: Final = (SECTION, topics.SECTION, offsets.SECTION, sequences.SECTION)
+
+
+class QueueFiles(Protocol):
+    """The ConsumeQueues, as far as the state machine uses them (`store.ConsumeQueues`)."""
+
+    def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None: ...
+    def delete_topic(self, topic: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """Bounds of the replicated state. They decide what is refused and forgotten, so every node of a
+    group must have the same: they are constants of the format, not configuration."""
+
+    sequence_expiry_ms: int = sequences.EXPIRY_MS
+    max_sequences: int = sequences.MAX_SEQUENCES  # producer-queue pairs
+    max_queues: int = topics.MAX_QUEUES  # over all topics
+    max_progress: int = offsets.MAX_PROGRESS  # group-topic pairs with committed offsets
+
+
+@dataclass(frozen=True, slots=True)
+class MachineStatistics:
+    topics: int
+    queues: int
+    sequences: int
+    groups: int
+    messages_applied: int
+    entries_applied: int
+
+
+class StateMachine:
+    """Topics, offsets and sequences, as of the last applied entry."""
+
+    def __init__(
+        self,
+        queues: QueueFiles,
+        *,
+        derived_through: int = 0,
+        options: MachineOptions = MachineOptions(),
+    ) -> None:
+        """Starts empty, before entry 1.
+
+        Args:
+            queues: where units go.
+            derived_through: entries up to this index are in the ConsumeQueues already.
+            options: bounds.
+        """
+        self.topics = Topics(max_queues=options.max_queues)
+        self.offsets = Offsets(max_progress=options.max_progress)
+        self.sequences = Sequences(
+            max_sequences=options.max_sequences, expiry_ms=options.sequence_expiry_ms
+        )
+        self.applied_index = 0
+        self.append_time_ms = 0
+        self.messages_applied = 0
+        self._queues = queues
+        self._derived_through = derived_through
+        self._listener: Listener = Nobody()
+
+    def listen(self, listener: Listener) -> None:
+        """Tells `listener`, and nobody else, what is applied from now on."""
+        self._listener = listener
+
+    def apply(self, frames: bytes) -> None:
+        """Applies whole frames, back to back, in index order.
+
+        Raises:
+            InvariantViolation: an entry that does not follow the last one, or that no version
+                of this program wrote.
+            ApplyPaused: the ConsumeQueues found no space; the entries up to `applied_index` are
+                applied, of the next one nothing is.
+        """
+        try:
+            self.replay(frames)
+        except StorageFull as error:
+            raise ApplyPaused(self.applied_index, str(error)) from error
+
+    def replay(self, frames: bytes) -> None:
+        """`apply`, for a start, which can't wait for space. Raises StorageFull instead."""
+        at = 0
+        while at < len(frames):
+            header = parse_header(frames, at)
+            if header.index != self.applied_index + 1:
+                raise InvariantViolation(
+                    f"entry {header.index} can't be applied after {self.applied_index}"
+                )
+            self._apply_entry(header, frames, at)
+            at += header.total_size
+
+    def _apply_entry(self, header: EntryHeader, frames: bytes, at: int) -> None:
+        before = self.applied_index, self.append_time_ms
+        self.applied_index = header.index
+        self.append_time_ms = header.append_time_ms
+        try:
+            if header.kind == EntryKind.DATA:
+                self._apply_data(header, frames[at : at + header.total_size])
+            elif header.kind == EntryKind.COMMAND:
+                body = frames[at + HEADER_SIZE : at + header.total_size]
+                refusal = self._apply_command(header, body)
+                self._listener.command_applied(header.index, refusal)
+        except StorageFull:
+            # The files come first in every entry: nothing else has changed.
+            self.applied_index, self.append_time_ms = before
+            raise
+        except InvariantViolation as error:
+            raise InvariantViolation(f"entry {header.index}: {error}") from error
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _apply_data(self, header: EntryHeader, frame: bytes) -> None:
+        name, queue_id, base, units = units_for_entry(header, frame)
+        topic = self.topics.get(name)
+        if topic is None:
+            # Its topic was deleted before it: void on every replica, and its producer is told.
+            # A leader doesn't let this happen; if one ever does, it must not stop the group.
+            self._listener.batch_voided(header.index)
+            return
+        self.topics.check_next(topic, queue_id, base)
+        if header.index > self._derived_through:
+            self._queues.dispatch(name, queue_id, base, units)
+        count = header.record_count
+        self.topics.advance(topic, queue_id, base + count)
+        producer, sequence = BATCH_PREAMBLE.unpack_from(frame, HEADER_SIZE)
+        if producer != NO_PRODUCER:
+            physical = header.physical_offset + FIRST_RECORD_AT
+            batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
+            self.sequences.remember((producer, name, queue_id), batch)
+        self.messages_applied += count
+        self._listener.arrived((name, queue_id))
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def _apply_command(self, header: EntryHeader, body: bytes) -> Refusal | None:
+        """Applies one command; why it took no effect, or None."""
+        try:
+            command = Command.FromString(body)
+        except DecodeError as error:
+            raise InvariantViolation(f"no command: {error}") from error
+        match command.WhichOneof("body"):
+            case "create_topic":
+                create = command.create_topic
+                return self.topics.create(create.name, create.queue_count, self.append_time_ms)
+            case "delete_topic":
+                return self._delete_topic(header, command.delete_topic.name)
+            case "commit_offsets":
+                return self._commit_offsets(command.commit_offsets)
+            case other:
+                raise InvariantViolation(f"unknown command {other}")
+
+    def _delete_topic(self, header: EntryHeader, name: str) -> Refusal | None:
+        if name not in self.topics:
+            return TopicNotFound(name)
+        if header.index > self._derived_through:
+            self._queues.delete_topic(name)
+        self.topics.delete(name)
+        self.offsets.on_topic_deleted(name)
+        self.sequences.on_topic_deleted(name)
+        self._listener.topic_deleted(name)
+        return None
+
+    def _commit_offsets(self, command: CommitOffsetsCommand) -> Refusal | None:
+        topic = self.topics.get(command.topic)
+        if topic is None:
+            return TopicNotFound(command.topic)
+        wanted = tuple((each.queue_id, each.offset) for each in command.offsets)
+        commit = OffsetCommit(command.group, command.topic, wanted, is_reset=command.reset)
+        return self.offsets.commit(commit, topic.next_offsets)
+
+    # --- snapshot -----------------------------------------------------------------------------
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state as it is now, in chunks (`broker.state.snapshot`). Each is made when it is
+        taken; entries that are applied meanwhile don't show."""
+        own = _OWN.pack(self.append_time_ms, self.messages_applied)
+        sections = (
+            Section(SECTION, VERSION, pack((own,))),
+            self.topics.snapshot(),
+            self.offsets.snapshot(),
+            self.sequences.snapshot(),
+        )
+        return seal(self.applied_index, sections)
+
+    @classmethod
+    def restore(
+        cls,
+        chunks: Iterable[bytes],
+        queues: QueueFiles,
+        *,
+        derived_through: int = 0,
+        options: MachineOptions = MachineOptions(),
+    ) -> Self:
+        """A machine in the state that `snapshot` gave, ready for the entry behind it.
+
+        Args:
+            chunks: all of them, in order.
+            queues, derived_through, options: see `__init__`.
+
+        Raises:
+            SnapshotRefused: the chunks are no such state; one of its kinds says why.
+        """
+        machine = cls(queues, derived_through=derived_through, options=options)
+        expected = iter(SECTIONS)
+        for name, section in groupby(unseal(chunks), key=lambda chunk: chunk.section):
+            if name in SECTIONS and name != next(expected, None):
+                raise SnapshotDamaged(f"section {name}", f"the order {SECTIONS}", "another")
+            machine._restore_section(name, section)
+        missing = next(expected, None)
+        if missing is not None:
+            raise SnapshotDamaged("sections", f"{missing} too", "none")
+        try:
+            machine.check_invariants()
+        except InvariantViolation as error:
+            raise SnapshotDamaged("state", "one that can be", str(error)) from error
+        return machine
+
+    def _restore_section(self, name: str, chunks: Iterator[Chunk]) -> None:
+        first = next(chunks)
+        payloads = _payloads(first, chunks)
+        match name:
+            case topics.SECTION:
+                self.topics.restore(first.version, payloads)
+            case offsets.SECTION:
+                self.offsets.restore(first.version, payloads)
+            case sequences.SECTION:
+                self.sequences.restore(first.version, payloads)
+            case _ if (name, first.version) == (SECTION, VERSION):
+                self.applied_index = first.applied_index
+                own = PayloadReader(SECTION, b"".join(payloads))
+                self.append_time_ms, self.messages_applied = own.take(_OWN)
+            case _:
+                raise SnapshotUnknown(name, first.version)
+
+    # --- invariants ---------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """What holds between any two entries, within each owner and between them. Takes time in
+        proportion to the state: for tests, the simulator and a restored state.
+
+        Raises:
+            InvariantViolation: names what doesn't hold.
+        """
+        self.topics.check_invariants()
+        self.offsets.check_invariants()
+        self.sequences.check_invariants()
+        for name in self.offsets.topics():
+            for group, committed in self.offsets.groups(name).items():
+                for queue_id, offset in committed.items():
+                    self._check_within(f"an offset of {group}", name, queue_id, offset)
+        for key in self.sequences:
+            state = self.sequences.get(key)
+            newest = state.recent[-1] if state is not None else None
+            if newest is not None:
+                end = newest.base_queue_offset + newest.count
+                self._check_within(f"a batch of {key[0].hex()}", key[1], key[2], end)
+                if newest.store_time_ms > self.append_time_ms:
+                    raise InvariantViolation(f"{key} was stored after the last entry")
+
+    def _check_within(self, what: str, name: str, queue_id: int, end: int) -> None:
+        """The queue exists and reaches `end`."""
+        topic = self.topics.get(name)
+        if topic is None or queue_id >= len(topic.next_offsets):
+            raise InvariantViolation(f"{what} is in {name}/{queue_id}, which doesn't exist")
+        if end > topic.next_offsets[queue_id]:
+            raise InvariantViolation(
+                f"{what} is at {end} of {name}/{queue_id}, which ends at "
+                f"{topic.next_offsets[queue_id]}"
+            )
+
+    def statistics(self) -> MachineStatistics:
+        """A frozen picture, as of the last applied entry."""
+        return MachineStatistics(
+            topics=len(self.topics),
+            queues=self.topics.queue_count,
+            sequences=len(self.sequences),
+            groups=self.offsets.group_count,
+            messages_applied=self.messages_applied,
+            entries_applied=self.applied_index,
+        )
+
+
+def _payloads(first: Chunk, others: Iterator[Chunk]) -> Iterator[bytes]:
+    """The payloads of one section, all of one version."""
+    yield first.payload
+    for chunk in others:
+        if chunk.version != first.version:
+            raise SnapshotDamaged(
+                f"section {first.section}", f"version {first.version}", chunk.version
+            )
+        yield chunk.payload

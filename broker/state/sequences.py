@@ -1,0 +1,216 @@
+"""Sequences: what each producer stored last in each queue, so that a retry is stored once.
+
+This owns the memory of stored batches and forgets by the log alone: neither a wall clock nor a
+node's configuration may decide, or replicas would answer one retry differently.
+
+    state                   on                              becomes
+    unknown                 batch from sequence s           next s + count
+    next n                  batch from sequence n           next n + count; last seen now
+    next n                  batch from any other sequence   the node stops: a leader let it through
+    next n                  7 days of log time unseen       unknown
+    next n, unused longest  one producer-queue too many     unknown
+    next n                  its topic is deleted            unknown
+
+A producer that isn't known may start anywhere: it is new, or was forgotten while the entry was on
+its way, and the leader's check stands. "Now" is the append time of the entry. Bounds:
+`max_sequences` pairs of producer and queue, `RECENT_BATCHES` batches for each. Order: longest
+unused first; a snapshot keeps it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.snapshot import PayloadReader, Section, pack, pack_text
+from dledger.core.errors import InvariantViolation
+
+SECTION: Final = "sequences"
+VERSION: Final = 1
+RECENT_BATCHES: Final = 5  # per producer and queue: how many unacknowledged batches can be retried
+EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
+MAX_SEQUENCES: Final = 50_000
+PRODUCER_SIZE: Final = 16
+# A snapshot's record: the producer, the topic's name, then queue id and how many batches follow.
+_HEAD: Final = struct.Struct(">IB")
+_BATCH: Final = struct.Struct(">QIQQq")  # as the fields of `StoredBatch`
+
+SequenceKey = tuple[bytes, str, int]  # producer id, topic, queue id
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """Where a batch was stored; what a retry of it is answered with."""
+
+    base_sequence: int
+    count: int
+    base_queue_offset: int
+    base_physical_offset: int
+    store_time_ms: int
+
+
+class SequenceState(NamedTuple):
+    """What is remembered of one producer in one queue: its last batches, oldest first; at least
+    one. Replaced and never changed, so that a snapshot can go on reading those it began with."""
+
+    recent: tuple[StoredBatch, ...]
+
+    @property
+    def next_sequence(self) -> int:
+        """Where the producer's next batch starts."""
+        newest = self.recent[-1]
+        return newest.base_sequence + newest.count
+
+    @property
+    def last_seen_ms(self) -> int:
+        """When it stored its last batch, by the log's time."""
+        return self.recent[-1].store_time_ms
+
+
+@dataclass(slots=True)
+class Sequences:
+    """All sequences, as of the last applied entry. Every field is replicated state or its bound, so
+    that two of them are equal if and only if the states are."""
+
+    max_sequences: int = MAX_SEQUENCES
+    expiry_ms: int = EXPIRY_MS
+    _states: OrderedDict[SequenceKey, SequenceState] = field(
+        default_factory=OrderedDict, init=False
+    )
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def get(self, key: SequenceKey) -> SequenceState | None:
+        """What is remembered; None if nothing."""
+        return self._states.get(key)
+
+    def __iter__(self) -> Iterator[SequenceKey]:
+        """Longest unused first."""
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    # --- transitions --------------------------------------------------------------------------
+
+    def remember(self, key: SequenceKey, batch: StoredBatch) -> None:
+        """The batch is the producer's newest in that queue; who wasn't seen for long is forgotten.
+
+        Raises:
+            InvariantViolation: it doesn't continue what is remembered.
+        """
+        states = self._states
+        state = states.get(key)
+        if state is None:
+            states[key] = SequenceState((batch,))
+        else:
+            recent = state.recent
+            newest = recent[-1]
+            if batch.base_sequence != newest.base_sequence + newest.count:
+                raise InvariantViolation(
+                    f"sequence {batch.base_sequence} of producer {key[0].hex()} in "
+                    f"{key[1]}/{key[2]}, the next one is {state.next_sequence}"
+                )
+            states[key] = SequenceState((*recent[1 - RECENT_BATCHES :], batch))
+            states.move_to_end(key)
+        self._forget(batch.store_time_ms)
+
+    def _forget(self, now_ms: int) -> None:
+        """Drops expired and surplus sequences; the order of use in the log decides."""
+        states = self._states
+        horizon = now_ms - self.expiry_ms
+        while states:
+            oldest = next(iter(states))
+            is_surplus = len(states) > self.max_sequences
+            if not is_surplus and states[oldest].last_seen_ms >= horizon:
+                return
+            del states[oldest]
+
+    def on_topic_deleted(self, topic: str) -> None:
+        """Nothing is remembered of the topic's queues: a later one of the name starts afresh."""
+        for key in [key for key in self._states if key[1] == topic]:
+            del self._states[key]
+
+    # --- snapshot -----------------------------------------------------------------------------
+
+    def snapshot(self) -> Section:
+        """The sequences as they are now, whatever is applied while the payloads are taken."""
+        return Section(SECTION, VERSION, pack(_records(list(self._states.items()))))
+
+    def restore(self, version: int, payloads: Iterable[bytes]) -> None:
+        """Empty sequences become those that `snapshot` wrote.
+
+        Raises:
+            SnapshotUnknown, SnapshotDamaged: they don't; this object is of no use then.
+        """
+        if version != VERSION:
+            raise SnapshotUnknown(SECTION, version)
+        for payload in payloads:
+            reader = PayloadReader(SECTION, payload)
+            while not reader.is_at_end:
+                producer, topic = reader.take_bytes(PRODUCER_SIZE), reader.take_text()
+                queue_id, count = reader.take(_HEAD)
+                key = (producer, topic, queue_id)
+                if key in self._states or not 0 < count <= RECENT_BATCHES:
+                    found = f"{count} batches of {producer.hex()} in {topic}/{queue_id}"
+                    raise SnapshotDamaged(SECTION, f"1 to {RECENT_BATCHES}, once", found)
+                batches = [StoredBatch(*reader.take(_BATCH)) for _ in range(count)]
+                self._states[key] = SequenceState(tuple(batches))
+
+    # --- invariants ---------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises:
+        InvariantViolation: names what doesn't hold.
+        """
+        if len(self._states) > self.max_sequences:
+            raise InvariantViolation(
+                f"{len(self._states)} sequences, the limit is {self.max_sequences}"
+            )
+        last_seen_ms = None
+        for key, state in self._states.items():
+            _check_recent(key, state.recent)
+            if last_seen_ms is not None and state.last_seen_ms < last_seen_ms:
+                raise InvariantViolation(f"{key} was used before the one that is older in use")
+            last_seen_ms = state.last_seen_ms
+        if self._states and last_seen_ms is not None:
+            oldest = self._states[next(iter(self._states))]
+            if oldest.last_seen_ms < last_seen_ms - self.expiry_ms:
+                raise InvariantViolation("a sequence is remembered beyond its time")
+
+
+def _check_recent(key: SequenceKey, recent: Sequence[StoredBatch]) -> None:
+    """1 to `RECENT_BATCHES` batches, each behind the one before: in sequence, queue and log."""
+    if not 0 < len(recent) <= RECENT_BATCHES:
+        raise InvariantViolation(f"{key} remembers {len(recent)} batches")
+    for one, other in pairwise(recent):
+        follows = (
+            other.base_sequence == one.base_sequence + one.count
+            and other.base_queue_offset >= one.base_queue_offset + one.count
+            and other.base_physical_offset > one.base_physical_offset
+            and other.store_time_ms >= one.store_time_ms
+        )
+        if not follows:
+            raise InvariantViolation(f"{key}: {other} doesn't follow {one}")
+
+
+def _records(states: list[tuple[SequenceKey, SequenceState]]) -> Iterator[bytes]:
+    for (producer, topic, queue_id), state in states:
+        batches = b"".join([_pack_batch(batch) for batch in state.recent])
+        head = _HEAD.pack(queue_id, len(state.recent))
+        yield b"".join((producer, pack_text(topic), head, batches))
+
+
+def _pack_batch(batch: StoredBatch) -> bytes:
+    return _BATCH.pack(
+        batch.base_sequence,
+        batch.count,
+        batch.base_queue_offset,
+        batch.base_physical_offset,
+        batch.store_time_ms,
+    )

@@ -1,0 +1,181 @@
+"""Topics: which there are, and where each of their queues goes on.
+
+This owns the names, the times of creation and the next offset of every queue. It knows nothing of
+what else hangs on a topic; the machine tells the other owners when one is gone.
+
+    state       on               becomes
+    absent      create           present, each queue at 0      (refused: TooManyQueues)
+    present     create           present, unchanged            (refused: TopicExists)
+    present     batch of n       present, that queue n further
+    present     delete           absent; made anew, its queues start at 0 again
+
+Bounds: `max_queues` over all topics. Order: topics are kept as they were created, which the log
+decides; a snapshot keeps it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence, ValuesView
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.refusals import Refusal, TooManyQueues, TopicExists
+from broker.state.snapshot import PayloadReader, Section, pack, pack_text
+from dledger.core.errors import InvariantViolation
+
+SECTION: Final = "topics"
+VERSION: Final = 1
+MAX_QUEUES: Final = 100_000
+# A snapshot's record, behind the name: created (ms), queues of the topic, the first one whose next
+# offset is in this record, how many are; then 8 bytes for each.
+_HEAD: Final = struct.Struct(">qIII")
+_QUEUES_IN_RECORD: Final = 1_024
+
+TopicView = tuple[str, int, tuple[int, ...]]  # name, created, next offsets
+
+
+@dataclass(slots=True)
+class TopicState:
+    """A topic and the next queue offset of each of its queues. Read only for all but `Topics`."""
+
+    name: str
+    created_time_ms: int
+    next_offsets: list[int]
+
+
+@dataclass(slots=True)
+class Topics:
+    """All topics, as of the last applied entry. Every field is replicated state or its bound, so
+    that two of them are equal if and only if the states are."""
+
+    max_queues: int = MAX_QUEUES
+    _topics: dict[str, TopicState] = field(default_factory=dict, init=False)
+    _queue_count: int = field(default=0, init=False)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def get(self, name: str) -> TopicState | None:
+        """The topic; None if there is none of that name."""
+        return self._topics.get(name)
+
+    def __getitem__(self, name: str) -> TopicState:
+        return self._topics[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def values(self) -> ValuesView[TopicState]:
+        """Every topic, in the order of creation."""
+        return self._topics.values()
+
+    @property
+    def queue_count(self) -> int:
+        """Queues over all topics."""
+        return self._queue_count
+
+    # --- transitions --------------------------------------------------------------------------
+
+    def create(self, name: str, queue_count: int, created_time_ms: int) -> Refusal | None:
+        """The topic is there, each of its queues at offset 0; or why it isn't."""
+        existing = self._topics.get(name)
+        if existing is not None:
+            return TopicExists(name, len(existing.next_offsets))
+        if self._queue_count + queue_count > self.max_queues:
+            return TooManyQueues(queue_count, self.max_queues)
+        self._topics[name] = TopicState(name, created_time_ms, [0] * queue_count)
+        self._queue_count += queue_count
+        return None
+
+    def delete(self, name: str) -> None:
+        """The topic is gone; there must be one."""
+        self._queue_count -= len(self._topics.pop(name).next_offsets)
+
+    def check_next(self, topic: TopicState, queue_id: int, base: int) -> None:
+        """A batch that starts at offset `base` of the queue continues it.
+
+        Raises:
+            InvariantViolation: it doesn't, or there is no such queue: a leader stamped wrongly, or
+                the replicas have parted.
+        """
+        if queue_id >= len(topic.next_offsets):
+            raise InvariantViolation(f"a batch for {topic.name}/{queue_id}, which doesn't exist")
+        if base != topic.next_offsets[queue_id]:
+            raise InvariantViolation(
+                f"a batch starts {topic.name}/{queue_id} at queue offset {base}, "
+                f"the next one is {topic.next_offsets[queue_id]}"
+            )
+
+    def advance(self, topic: TopicState, queue_id: int, end: int) -> None:
+        """The queue ends at `end` now; `check_next` was asked before."""
+        topic.next_offsets[queue_id] = end
+
+    # --- snapshot -----------------------------------------------------------------------------
+
+    def snapshot(self) -> Section:
+        """The topics as they are now, whatever is applied while the payloads are taken."""
+        view = [(t.name, t.created_time_ms, tuple(t.next_offsets)) for t in self._topics.values()]
+        return Section(SECTION, VERSION, pack(_records(view)))
+
+    def restore(self, version: int, payloads: Iterable[bytes]) -> None:
+        """Empty topics become those that `snapshot` wrote.
+
+        Raises:
+            SnapshotUnknown, SnapshotDamaged: they don't; this object is of no use then.
+        """
+        if version != VERSION:
+            raise SnapshotUnknown(SECTION, version)
+        counts: dict[str, int] = {}
+        for payload in payloads:
+            reader = PayloadReader(SECTION, payload)
+            while not reader.is_at_end:
+                name = reader.take_text()
+                created, counts[name], first, size = reader.take(_HEAD)
+                self._restore_one(name, created, first, reader.take_numbers(size))
+        for name, count in counts.items():
+            held = len(self._topics[name].next_offsets)
+            if held != count:
+                raise SnapshotDamaged(f"{SECTION}: {name}", f"{count} queues", held)
+            self._queue_count += count
+
+    def _restore_one(self, name: str, created: int, first: int, offsets: Sequence[int]) -> None:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = TopicState(name, created, [])
+        elif first == 0:
+            raise SnapshotDamaged(f"{SECTION}: {name}", "one topic of a name", "two")
+        if first != len(topic.next_offsets) or created != topic.created_time_ms:
+            raise SnapshotDamaged(f"{SECTION}: {name}", f"queue {len(topic.next_offsets)}", first)
+        topic.next_offsets.extend(offsets)
+
+    # --- invariants ---------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises:
+        InvariantViolation: names what doesn't hold.
+        """
+        counted = sum(len(topic.next_offsets) for topic in self._topics.values())
+        if counted != self._queue_count or counted > self.max_queues:
+            raise InvariantViolation(
+                f"{counted} queues, {self._queue_count} counted, the limit is {self.max_queues}"
+            )
+        for name, topic in self._topics.items():
+            if topic.name != name or min(topic.next_offsets, default=0) < 0:
+                raise InvariantViolation(f"topic {name!r} is {topic}")
+
+
+def _records(topics: Sequence[TopicView]) -> Iterator[bytes]:
+    """A topic of many queues takes several records, so that none is long."""
+    for name, created, offsets in topics:
+        text = pack_text(name)
+        for first in range(0, max(1, len(offsets)), _QUEUES_IN_RECORD):
+            part = offsets[first : first + _QUEUES_IN_RECORD]
+            head = _HEAD.pack(created, len(offsets), first, len(part))
+            yield b"".join((text, head, struct.pack(f">{len(part)}Q", *part)))

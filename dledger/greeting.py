@@ -1,0 +1,59 @@
+"""What two nodes say to each other before anything else, and who is turned away.
+
+A stream is opened by a Hello from each side; a peer of another group, version or segment size is
+refused with a text that says what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from dledger.core.types import NodeId
+from dledger.errors import PeerRefused
+from dledger.wire.raft_pb2 import Hello, PeerMessage
+
+PROTOCOL_VERSION = 2  # 2: keep-alives are answered
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this node is to its peers."""
+
+    group: str
+    node: NodeId
+    segment_size_bytes: int
+
+    def hello(self, to: NodeId) -> PeerMessage:
+        """The first message of a stream."""
+        return PeerMessage(
+            hello=Hello(
+                protocol_version=PROTOCOL_VERSION,
+                group=self.group,
+                node_id=self.node,
+                to_node_id=to,
+                segment_size_bytes=self.segment_size_bytes,
+            )
+        )
+
+    def check(self, hello: Hello, members: Container[NodeId]) -> NodeId:
+        """The id of the peer that `hello` introduces.
+
+        Raises:
+            PeerRefused: it must not take part; the text names what differs.
+        """
+        differing = {
+            "protocol version": (hello.protocol_version, PROTOCOL_VERSION),
+            "group": (hello.group, self.group),
+            "addressed node": (hello.to_node_id, self.node),
+            "segment size": (hello.segment_size_bytes, self.segment_size_bytes),
+        }
+        for what, (theirs, ours) in differing.items():
+            if theirs != ours:
+                raise PeerRefused(
+                    f"peer {hello.node_id!r}: {what} is {theirs!r} there and {ours!r} here"
+                )
+        peer = NodeId(hello.node_id)
+        if peer not in members or peer == self.node:
+            raise PeerRefused(f"{hello.node_id!r} is not a peer of {self.node!r} in this group")
+        return peer

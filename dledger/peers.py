@@ -1,0 +1,315 @@
+"""A node's links to all its peers, above whatever carries them.
+
+This joins the state machines of `dledger.links` to greetings, keep-alives and the driver. It owns
+which call a message goes out on, who is told of it when one comes in, and when to look at the
+clock next. Sockets are a port: `dledger.transport` has those of gRPC, the simulator its own, and
+everything that is decided here is decided by the same code in both. It never blocks, and never
+calls back from inside a call of the port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from random import Random
+from typing import Protocol
+
+from dledger.core.types import NodeId
+from dledger.errors import PeerRefused
+from dledger.greeting import Identity
+from dledger.links import (
+    AcceptedLinks,
+    Adopted,
+    Broken,
+    Dial,
+    DialedLink,
+    Effect,
+    End,
+    LinkTimes,
+    Ping,
+    Why,
+)
+from dledger.wire.raft_pb2 import KeepAlive, PeerMessage
+
+OVERSLEPT_S = 0.2  # so late a wake-up tells of a process that stood still
+
+_KEEP_ALIVE = PeerMessage(keep_alive=KeepAlive())
+
+
+class Sockets(Protocol):
+    """Calls, by generation. What happens to one is told by `PeerLinks.on_…`, never from inside a
+    call of these, and may still be told after `end`."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never runs back."""
+        ...
+
+    def wake_at(self, time_s: float) -> None:
+        """`on_time` is to be called then, and no longer at the time that was asked for before."""
+        ...
+
+    def dial(self, peer: NodeId, generation: int) -> None:
+        """Starts a call to `peer`. What is sent before it is connected goes out when it is."""
+        ...
+
+    def send(self, generation: int, message: PeerMessage) -> bool:
+        """Queues a message; False when it had to be dropped."""
+        ...
+
+    def end(self, peer: NodeId, generation: int, why: Why) -> None:
+        """Ends a call, dialed or accepted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Whom to tell.
+
+    `on_message` is given each message of a peer and raises InvalidFrames for a broken one.
+    `on_broken` is told when a peer has no stream any more in one of the directions.
+    """
+
+    on_message: Callable[[NodeId, PeerMessage], None]
+    on_broken: Callable[[NodeId], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The bounds of the links, and what decides their jitter."""
+
+    times: LinkTimes
+    rng: Random
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLink:
+    """A frozen picture of the connection to one peer.
+
+    Attributes:
+        connected: the stream that this node dialed is up, and something was heard on it lately.
+        reconnects: such streams that have ended.
+        renewed: of those, the ones that this node ended for their silence.
+        dropped: messages that found no stream or a full one.
+    """
+
+    connected: bool
+    reconnects: int
+    dropped: int
+    renewed: int
+
+
+@dataclass(slots=True)
+class _Peer:
+    name: NodeId
+    dialed: DialedLink
+    accepted: AcceptedLinks
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class _Call:
+    """What is known of a call that isn't over."""
+
+    peer: _Peer
+    is_dialed: bool
+    is_greeted: bool
+
+
+class PeerLinks:
+    """The `PeerTransport` of a node on any sockets.
+
+    Args:
+        identity: who this node is.
+        peers: everybody else in the group.
+        ears: who is told of messages and breaks.
+        sockets: what carries the calls.
+        pace: how fast and how patient they are.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        peers: Iterable[NodeId],
+        ears: Ears,
+        sockets: Sockets,
+        pace: Pace,
+    ) -> None:
+        times, rng = pace.times, pace.rng
+        self._identity = identity
+        self._on_message, self._on_broken = ears.on_message, ears.on_broken
+        self._sockets = sockets
+        self._number = count(1).__next__
+        self._peers = {
+            name: _Peer(name, DialedLink(times, rng, self._number), AcceptedLinks(times))
+            for name in peers
+        }
+        self._calls: dict[int, _Call] = {}
+        self._wake_at = inf
+        self._is_stopped = False
+
+    # --- PeerTransport ------------------------------------------------------------------------
+
+    def send_request(self, peer: NodeId, message: PeerMessage) -> None:
+        link = self._peers[peer]
+        generation = link.dialed.generation
+        if generation is None or not self._sockets.send(generation, message):
+            link.dropped += 1
+        else:
+            link.dialed.on_sent(len(message.append_request.frames))
+
+    def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
+        link = self._peers[peer]
+        if not link.accepted.in_use:
+            link.dropped += 1
+        for generation in link.accepted.in_use:
+            if not self._sockets.send(generation, message):
+                link.dropped += 1
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """From now on every peer is dialed."""
+        now = self._sockets.now()
+        for peer in self._peers.values():
+            peer.dialed.start(now)
+            self._settle(peer)
+
+    def stop(self) -> None:
+        """Every call is ended, and nobody is told of anything any more."""
+        self._is_stopped = True
+        for peer in self._peers.values():
+            peer.dialed.stop()
+            peer.accepted.stop()
+            self._settle(peer)
+
+    def pictures(self) -> dict[NodeId, PeerLink]:
+        """The connection to each peer, as of now."""
+        now = self._sockets.now()
+        return {
+            name: PeerLink(
+                connected=peer.dialed.makes_progress(now),
+                reconnects=peer.dialed.streams_ended,
+                dropped=peer.dropped,
+                renewed=peer.dialed.renewed,
+            )
+            for name, peer in self._peers.items()
+        }
+
+    # --- what sockets tell --------------------------------------------------------------------
+
+    def on_time(self) -> None:
+        """The time that was asked for by `wake_at` has come."""
+        now = self._sockets.now()
+        slept = now - self._wake_at
+        self._wake_at = inf
+        for peer in self._peers.values():
+            if slept > OVERSLEPT_S:
+                peer.dialed.forgive(slept)
+                peer.accepted.forgive(slept)
+            peer.dialed.on_time(now)
+            peer.accepted.on_time(now)
+            self._settle(peer)
+
+    def on_call(self, hello: PeerMessage) -> tuple[int, PeerMessage]:
+        """Somebody has called, and `hello` is the first message; the call's generation, and what
+        to answer.
+
+        Raises:
+            PeerRefused: end the call and say why.
+        """
+        if not hello.HasField("hello"):
+            raise PeerRefused("the first message of a stream must be a Hello")
+        name = self._identity.check(hello.hello, self._peers)
+        if self._is_stopped:
+            raise PeerRefused(f"{self._identity.node} is stopping")
+        peer, generation = self._peers[name], self._number()
+        self._calls[generation] = _Call(peer, is_dialed=False, is_greeted=True)
+        peer.accepted.on_hello(generation, self._sockets.now())
+        self._settle(peer)
+        return generation, self._identity.hello(name)
+
+    def on_message(self, generation: int, message: PeerMessage) -> None:
+        """A message came in on a call.
+
+        Raises:
+            PeerRefused: it should have been a Hello that fits: end the call and say why.
+            InvalidFrames: it is none of a peer that is in its right mind: end the call.
+        """
+        call = self._calls.get(generation)
+        if call is None:
+            return
+        peer, now = call.peer, self._sockets.now()
+        if not call.is_dialed:
+            is_wanted = peer.accepted.on_heard(generation, now)
+            if peer.accepted.has_effects:
+                self._settle(peer)
+        elif call.is_greeted:
+            is_wanted = peer.dialed.on_heard(generation, now)
+        else:
+            self._on_hello_back(call, generation, message)
+            return
+        if not is_wanted:
+            return
+        if not message.HasField("keep_alive"):
+            self._on_message(peer.name, message)
+        elif not call.is_dialed:
+            self._sockets.send(generation, _KEEP_ALIVE)
+
+    def _on_hello_back(self, call: _Call, generation: int, message: PeerMessage) -> None:
+        name = call.peer.name
+        if not message.HasField("hello"):
+            raise PeerRefused(f"{name} at its address answers with something else than a Hello")
+        found = self._identity.check(message.hello, self._peers)
+        if found != name:
+            raise PeerRefused(f"at the address of {name} there is {found}")
+        call.is_greeted = True
+        call.peer.dialed.on_greeted(generation, self._sockets.now())
+        self._settle(call.peer)
+
+    def on_ended(self, generation: int, *, refused: bool = False) -> None:
+        """A call is over, and not because of `Sockets.end`; `refused`: the peer won't have it, or
+        this node won't have the peer."""
+        call = self._calls.pop(generation, None)
+        if call is None:
+            return
+        now, peer = self._sockets.now(), call.peer
+        if not call.is_dialed:
+            peer.accepted.on_ended(generation)
+        elif refused:
+            peer.dialed.on_refused(generation, now)
+        else:
+            peer.dialed.on_ended(generation, now)
+        self._settle(peer)
+
+    # --- what links ask for -------------------------------------------------------------------
+
+    def _settle(self, peer: _Peer) -> None:
+        """Everything that the peer's links want is done."""
+        # Twice at most: only a stream's adoption leads to more, and that to nothing.
+        while effects := [*peer.accepted.take_effects(), *peer.dialed.take_effects()]:
+            for effect in effects:
+                self._perform(peer, effect)
+        deadline = min(peer.dialed.deadline, peer.accepted.deadline)
+        if deadline < self._wake_at and not self._is_stopped:
+            self._wake_at = deadline
+            self._sockets.wake_at(deadline)
+
+    def _perform(self, peer: _Peer, effect: Effect) -> None:
+        match effect:
+            case Dial(generation):
+                self._calls[generation] = _Call(peer, is_dialed=True, is_greeted=False)
+                self._sockets.dial(peer.name, generation)
+                self._sockets.send(generation, self._identity.hello(peer.name))
+            case End(generation, why):
+                self._calls.pop(generation, None)
+                self._sockets.end(peer.name, generation, why)
+            case Ping(generation):
+                self._sockets.send(generation, _KEEP_ALIVE)
+            case Adopted():
+                peer.dialed.on_sign_of_life(self._sockets.now())
+            case Broken() if not self._is_stopped:
+                self._on_broken(peer.name)
+            case _:
+                pass

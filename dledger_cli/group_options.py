@@ -1,0 +1,52 @@
+"""Which group a command is about: `--bootstrap`, `--dir`, and the client that they lead to.
+
+Every command that asks a group has these two options and reads them here.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.local_group import LocalGroup
+from dledger.client import Client, ClientOptions
+from dledger.terminal.options import parse_addresses
+
+BOOTSTRAP_VARIABLE = "DLEDGER_BOOTSTRAP"
+DEFAULT_DIRECTORY = Path("run")
+CALL_DEADLINE_S = 10.0  # one call to the group, retries included
+
+
+def bootstrap_addresses(bootstrap: str | None, directory: Path) -> list[str]:
+    """Where a client begins: `--bootstrap` or its variable, else the group in `--dir`.
+
+    Raises:
+        typer.BadParameter: the addresses make no sense.
+        LocalGroupError: none are given, and `directory` holds no group.
+    """
+    if bootstrap is not None:
+        return parse_addresses(bootstrap)
+    return LocalGroup.open(directory).addresses
+
+
+def connect(addresses: list[str]) -> AbstractAsyncContextManager[Client]:
+    """A client of the group at `addresses`; a call that gets no answer ends the command."""
+    return Client.connect(addresses, options=ClientOptions(deadline_s=CALL_DEADLINE_S))
+
+
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Addresses of some nodes of the group; the others are learned from them.",
+        show_default="the group in --dir",
+    ),
+]
+DirectoryOption = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", help="Folder of a local group (group up).")
+]

@@ -1,0 +1,113 @@
+"""The wheel, installed into fresh environments outside of the tree, as a user has it.
+
+These need a registry to install dependencies from and are skipped where there is none.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+MOST_BYTES = 60 << 20  # of what the base install brings with it
+OUT_OF_REACH = ("No matching distribution", "Could not find a version", "Temporary failure")
+TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack")  # a fresh environment's own
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def build(folder: Path, kind: str) -> Path:
+    """The wheel or the sdist of the working tree."""
+    done = run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder, folder=ROOT)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.iterdir()
+    return made
+
+
+def environment(folder: Path, wheel: str) -> Path:
+    """A fresh environment with `wheel` in it; where its programs are."""
+    venv.create(folder, with_pip=True)
+    programs = folder / "bin"
+    done = run(programs / "pip", "install", "--quiet", "--retries", "2", wheel, folder=folder)
+    if any(text in done.stderr for text in OUT_OF_REACH):
+        pytest.skip("no registry to install dependencies from")
+    assert done.returncode == 0, done.stderr
+    return programs
+
+
+def installed_bytes(programs: Path) -> int:
+    """What the environment holds beside the tools that it was made with and ourselves."""
+    (packages,) = programs.parent.glob("lib/python*/site-packages")
+    ours = ("dledger", "dledger_cli", "store", "broker", "chaos", "audit")
+    return sum(
+        file.stat().st_size
+        for top in packages.iterdir()
+        if not top.name.startswith(TOOLS) and top.name not in ours
+        for file in ([top] if top.is_file() else top.rglob("*"))
+        if file.is_file() and file.suffix != ".pyc"
+    )
+
+
+def readme_example() -> str:
+    """The Python program in the README."""
+    (program,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    return str(program)
+
+
+def test_base_install_is_the_client(tmp_path: Path) -> None:
+    """Small, typed for its users, and `dledger` says what it lacks."""
+    programs = environment(tmp_path / "env", str(build(tmp_path / "dist", "wheel")))
+    assert installed_bytes(programs) <= MOST_BYTES
+    done = run(programs / "dledger", "--help", folder=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "dledger[node]" in done.stderr
+
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "example.py").write_text(readme_example(), encoding="utf-8")
+    mypy: Sequence[str | Path] = (sys.executable, "-P", "-m", "mypy", "--strict")
+    python = programs / "python"
+    done = run(*mypy, "--python-executable", python, "example.py", folder=user)
+    assert done.returncode == 0, done.stdout
+
+
+def test_extra_brings_the_program(tmp_path: Path) -> None:
+    """A group is started, asked and stopped by what was installed."""
+    programs = environment(tmp_path / "env", f"{build(tmp_path / 'dist', 'wheel')}[node]")
+    user = tmp_path / "user"
+    (user / "broker").mkdir(parents=True)
+    (user / "broker" / "__init__.py").write_text("raise SystemExit('not this one')\n")
+    try:
+        done = run(programs / "dledger", "group", "up", folder=user)
+        assert done.returncode == 0, done.stderr
+        done = run(programs / "dledger", "group", "status", folder=user)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("yes") == 3
+    finally:
+        done = run(programs / "dledger", "group", "down", "--wipe", folder=user)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sdist_has_what_a_reader_wants(tmp_path: Path) -> None:
+    """Sources, tests, documents and examples, each once, and nothing that a tool left behind."""
+    with tarfile.open(build(tmp_path / "dist", "sdist")) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert len(names) == len(set(names))
+    for wanted in ("README.md", "Makefile", "examples/produce_and_consume.py", "dledger/py.typed"):
+        assert wanted in names
+    assert not [name for name in names if re.search(r"__pycache__|\.pyc$|\.log$|^run/", name)]
