@@ -20,8 +20,10 @@ import random
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import grpc
@@ -36,13 +38,13 @@ from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
 from broker.rpc import service_handler
-from broker.surroundings import Machine, machine_of
 from dledger.addresses import split_address
 from dledger.core.types import NodeId
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.transport import KEEPALIVE_OPTIONS, GrpcTransport
 from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
+from store.files import FileSystem, OsFiles
 
 SERVER_GRACE_S = 0.5
 SWITCH_INTERVAL_S = 0.0005
@@ -66,6 +68,20 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a node takes from its machine; one under test is given a worse one. `now_ms` is the
+    wall clock: it may step."""
+
+    files: FileSystem
+    now_ms: Callable[[], int]
+
+
+def this_machine() -> Machine:
+    """The operating system's disk and clock."""
+    return Machine(OsFiles(), lambda: int(time.time() * 1000))
+
+
 class Node:
     """A process's part of a group: `start`, then `replica.wait`, then `stop`; or `run_node`."""
 
@@ -75,7 +91,7 @@ class Node:
         """Takes nothing from the world yet."""
         self.config = config
         self._replica: Replica | None = None
-        self._given_machine = machine
+        self._machine = machine or this_machine()
         self._rhythm = rhythm
         self._metrics = NodeMetrics(config.group, config.node_id)
         self._transport: GrpcTransport
@@ -122,15 +138,14 @@ class Node:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is interested
                 loop.call_soon_threadsafe(call, *arguments)
 
-        machine = self._given_machine or machine_of(self.config)
         return ReplicaPorts(
-            files=machine.files,
+            files=self._machine.files,
             hand=self._hand,
             connect=self._connect,
             store_host=_store_host(self.config.listen),
             call_soon=loop.call_soon,
             call_from_worker=call_from_worker,
-            now_ms=machine.now_ms,
+            now_ms=self._machine.now_ms,
             random=random.Random(),
             latencies=self._metrics,
             rhythm=self._rhythm,

@@ -32,8 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.terminal": FLOOR,
     "dledger": {"dledger.core", "dledger.outcome", "dledger.records", "dledger.wire"},
     "store": FORMATS,
-    "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
-    "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "store", "chaos.faults"},
+    "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
+    "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "store"},
     "audit": FORMATS | {"dledger.wire", "store"},
     "chaos": FORMATS
     | FLOOR

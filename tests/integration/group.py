@@ -19,10 +19,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.config import NodeConfig
-from broker.node import Node
+from broker.node import Machine, Node, this_machine
 from broker.ports import STEADY, Rhythm
 from broker.replica import Replica
-from broker.surroundings import Machine, machine_of
 from dledger.wire import broker_pb2, cluster_pb2, errors_pb2, raft_pb2
 from tests.broker.leader import batch
 
@@ -70,7 +69,7 @@ class Group:
     def __init__(
         self,
         configs: list[NodeConfig],
-        machine_of: Callable[[NodeConfig], Machine] = machine_of,
+        machine_of: Callable[[NodeConfig], Machine] = lambda _: this_machine(),
         rhythm: Rhythm = STEADY,
     ) -> None:
         self.configs = {config.node_id: config for config in configs}

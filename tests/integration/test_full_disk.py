@@ -19,9 +19,9 @@ import grpc
 import pytest
 
 from broker.config import NodeConfig
+from broker.node import Machine
 from broker.ports import Rhythm
 from broker.replica import Replica
-from broker.surroundings import Machine
 from dledger.records.record import decode_records
 from dledger.wire import broker_pb2, errors_pb2
 from store.errors import StorageFull
