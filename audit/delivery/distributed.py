@@ -37,9 +37,9 @@ from audit.delivery.judge import LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, value_of
 from audit.engines.engine import Progress
 from audit.errors import HistoryMistake
-from audit.reading.decode import LogRange, Wanted, read_records
+from dledger.reading.decode import LogRange, Wanted, read_records
+from dledger.reading.errors import ReadingError
 from dledger.records.errors import FormatError
-from store.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -252,7 +252,7 @@ class MessageReader:
                     place = (topic, int(queue_id))
                     key = keys.get(place) or keys.setdefault(place, key_of(place))
                     yield Row(key, _LOG, 0, int(offset), body)
-        except (StoreError, FormatError, OSError) as error:
+        except (ReadingError, FormatError, OSError) as error:
             yield Row(None, _LOG, 0, part.start, str(error).encode())
 
 

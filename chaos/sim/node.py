@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import Protocol
 
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.errors import BrokerError
-from broker.ports import LinkPicture, OnBroken, OnMessage, ReplicaPorts, Rhythm
+from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
 from chaos.sim.disk import MachineDied, SimulatedDisk
+from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
@@ -33,6 +34,9 @@ from dledger.core import Raft
 from dledger.core.errors import CoreError
 from dledger.core.types import NodeId
 from dledger.errors import HardStateCorrupt
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
+from dledger.peers import Ears, LinkPace
 from dledger.ports import InvalidFrames
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
@@ -109,33 +113,31 @@ class Life:
 
 
 class Links:
-    """`broker.ports.Peers` onto the simulated network."""
+    """`broker.ports.Peers` over simulated connections; what leaves the node is looked at."""
 
     def __init__(
         self, world: World, node: SimNode, on_message: OnMessage, on_broken: OnBroken
     ) -> None:
-        self.on_broken = on_broken
         self._world = world
         self._node = node
         self._on_message = on_message
-        self._loop = node.loop
-
-    def start(self) -> None:
-        self._world.network.endpoints[self._node.name] = (self._loop, self._receive)
+        times = LinkTimes.of(node.config.raft.election_timeout_ms[1] / 1000)
+        pace = LinkPace(times, Random(node.draw()))
+        ears = Ears(self._receive, on_broken)
+        self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace)
+        self.start = self._links.start
+        self.links = self._links.links
 
     async def stop(self) -> None:
-        self._world.network.endpoints.pop(self._node.name, None)
-
-    def links(self) -> Mapping[NodeId, LinkPicture]:
-        return {}
+        self._links.stop()
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.on_sent(self._node, peer, message)
-        self._world.network.send(self._node.name, peer, message, answer=False)
+        self._links.send_request(peer, message)
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.on_sent(self._node, peer, message)
-        self._world.network.send(self._node.name, peer, message, answer=True)
+        self._links.send_answer(peer, message)
 
     def _receive(self, peer: NodeId, message: PeerMessage) -> None:
         try:
@@ -167,6 +169,7 @@ class SimNode:
         self.disk = SimulatedDisk(self._sync_latency)
         self._calls = 0
         self.config = node_config(plan, name, self.members)
+        self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -248,7 +251,7 @@ class SimNode:
             call_soon=loop.post,
             call_from_worker=workers.announce,
             now_ms=loop.wall_ms,
-            random=Random(self._chance.random()),
+            random=Random(self.draw()),
             latencies=_NoLatencies(),
             machinery=StoreMachinery(
                 workers=workers.make,
@@ -367,7 +370,6 @@ class SimNode:
             return
         self._world.log(self.name, why)
         life.loop.die()
-        self._world.network.endpoints.pop(self.name, None)
         self._world.on_stopped(self)
 
     def pause(self) -> None:
@@ -413,6 +415,10 @@ class SimNode:
         finally:
             del life.calls[number]
             context.finish()
+
+    def draw(self) -> float:
+        """Randomness for a part of the process."""
+        return self._chance.random()
 
     def _sync_latency(self) -> int:
         return self.sync_us // 2 + int(self._disk_chance.random() * self.sync_us)

@@ -48,8 +48,9 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.timeline = Timeline()
-        self.network = Network(self.timeline, plan.random("network"), plan.weather)
         self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
+        chance = plan.random("network")
+        self.network = Network(self.timeline, chance, plan.weather, self.members)
         self.nodes = {
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
@@ -94,17 +95,7 @@ class World:
         for future in self._open_calls.pop(node.name, {}):
             failure = CallFailed(None, may_have_happened=True)
             self.timeline.after(self.network.delay(), self.clients, _fail, future, failure)
-        for peer in self.members:
-            if peer != node.name:
-                self.break_streams(node.name, peer)
-
-    def break_streams(self, one: NodeId, other: NodeId) -> None:
-        """The streams between two nodes break; each end that the network reaches notices."""
-        self.network.break_streams(one, other)
-        for here, there in ((one, other), (other, one)):
-            life = self.nodes[here].life
-            if life is not None and (there, here) not in self.network.cut:
-                self.timeline.after(self.network.delay(), life.loop, life.links.on_broken, there)
+        self.network.on_process_gone(node.name)
 
     def _after_event(self, actor: Actor) -> None:
         node = self._by_actor.get(actor.number)

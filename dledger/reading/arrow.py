@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from audit.reading.columns import Column, Cuts, Integers, PropertyTable, PropertyValues, Words
-from audit.reading.decode import Records
+from dledger.reading.columns import Column, Cuts, Integers, PropertyTable, PropertyValues, Words
+from dledger.reading.decode import Records
 from dledger.reading.schema import KINDS, Kind
 
 _TIME: Final = pa.timestamp("us", tz="UTC")  # The only unit that Spark takes.
