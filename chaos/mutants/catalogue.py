@@ -576,6 +576,13 @@ FOUND = (
         seed=398,
     ),
     Mutant(
+        "round-of-an-older-term-echoed",
+        "dledger/core/raft.py",
+        "                state.send(HeartbeatResponse(node, sender, term))\n",
+        "                state.send(HeartbeatResponse(node, sender, term, message.read_context))\n",
+        seed=45,
+    ),
+    Mutant(
         "names-of-a-dead-process-not-synced",
         "store/consumequeue.py",
         "            self._renamed[self._root] = self._renamed[directory] = None\n",
