@@ -113,7 +113,7 @@ class ReplicaPorts:
     connect: Connect
     store_host: tuple[bytes, int]
     call_soon: Callable[[Callable[[], None]], object]
-    call_from_worker: Callable[..., object]
+    call_from_worker: Callable[..., None]
     now_ms: Callable[[], int]
     random: Random
     latencies: Latencies

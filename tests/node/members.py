@@ -149,13 +149,17 @@ class Members:
     def open(self, name: NodeId) -> Replica:
         """The replica, not yet started."""
         loop = asyncio.get_running_loop()
+
+        def call_from_worker(call: Callable[..., None], *arguments: object) -> None:
+            loop.call_soon_threadsafe(call, *arguments)
+
         ports = ReplicaPorts(
             files=self.files[name],
             hand=self.hands[name],
             connect=lambda on_message, on_broken: Loopback(self.wires, name, on_message, on_broken),
             store_host=(bytes((127, 0, 0, 1)), 7001),
             call_soon=loop.call_soon,
-            call_from_worker=loop.call_soon_threadsafe,
+            call_from_worker=call_from_worker,
             now_ms=lambda: int(time.time() * 1000),
             random=random.Random(name),
             latencies=Seconds(),
