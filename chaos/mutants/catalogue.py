@@ -656,6 +656,25 @@ FOUND = (
         seed=398,
     ),
     Mutant(
+        "round-of-an-older-term-echoed",
+        "dledger/core/raft.py",
+        "                state.send(HeartbeatResponse(node, sender, term))\n",
+        "                state.send(HeartbeatResponse(node, sender, term, message.read_context))\n",
+        seed=45,
+    ),
+    Mutant(
+        "names-of-a-dead-process-not-synced",
+        "store/consumequeue.py",
+        "            self._renamed[self._root] = self._renamed[directory] = None\n",
+        "",
+    ),
+    Mutant(
+        "rebuilt-queues-trusted",
+        "broker/recovery.py",
+        "            checkpoint.distrust_consume_queues,\n",
+        "            lambda: None,\n",
+    ),
+    Mutant(
         "no-space-kept-for-term-and-vote",
         "store/files.py",
         "        if not self._spare_bytes:\n            return\n",
@@ -664,4 +683,201 @@ FOUND = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND)
+# How the parts of a replica are joined, kept and taken down.
+WIRING = (
+    Mutant(
+        "noted-before-the-sync",
+        "broker/housekeeping.py",
+        "            await self._hand.run(work.perform)\n"
+        "            if not self.is_checkpoint_held:\n"
+        "                await self._hand.run(partial(self._note, applied))\n",
+        "            if not self.is_checkpoint_held:\n"
+        "                await self._hand.run(partial(self._note, applied))\n"
+        "            await self._hand.run(work.perform)\n",
+    ),
+    Mutant(
+        "noted-what-was-applied-meanwhile",
+        "broker/housekeeping.py",
+        "await self._hand.run(partial(self._note, applied))",
+        "await self._hand.run(partial(self._note, self._machine.applied_index))",
+    ),
+    Mutant(
+        "noted-after-a-sync-that-failed",
+        "broker/housekeeping.py",
+        "            self.is_checkpoint_held = True\n",
+        "",
+    ),
+    Mutant(
+        "round-torn-away-by-the-stop",
+        "broker/housekeeping.py",
+        "            await self._round\n",
+        "            self._round.cancel()\n",
+    ),
+    Mutant(
+        "rounds-go-on-after-a-failed-disk",
+        "broker/housekeeping.py",
+        "            self._failed(error)\n            return\n",
+        "            del error\n",
+    ),
+    Mutant(
+        "housekeeping-never-begins",
+        "broker/replica.py",
+        "        self.housekeeping.start(self._ports.rhythm.housekeeping_s)\n",
+        "",
+        masked="a start replays more, and comes to the same state",
+    ),
+    Mutant(
+        "ticker-not-started",
+        "broker/replica.py",
+        "        self.ticker.start()\n",
+        "",
+    ),
+    Mutant(
+        "links-not-started",
+        "broker/replica.py",
+        "        self.transport.start()\n",
+        "",
+    ),
+    Mutant(
+        "durable-news-dropped",
+        "broker/replica.py",
+        "        self.log.on_durable = partial(from_worker, self.driver.on_durable)\n",
+        "",
+    ),
+    Mutant(
+        "durable-news-told-on-the-flushers-thread",
+        "broker/replica.py",
+        "self.log.on_durable = partial(from_worker, self.driver.on_durable)",
+        "self.log.on_durable = self.driver.on_durable",
+    ),
+    Mutant(
+        "failed-flush-not-told",
+        "broker/replica.py",
+        "        self.log.on_failed = partial(from_worker, self.driver.on_storage_failed)\n",
+        "",
+    ),
+    Mutant(
+        "broken-streams-not-told",
+        "broker/replica.py",
+        "        self.driver.suspect(peer)\n",
+        "        del peer\n",
+        masked="the election timeout comes to the same, later",
+    ),
+    Mutant(
+        "term-and-vote-not-given-to-the-core",
+        "broker/replica.py",
+        "            hard_state=recovered.hard_state,\n",
+        "",
+    ),
+    Mutant(
+        "applied-index-not-given-to-the-driver",
+        "broker/replica.py",
+        "            core, node, driver_ports, applied, apply_slice_bytes",
+        "            core, node, driver_ports, Index(0), apply_slice_bytes",
+    ),
+    Mutant(
+        "full-queues-called-busy",
+        "broker/replica.py",
+        "return self.log.statistics().is_full or self.driver.statistics().is_apply_paused",
+        "return self.log.statistics().is_full",
+        masked="a producer sends again either way",
+    ),
+    Mutant(
+        "hand-over-skipped",
+        "broker/replica.py",
+        "            await self._hand_over()\n",
+        "",
+        masked="the others elect somebody, later",
+    ),
+    Mutant(
+        "drain-skipped",
+        "broker/replica.py",
+        "            await self._drain()\n",
+        "",
+        masked="who waits is told that it may have been stored, and asks again",
+    ),
+    Mutant(
+        "nobody-told-at-the-stop",
+        "broker/replica.py",
+        '        self.leadership.end_serving("the node stopped")\n',
+        "",
+    ),
+    Mutant(
+        "driver-goes-on-behind-a-stop",
+        "broker/replica.py",
+        "        self.driver.stop()\n",
+        "",
+    ),
+    Mutant(
+        "files-closed-before-the-doors",
+        "broker/replica.py",
+        "            await self._rest()\n            await shut_doors()\n",
+        "            await self._rest()\n            await self.close()\n"
+        "            await shut_doors()\n",
+    ),
+    Mutant(
+        "last-round-skipped",
+        "broker/replica.py",
+        "                    await self.housekeeping.make_round()\n",
+        "                    pass\n",
+    ),
+    Mutant(
+        "last-round-after-a-failure",
+        "broker/replica.py",
+        "                if self.failure is None:\n"
+        "                    await self.housekeeping.make_round()\n",
+        "                await self.housekeeping.make_round()\n",
+    ),
+    Mutant(
+        "log-marked-clean-after-a-failure",
+        "broker/replica.py",
+        "is_clean=self.failure is None",
+        "is_clean=True",
+    ),
+    Mutant(
+        "failure-ends-nothing",
+        "broker/replica.py",
+        "exc_info=error)\n        self._stop_asked.set()\n",
+        "exc_info=error)\n",
+    ),
+    Mutant(
+        "failed-node-goes-on-serving",
+        "broker/replica.py",
+        '        self.leadership.end_serving("the node failed")\n',
+        "",
+        masked="the stop that follows ends it a moment later",
+    ),
+    Mutant(
+        "serving-before-the-log-is-applied",
+        "broker/leader/leadership.py",
+        "core.is_ready_leader and index == core.last_index:",
+        "core.is_ready_leader:",
+    ),
+    Mutant(
+        "arrivals-not-announced",
+        "broker/announcing.py",
+        "        self._held.wake(queue)\n",
+        "        del queue\n",
+    ),
+    Mutant(
+        "deleted-topic-not-announced-to-the-appender",
+        "broker/announcing.py",
+        "        self._appender.on_topic_deleted(topic)\n",
+        "",
+    ),
+    Mutant(
+        "applied-commands-not-announced",
+        "broker/announcing.py",
+        "        self._appender.on_command(index, refusal)\n",
+        "        del index, refusal\n",
+    ),
+    Mutant(
+        "voided-batches-not-announced",
+        "broker/announcing.py",
+        "        self._appender.on_batch_voided(index)\n",
+        "        del index\n",
+        masked="a leader refuses what would be void",
+    ),
+)
+
+MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *WIRING)
