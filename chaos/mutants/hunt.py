@@ -25,7 +25,7 @@ from chaos.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("dledger", "docs", "dledger_cli", "store", "broker", "chaos", "tests", "pyproject.toml")
-UNIT_TESTS = ("tests/core", "tests/node", "tests/store", "tests/broker")
+UNIT_TESTS = ("tests/core", "tests/links", "tests/node", "tests/store", "tests/broker")
 DURATION_MS = 6_000
 MAX_SEEDS = 400
 TIME_LIMIT_S = 90.0

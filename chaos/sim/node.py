@@ -127,6 +127,7 @@ class Links:
         self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace)
         self.start = self._links.start
         self.links = self._links.links
+        self.dialed_to = self._links.dialed_to
 
     async def stop(self) -> None:
         self._links.stop()
