@@ -53,14 +53,16 @@ TRAITS: dict[pb.ErrorCode, Traits] = {
     pb.STORAGE_FULL: Traits(_S.RESOURCE_EXHAUSTED, retriable=True),
     pb.OUT_OF_SEQUENCE: Traits(_S.FAILED_PRECONDITION, retriable=True),
     # The state that would tell is gone, so the batch may be in the log.
-    pb.UNKNOWN_PRODUCER: Traits(_S.FAILED_PRECONDITION, False, pb.MAY_HAVE_HAPPENED),
-    pb.LEADERSHIP_LOST: Traits(_S.ABORTED, True, pb.MAY_HAVE_HAPPENED),
-    pb.TIMED_OUT: Traits(_S.DEADLINE_EXCEEDED, True, pb.MAY_HAVE_HAPPENED),
+    pb.UNKNOWN_PRODUCER: Traits(
+        _S.FAILED_PRECONDITION, retriable=False, happened=pb.MAY_HAVE_HAPPENED
+    ),
+    pb.LEADERSHIP_LOST: Traits(_S.ABORTED, retriable=True, happened=pb.MAY_HAVE_HAPPENED),
+    pb.TIMED_OUT: Traits(_S.DEADLINE_EXCEEDED, retriable=True, happened=pb.MAY_HAVE_HAPPENED),
     pb.SHUTTING_DOWN: Traits(_S.UNAVAILABLE, retriable=True),
     pb.WRONG_GROUP: Traits(_S.FAILED_PRECONDITION, retriable=False),
     pb.LIMIT_REACHED: Traits(_S.RESOURCE_EXHAUSTED, retriable=False),
     pb.TRANSFER_FAILED: Traits(_S.ABORTED, retriable=True),
-    pb.INTERNAL: Traits(_S.INTERNAL, False, pb.MAY_HAVE_HAPPENED),
+    pb.INTERNAL: Traits(_S.INTERNAL, retriable=False, happened=pb.MAY_HAVE_HAPPENED),
 }
 
 
