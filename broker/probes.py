@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from broker.append import Proposer
+from broker.leader.append import Proposer
 from dledger.core.types import EntryKind, Event, Index, Proposed
 from dledger.driver import Stamp
 from dledger.errors import ApplyPaused

@@ -25,7 +25,6 @@ from chaos.checkers.history import (
     Fetch,
     History,
     Operation,
-    Outcome,
     Poll,
     Result,
     Send,
@@ -33,6 +32,7 @@ from chaos.checkers.history import (
 from chaos.errors import CallFailed
 from chaos.sim.node import Defect
 from dledger.core.types import NodeId
+from dledger.history import Outcome
 from dledger.records.errors import InvalidRecord
 from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb

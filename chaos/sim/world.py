@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from broker.doors.grpc.errors import wire_error
 from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.errors import CallFailed
@@ -179,7 +180,7 @@ class World:
         if isinstance(error, ActorDied):
             return
         if isinstance(error, BrokerError):
-            wire = error.to_wire()
+            wire = wire_error(error.failure)
             failure = CallFailed(wire, may_have_happened=wire.outcome == epb.MAY_HAVE_HAPPENED)
             self._answer(_fail, future, failure)
         elif error is not None:
