@@ -439,7 +439,7 @@ class Raft:
             case AppendRequest():
                 state.send(
                     AppendResponse(
-                        node, sender, term, False, rejected_prev_index=message.prev_index
+                        node, sender, term, accepted=False, rejected_prev_index=message.prev_index
                     )
                 )
             case HeartbeatRequest():
