@@ -43,13 +43,13 @@ from dledger.client.faults import contained, fail_quietly, fault
 from dledger.client.group import Group
 from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
 from dledger.client.options import (
-    MAX_REQUEST_BATCHES,
     MAX_REQUEST_BYTES,
     MAX_SENT_BATCHES,
     ProducerOptions,
 )
 from dledger.client.pause import PAUSE_MIN_S, Pause
 from dledger.client.results import SendResult
+from dledger.limits import MAX_SEND_BATCHES
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 
@@ -210,7 +210,7 @@ class Dispatcher:
         room = MAX_REQUEST_BYTES
         epoch = -1
         for lane in list(self._active):
-            if len(parcel) > MAX_REQUEST_BATCHES - MAX_SENT_BATCHES:
+            if len(parcel) > MAX_SEND_BATCHES - MAX_SENT_BATCHES:
                 break
             if parcel and lane.sending_epoch != epoch:
                 continue

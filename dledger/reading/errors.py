@@ -27,6 +27,8 @@ class ReadingError(Exception):
 class NotALog(ReadingError):
     """There is no log to read; the text says where it was looked for, and why there is none."""
 
+    exit_code = ExitCode.USAGE
+
 
 class LogDamaged(ReadingError):
     """The log can't be read to its end; the text says where it ends."""
