@@ -34,6 +34,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from dledger.addresses import is_ipv6, split_address
+from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.outcome import ExitCode
 
 KIB = 1 << 10
@@ -173,7 +174,7 @@ class StoreConfig(_Section):
 class BrokerConfig(_Section):
     """`[broker]`: bounds of what clients may ask for."""
 
-    max_message_bytes: int = Field(default=4 * MIB, ge=KIB, le=4 * MIB)
+    max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=KIB, le=MAX_MESSAGE_BYTES)
     long_poll_default_ms: int = Field(default=15_000, ge=0)
     long_poll_max_ms: int = Field(default=20_000, ge=0, le=120_000)
     max_held_pulls: int = Field(default=10_000, ge=1, le=1_000_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,34 +10,20 @@ from pathlib import Path
 import typer
 
 from audit.errors import AuditError, UsageMistake
-from dledger.reading.errors import ReadingError
-from dledger.records.errors import FormatError
+from dledger.terminal import outcome
 from dledger.terminal.sizes import size_in_bytes
-from store.errors import StoreError
 
 
 @contextmanager
 def errors_told() -> Iterator[None]:
     """Turns errors of the world into a line on standard error and an exit code: what can't be read
     or written leaves an audit incomplete, and proves nothing against a replica."""
-    try:
-        yield
-    except AuditError as error:
-        complain(str(error))
-        raise typer.Exit(error.exit_code) from None
-    except (ReadingError, StoreError, FormatError) as error:
-        complain(str(error))
-        raise typer.Exit(1) from None
-    except OSError as error:
-        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-        raise typer.Exit(3) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-def complain(text: str) -> None:
-    """A line on standard error."""
-    sys.stderr.write(f"dledger: {text}\n")
+    with outcome.errors_told(unreadable=outcome.ExitCode.UNREACHABLE):
+        try:
+            yield
+        except AuditError as error:
+            outcome.complain(str(error))
+            raise typer.Exit(error.exit_code) from None
 
 
 def check_target(path: Path) -> None:
@@ -75,10 +60,10 @@ def write_page(path: Path, page: str) -> None:
 
 
 def parse_size(text: str) -> int:
-    """`200MB`, `64MiB`, `4096`, or a rate like `200MB/s`, in bytes; all units are powers of two.
+    """`200MB`, `64MiB`, `4096` in bytes, of a rate `200MB/s`; all units are powers of two.
 
     Raises:
-        UsageMistake: it is none of these, or more than an int64 holds.
+        UsageMistake: it is none of these.
     """
     try:
         return size_in_bytes(text.strip().removesuffix("/s"))

@@ -16,20 +16,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from broker.announcing import Announcer
-from broker.append import Appender
+from broker.assembly import Parts, Surrounds, services_of
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
-from broker.errors import BrokerError
-from broker.leadership import Leadership
-from broker.node import Node, configuration_of, parse_frames, raft_options
-from broker.reads import HeldPulls, QueueReader
+from broker.doors.grpc.broker import BrokerDoor
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.append import Appender
+from broker.leader.leadership import Leadership
+from broker.node import configuration_of, parse_frames, raft_options
+from broker.reading.held import HeldPulls
+from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, StoreMachinery, log_options, recover
-from broker.services import BrokerService
 from broker.state.machine import StateMachine
 from broker.ticker import Ticker
 from chaos.sim.disk import MachineDied, SimulatedDisk
+from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
@@ -39,10 +42,11 @@ from dledger.core import Raft
 from dledger.core.errors import CoreError
 from dledger.core.types import Configuration, Index, NodeId
 from dledger.driver import Ports, RaftDriver
-from dledger.errors import HardStateCorrupt
-from dledger.ports import InvalidFrames
+from dledger.errors import HardStateCorrupt, InvalidMessage
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
+from dledger.peers import Ears, LinkPace
 from dledger.reading.entry import EntryHeader
-from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import CorruptionFound, StorageFailed, StorageFull
 from store.files import FULL_ERRNOS
@@ -96,8 +100,9 @@ class Life:
     appender: Appender
     reader: QueueReader
     held: HeldPulls
-    service: BrokerService
+    door: BrokerDoor
     ticker: Ticker
+    links: SimulatedLinks
     failed: BaseException | None = None
     stopping: bool = False
     is_checkpoint_held: bool = False
@@ -118,7 +123,6 @@ class SimNode:
         self.name = name
         self.number = number
         self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
-        self.metrics = _NoMetrics()
         self.is_ruined = False  # its disk has rotted: down for good
         self.spoiled = False  # a bit of its disk was flipped
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
@@ -134,8 +138,7 @@ class SimNode:
         self.disk = SimulatedDisk(self._sync_latency)
         self._workers: dict[str, TimedWorker] = {}  # of the present life, by name
         self.config = node_config(plan, name, self.members)
-
-    # --- what services ask of their node -----------------------------------------------------
+        self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
 
     @property
     def _alive(self) -> Life:
@@ -144,32 +147,14 @@ class SimNode:
         return self.life
 
     @property
-    def leadership(self) -> Leadership:
-        return self._alive.leadership
-
-    @property
-    def appender(self) -> Appender:
-        return self._alive.appender
-
-    @property
-    def reader(self) -> QueueReader:
-        return self._alive.reader
-
-    @property
-    def held(self) -> HeldPulls:
-        return self._alive.held
-
-    @property
     def driver(self) -> RaftDriver[EntryHeader]:
+        """Of the present life."""
         return self._alive.driver
 
     @property
     def machine(self) -> StateMachine:
+        """Of the present life."""
         return self._alive.machine
-
-    def fail(self, error: BaseException) -> None:
-        """A service found what the node can't go on with."""
-        self._on_failed(self._alive.loop, error)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -227,7 +212,6 @@ class SimNode:
         recovered = recover(self.config, self.disk, machinery)
         self.disk.take_latency()
         life = self.life = self._build(loop, recovered)
-        self._world.network.endpoints[self.name] = (loop, self._receive)
         report = recovered.log.recovery
         self._world.log(
             self.name,
@@ -237,6 +221,7 @@ class SimNode:
         if not report.clean_shutdown:
             self._check_rot_was_found()
         self._world.on_boot(self)
+        life.links.start()
         life.driver.start()
         life.ticker.start()
         loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
@@ -274,6 +259,7 @@ class SimNode:
             hard_state=recovered.hard_state,
             commit_index=Index(recovered.machine.applied_index),
         )
+        self._transport = _Transport(self._world, self, loop)
         held = HeldPulls(config.broker.max_held_pulls)
         proposer = _Proposer()
         appender = Appender(
@@ -289,7 +275,7 @@ class SimNode:
             log=recovered.log,
             parse_frames=parse_frames,
             hard_state=recovered.hard_state_store,
-            transport=_Transport(self._world, self),
+            transport=self._transport,
             machine=recovered.machine,
             observer=leadership,
             configuration_of=configuration_of,
@@ -299,16 +285,21 @@ class SimNode:
         )
         driver = RaftDriver(core, name, ports, Index(recovered.machine.applied_index))
         proposer.driver = driver
-        leadership.attach(driver, lambda: None)
         reader = QueueReader(recovered.machine, recovered.queues, recovered.log.read_at)
         recovered.machine.listen(Announcer(appender, held))
         flusher = self._workers["store-flusher"]
         recovered.log.on_durable = lambda ticket: flusher.announce(driver.on_durable, ticket)
         recovered.log.on_failed = lambda error: flusher.announce(driver.on_storage_failed, error)
-        # The services ask their node for nothing that this one doesn't have.
-        service = BrokerService(cast(Node, self))
+        parts = Parts(recovered.log, recovered.machine, driver, leadership, appender, reader, held)
+        around = Surrounds(links=dict, fail=lambda error: self._on_failed(loop, error))
+        services = services_of(config, parts, around)
+        leadership.attach(driver, services.cluster.notify)
+        door = BrokerDoor(services)
         ticker = Ticker(config.raft.tick_ms / 1000, driver.tick, _NoMetrics.append_seconds)
-        return Life(loop, recovered, driver, leadership, appender, reader, held, service, ticker)
+        links = self._transport.links
+        return Life(
+            loop, recovered, driver, leadership, appender, reader, held, door, ticker, links
+        )
 
     def _worker(self, loop: ProcessLoop, name: str, step: Step) -> TimedWorker:
         worker = TimedWorker(self._world.timeline, loop, self.disk, step, WAKE_US)
@@ -331,10 +322,10 @@ class SimNode:
             life.is_checkpoint_held = True
         life.loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
 
-    def _receive(self, peer: NodeId, message: PeerMessage) -> None:
+    def receive(self, peer: NodeId, message: PeerMessage) -> None:
         try:
             self._alive.driver.on_message(peer, message)
-        except InvalidFrames as error:
+        except InvalidMessage as error:
             raise Defect("invalid frames", f"{peer} to {self.name}: {error}") from error
 
     # --- how it ends -------------------------------------------------------------------------
@@ -429,7 +420,6 @@ class SimNode:
         self._world.log(self.name, why)
         self._workers.clear()
         life.loop.die()
-        self._world.network.endpoints.pop(self.name, None)
         self._world.on_stopped(self)
 
     def pause(self) -> None:
@@ -452,7 +442,7 @@ class SimNode:
         Raises:
             BrokerError: as the client learns it.
         """
-        handler = getattr(self._alive.service, method)
+        handler = getattr(self._alive.door, method)
         context = _CallContext()
         try:
             return await handler(request, context)
@@ -460,10 +450,14 @@ class SimNode:
             raise
         except (CorruptionFound, StorageFailed, OSError) as error:
             if self.spoiled or self.disk.failures:
-                raise BrokerError(epb.INTERNAL, str(error)) from error
+                raise BrokerError(ErrorCode.INTERNAL, str(error)) from error
             raise
         finally:
             context.finish()
+
+    def draw(self) -> float:
+        """Randomness for a part of the process."""
+        return self._chance.random()
 
     def _sync_latency(self) -> int:
         return self.sync_us // 2 + int(self._disk_chance.random() * self.sync_us)
@@ -496,17 +490,22 @@ class _Proposer:
 class _Transport:
     """`PeerTransport` onto the simulated network."""
 
-    def __init__(self, world: World, node: SimNode) -> None:
+    def __init__(self, world: World, node: SimNode, loop: ProcessLoop) -> None:
         self._world = world
         self._node = node
+        ears = Ears(node.receive, lambda peer: node.driver.suspect(peer))
+        pace = LinkPace(
+            LinkTimes.of(node.config.raft.election_timeout_ms[1] / 1000), Random(node.draw())
+        )
+        self.links = SimulatedLinks(world.network, loop, node.identity, ears, pace)
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.on_sent(self._node, peer, message)
-        self._world.network.send(self._node.name, peer, message, answer=False)
+        self.links.send_request(peer, message)
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.on_sent(self._node, peer, message)
-        self._world.network.send(self._node.name, peer, message, answer=True)
+        self.links.send_answer(peer, message)
 
 
 def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:

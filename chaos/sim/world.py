@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from broker.doors.grpc.errors import wire_error
 from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.errors import CallFailed
@@ -18,6 +19,7 @@ from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
+from chaos.sim.snapshots import Snapshots
 from chaos.sim.timeline import Actor, ActorDied, Timeline
 from chaos.sim.watch import Watch
 from dledger.core.types import NodeId, Role
@@ -48,12 +50,14 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.timeline = Timeline()
-        self.network = Network(self.timeline, plan.random("network"), plan.weather)
         self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
+        chance = plan.random("network")
+        self.network = Network(self.timeline, chance, plan.weather, self.members)
         self.nodes = {
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
         self.watch = Watch(list(self.nodes.values()), plan.tuning)
+        self.snapshots = Snapshots(plan.random("snapshots"))
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()
         self.client_cuts: set[tuple[str, NodeId]] = set()
@@ -94,17 +98,7 @@ class World:
         for future in self._open_calls.pop(node.name, {}):
             failure = CallFailed(None, may_have_happened=True)
             self.timeline.after(self.network.delay(), self.clients, _fail, future, failure)
-        for peer in self.members:
-            if peer != node.name:
-                self.break_streams(node.name, peer)
-
-    def break_streams(self, one: NodeId, other: NodeId) -> None:
-        """The streams between two nodes break; each end that the network reaches notices."""
-        self.network.break_streams(one, other)
-        for here, there in ((one, other), (other, one)):
-            life = self.nodes[here].life
-            if life is not None and (there, here) not in self.network.cut:
-                self.timeline.after(self.network.delay(), life.loop, life.driver.suspect, there)
+        self.network.on_process_gone(node.name)
 
     def _after_event(self, actor: Actor) -> None:
         node = self._by_actor.get(actor.number)
@@ -119,6 +113,7 @@ class World:
         if node is not None:
             self._tell_of_leadership(node)
             self.watch.after_event(node)
+            self.snapshots.after_event(node)
 
     def _tell_of_leadership(self, node: SimNode) -> None:
         """Who leads when is what one looks for in a transcript, after the faults."""
@@ -185,7 +180,7 @@ class World:
         if isinstance(error, ActorDied):
             return
         if isinstance(error, BrokerError):
-            wire = error.to_wire()
+            wire = wire_error(error.failure)
             failure = CallFailed(wire, may_have_happened=wire.outcome == epb.MAY_HAVE_HAPPENED)
             self._answer(_fail, future, failure)
         elif error is not None:
