@@ -14,7 +14,7 @@ from typing import Protocol
 
 from chaos.sim import network
 from chaos.sim.disk import UNLIMITED
-from chaos.sim.network import FAIR, Link
+from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.world import NOBODY, World
@@ -67,6 +67,8 @@ class Nemesis:
             Fault.KILL_MIDWAY: self._kill_midway,
             Fault.STALE_LEADER: self._stale_leader,
             Fault.KILLER: self._killer,
+            Fault.GARBLE: self._garble,
+            Fault.LIAR: self._liar,
         }
 
     def schedule(self, events: Iterable[FaultEvent]) -> None:
@@ -273,6 +275,24 @@ class Nemesis:
         one, other = self._names(chance)[:2]
         self._world.log("network", f"streams between {one} and {other} break")
         self._world.break_streams(one, other)
+
+    # --- what is said ------------------------------------------------------------------------
+
+    def _garble(self, chance: Random) -> None:
+        """Bits flip on all links, for a while."""
+        network = self._world.network
+        network.garbling = Garbling(chance.choice((0.001, 0.01, 0.1)), chance)
+        self._later(chance.randrange(200, 3000), setattr, network, "garbling", None)
+
+    def _liar(self, chance: Random) -> None:
+        """One member says absurd and contradictory things among the true ones, for a while."""
+        liar = self._any(chance).name
+        liars = self._world.network.liars
+        liars[liar] = chance
+        self._world.log("nemesis", f"{liar} lies")
+        self._later(chance.randrange(200, 4000), liars.pop, liar, None)
+
+    # --- clients -----------------------------------------------------------------------------
 
     def _client_cut(self, chance: Random) -> None:
         node = self._any(chance).name

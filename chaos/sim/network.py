@@ -3,7 +3,9 @@
 This owns the links: which are cut, how long a message takes, and the streams that break. Two
 tempers: a link is a stream, as in production (in order, all or nothing until it breaks), or it
 loses, repeats and reorders single messages, which Raft has to bear all the same. Messages
-travel as the objects that the driver built; their bytes go into the trace.
+travel as the objects that the driver built; their bytes go into the trace. Some arrive with a
+flipped bit, some are lies of their sender (`chaos.sim.lies`): what the receiver makes of them is
+judged by `judge`.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from dataclasses import dataclass
 from itertools import permutations
 from random import Random
 
+from chaos.sim.lies import garble, lie
 from chaos.sim.timeline import Actor, Timeline
 from dledger.core.types import NodeId
 from dledger.wire.raft_pb2 import PeerMessage
 
 Link = tuple[NodeId, NodeId]
-Receive = Callable[[NodeId, PeerMessage], None]
+Receive = Callable[[NodeId, PeerMessage], bool]  # False: it was refused, and changed nothing
+
+LIE_SHARE = 0.3  # of what a liar says
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,23 @@ class Weather:
 FAIR = Weather()
 
 
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A message on its way. `message` None: its bytes are none any more."""
+
+    message: PeerMessage | None
+    is_garbled: bool = False
+    is_lie: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Garbling:
+    """So many of all messages have a bit flipped, while it lasts."""
+
+    share: float
+    chance: Random
+
+
 class Network:
     """Every directed link between nodes. `endpoints` tells who listens at a name, if anyone."""
 
@@ -45,6 +67,10 @@ class Network:
         self.cut: set[Link] = set()
         self.endpoints: dict[NodeId, tuple[Actor, Receive]] = {}
         self.delivered = self.dropped = 0
+        self.lies = 0  # told so far
+        self.garbling: Garbling | None = None
+        self.liars: dict[NodeId, Random] = {}
+        self.judge: Callable[[Link, Parcel, bool], None] = lambda link, parcel, is_taken: None
         self._timeline = timeline
         self._random = random
         self._last_arrival: dict[tuple[NodeId, NodeId, bool], int] = {}
@@ -61,9 +87,22 @@ class Network:
         if weather.loss and random.random() < weather.loss:
             self.dropped += 1
             return
-        self._carry(source, target, message, answer, endpoint)
+        parcel = self._wrap(source, message)
+        self._carry((source, target), parcel, answer, endpoint)
         if weather.duplication and random.random() < weather.duplication:
-            self._carry(source, target, message, answer, endpoint)
+            self._carry((source, target), parcel, answer, endpoint)
+
+    def _wrap(self, source: NodeId, message: PeerMessage) -> Parcel:
+        """`message`, or what becomes of it."""
+        liar, garbling = self.liars.get(source), self.garbling
+        if liar is not None and liar.random() < LIE_SHARE:
+            self.lies += 1
+            return Parcel(lie(message, liar), is_lie=True)
+        if garbling is not None and garbling.chance.random() < garbling.share:
+            arrived = garble(message, garbling.chance)
+            # A flipped bit may change nothing: true is written as any number but 0.
+            return Parcel(arrived, is_garbled=arrived != message)
+        return Parcel(message)
 
     def break_streams(self, one: NodeId, other: NodeId) -> None:
         """What is under way between the two is lost."""
@@ -81,31 +120,28 @@ class Network:
         """Every link works, and behaves as `weather` says."""
         self.cut.clear()
         self.weather = weather
+        self.garbling = None
+        self.liars.clear()
 
     def _carry(
-        self,
-        source: NodeId,
-        target: NodeId,
-        message: PeerMessage,
-        answer: bool,
-        endpoint: tuple[Actor, Receive],
+        self, link: Link, parcel: Parcel, answer: bool, endpoint: tuple[Actor, Receive]
     ) -> None:
         arrival = self._timeline.now + self.delay()
         if not self.weather.reordering or self._random.random() >= self.weather.reordering:
-            key = (source, target, answer)
+            key = (*link, answer)
             arrival = max(arrival, self._last_arrival.get(key, 0))
             self._last_arrival[key] = arrival
-        epoch = self._epochs.get((source, target), 0)
+        epoch = self._epochs.get(link, 0)
         actor, receive = endpoint
-        link = (source, target)
-        self._timeline.at(arrival, actor, self._arrive, link, epoch, receive, message)
+        self._timeline.at(arrival, actor, self._arrive, link, epoch, receive, parcel)
 
-    def _arrive(self, link: Link, epoch: int, receive: Receive, message: PeerMessage) -> None:
+    def _arrive(self, link: Link, epoch: int, receive: Receive, parcel: Parcel) -> None:
         if link in self.cut or epoch != self._epochs.get(link, 0):
             self.dropped += 1
             return
         self.delivered += 1
-        receive(link[0], message)
+        is_taken = parcel.message is not None and receive(link[0], parcel.message)
+        self.judge(link, parcel, is_taken)
 
 
 # --- shapes of partitions: which links to cut ---------------------------------------------------

@@ -331,11 +331,13 @@ class SimNode:
             life.is_checkpoint_held = True
         life.loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
 
-    def _receive(self, peer: NodeId, message: PeerMessage) -> None:
+    def _receive(self, peer: NodeId, message: PeerMessage) -> bool:
         try:
             self._alive.driver.on_message(peer, message)
         except InvalidMessage as error:
-            raise Defect("invalid frames", f"{peer} to {self.name}: {error}") from error
+            self._world.log(self.name, f"refuses: {error}")
+            return False
+        return True
 
     # --- how it ends -------------------------------------------------------------------------
 

@@ -50,6 +50,15 @@ class Fault(Enum):
     KILL_MIDWAY = "kill-midway"  # as power-midway, but the page cache survives
     STALE_LEADER = "stale-leader"  # cut off, paused, and woken up to clients that ask it
     KILLER = "killer"  # the schedule that found most, see docs/simulator.md
+    GARBLE = "garble"  # bits flip in messages between nodes
+    LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
+
+
+# What is done to what is said; drawn by itself, so that the schedules of old seeds that have none
+# of it are what they were.
+SPEECH = (Fault.GARBLE, Fault.LIAR)
+SPEECH_SHARE = 0.25  # of the seeds
+SPOKEN_SHARE = 0.15  # of the faults of such a seed
 
 
 # After these a log that is flushed later may lack what was acknowledged, as documented.
@@ -127,7 +136,22 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_flush(plan)
+    return _with_flush(_with_speech(plan))
+
+
+def _with_speech(plan: Plan) -> Plan:
+    """In some groups faults give way to such of speech; each is drawn by its own number, so that
+    a shorter plan is the beginning of a longer one."""
+    if plan.random("speech").random() >= SPEECH_SHARE:
+        return plan
+    return replace(plan, faults=tuple(_spoken(plan, event) for event in plan.faults))
+
+
+def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
+    chance = plan.random(f"speech/{event.number}")
+    if chance.random() >= SPOKEN_SHARE:
+        return event
+    return replace(event, kind=chance.choice(SPEECH))
 
 
 def _with_flush(plan: Plan) -> Plan:
@@ -171,7 +195,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    kinds = [kind for kind in Fault if chance.random() < 0.4]
+    kinds = [kind for kind in Fault if kind not in SPEECH and chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))
     events: list[FaultEvent] = []
     at = 500.0

@@ -15,7 +15,7 @@ from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.sim.clients import CallFailed
 from chaos.sim.loop import ProcessLoop
-from chaos.sim.network import Network
+from chaos.sim.network import Link, Network, Parcel
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
 from chaos.sim.timeline import Actor, ActorDied, Timeline
@@ -64,6 +64,7 @@ class World:
         self._deadlines: deque[tuple[int, asyncio.Future[Any]]] = deque()  # of calls, in order
         self._by_actor = {node.number + 1: node for node in self.nodes.values()}
         self.timeline.after_event = self._after_event
+        self.network.judge = self._judge
 
     @property
     def now_us(self) -> int:
@@ -105,6 +106,20 @@ class World:
             life = self.nodes[here].life
             if life is not None and (there, here) not in self.network.cut:
                 self.timeline.after(self.network.delay(), life.loop, life.driver.suspect, there)
+
+    def _judge(self, link: Link, parcel: Parcel, is_taken: bool) -> None:
+        """A message has arrived: a garbled one must be refused, an honest one taken unless lies
+        are about, which may have led its receiver or its sender astray. A refusal ends the
+        streams, as in production."""
+        sender, receiver = link
+        if is_taken and parcel.is_garbled:
+            raise Defect("garbled message taken", f"{receiver} took one of {sender}")
+        if is_taken:
+            return
+        if not parcel.is_garbled and not self.network.lies:
+            kind = parcel.message.WhichOneof("body") if parcel.message is not None else None
+            raise Defect("honest message refused", f"{receiver} refused a {kind} of {sender}")
+        self.break_streams(sender, receiver)
 
     def _after_event(self, actor: Actor) -> None:
         node = self._by_actor.get(actor.number)
