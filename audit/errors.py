@@ -2,19 +2,24 @@
 
     AuditError
     ├── UsageMistake        the request makes no sense: arguments, paths, replicas of other groups
-    │   └── HistoryMistake  a client's history isn't one (`audit.delivery`)
-    ├── Unreachable         a node or a group that was to be audited doesn't answer
-    ├── LogDamaged          the log that was to be a witness can't be read to its end
+    │   └── HistoryMistake  a client's history isn't one
+    ├── Unreachable         a node or a group that was to be audited doesn't answer (retriable)
+    ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
+    ├── SegmentGone         the node has no such segment (any more)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
-What is wrong with a *replica* is no error but a finding (`audit.proof.findings`): an audit that
-meets a broken file has done its work.
+The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
+it lies on this machine. A log that can't be read to its end is
+`dledger.reading.errors.LogDamaged`. What is wrong with a *replica* is no error but a finding
+(`audit.proof.findings`): an audit that meets a broken file has done its work.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import ClassVar
+
+from dledger.outcome import Outcome
 
 
 class ExitCode(IntEnum):
@@ -29,6 +34,8 @@ class ExitCode(IntEnum):
 class AuditError(Exception):
     """Root of the audits' errors. Nothing was changed: audits only read."""
 
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
     exit_code: ClassVar[ExitCode] = ExitCode.INCONSISTENT
 
 
@@ -38,9 +45,19 @@ class UsageMistake(AuditError):
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
+class HistoryMistake(UsageMistake):
+    """A history can't be used: line `line` (from 1) of `file` isn't what it should be."""
+
+    def __init__(self, file: str, line: int, reason: str) -> None:
+        super().__init__(f"{file}, line {line}: {reason}")
+        self.file = file
+        self.line = line
+
+
 class Unreachable(AuditError):
     """`who` gave no answer."""
 
+    retriable: ClassVar[bool] = True
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
 
     def __init__(self, who: str, reason: str) -> None:
@@ -49,8 +66,20 @@ class Unreachable(AuditError):
         self.reason = reason
 
 
-class LogDamaged(AuditError):
-    """The log can't be read to its end; the text says where it ends."""
+class NodeRefused(AuditError, OSError):
+    """The node at `address` didn't answer, or not with what was asked for."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(None, f"{address}: {reason}")
+
+
+class SegmentGone(AuditError, FileNotFoundError):
+    """The node has no such segment."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
 
 
 class EngineUnavailable(AuditError):

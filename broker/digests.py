@@ -28,9 +28,9 @@ from xxhash import xxh3_64
 
 from broker.errors import BrokerError
 from broker.rpc import Context
+from dledger.reading.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
 from dledger.wire import audit_pb2 as apb
 from dledger.wire import errors_pb2 as epb
-from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
 from store.errors import StoreError
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from rich.table import Table
 from broker.local_group import LocalGroup, LocalGroupError
 from chaos.account import Received, Settlement, settle
 from chaos.corpus import Corpus, standard_library
-from chaos.demo_load import TOPIC, DemoFailed, Kill, Killer, Load, say
+from chaos.demo_load import TOPIC, Kill, Killer, Load, say
+from chaos.errors import DemoFailed
 from dledger.client import (
     Client,
     ClientError,

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from broker.local_group import LocalGroup
 from chaos.account import FILE_PROPERTY, LINE_PROPERTY, Fate, Sent
 from chaos.corpus import Corpus, Line
+from chaos.errors import DemoFailed
 from dledger.client import BufferFull, Client, ClientError, Outcome, Producer, SendResult
 from dledger.records.message_id import encode_host
 
@@ -27,10 +28,6 @@ FAILOVER_TIMEOUT_S = 60.0
 CATCH_UP_TIMEOUT_S = 30.0
 WINDOW_LINES = 2_000  # sent and not yet acknowledged, at most
 BREATH_LINES = 200  # the sender lets others run after so many
-
-
-class DemoFailed(Exception):
-    """The run didn't come to a settlement, or shows less than it says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,18 +61,33 @@ from dledger.core.types import (
     Role,
 )
 from dledger.doubt import Doubt
+from dledger.errors import ApplyPaused, InvalidMessage, LogBehind, LogFull
 from dledger.hard_state import HardStateStore
 from dledger.ports import (
-    ApplyPaused,
     ConfigurationCodec,
     FrameHeader,
-    InvalidMessage,
     Observer,
     PeerTransport,
     ReplicatedLog,
     StateMachine,
 )
 from dledger.wire.raft_pb2 import PeerMessage
+
+# `LogBehind` and `LogFull` are part of what `propose` is: who calls it handles them.
+__all__ = [
+    "APPLY_RETRY_TICKS",
+    "APPLY_SLICE_BYTES",
+    "EFFECT_ROUNDS",
+    "NOOPS_HEAD_ROOM",
+    "DriverStatistics",
+    "H",
+    "LogBehind",
+    "LogFull",
+    "Ports",
+    "RaftDriver",
+    "ReadDone",
+    "Stamp",
+]
 
 APPLY_SLICE_BYTES = 1 << 20  # applied per loop turn, so that a backlog never starves heartbeats
 EFFECT_ROUNDS = 1_000  # a core that never comes to rest is a defect of ours
@@ -84,14 +99,6 @@ APPLY_RETRY_TICKS = 100  # a second, as a rule, from finding no space to trying 
 H = TypeVar("H", bound=FrameHeader)
 Stamp = Callable[[int, int], None]  # (physical offset of the frame, append time in ms)
 ReadDone = Callable[[bool], None]  # True: serve; False: leadership was lost
-
-
-class LogFull(Exception):
-    """The log has no room and no space for a new segment: nothing was appended."""
-
-
-class LogBehind(Exception):
-    """Too much waits for the log's disk already: nothing was appended."""
 
 
 @dataclass(frozen=True, slots=True)

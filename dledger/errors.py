@@ -1,20 +1,31 @@
 """Errors of the replication module, outside the core.
 
-ReplicationError
-├── HardStateCorrupt      the term-and-vote file can't be trusted: the node must not start
-├── PeerRefused           a peer is of another group, version or segment size
-└── ReplicaDiverged       this replica's log isn't what it says it is: stop
+    ReplicationError
+    ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
+    ├── PeerRefused        a peer is of another group, version or segment size (retriable)
+    ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
+    ├── LogFull            no room on the disk for another entry (retriable)
+    ├── LogBehind          too much waits for the disk already (retriable)
+    ├── InvalidMessage     no working peer sends this: end the stream (retriable: on a new one)
+    │   └── InvalidFrames  what a peer sent as frames isn't
+    └── ApplyPaused        the state machine has no space to go on (retriable)
+
+What raised one of them did not happen. The core has a family of its own, `dledger.core.errors`,
+as it imports nothing.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from dledger.outcome import ExitCode
+from dledger.outcome import ExitCode, Outcome
 
 
 class ReplicationError(Exception):
     """Root of the replication errors."""
+
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
@@ -32,6 +43,8 @@ class HardStateCorrupt(ReplicationError):
 class PeerRefused(ReplicationError):
     """The Hello of a peer doesn't fit this node. Configuration, not weather: retried slowly."""
 
+    retriable = True
+
 
 class ReplicaDiverged(ReplicationError):
     """After a contradiction with a peer this node read its own log again, and the running digest
@@ -45,3 +58,37 @@ class ReplicaDiverged(ReplicationError):
         self.index = index
         self.told = told
         self.found = found
+
+
+class LogFull(ReplicationError):
+    """There is no room on the leader's disk for another entry: nothing was appended."""
+
+    retriable = True
+
+
+class LogBehind(ReplicationError):
+    """Too much waits for the log's disk already: nothing was appended."""
+
+    retriable = True
+
+
+class InvalidMessage(ReplicationError):
+    """No working peer sends this: the message is dropped whole and has changed nothing, and the
+    stream that it came on has to be closed, so that it is made anew."""
+
+    retriable = True
+
+
+class InvalidFrames(InvalidMessage):
+    """Bytes that a peer sent as frames are not."""
+
+
+class ApplyPaused(ReplicationError):
+    """The state machine has no space to go on: what came before was applied, the entry behind
+    `applied_index` wasn't, and can be given again."""
+
+    retriable = True
+
+    def __init__(self, applied_index: int, reason: str) -> None:
+        super().__init__(f"applying pauses behind entry {applied_index}: {reason}")
+        self.applied_index = applied_index

@@ -77,7 +77,7 @@ class Ears:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LinkPace:
     """The bounds of the links, and what decides their jitter."""
 
     times: LinkTimes
@@ -135,7 +135,7 @@ class PeerLinks:
         peers: Iterable[NodeId],
         ears: Ears,
         sockets: Sockets,
-        pace: Pace,
+        pace: LinkPace,
     ) -> None:
         times, rng = pace.times, pace.rng
         self._identity = identity

@@ -11,7 +11,21 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from dledger.core.types import Configuration, Event, Index, NodeId
+from dledger.errors import ApplyPaused, InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
+
+# The errors are part of the ports: who implements one raises them.
+__all__ = [
+    "ApplyPaused",
+    "ConfigurationCodec",
+    "FrameHeader",
+    "Header",
+    "InvalidFrames",
+    "Observer",
+    "PeerTransport",
+    "ReplicatedLog",
+    "StateMachine",
+]
 
 
 class FrameHeader(Protocol):
@@ -31,24 +45,6 @@ class FrameHeader(Protocol):
     def record_count(self) -> int: ...
     @property
     def append_time_ms(self) -> int: ...
-
-
-class InvalidMessage(Exception):
-    """No working peer sends this: the message is dropped whole and has changed nothing, and the
-    stream that it came on has to be closed, so that it is made anew."""
-
-
-class InvalidFrames(InvalidMessage):
-    """Bytes that a peer sent as frames are not."""
-
-
-class ApplyPaused(Exception):
-    """The state machine has no space to go on: what came before was applied, the entry behind
-    `applied_index` wasn't, and can be given again."""
-
-    def __init__(self, applied_index: int, reason: str) -> None:
-        super().__init__(f"applying pauses behind entry {applied_index}: {reason}")
-        self.applied_index = applied_index
 
 
 Header = TypeVar("Header")

@@ -24,12 +24,11 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from dledger.core.types import NodeId
-from dledger.errors import PeerRefused
+from dledger.errors import InvalidMessage, PeerRefused
 from dledger.greeting import Identity
 from dledger.links import LinkTimes, Why
 from dledger.outbox import Outbox
-from dledger.peers import Ears, Pace, PeerLink, PeerLinks
-from dledger.ports import InvalidMessage
+from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
 from dledger.wire.raft_pb2 import PeerMessage
 
 METHOD = "/dledger.v1.RaftPeer/Replicate"
@@ -88,7 +87,7 @@ class GrpcTransport:
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._endings: dict[int, asyncio.Future[Why]] = {}  # of accepted calls
         self._timer: asyncio.TimerHandle | None = None
-        ears, pace = Ears(on_message, on_broken), Pace(times, random.Random())
+        ears, pace = Ears(on_message, on_broken), LinkPace(times, random.Random())
         self._links = PeerLinks(identity, self._addresses, ears, self, pace)
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer

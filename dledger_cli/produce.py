@@ -25,6 +25,7 @@ from dledger.terminal.interrupts import finished_or_interrupted
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, exit_code_of, run
 from dledger.terminal.output import print_json, progress_bar, remark
+from dledger_cli.errors import LineTooLong
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -32,7 +33,7 @@ from dledger_cli.group_options import (
     bootstrap_addresses,
     connect,
 )
-from dledger_cli.streams import LineReader, Lines, LineTooLong
+from dledger_cli.streams import LineReader, Lines
 from dledger_cli.tally import Tally
 
 MAX_LINE_BYTES = 4 * MIB + 2  # the largest message, and its line ending

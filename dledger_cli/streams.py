@@ -17,17 +17,10 @@ import stat
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from dledger_cli.errors import LineTooLong
+
 READ_BYTES = 256 << 10
 PIPE_BYTES = 4096  # PIPE_BUF on Linux
-
-
-class LineTooLong(Exception):
-    """A line is longer than a message may be; what follows it was not read."""
-
-    def __init__(self, number: int, limit_bytes: int) -> None:
-        super().__init__(f"line {number} is longer than {limit_bytes} bytes")
-        self.number = number
-        self.limit_bytes = limit_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,18 @@
-"""What holds for every test."""
+"""What holds for every test.
+
+Nothing fails in the dark: what asyncio only logs (an exception of a task or future that nobody
+looked at, a callback that raised, a task destroyed while it waited) is an error of the test in
+which it came to light, which may be a later one than the one that caused it.
+"""
 
 from __future__ import annotations
 
+import gc
+import logging
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Tests interrupt programs. Started in the background of a script this process ignores SIGINT, and
@@ -13,3 +22,35 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A machine that does other things too makes any example slow now and then; that is no defect.
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
+
+
+class Complaints(logging.Handler):
+    """What event loops without a handler of their own have complained about."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(self.format(record))
+
+    def check(self) -> None:
+        """Fails if there were any, and forgets them."""
+        told, self.told = self.told, []
+        assert not told, "asyncio complained:\n" + "\n".join(told)
+
+
+@pytest.fixture(scope="session")
+def _complaints() -> Iterator[Complaints]:
+    complaints = Complaints()
+    logging.getLogger("asyncio").addHandler(complaints)
+    yield complaints
+    gc.collect()  # what was dropped last
+    logging.getLogger("asyncio").removeHandler(complaints)
+    complaints.check()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails_in_the_dark(_complaints: Complaints) -> Iterator[None]:
+    yield
+    _complaints.check()

@@ -13,6 +13,7 @@ from typing import Final
 import typer
 
 from audit.errors import AuditError, UsageMistake
+from dledger.reading.errors import ReadingError
 from dledger.records.errors import FormatError
 from store.errors import StoreError
 
@@ -29,7 +30,7 @@ def errors_told() -> Iterator[None]:
     except AuditError as error:
         complain(str(error))
         raise typer.Exit(error.exit_code) from None
-    except (StoreError, FormatError) as error:
+    except (ReadingError, StoreError, FormatError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
     except OSError as error:

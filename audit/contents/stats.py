@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from audit.contents.timeline import Timeline
 from audit.engines.engine import Engine, Progress, no_progress
-from audit.reading.columns import Cuts, Words
-from audit.reading.decode import LogRange, Records, Wanted, read_records
-from audit.reading.ranges import check_topics, committed_log, log_ranges
 from audit.reading.replica import Replica
+from audit.reading.survey import check_topics, committed_log
+from dledger.reading.columns import Cuts, Words
+from dledger.reading.decode import LogRange, Records, Wanted, read_records
+from dledger.reading.ranges import log_ranges
 
 MAX_KEYS: Final = 10_000
 HOT_KEYS: Final = 10
@@ -107,7 +108,7 @@ def sum_log(
 
     Raises:
         UsageMistake: the replica holds no log, or no message of one of `topics`.
-        CorruptionFound: its log is damaged.
+        LogDamaged: its log is damaged.
     """
     log = committed_log(replica)
     check_topics(log, topics)

@@ -19,17 +19,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from audit.delivery.history import HistoryMistake, QueueKey, QueueStory, Story, read_histories
+from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
 from audit.delivery.judge import Anomaly, Kind, LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, QueueCount, value_of
 from audit.engines.engine import Engine, Progress, no_progress
-from audit.errors import ExitCode, LogDamaged, UsageMistake
-from audit.reading.decode import LogRange, Wanted, read_records
-from audit.reading.ranges import committed_log, log_ranges
+from audit.errors import ExitCode, HistoryMistake, UsageMistake
 from audit.reading.replica import Replica
-from audit.reading.survey import Survey
+from audit.reading.survey import committed_log
+from dledger.reading.decode import LogRange, Wanted, read_records
+from dledger.reading.errors import LogDamaged, ReadingError
+from dledger.reading.ranges import log_ranges
+from dledger.reading.survey import Survey
 from dledger.records.errors import FormatError
-from store.errors import StoreError
 
 SCHEMA: Final = "dledger-delivery/1"
 SHARE_BYTES: Final = 64 << 20  # Of the histories; about six times as much in memory.
@@ -146,7 +147,7 @@ def judge_share(task: DeliveryTask) -> Judged:
         return Judged(mistake=str(error))
     try:
         logged = _read_log(task, story)
-    except (StoreError, FormatError, OSError) as error:
+    except (ReadingError, FormatError, OSError) as error:
         return Judged(damage=str(error))
     judged = Judged(deleted=tuple(sorted(story.deleted)), operations=story.operations)
     for key in sorted(logged.keys() | story.queues.keys()):

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from audit.delivery.history import (
     BAD_EVENT,
-    HistoryMistake,
     Operations,
     Polled,
     QueueKey,
@@ -37,9 +36,10 @@ from audit.delivery.history import (
 from audit.delivery.judge import LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, value_of
 from audit.engines.engine import Progress
-from audit.reading.decode import LogRange, Wanted, read_records
+from audit.errors import HistoryMistake
+from dledger.reading.decode import LogRange, Wanted, read_records
+from dledger.reading.errors import ReadingError
 from dledger.records.errors import FormatError
-from store.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -252,7 +252,7 @@ class MessageReader:
                     place = (topic, int(queue_id))
                     key = keys.get(place) or keys.setdefault(place, key_of(place))
                     yield Row(key, _LOG, 0, int(offset), body)
-        except (StoreError, FormatError, OSError) as error:
+        except (ReadingError, FormatError, OSError) as error:
             yield Row(None, _LOG, 0, part.start, str(error).encode())
 
 

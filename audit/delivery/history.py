@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from audit.errors import UsageMistake
+from audit.errors import HistoryMistake
 
 ACTIONS: Final = frozenset(
     ("send", "poll", "commit", "fetch", "end", "create", "delete", "exists"),
@@ -31,15 +31,6 @@ ACTIONS: Final = frozenset(
 BAD_EVENT: Final = (KeyError, TypeError, ValueError, RecursionError)
 QueueKey = tuple[str, int]
 Process = tuple[int, str]  # The file's number, the name in it.
-
-
-class HistoryMistake(UsageMistake):
-    """A history can't be used: line `line` (from 1) of `file` isn't what it should be."""
-
-    def __init__(self, file: str, line: int, reason: str) -> None:
-        super().__init__(f"{file}, line {line}: {reason}")
-        self.file = file
-        self.line = line
 
 
 class Outcome(StrEnum):

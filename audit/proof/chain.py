@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from audit.proof.findings import Cause
 from audit.proof.scan import ItemKind, ScanTask, Window, next_item
-from audit.reading.files import Pace, opened, read_at
+from audit.reading.pace import Pace
 from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     HEADER_SIZE,
@@ -29,6 +29,7 @@ from dledger.reading.entry import (
     parse_header,
     verify_frame,
 )
+from dledger.reading.files import opened, read_at
 from dledger.records.errors import InvalidFrame, InvalidRecord
 from dledger.records.layout import UNITS_PER_FILE, file_name
 from dledger.records.record import TOPIC_PATTERN

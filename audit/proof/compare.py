@@ -16,7 +16,7 @@ import numpy.typing as npt
 from audit.proof.digest import FileProblem, PartDigests
 from audit.proof.findings import Cause, Finding
 from audit.proof.plan import Plan, SegmentPlan
-from audit.reading.survey import Survey
+from dledger.reading.survey import Survey
 from dledger.records.layout import file_name
 
 _CAUSE = {

@@ -28,9 +28,9 @@ from audit.proof.chain import (
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.plan import Plan
 from audit.proof.report import DerivedSummary
-from audit.reading.files import opened, read_at
 from audit.reading.replica import Replica
-from audit.reading.survey import Survey
+from dledger.reading.files import opened, read_at
+from dledger.reading.survey import Survey
 from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
 from store.dispatch import UNIT, UNIT_SIZE
 

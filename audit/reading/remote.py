@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from audit.errors import NodeRefused, SegmentGone
 from dledger.wire import audit_pb2 as apb
 
 CALL_BYTES: Final = 64 << 20  # As `broker.digests` bounds a call.
@@ -35,17 +36,6 @@ _OPTIONS: Final = (
 )
 
 A = TypeVar("A")
-
-
-class NodeRefused(OSError):
-    """The node at `address` didn't answer, or not with what was asked for."""
-
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(None, f"{address}: {reason}")
-
-
-class SegmentGone(FileNotFoundError):
-    """The node has no such segment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,16 @@
 """Why something can't be done with a local group.
 
-    LocalGroupError
-    ├── NotAGroup          the directory holds no group
-    ├── GroupFileBroken    group.json can't be read, or isn't ours
-    ├── GroupDiffers       a group was asked for that isn't the one that is there
-    ├── GroupStillRuns     processes that must be over, and aren't
-    ├── PortInUse          a node couldn't listen
-    ├── NodeDied           a node ended at its start; carries the end of its log
-    ├── NodeNotRunning     a signal for a node without a process
-    ├── NoSuchNode         neither a role nor a node of the group
-    └── NoAnswer           no node, or no leader, answered in time
-
-Source: promise 6 of the design (honest errors).
+LocalGroupError
+├── NotAGroup          the directory holds no group
+├── GroupFileBroken    group.json can't be read, or isn't ours
+├── GroupDiffers       a group was asked for that isn't the one that is there
+├── GroupStillRuns     processes that must be over, and aren't
+├── PortInUse          a node couldn't listen (retriable)
+├── NodeDied           a node ended at its start; carries the end of its log
+├── NodeNotRunning     a signal for a node without a process
+├── NoSuchNode         neither a role nor a node of the group
+└── NoAnswer           no node, or no leader, answered in time (retriable;
+                       what was asked for may have happened)
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from dledger.outcome import ExitCode
+from dledger.outcome import ExitCode, Outcome
 
 
 class LocalGroupError(Exception):
     """Root of the errors of local groups; its text is fit for the terminal as it is."""
 
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
@@ -57,6 +58,8 @@ class GroupStillRuns(LocalGroupError):
 
 
 class PortInUse(LocalGroupError):
+    retriable = True
+
     def __init__(self, node_id: str, address: str) -> None:
         super().__init__(f"{node_id} can't listen on {address}: the port is in use")
         self.node_id = node_id
@@ -87,4 +90,6 @@ class NoSuchNode(LocalGroupError):
 
 
 class NoAnswer(LocalGroupError):
+    retriable = True
+    outcome = Outcome.MAY_HAVE_HAPPENED
     exit_code = ExitCode.UNREACHABLE

@@ -32,15 +32,7 @@ from enum import Enum
 from pathlib import Path
 from typing import IO
 
-
-class HistoryCorrupt(Exception):
-    """A history file can't be used: line `line` (from 1) isn't what it should be."""
-
-    def __init__(self, file: str, line: int, reason: str) -> None:
-        super().__init__(f"{file}, line {line}: {reason}")
-        self.file = file
-        self.line = line
-        self.reason = reason
+from chaos.errors import HistoryCorrupt
 
 
 class Outcome(Enum):

@@ -31,18 +31,12 @@ from chaos.checkers.history import (
     Outcome,
     Send,
 )
+from chaos.errors import SearchTooLong
 
 MAX_STEPS = 2_000_000
 FOREVER = 1 << 62
 
 S = TypeVar("S", bound=Hashable)
-
-
-class SearchTooLong(Exception):
-    """The history of `key` is too concurrent to be decided within the bound."""
-
-    def __init__(self, key: str, operations: int) -> None:
-        super().__init__(f"{key}: {operations} operations, more than {MAX_STEPS} steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +69,7 @@ def find_order(key: str, operations: list[Operation], model: Model[S]) -> list[O
         for i in _next(calls, ends, taken):
             steps += 1
             if steps > MAX_STEPS:
-                raise SearchTooLong(key, len(calls))
+                raise SearchTooLong(key, len(calls), MAX_STEPS)
             after = model.apply(state, calls[i])
             is_idle = after == state and ends[i] == FOREVER  # it may as well never happen
             if after is not None and not is_idle and tried.is_news(taken | 1 << i, after):

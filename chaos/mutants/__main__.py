@@ -11,8 +11,9 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from chaos.errors import StaleMutant
 from chaos.mutants.catalogue import MUTANTS, Mutant
-from chaos.mutants.hunt import Kill, StaleMutant, hunt_one
+from chaos.mutants.hunt import Kill, hunt_one
 
 
 def main(names: list[str]) -> int:

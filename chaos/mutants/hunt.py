@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaos.errors import StaleMutant
 from chaos.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
@@ -34,14 +35,6 @@ import json, sys
 from chaos.mutants.prey import hunt
 print(json.dumps(hunt(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))))
 """
-
-
-class StaleMutant(Exception):
-    """The text that a mutant changes isn't in its file exactly once."""
-
-    def __init__(self, mutant: Mutant, found: int) -> None:
-        super().__init__(f"{mutant.name}: its text is in {mutant.file} {found} times")
-        self.mutant = mutant
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +61,7 @@ def mutated(mutant: Mutant, text: str) -> str:
     """
     found = text.count(mutant.old)
     if found != 1:
-        raise StaleMutant(mutant, found)
+        raise StaleMutant(mutant.name, mutant.file, found)
     return text.replace(mutant.old, mutant.new)
 
 

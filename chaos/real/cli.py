@@ -24,8 +24,8 @@ import typer
 from rich.console import Console
 
 from broker.local_group import LocalGroup, PortInUse
-from chaos.checkers.history import History, HistoryCorrupt, read_history
-from chaos.real.errors import OutputInTheWay, RunBroken
+from chaos.checkers.history import History, read_history
+from chaos.errors import OutputInTheWay, RunBroken
 from chaos.real.measure import FORMAT, anomaly_facts, event_count, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
@@ -215,7 +215,7 @@ def told() -> Iterator[None]:
     with errors_told():
         try:
             yield
-        except (HistoryCorrupt, PortInUse) as error:
+        except PortInUse as error:
             complain(str(error))
             end(ExitCode.USAGE)
 

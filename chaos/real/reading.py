@@ -13,6 +13,7 @@ from typing import Final
 
 from chaos.checkers.anomalies import polled_by
 from chaos.checkers.history import End, History, Outcome, Poll, Send
+from chaos.errors import TimesGoBack
 from chaos.real.workload import READ_DEADLINE_S, TOPIC, value_of
 from dledger.client import Client, ClientError, Message
 
@@ -49,17 +50,6 @@ async def read_start(
         except ClientError as error:
             refused.append(f"queue {queue_id}: {error.code}")
     return f"a reader was refused {', '.join(refused)}" if refused else "a reader had no trouble"
-
-
-class TimesGoBack(Exception):
-    """A message was stored earlier than the one before it in its queue."""
-
-    def __init__(self, queue_id: int, queue_offset: int) -> None:
-        super().__init__(
-            f"queue {queue_id}: the message at {queue_offset} was stored before its predecessor"
-        )
-        self.queue_id = queue_id
-        self.queue_offset = queue_offset
 
 
 def missing_at_the_end(history: History) -> list[str]:

@@ -26,12 +26,12 @@ from typing import Final
 from broker.local_group import FlushName, LocalGroupError, NoAnswer, NodeDied
 from chaos.checkers.anomalies import Anomaly, find_anomalies
 from chaos.checkers.history import History
-from chaos.checkers.linearizability import SearchTooLong, check_linearizability
+from chaos.checkers.linearizability import check_linearizability
+from chaos.errors import GroupNeverLed, SearchTooLong, TimesGoBack
 from chaos.real.arena import Arena, ArenaOptions, arena
 from chaos.real.blow import Blow
-from chaos.real.errors import GroupNeverLed
 from chaos.real.nemeses import NEMESES, Nemesis
-from chaos.real.reading import TimesGoBack, missing_at_the_end, read_everything, read_start
+from chaos.real.reading import missing_at_the_end, read_everything, read_start
 from chaos.real.replicas import compare_replicas
 from chaos.real.scenario import Heal, Load, Scenario, Step, Strike, Wait, Whole
 from chaos.real.targets import victims_of

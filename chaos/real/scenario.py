@@ -32,7 +32,7 @@ from random import Random
 from types import ModuleType
 from typing import Final
 
-from chaos.real.errors import ScenarioInvalid
+from chaos.errors import ScenarioInvalid
 
 ROLES: Final = ("leader", "follower", "one", "minority", "majority", "all")
 MAX_STEPS: Final = 100_000

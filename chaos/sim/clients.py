@@ -30,6 +30,7 @@ from chaos.checkers.history import (
     Result,
     Send,
 )
+from chaos.errors import CallFailed
 from chaos.sim.node import Defect
 from dledger.core.types import NodeId
 from dledger.records.errors import InvalidRecord
@@ -40,16 +41,6 @@ from dledger.wire import errors_pb2 as epb
 WINDOW = 5  # batches of a queue under way: as many as the broker remembers
 BACK_OFF_S = (0.005, 0.1)
 BORN = ("10.0.1.1", 9000)
-
-
-class CallFailed(Exception):
-    """A call gave no answer, or an error. `may_have_happened` decides between fail and unknown."""
-
-    def __init__(self, error: epb.Error | None, *, may_have_happened: bool) -> None:
-        super().__init__(epb.ErrorCode.Name(error.code) if error else "no answer")
-        self.error = error
-        self.code = error.code if error else epb.ERROR_CODE_UNSPECIFIED
-        self.may_have_happened = may_have_happened
 
 
 class Group(Protocol):

@@ -36,6 +36,11 @@ FIELDS = {
 }  # fmt: skip
 
 
+def is_of_the_core(message: pb.PeerMessage) -> bool:
+    """Whether it is more than a greeting or a sign of life."""
+    return message.WhichOneof("body") not in (None, "hello", "keep_alive")
+
+
 def garble(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage | None:
     """What arrives when one bit has flipped; None: bytes that are no message."""
     data = bytearray(message.SerializeToString())

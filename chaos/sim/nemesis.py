@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from random import Random
 from typing import Protocol
 
 from chaos.sim import network
 from chaos.sim.disk import UNLIMITED
+from chaos.sim.links import Thief
 from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NodeId, Role
+from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import UNIT, file_name
-from store.checkpoint import decode_checkpoint
 
 SLOW_SYNC_US = 200_000
 STALLED_SYNC_US = 700_000
@@ -67,6 +69,10 @@ class Nemesis:
             Fault.KILL_MIDWAY: self._kill_midway,
             Fault.STALE_LEADER: self._stale_leader,
             Fault.KILLER: self._killer,
+            Fault.SILENCE: self._silence,
+            Fault.MUTE_STREAMS: self._mute_streams,
+            Fault.STOLEN_STREAM: self._stolen_stream,
+            Fault.SLOW_CONNECT: self._slow_connect,
             Fault.GARBLE: self._garble,
             Fault.LIAR: self._liar,
         }
@@ -238,10 +244,8 @@ class Nemesis:
                 self._later(chance.randrange(10, 1000), self._notice, one, other)
 
     def _notice(self, one: NodeId, other: NodeId) -> None:
-        life = self._world.nodes[one].life
-        if life is not None and (one, other) in self._world.network.cut:
-            self._world.network.break_streams(one, other)
-            self._world.timeline.after(0, life.loop, life.driver.suspect, other)
+        if (one, other) in self._world.network.cut:
+            self._world.network.give_up(one, other)
 
     def _heal(self, links: list[Link]) -> None:
         self._world.network.cut.difference_update(links)
@@ -274,7 +278,31 @@ class Nemesis:
     def _break_streams(self, chance: Random) -> None:
         one, other = self._names(chance)[:2]
         self._world.log("network", f"streams between {one} and {other} break")
-        self._world.break_streams(one, other)
+        self._world.network.reset(one, other)
+
+    def _silence(self, chance: Random) -> None:
+        links = network.between(self._world.members, self._world.members)
+        self._world.network.cut.update(links)
+        self._world.log("network", "nobody hears of anybody")
+        self._later(chance.choice((300, 1_000, 4_000)), self._heal, links)
+
+    def _mute_streams(self, chance: Random) -> None:
+        names = self._names(chance)
+        for one, other in pairwise(names[: chance.randint(2, len(names))]):
+            self._world.log("network", f"streams between {one} and {other} carry nothing any more")
+            self._world.network.mute(one, other)
+
+    def _stolen_stream(self, chance: Random) -> None:
+        world = self._world
+        thief = Thief(world.network, world.timeline, NOBODY, chance)
+        for _ in range(chance.choice((1, 1, 2, 6))):
+            name, victim = self._names(chance)[:2]
+            world.log("nemesis", f"somebody calls {victim} as {name}")
+            thief.steal(self._world.nodes[name].identity, victim)
+
+    def _slow_connect(self, chance: Random) -> None:
+        self._world.network.connecting_us = chance.choice((300_000, 3_000_000))
+        self._later(chance.choice((1_000, 4_000)), setattr, self._world.network, "connecting_us", 0)
 
     # --- what is said ------------------------------------------------------------------------
 

@@ -1,29 +1,35 @@
-"""The network between nodes: what is said arrives late, twice, in another order, or never.
+"""The network between nodes: connections over which what is said arrives late, or never.
 
-This owns the links: which are cut, how long a message takes, and the streams that break. Two
-tempers: a link is a stream, as in production (in order, all or nothing until it breaks), or it
-loses, repeats and reorders single messages, which Raft has to bear all the same. Messages
-travel as the objects that the driver built; their bytes go into the trace. Some arrive with a
-flipped bit, some are lies of their sender (`chaos.sim.lies`): what the receiver makes of them is
-judged by `judge`.
+This owns the directed links between processes, which of them are cut, how long a message takes, and
+the connections that run over them, as TCP makes them: what a cut link swallows is sent again after
+pauses that double, so the end of a cut is noticed late; a connection may be reset, or be dead
+without a word; one to a process that is gone is reset by its machine. Two tempers: messages of a
+connection arrive in order and all of them until it breaks, as in production, or single ones are
+lost, repeated and reordered, which Raft has to bear all the same. Messages travel as the objects
+that the driver built; their bytes go into the trace. Some arrive with a flipped bit, some are lies
+of their sender (`chaos.sim.lies`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
 from random import Random
 
-from chaos.sim.lies import garble, lie
+from chaos.sim.lies import garble, is_of_the_core, lie
 from chaos.sim.timeline import Actor, Timeline
 from dledger.core.types import NodeId
 from dledger.wire.raft_pb2 import PeerMessage
 
-Link = tuple[NodeId, NodeId]
-Receive = Callable[[NodeId, PeerMessage], bool]  # False: it was refused, and changed nothing
+RETRANSMISSION_US = 200_000  # the first pause of a connection; each next one is twice as long
+CONNECT_AGAIN_US = 1_000_000  # the first pause of one that is being made
+LONGEST_PAUSE_US = 120_000_000
+MAX_STUCK = 4_096  # messages that a connection holds while its link is cut
 
 LIE_SHARE = 0.3  # of what a liar says
+
+Link = tuple[NodeId, NodeId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,76 +44,184 @@ class Weather:
     spikes: float = 0.0
     spike_us: int = 100_000
 
+    @property
+    def is_orderly(self) -> bool:
+        """Whether connections keep what they promise."""
+        return not (self.loss or self.duplication or self.reordering)
+
 
 FAIR = Weather()
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """A message on its way. `message` None: its bytes are none any more."""
-
-    message: PeerMessage | None
-    is_garbled: bool = False
-    is_lie: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Garbling:
-    """So many of all messages have a bit flipped, while it lasts."""
+    """So many of all messages have a bit flipped when they arrive, while it lasts."""
 
     share: float
     chance: Random
 
 
-class Network:
-    """Every directed link between nodes. `endpoints` tells who listens at a name, if anyone."""
+def _nobody_hears(_: PeerMessage) -> None:
+    return None
 
-    def __init__(self, timeline: Timeline, random: Random, weather: Weather) -> None:
+
+def _nobody_cares() -> None:
+    return None
+
+
+class End:
+    """One process's end of a connection, and the way from there to the other end.
+
+    Whoever has it sets `on_message` and `on_closed`; neither is called after `close`.
+    """
+
+    __slots__ = (
+        "actor",
+        "far",
+        "here",
+        "is_lost",
+        "is_open",
+        "last_arrival",
+        "network",
+        "on_closed",
+        "on_message",
+        "stuck",
+        "there",
+    )
+
+    def __init__(self, network: Network, actor: Actor, here: NodeId, there: NodeId) -> None:
+        self.network = network
+        self.actor = actor
+        self.here = here
+        self.there = there
+        self.far: End | None = None  # until it is connected
+        self.is_open = True
+        self.is_lost = False  # what is sent from here vanishes, and nobody is told
+        self.last_arrival = 0
+        self.stuck: list[PeerMessage | None] = []  # to be sent (again); None is the end
+        self.on_message: Callable[[PeerMessage], None] = _nobody_hears
+        self.on_closed: Callable[[], None] = _nobody_cares
+
+    def send(self, message: PeerMessage) -> bool:
+        """`message` is under way, or lost; False: there is no room, or no connection any more."""
+        if not self.is_open or len(self.stuck) >= MAX_STUCK:
+            return False
+        self.network.carry(self, message)
+        return True
+
+    def close(self) -> None:
+        """This end is closed; the other one learns of it as it learns of anything."""
+        if self.is_open:
+            self.is_open = False
+            self.network.forget(self)
+            self.network.carry(self, None)
+
+    def shut(self) -> None:
+        """Its process learns that the connection is over."""
+        if self.is_open:
+            self.is_open = False
+            self.network.forget(self)
+            self.on_closed()
+
+
+Accept = Callable[[End], None]
+
+
+class Network:
+    """Every directed link between nodes. `listen` tells who takes connections at a name."""
+
+    def __init__(
+        self, timeline: Timeline, random: Random, weather: Weather, members: Iterable[NodeId]
+    ) -> None:
+        self.members = tuple(members)
         self.weather = weather
         self.cut: set[Link] = set()
-        self.endpoints: dict[NodeId, tuple[Actor, Receive]] = {}
         self.delivered = self.dropped = 0
         self.lies = 0  # told so far
-        self.garbling: Garbling | None = None
         self.liars: dict[NodeId, Random] = {}
-        self.judge: Callable[[Link, Parcel, bool], None] = lambda link, parcel, is_taken: None
+        self.garbling: Garbling | None = None
+        self.is_garbled = False  # the message that is being delivered
+        self.connecting_us = 0  # connecting takes up to so much longer
         self._timeline = timeline
         self._random = random
-        self._last_arrival: dict[tuple[NodeId, NodeId, bool], int] = {}
-        self._epochs: dict[Link, int] = {}
+        self._kernel = Actor("network", 98)  # it goes on when processes pause and die
+        self._listeners: dict[NodeId, tuple[Actor, Accept]] = {}
+        self._ends: dict[End, None] = {}  # that are open, the oldest first
 
-    def send(self, source: NodeId, target: NodeId, message: PeerMessage, *, answer: bool) -> None:
-        """`message` is under way, or lost."""
-        self._timeline.note(message.SerializeToString())
-        endpoint = self.endpoints.get(target)
-        weather, random = self.weather, self._random
-        if endpoint is None or (source, target) in self.cut:
-            self.dropped += 1
+    def others(self, name: NodeId) -> list[NodeId]:
+        """The peers of `name`."""
+        return [each for each in self.members if each != name]
+
+    # --- connections -------------------------------------------------------------------------
+
+    def listen(self, name: NodeId, actor: Actor, accept: Accept) -> None:
+        """`accept` gets an end of every connection that is made to `name` from now on."""
+        self._listeners[name] = (actor, accept)
+
+    def connect(self, actor: Actor, here: NodeId, there: NodeId) -> End:
+        """An end of a connection that is being made. What is sent now goes out when it is."""
+        end = End(self, actor, here, there)
+        self._ends[end] = None
+        pause = int(self._random.random() * self.connecting_us) if self.connecting_us else 0
+        delay = self.delay() + pause
+        self._timeline.after(delay, self._kernel, self._knock, end, CONNECT_AGAIN_US)
+        return end
+
+    def _knock(self, end: End, pause_us: int) -> None:
+        """A request to connect arrives, unless it gets lost: a handshake needs both directions."""
+        if not end.is_open:
             return
-        if weather.loss and random.random() < weather.loss:
-            self.dropped += 1
+        if (end.here, end.there) in self.cut or (end.there, end.here) in self.cut:
+            self._timeline.after(pause_us, self._kernel, self._knock, end, 2 * pause_us)
             return
-        parcel = self._wrap(source, message)
-        self._carry((source, target), parcel, answer, endpoint)
-        if weather.duplication and random.random() < weather.duplication:
-            self._carry((source, target), parcel, answer, endpoint)
+        delay = self.delay()
+        listener = self._listeners.get(end.there)
+        if listener is None:
+            self._timeline.after(delay, end.actor, end.shut)
+            return
+        actor, accept = listener
+        far = End(self, actor, end.there, end.here)
+        self._ends[far] = None
+        far.far, end.far = end, far
+        self._timeline.after(0, actor, accept, far)
+        self._timeline.after(delay, self._kernel, self._release, end)
 
-    def _wrap(self, source: NodeId, message: PeerMessage) -> Parcel:
-        """`message`, or what becomes of it."""
-        liar, garbling = self.liars.get(source), self.garbling
-        if liar is not None and liar.random() < LIE_SHARE:
-            self.lies += 1
-            return Parcel(lie(message, liar), is_lie=True)
-        if garbling is not None and garbling.chance.random() < garbling.share:
-            arrived = garble(message, garbling.chance)
-            # A flipped bit may change nothing: true is written as any number but 0.
-            return Parcel(arrived, is_garbled=arrived != message)
-        return Parcel(message)
+    def forget(self, end: End) -> None:
+        """`end` is no longer open."""
+        self._ends.pop(end, None)
 
-    def break_streams(self, one: NodeId, other: NodeId) -> None:
-        """What is under way between the two is lost."""
-        for link in ((one, other), (other, one)):
-            self._epochs[link] = self._epochs.get(link, 0) + 1
+    def on_process_gone(self, name: NodeId) -> None:
+        """Its machine closes what it had open."""
+        self._listeners.pop(name, None)
+        for end in [each for each in self._ends if each.here == name]:
+            end.on_message, end.on_closed = _nobody_hears, _nobody_cares
+            end.close()
+
+    # --- faults ------------------------------------------------------------------------------
+
+    def reset(self, one: NodeId, other: NodeId) -> None:
+        """Connections between the two are over and what is under way is lost; each end that the
+        network reaches notices."""
+        for end in self._between(one, other):
+            end.is_lost = True
+            if (end.there, end.here) not in self.cut:
+                self._timeline.after(self.delay(), end.actor, end.shut)
+
+    def give_up(self, here: NodeId, there: NodeId) -> None:
+        """The machine of `here` gives up its connections with `there`, and `there` isn't told."""
+        for end in self._between(here, there):
+            end.is_lost = True
+            if end.here == here:
+                self._timeline.after(0, end.actor, end.shut)
+
+    def mute(self, one: NodeId, other: NodeId) -> None:
+        """Connections between the two carry nothing any more, and nobody notices; new ones work."""
+        for end in self._between(one, other):
+            end.is_lost = True
+
+    def _between(self, one: NodeId, other: NodeId) -> Iterator[End]:
+        pair = {one, other}
+        return (each for each in list(self._ends) if each.far and {each.here, each.there} == pair)
 
     def delay(self) -> int:
         """How long a message takes now, microseconds."""
@@ -117,31 +231,114 @@ class Network:
         return weather.delay_us + int(random.random() * weather.jitter_us)
 
     def heal(self, weather: Weather) -> None:
-        """Every link works, and behaves as `weather` says."""
+        """Every link works, and behaves as `weather` says. Connections that are dead stay so."""
         self.cut.clear()
         self.weather = weather
+        self.connecting_us = 0
         self.garbling = None
         self.liars.clear()
 
-    def _carry(
-        self, link: Link, parcel: Parcel, answer: bool, endpoint: tuple[Actor, Receive]
-    ) -> None:
-        arrival = self._timeline.now + self.delay()
-        if not self.weather.reordering or self._random.random() >= self.weather.reordering:
-            key = (*link, answer)
-            arrival = max(arrival, self._last_arrival.get(key, 0))
-            self._last_arrival[key] = arrival
-        epoch = self._epochs.get(link, 0)
-        actor, receive = endpoint
-        self._timeline.at(arrival, actor, self._arrive, link, epoch, receive, parcel)
+    # --- messages ----------------------------------------------------------------------------
 
-    def _arrive(self, link: Link, epoch: int, receive: Receive, parcel: Parcel) -> None:
-        if link in self.cut or epoch != self._epochs.get(link, 0):
+    def carry(self, end: End, message: PeerMessage | None) -> None:
+        """`message`, or the news that `end` was closed, is under way, or lost."""
+        if message is not None:
+            message = self._said(end.here, message)
+            self._timeline.note(message.SerializeToString())
+        if end.is_lost:
+            self.dropped += 1
+        elif end.far is None or end.stuck:
+            end.stuck.append(message)
+        elif (end.here, end.there) in self.cut:
+            self._swallow(end, message)
+        elif message is None or self.weather.is_orderly:
+            self._let_go(end, message)
+        else:
+            self._let_go_perhaps(end, message)
+
+    def _said(self, speaker: NodeId, message: PeerMessage) -> PeerMessage:
+        """`message`, unless its speaker lies."""
+        liar = self.liars.get(speaker)
+        if liar is None or not is_of_the_core(message) or liar.random() >= LIE_SHARE:
+            return message
+        self.lies += 1
+        return lie(message, liar)
+
+    def _deliver(self, far: End, message: PeerMessage) -> None:
+        self.delivered += 1
+        garbling = self.garbling
+        if garbling is None or garbling.chance.random() >= garbling.share:
+            far.on_message(message)
+            return
+        # Bytes that are no message any more stand for one that says nothing. And a flipped bit may
+        # change nothing: true is written as any number but 0.
+        arrived = garble(message, garbling.chance) or PeerMessage()
+        self.is_garbled = arrived != message
+        far.on_message(arrived)
+        self.is_garbled = False
+
+    def _let_go_perhaps(self, end: End, message: PeerMessage) -> None:
+        weather, random = self.weather, self._random
+        if message.HasField("hello"):  # nothing works without, and it is said once
+            self._let_go(end, message)
+            return
+        if weather.loss and random.random() < weather.loss:
             self.dropped += 1
             return
-        self.delivered += 1
-        is_taken = parcel.message is not None and receive(link[0], parcel.message)
-        self.judge(link, parcel, is_taken)
+        self._let_go(end, message)
+        if weather.duplication and random.random() < weather.duplication:
+            self._let_go(end, message)
+
+    def _let_go(self, end: End, message: PeerMessage | None) -> None:
+        far = end.far
+        if far is None:
+            raise AssertionError("nothing is let go before there is a connection")
+        arrival = self._timeline.now + self.delay()
+        reordering = self.weather.reordering
+        if not reordering or message is None or self._random.random() >= reordering:
+            arrival = max(arrival, end.last_arrival)
+            end.last_arrival = arrival
+        self._timeline.at(arrival, far.actor, self._arrive, end, far, message)
+
+    def _arrive(self, end: End, far: End, message: PeerMessage | None) -> None:
+        if end.is_lost:
+            self.dropped += 1
+        elif (end.here, end.there) in self.cut:
+            self._swallow(end, message)
+        elif end.stuck and self.weather.is_orderly:
+            end.stuck.append(message)  # what was swallowed comes before it
+        elif message is None:
+            far.shut()
+        elif far.is_open:
+            self._deliver(far, message)
+        elif end.is_open and (end.there, end.here) not in self.cut:
+            self.dropped += 1
+            self._timeline.after(self.delay(), end.actor, end.shut)
+
+    def _swallow(self, end: End, message: PeerMessage | None) -> None:
+        """A packet is lost on a cut link. A connection that keeps its promises sends it again."""
+        if not self.weather.is_orderly and message is not None:
+            self.dropped += 1
+            return
+        if not end.stuck:
+            pause = RETRANSMISSION_US
+            self._timeline.after(pause, self._kernel, self._send_again, end, 2 * pause)
+        end.stuck.append(message)
+
+    def _send_again(self, end: End, pause_us: int) -> None:
+        if end.is_lost:
+            end.stuck.clear()
+        elif (end.here, end.there) in self.cut:
+            pause = min(pause_us, LONGEST_PAUSE_US)
+            self._timeline.after(pause, self._kernel, self._send_again, end, 2 * pause)
+        else:
+            self._release(end)
+
+    def _release(self, end: End) -> None:
+        """What has waited goes out."""
+        stuck, end.stuck = end.stuck, []
+        for message in stuck:
+            self._let_go(end, message)
 
 
 # --- shapes of partitions: which links to cut ---------------------------------------------------

@@ -30,6 +30,7 @@ from broker.services import BrokerService
 from broker.state.machine import StateMachine
 from broker.ticker import Ticker
 from chaos.sim.disk import MachineDied, SimulatedDisk
+from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
@@ -39,8 +40,10 @@ from dledger.core import Raft
 from dledger.core.errors import CoreError
 from dledger.core.types import Configuration, Index, NodeId
 from dledger.driver import Ports, RaftDriver
-from dledger.errors import HardStateCorrupt
-from dledger.ports import InvalidMessage
+from dledger.errors import HardStateCorrupt, InvalidMessage
+from dledger.greeting import Identity
+from dledger.links import LinkTimes
+from dledger.peers import Ears, LinkPace
 from dledger.reading.entry import EntryHeader
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
@@ -98,6 +101,7 @@ class Life:
     held: HeldPulls
     service: BrokerService
     ticker: Ticker
+    links: SimulatedLinks
     failed: BaseException | None = None
     stopping: bool = False
     is_checkpoint_held: bool = False
@@ -134,6 +138,7 @@ class SimNode:
         self.disk = SimulatedDisk(self._sync_latency)
         self._workers: dict[str, TimedWorker] = {}  # of the present life, by name
         self.config = node_config(plan, name, self.members)
+        self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
 
     # --- what services ask of their node -----------------------------------------------------
 
@@ -227,7 +232,6 @@ class SimNode:
         recovered = recover(self.config, self.disk, machinery)
         self.disk.take_latency()
         life = self.life = self._build(loop, recovered)
-        self._world.network.endpoints[self.name] = (loop, self._receive)
         report = recovered.log.recovery
         self._world.log(
             self.name,
@@ -237,6 +241,7 @@ class SimNode:
         if not report.clean_shutdown:
             self._check_rot_was_found()
         self._world.on_boot(self)
+        life.links.start()
         life.driver.start()
         life.ticker.start()
         loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
@@ -274,6 +279,7 @@ class SimNode:
             hard_state=recovered.hard_state,
             commit_index=Index(recovered.machine.applied_index),
         )
+        self._transport = _Transport(self._world, self, loop)
         held = HeldPulls(config.broker.max_held_pulls)
         proposer = _Proposer()
         appender = Appender(
@@ -289,7 +295,7 @@ class SimNode:
             log=recovered.log,
             parse_frames=parse_frames,
             hard_state=recovered.hard_state_store,
-            transport=_Transport(self._world, self),
+            transport=self._transport,
             machine=recovered.machine,
             observer=leadership,
             configuration_of=configuration_of,
@@ -308,7 +314,10 @@ class SimNode:
         # The services ask their node for nothing that this one doesn't have.
         service = BrokerService(cast(Node, self))
         ticker = Ticker(config.raft.tick_ms / 1000, driver.tick, _NoMetrics.append_seconds)
-        return Life(loop, recovered, driver, leadership, appender, reader, held, service, ticker)
+        links = self._transport.links
+        return Life(
+            loop, recovered, driver, leadership, appender, reader, held, service, ticker, links
+        )
 
     def _worker(self, loop: ProcessLoop, name: str, step: Step) -> TimedWorker:
         worker = TimedWorker(self._world.timeline, loop, self.disk, step, WAKE_US)
@@ -331,13 +340,24 @@ class SimNode:
             life.is_checkpoint_held = True
         life.loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
 
-    def _receive(self, peer: NodeId, message: PeerMessage) -> bool:
+    def receive(self, peer: NodeId, message: PeerMessage) -> None:
+        """A garbled message has to be refused; an honest one must not be, unless lies are about,
+        which may have led its receiver or its sender astray.
+
+        Raises:
+            InvalidMessage: to the links, which end the stream.
+        """
+        network = self._world.network
         try:
             self._alive.driver.on_message(peer, message)
         except InvalidMessage as error:
+            if not network.is_garbled and not network.lies:
+                raise Defect("honest message refused", f"{peer} to {self.name}: {error}") from error
             self._world.log(self.name, f"refuses: {error}")
-            return False
-        return True
+            raise
+        if network.is_garbled:
+            kind = message.WhichOneof("body")
+            raise Defect("garbled message taken", f"{peer} to {self.name}: {kind}")
 
     # --- how it ends -------------------------------------------------------------------------
 
@@ -431,7 +451,6 @@ class SimNode:
         self._world.log(self.name, why)
         self._workers.clear()
         life.loop.die()
-        self._world.network.endpoints.pop(self.name, None)
         self._world.on_stopped(self)
 
     def pause(self) -> None:
@@ -467,6 +486,10 @@ class SimNode:
         finally:
             context.finish()
 
+    def draw(self) -> float:
+        """Randomness for a part of the process."""
+        return self._chance.random()
+
     def _sync_latency(self) -> int:
         return self.sync_us // 2 + int(self._disk_chance.random() * self.sync_us)
 
@@ -498,17 +521,22 @@ class _Proposer:
 class _Transport:
     """`PeerTransport` onto the simulated network."""
 
-    def __init__(self, world: World, node: SimNode) -> None:
+    def __init__(self, world: World, node: SimNode, loop: ProcessLoop) -> None:
         self._world = world
         self._node = node
+        ears = Ears(node.receive, lambda peer: node.driver.suspect(peer))
+        pace = LinkPace(
+            LinkTimes.of(node.config.raft.election_timeout_ms[1] / 1000), Random(node.draw())
+        )
+        self.links = SimulatedLinks(world.network, loop, node.identity, ears, pace)
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.on_sent(self._node, peer, message)
-        self._world.network.send(self._node.name, peer, message, answer=False)
+        self.links.send_request(peer, message)
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.on_sent(self._node, peer, message)
-        self._world.network.send(self._node.name, peer, message, answer=True)
+        self.links.send_answer(peer, message)
 
 
 def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:

@@ -50,16 +50,21 @@ class Fault(Enum):
     KILL_MIDWAY = "kill-midway"  # as power-midway, but the page cache survives
     STALE_LEADER = "stale-leader"  # cut off, paused, and woken up to clients that ask it
     KILLER = "killer"  # the schedule that found most, see docs/simulator.md
+    SILENCE = "silence"  # everybody is cut from everybody, and nothing is reset
+    MUTE_STREAMS = "mute-streams"  # they carry nothing any more, and nobody is told
+    STOLEN_STREAM = "stolen-stream"  # a stranger calls in a node's name
+    SLOW_CONNECT = "slow-connect"  # connections take seconds to be made; late ones arrive late
     GARBLE = "garble"  # bits flip in messages between nodes
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
 
 
-# What is done to what is said; drawn by itself, so that the schedules of old seeds that have none
-# of it are what they were.
+# Drawn apart from the others, so that a seed keeps those that it had before there were these.
+LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLOW_CONNECT)
+
+# What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
-
 
 # After these a log that is flushed later may lack what was acknowledged, as documented.
 NEED_SYNC = frozenset(
@@ -136,7 +141,7 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_flush(_with_speech(plan))
+    return _with_flush(_with_speech(_with_link_faults(plan)))
 
 
 def _with_speech(plan: Plan) -> Plan:
@@ -152,6 +157,21 @@ def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
     if chance.random() >= SPOKEN_SHARE:
         return event
     return replace(event, kind=chance.choice(SPEECH))
+
+
+def _with_link_faults(plan: Plan) -> Plan:
+    """Beside what else happens, in numbers that follow."""
+    chance = plan.random("link-faults")
+    kinds = [kind for kind in LINK_FAULTS if chance.random() < 0.3]
+    every_ms = chance.choice((500, 2_000, 5_000))
+    events = list(plan.faults)
+    at = 500.0
+    while kinds:
+        at += chance.expovariate(1 / every_ms)
+        if at >= plan.duration_ms:
+            break
+        events.append(FaultEvent(len(events), int(at), chance.choice(kinds)))
+    return replace(plan, faults=tuple(events))
 
 
 def _with_flush(plan: Plan) -> Plan:
@@ -195,7 +215,8 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    kinds = [kind for kind in Fault if kind not in SPEECH and chance.random() < 0.4]
+    others = (kind for kind in Fault if kind not in LINK_FAULTS + SPEECH)
+    kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))
     events: list[FaultEvent] = []
     at = 500.0

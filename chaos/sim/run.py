@@ -30,6 +30,8 @@ from chaos.sim.timeline import Livelock
 from chaos.sim.world import Line, World
 
 PEACE_US = 15_000_000  # within which the group has to come to rest
+LEADER_US = 20 * 300_000  # within which somebody leads: twenty of the longest election timeouts
+SETTLED_US = 2_000_000  # after which a link that was dead before the peace is known to be
 READ_US = 20_000_000  # within which everything has been read
 TOPIC = "orders"
 
@@ -123,12 +125,18 @@ class _Run:
         self._advance(plan.duration_ms * 1000)
         self.shared.stopping = True
         world.timeline.at(world.now_us, world.clients, self.nemesis.make_peace)
-        deadline = world.now_us + PEACE_US
+        peace_us = world.now_us
+        deadline = peace_us + PEACE_US
+        if not world.timeline.run(world.now_us + LEADER_US, self._somebody_leads):
+            raise Defect("no leader", self._what_is_missing())
         if not self._advance(deadline, until_rest=True):
             raise Defect("no progress", self._what_is_missing())
         self._read_everything()
         if not self._advance(world.now_us + PEACE_US, until_rest=True):
             raise Defect("no progress", self._what_is_missing())
+        self._advance(max(world.now_us, peace_us + SETTLED_US))
+        if not world.timeline.run(max(world.now_us, peace_us + PEACE_US), self._links_work):
+            raise Defect("mute link", self._what_is_missing())
         self._check()
 
     def _make_clients(self) -> list[Producer | Consumer | Doubter | Administrator]:
@@ -187,6 +195,27 @@ class _Run:
         if self.shared.pending or not all(task.done() for task in self._tasks):
             return False
         return self._replicas_agree()
+
+    def _somebody_leads(self) -> bool:
+        """A majority follows one leader, which has committed in its term."""
+        cores = [node.life.core for node in self.world.nodes.values() if node.life is not None]
+        followed = [(core.term, core.leader) for core in cores]
+        return any(
+            core.is_ready_leader
+            and 2 * followed.count((core.term, core.leader)) > len(self.world.nodes)
+            for core in cores
+        )
+
+    def _links_work(self) -> bool:
+        """Every node has heard lately of each peer, on the stream that it dialed."""
+        nodes = self.world.nodes
+        lives = {name: node.life for name, node in nodes.items() if node.life is not None}
+        return all(
+            link.connected
+            for life in lives.values()
+            for peer, link in life.links.links().items()
+            if peer in lives
+        )
 
     def _replicas_agree(self) -> bool:
         nodes = [node for node in self.world.nodes.values() if not node.is_ruined]

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from broker.errors import BrokerError
 from chaos.checkers.history import History
-from chaos.sim.clients import CallFailed
+from chaos.errors import CallFailed
 from chaos.sim.loop import ProcessLoop
-from chaos.sim.network import Link, Network, Parcel
+from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
 from chaos.sim.timeline import Actor, ActorDied, Timeline
@@ -48,8 +48,9 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.timeline = Timeline()
-        self.network = Network(self.timeline, plan.random("network"), plan.weather)
         self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
+        chance = plan.random("network")
+        self.network = Network(self.timeline, chance, plan.weather, self.members)
         self.nodes = {
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
@@ -64,7 +65,6 @@ class World:
         self._deadlines: deque[tuple[int, asyncio.Future[Any]]] = deque()  # of calls, in order
         self._by_actor = {node.number + 1: node for node in self.nodes.values()}
         self.timeline.after_event = self._after_event
-        self.network.judge = self._judge
 
     @property
     def now_us(self) -> int:
@@ -95,31 +95,7 @@ class World:
         for future in self._open_calls.pop(node.name, {}):
             failure = CallFailed(None, may_have_happened=True)
             self.timeline.after(self.network.delay(), self.clients, _fail, future, failure)
-        for peer in self.members:
-            if peer != node.name:
-                self.break_streams(node.name, peer)
-
-    def break_streams(self, one: NodeId, other: NodeId) -> None:
-        """The streams between two nodes break; each end that the network reaches notices."""
-        self.network.break_streams(one, other)
-        for here, there in ((one, other), (other, one)):
-            life = self.nodes[here].life
-            if life is not None and (there, here) not in self.network.cut:
-                self.timeline.after(self.network.delay(), life.loop, life.driver.suspect, there)
-
-    def _judge(self, link: Link, parcel: Parcel, is_taken: bool) -> None:
-        """A message has arrived: a garbled one must be refused, an honest one taken unless lies
-        are about, which may have led its receiver or its sender astray. A refusal ends the
-        streams, as in production."""
-        sender, receiver = link
-        if is_taken and parcel.is_garbled:
-            raise Defect("garbled message taken", f"{receiver} took one of {sender}")
-        if is_taken:
-            return
-        if not parcel.is_garbled and not self.network.lies:
-            kind = parcel.message.WhichOneof("body") if parcel.message is not None else None
-            raise Defect("honest message refused", f"{receiver} refused a {kind} of {sender}")
-        self.break_streams(sender, receiver)
+        self.network.on_process_gone(node.name)
 
     def _after_event(self, actor: Actor) -> None:
         node = self._by_actor.get(actor.number)

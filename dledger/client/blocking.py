@@ -30,11 +30,11 @@ from dledger.client.consumer import Consumer
 from dledger.client.errors import (
     BufferFull,
     ClientClosed,
-    ClientError,
     InvalidArgument,
     ProducerClosed,
     Subject,
 )
+from dledger.client.faults import client_error
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
 from dledger.client.producer import Producer
 from dledger.client.results import (
@@ -298,7 +298,7 @@ class BlockingProducer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
@@ -376,22 +376,27 @@ class BlockingProducer:
                 if not self._crossing:
                     self._moving = False
                     return
-                crossed = list(self._crossing)
+                crossed = deque(self._crossing)
                 self._crossing.clear()
                 self._moved.notify_all()
-            for crossing in crossed:
-                await self._hand_over(crossing)
+            try:
+                while crossed:
+                    await self._hand_over(crossed[0])
+                    crossed.popleft()
+            finally:  # empty, unless this task was cancelled: the thread is being ended
+                for crossing in crossed:
+                    _settle(crossing.future, ClientClosed("the client was closed"))
 
     async def _hand_over(self, crossing: _Crossing) -> None:
+        """The producer has it, or its future says why not."""
         while True:
             try:
                 stored = self._producer.send(crossing.topic, crossing.body, **crossing.labels)
             except BufferFull:
                 with suppress(ProducerClosed):  # the next attempt says so itself
                     await self._producer.room()
-            except (ClientError, TypeError) as error:
-                if crossing.future.set_running_or_notify_cancel():
-                    crossing.future.set_exception(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's
+                _settle(crossing.future, client_error("sending a message", error))
                 return
             else:
                 stored.add_done_callback(_resolver(crossing.future))
@@ -418,15 +423,19 @@ class BlockingProducer:
 
 def _resolver(future: Future[SendResult]) -> Callable[[asyncio.Future[SendResult]], None]:
     def resolve(stored: asyncio.Future[SendResult]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
         error = stored.exception()
         if error is not None:
-            future.set_exception(error)
-        else:
+            _settle(future, error)
+        elif future.set_running_or_notify_cancel():
             future.set_result(stored.result())
 
     return resolve
+
+
+def _settle(future: Future[SendResult], error: BaseException) -> None:
+    """Fails the future, unless its caller has cancelled it."""
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(error)
 
 
 class BlockingConsumer:

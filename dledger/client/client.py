@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from ipaddress import IPv4Address
 from types import TracebackType
 from typing import Self
@@ -86,17 +87,19 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         """Closes; who is being cancelled or interrupted does not wait for producers to flush."""
-        try:
+        async with AsyncExitStack() as closing:  # each of them, even if another one fails
+            closing.push_async_callback(self._hang_up)
+            for consumer in list(self._consumers):
+                closing.push_async_callback(consumer.close)
+            for producer in list(self._producers):
+                closing.push_async_callback(producer.abort)
             for producer in list(self._producers):
                 await producer.__aexit__(kind, error, trace)
-        finally:
-            for producer in list(self._producers):
-                await producer.abort()
-            for consumer in list(self._consumers):
-                await consumer.close()
-            group, self._opened = self._opened, None
-            if group is not None:
-                await group.close()
+
+    async def _hang_up(self) -> None:
+        group, self._opened = self._opened, None
+        if group is not None:
+            await group.close()
 
     async def close(self) -> None:
         """Flushes and closes the producers, closes the consumers and every connection."""

@@ -20,6 +20,7 @@ import grpc
 from google.protobuf.message import Message
 
 from dledger.client.errors import ClientClosed, ClientError, LeadershipLost, Unavailable, from_rpc
+from dledger.client.faults import contained, fault
 from dledger.client.leader_view import View, from_wire
 from dledger.client.options import CHANNEL_OPTIONS
 from dledger.outcome import Outcome
@@ -111,6 +112,7 @@ class NodeLink:
         self._calls: dict[Any, WhenDeposed] = {}
         self._abandoned: set[Any] = set()
         self._nudged = asyncio.Event()
+        self._backoff_s = WATCH_BACKOFF_MIN_S
         self._watching = asyncio.create_task(self._watch(), name=f"watch-leader-{address}")
 
     async def call(
@@ -173,8 +175,10 @@ class NodeLink:
     async def close(self) -> None:
         """Ends the watch and the channel, and with it every call."""
         self._watching.cancel()
-        await asyncio.wait([self._watching])
-        await self._channel.close(None)
+        try:
+            await asyncio.wait([self._watching])
+        finally:
+            await self._channel.close(None)
 
     def _callable(self, method: Method[Request, Response]) -> Any:
         known = self._callables.get(method.path)
@@ -192,21 +196,27 @@ class NodeLink:
             request_serializer=cpb.WatchLeaderRequest.SerializeToString,
             response_deserializer=cpb.LeaderView.FromString,
         )
-        backoff_s = WATCH_BACKOFF_MIN_S
         while True:
-            call = watch(cpb.WatchLeaderRequest(group=self._group))
-            failure: ClientError = Unavailable(f"{self.address} ended the watch")
-            try:
-                async for view in call:
-                    backoff_s = WATCH_BACKOFF_MIN_S
-                    self._on_view(self.address, from_wire(view))
-            except grpc.aio.AioRpcError as error:
-                failure = from_rpc(error, self.address)
-            finally:
-                call.cancel()
-            self._on_lost(self.address, failure)
-            await self._pause(backoff_s * random.uniform(0.5, 1.0))
-            backoff_s = min(2 * backoff_s, WATCH_BACKOFF_MAX_S)
+            with contained(f"watching {self.address}"):
+                self._on_lost(self.address, await self._listen(watch))
+            with contained("waiting to watch again"):
+                await self._pause(self._backoff_s * random.uniform(0.5, 1.0))
+            self._backoff_s = min(2 * self._backoff_s, WATCH_BACKOFF_MAX_S)
+
+    async def _listen(self, watch: Any) -> ClientError:
+        """Reports what the node says; why it is no longer heard."""
+        call = watch(cpb.WatchLeaderRequest(group=self._group))
+        try:
+            async for view in call:
+                self._backoff_s = WATCH_BACKOFF_MIN_S
+                self._on_view(self.address, from_wire(view))
+        except grpc.aio.AioRpcError as error:
+            return from_rpc(error, self.address)
+        except Exception as error:  # noqa: BLE001 - what it said can't be relied on
+            return fault(f"watching {self.address}", error)
+        finally:
+            call.cancel()
+        return Unavailable(f"{self.address} ended the watch")
 
     async def _pause(self, seconds: float) -> None:
         self._nudged.clear()

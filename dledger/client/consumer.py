@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from dledger.client.connection import PULL
-from dledger.client.errors import ClientError, InvalidArgument, QueueNotFound
+from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, QueueNotFound
+from dledger.client.faults import client_error
 from dledger.client.group import Effect, Group
 from dledger.client.options import ConsumerOptions, StartFrom
 from dledger.client.results import Message, TopicDescription, decode_messages
@@ -103,7 +104,7 @@ class Consumer:
         self._tasks: list[asyncio.Task[None]] = []
         self._chunks: deque[Chunk] = deque()  # one per queue at most
         self._changed = asyncio.Event()
-        self._failure: ClientError | None = None
+        self._failure: ClientError | None = None  # set once: going on would skip messages
         self._closed = self._started = False
         self._pull_bytes = options.pull_bytes
         self._current: list[Message] = []  # being handed over one by one, last one first
@@ -161,11 +162,11 @@ class Consumer:
         chunk.reader.room.release()
         try:
             return decode_messages(chunk.records)
-        except ClientError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             # Going on would skip these messages.
-            self._failure = error
             self._chunks.clear()
-            raise
+            self._failure = client_error("decoding messages", error)
+            raise self._failure  # noqa: B904 - it is the error itself, or has it as its cause
 
     def _is_idle(self) -> bool:
         """Whether all queues were seen to be empty together for the idle timeout. A queue that
@@ -196,9 +197,11 @@ class Consumer:
     async def close(self) -> None:
         """Stops; no task is left behind. Commits nothing."""
         self.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._on_closed(self)
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            self._on_closed(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,10 +250,12 @@ class Consumer:
         share = self._options.prefetch_bytes // (ANSWERS_PER_QUEUE * len(queues))
         self._pull_bytes = min(self._options.pull_bytes, max(share, MIN_PULL_BYTES))
         bounds = {queue.queue_id: queue for queue in description.queues}
+        readers: list[QueueReader] = []
         for queue_id in queues:
             last = self._start is StartFrom.LAST
             edge = bounds[queue_id].max_offset if last else bounds[queue_id].min_offset
-            self._readers.append(QueueReader(queue_id, committed.get(queue_id, edge)))
+            readers.append(QueueReader(queue_id, committed.get(queue_id, edge)))
+        self._readers = readers  # as a whole: a beginning that failed is begun again
         self._started = True
         if not self._closed:
             self._start_fetching()
@@ -283,9 +288,17 @@ class Consumer:
                 reader.next_offset = answer.next_offset
                 self._chunks.append(Chunk(reader, answer.records))
                 self._changed.set()
-        except ClientError as error:
-            self._failure = self._failure or error
-            self._changed.set()
+        except asyncio.CancelledError:
+            if not self._closed:  # by who cancels every task that there is
+                self._fail(ClientClosed("the reading was cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001 - who iterates must hear of it
+            self._fail(client_error("reading a queue", error))
+
+    def _fail(self, error: ClientError) -> None:
+        """Ends the iteration, after what was fetched before."""
+        self._failure = self._failure or error
+        self._changed.set()
 
     async def _pull(self, reader: QueueReader) -> pb.PullResponse:
         """Asks once, and notes whether the queue was empty."""

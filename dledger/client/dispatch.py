@@ -14,20 +14,32 @@ When the gathers are sent (self-clocking, as Nagle's algorithm and Kafka's linge
 One Send carries batches of many queues; at most `max_inflight_requests` are under way. They go
 to the leader that serves, to nobody while none does, and never to two nodes at a time: a newer
 batch must not reach the next leader before an older one that is still in doubt at the last. After
-a failure there is a pause (5 ms, doubling to 500 ms, jittered), unless word of another leader
-comes first.
+a failure there is a pause (`dledger.client.pause`), unless word of another leader comes first.
+
+No future is left pending past its delivery timeout, whatever fails here: an exception that nobody
+foresaw costs its request another attempt, its lane what it holds, or everybody a pause
+(`dledger.client.faults`), and the timer that ends what is overdue arms itself again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
 
 from dledger.client.connection import SEND, NodeLink
-from dledger.client.errors import ClientError, QueueNotFound, ServerError, TopicNotFound, from_wire
+from dledger.client.errors import (
+    ClientError,
+    ClientFault,
+    NotReady,
+    QueueNotFound,
+    ServerError,
+    TopicNotFound,
+    Unavailable,
+    from_wire,
+)
+from dledger.client.faults import contained, fail_quietly, fault
 from dledger.client.group import Group
 from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
 from dledger.client.options import (
@@ -36,12 +48,10 @@ from dledger.client.options import (
     MAX_SENT_BATCHES,
     ProducerOptions,
 )
+from dledger.client.pause import PAUSE_MIN_S, Pause
 from dledger.client.results import SendResult
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
-
-PAUSE_MIN_S: Final = 0.005
-PAUSE_MAX_S: Final = 0.5
 
 Parcel = list[tuple[Lane, Batch]]  # the batches of one Send, in order
 BatchError = tuple[Lane, Batch, ClientError]
@@ -77,8 +87,7 @@ class Dispatcher:
         self._requests: dict[asyncio.Task[None], NodeLink] = {}
         self._flush_handle: asyncio.Handle | None = None
         self._expiry_handle: asyncio.TimerHandle | None = None
-        self._pause_handle: asyncio.TimerHandle | None = None
-        self._pause_s = 0.0
+        self._pause = Pause(self._flush_gathers)
         self._failed_link: NodeLink | None = None
         self._closed = False
         self.stored = self.failed = self.unknown = self.duplicates = 0  # messages
@@ -109,11 +118,19 @@ class Dispatcher:
             self._pump()
             self._begin_gather(lane)
             size = len(record)
+        if self._flush_handle is None:  # first: where it fails, the message was not accepted
+            self._schedule_flush()
         lane.gathered_bytes = size
         lane.parts.append(record)
         lane.futures.append(future)
-        if self._flush_handle is None:
-            self._schedule_flush()
+
+    def add_waited(
+        self, lane: Lane, record: bytes, future: asyncio.Future[SendResult], deadline: float
+    ) -> None:
+        """`add` for a message that has waited elsewhere already, and is due by `deadline`."""
+        self._arm_expiry(deadline)
+        self.add(lane, record, future)
+        lane.gather_deadline = min(lane.gather_deadline, deadline)
 
     def seal_all(self) -> list[Batch]:
         """Sends what can be sent; every batch that is not over."""
@@ -123,9 +140,14 @@ class Dispatcher:
         return [batch for lane in self._active for batch in lane.batches()]
 
     def _begin_gather(self, lane: Lane) -> None:
+        deadline = self.deadline()
+        self._arm_expiry(deadline)
         self._active[lane] = None
-        lane.gather_deadline = self._loop.time() + self._options.delivery_timeout_ms / 1000
-        self._arm_expiry(lane.gather_deadline)
+        lane.gather_deadline = deadline
+
+    def deadline(self) -> float:
+        """By when a message accepted now is settled, on the loop's clock."""
+        return self._loop.time() + self._options.delivery_timeout_ms / 1000
 
     def _schedule_flush(self) -> None:
         if self._requests:
@@ -139,65 +161,93 @@ class Dispatcher:
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
-        if len(self._requests) < self._options.max_inflight_requests:
-            for lane in self._active:
-                if lane.parts and lane.takes_more:
-                    self._seal(lane)
+        with contained("gathering", self._try_later):
+            if len(self._requests) < self._options.max_inflight_requests:
+                for lane in self._active:
+                    if lane.parts and lane.takes_more:
+                        self._seal(lane)
         self._pump()
 
     def _seal(self, lane: Lane) -> None:
         lane.seal()
-        self._sender.on_sealed(lane)
+        with contained("turning to another queue"):
+            self._sender.on_sealed(lane)
+
+    def _try_later(self, _: ClientFault) -> None:
+        """What failed is done again after a pause, as nobody else would ask for it."""
+        self._hold_off(None)
 
     # --- requests -----------------------------------------------------------------------------
 
     def _pump(self) -> None:
         """Sends what is sealed, as far as leader and bounds allow."""
         target = self._group.target
-        if target is None or self._pause_handle is not None or self._closed:
+        if target is None or self._pause.lasts or self._closed:
             return
         if any(link is not target for link in self._requests.values()):
             return
         while len(self._requests) < self._options.max_inflight_requests:
-            parcel = self._collect()
-            if not parcel:
-                return
-            task = self._loop.create_task(self._deliver(target, parcel))
-            self._requests[task] = target
-            task.add_done_callback(self._on_answered)
+            parcel: Parcel = []
+            with contained("making a request", partial(self._on_unmade, parcel)):
+                self._collect(parcel)
+                if parcel:
+                    task = self._loop.create_task(self._deliver(target, parcel))
+                    self._requests[task] = target
+                    task.add_done_callback(self._on_answered)
+                    continue
+            return
 
-    def _collect(self) -> Parcel:
+    def _on_unmade(self, parcel: Parcel, _: ClientFault) -> None:
+        """The request was not made: its batches, still in order, are sent another time."""
+        for lane, batch in parcel:
+            lane.on_error(batch, NotReady("the request was not made"))
+        self._hold_off(None)
+
+    def _collect(self, parcel: Parcel) -> None:
         """The batches of the next request; all of one epoch, as a request names one id."""
-        parcel: Parcel = []
         room = MAX_REQUEST_BYTES
         epoch = -1
-        for lane in self._active:
+        for lane in list(self._active):
             if len(parcel) > MAX_REQUEST_BATCHES - MAX_SENT_BATCHES:
                 break
             if parcel and lane.sending_epoch != epoch:
                 continue
-            for batch in lane.take(room):
+            for batch in self._take(lane, room):
                 epoch = lane.epoch
                 room -= batch.size
                 parcel.append((lane, batch))
-        return parcel
+
+    def _take(self, lane: Lane, room: int) -> list[Batch]:
+        taken: list[Batch] = []
+        with contained("taking batches", partial(self._give_up, lane)):
+            taken += lane.take(room)
+        return taken
 
     async def _deliver(self, link: NodeLink, parcel: Parcel) -> None:
         """One Send and what its answer means."""
-        request = self._request(parcel)
-        self.requests += 1
+        asked = Outcome.DID_NOT_HAPPEN
         try:
+            request = self._request(parcel)
+            self.requests += 1
+            asked = Outcome.MAY_HAVE_HAPPENED
             answer = await link.call(SEND, request, self._options.request_timeout_ms / 1000)
             if len(answer.results) != len(parcel):
                 raise ServerError(
                     f"{link.address} gave {len(answer.results)} results for {len(parcel)} batches",
-                    outcome=Outcome.MAY_HAVE_HAPPENED,
+                    outcome=asked,
                     retriable=True,
                 )
-        except ClientError as error:
-            self._on_errors(link, [(lane, batch, error) for lane, batch in parcel])
-        else:
             self._on_results(link, parcel, answer.results)
+        except ClientError as error:
+            self._on_failure(link, parcel, error)
+        except asyncio.CancelledError:
+            if not self._closed:  # by who cancels every task that there is
+                lost = Unavailable("the request was cancelled", outcome=asked)
+                self._on_failure(link, parcel, lost)
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours costs an attempt
+            again = fault("sending a request", error, asked, retriable=True)
+            self._on_failure(link, parcel, again)
 
     def _request(self, parcel: Parcel) -> pb.SendRequest:
         return pb.SendRequest(
@@ -216,10 +266,12 @@ class Dispatcher:
 
     def _on_answered(self, task: asyncio.Task[None]) -> None:
         del self._requests[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not isinstance(error, Exception):
+                raise error
+            fault("taking an answer", error)
         if not self._closed:
             self._flush_gathers()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error  # a fault of ours: the loop's exception handler tells of it
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -230,12 +282,17 @@ class Dispatcher:
                 errors.append((lane, batch, from_wire(result.error)))
             elif batch.state is BatchState.IN_FLIGHT:
                 lane.on_stored(batch)
-                self._on_stored(lane, batch, result)
+                with contained("telling results", partial(self._on_untold, batch)):
+                    self._on_stored(lane, batch, result)
         if len(errors) < len(parcel):
-            self._pause_s = 0.0
+            self._pause.forget()
         self._settle(lane for lane, _ in parcel)
         if errors:
             self._on_errors(link, errors)
+
+    def _on_failure(self, link: NodeLink, parcel: Parcel, error: ClientError) -> None:
+        """Whatever of the request has no answer yet has got this one."""
+        self._on_errors(link, [(lane, batch, error) for lane, batch in parcel])
 
     def _on_errors(self, link: NodeLink, errors: list[BatchError]) -> None:
         """Tells the lanes first: a change of target below may send at once."""
@@ -245,10 +302,11 @@ class Dispatcher:
                 continue
             self.batches_retried += lane.on_error(batch, error)
             if isinstance(error, TopicNotFound | QueueNotFound):
-                self._sender.on_place_gone(lane.topic)
+                with contained("forgetting a topic"):
+                    self._sender.on_place_gone(lane.topic)
         self._settle(lane for lane, _, _ in errors)
         if self.batches_retried > before:
-            self._pause(link)
+            self._hold_off(link)
         self._group.on_refused(link, errors[-1][2])
 
     def _on_stored(self, lane: Lane, batch: Batch, result: pb.SendResult) -> None:
@@ -268,11 +326,26 @@ class Dispatcher:
             self.duplicates += batch.count
         self._end(batch)
 
+    def _on_untold(self, batch: Batch, error: ClientFault) -> None:
+        self._fail([Failure(batch, error, Outcome.MAY_HAVE_HAPPENED)])
+
     def _settle(self, lanes: Iterable[Lane]) -> None:
         for lane in dict.fromkeys(lanes):
-            self._fail(lane.settle())
+            self._judge(lane, lane.settle)
             if lane.is_empty:
                 self._active.pop(lane, None)
+
+    def _judge(self, lane: Lane, rule: Callable[[], list[Failure]]) -> None:
+        """Fails what `rule` of the lane says. A rule that can't say must not keep it waiting."""
+        failures: list[Failure] = []
+        with contained("judging batches", partial(self._give_up, lane)):
+            failures += rule()
+        self._fail(failures)
+
+    def _give_up(self, lane: Lane, error: ClientFault) -> None:
+        """The lane's own rules have failed: what it holds fails, each with what is known."""
+        self._fail(lane.give_up(error))
+        self._active.pop(lane, None)
 
     def _fail(self, failures: list[Failure]) -> None:
         for batch, error, outcome in failures:
@@ -292,62 +365,52 @@ class Dispatcher:
 
     # --- pauses and deadlines -----------------------------------------------------------------
 
-    def _pause(self, link: NodeLink) -> None:
-        """No sends for a moment: what was refused would be refused again."""
+    def _hold_off(self, link: NodeLink | None) -> None:
+        """No sends for a moment, unless word comes of another leader than `link`."""
         self._failed_link = link
-        self._pause_s = min(max(2 * self._pause_s, PAUSE_MIN_S), PAUSE_MAX_S)
-        if self._pause_handle is None and not self._closed:
-            wait_s = self._pause_s * random.uniform(0.5, 1.0)
-            self._pause_handle = self._loop.call_later(wait_s, self._resume)
-
-    def _resume(self) -> None:
-        if self._pause_handle is not None:
-            self._pause_handle.cancel()
-            self._pause_handle = None
-        self._flush_gathers()
+        if not self._closed:
+            self._pause.begin()
 
     def _on_target_changed(self) -> None:
         if self._group.target is not self._failed_link:
-            self._pause_s = 0.0
-            self._resume()
-        else:
-            self._flush_gathers()
+            self._pause.forget()
+            self._pause.end()
+        self._flush_gathers()
 
     def _arm_expiry(self, deadline: float) -> None:
-        """One timer for all batches. Deadlines only grow, so the armed one is the earliest."""
-        if self._expiry_handle is None:
-            self._expiry_handle = self._loop.call_at(deadline, self._expire)
+        """One timer for all batches. Deadlines grow, but for those of messages that had to wait
+        until their topic was known."""
+        if self._expiry_handle is not None:
+            if self._expiry_handle.when() <= deadline:
+                return
+            self._expiry_handle.cancel()
+        self._expiry_handle = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
         self._expiry_handle = None
         now = self._loop.time()
-        for lane in list(self._active):
-            self._fail(lane.expire(now))
-            if lane.is_empty:
-                del self._active[lane]
+        with contained("ending what is overdue"):
+            for lane in list(self._active):
+                self._judge(lane, partial(lane.expire, now))
+                if lane.is_empty:
+                    self._active.pop(lane, None)
         if self._active:
-            self._arm_expiry(min(lane.next_deadline() for lane in self._active))
+            soonest = min(lane.next_deadline() for lane in self._active)
+            self._arm_expiry(max(soonest, now + PAUSE_MIN_S))
         self._flush_gathers()
 
     async def abort(self, error: ClientError) -> None:
         """Fails with `error` whatever is not over, and ends every call and timer."""
         self._closed = True
         self._group.unlisten(self._on_target_changed)
-        for handle in (self._flush_handle, self._expiry_handle, self._pause_handle):
+        self._pause.end()
+        for handle in (self._flush_handle, self._expiry_handle):
             if handle is not None:
                 handle.cancel()
-        for lane in self._active:
-            self._fail(lane.break_off(error))
+        for lane in list(self._active):
+            self._judge(lane, partial(lane.break_off, error))
         self._active.clear()
         if self._requests:
             for task in self._requests:
                 task.cancel()
             await asyncio.wait(list(self._requests))
-
-
-def fail_quietly(future: asyncio.Future[SendResult], error: ClientError) -> None:
-    """Sets the exception and marks it as seen: a caller who drops the future has chosen not to
-    know, and asyncio's report of every dropped future would bury the log."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()

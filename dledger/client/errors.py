@@ -27,6 +27,7 @@ have been refused *may have happened* (promise 6 of the design).
     ├── DeadlineExceeded     the time given by the caller is over
     ├── GroupUnreachable     no member of the group could be reached in that time
     ├── ServerError          a node failed in a way that only its log explains
+    ├── ClientFault          this library failed; `__cause__` says how
     ├── BufferFull           the producer's bound is reached: wait for `room()` (retriable)
     ├── ProducerClosed       the producer was closed
     └── ClientClosed         the client was closed
@@ -100,6 +101,7 @@ class ClientError(Exception):
             self.message, outcome=outcome, retriable=self.retriable, subject=Subject.MESSAGE
         )
         copy.leader, copy.term = self.leader, self.term
+        copy.__cause__ = self.__cause__
         return copy
 
 
@@ -246,6 +248,12 @@ class ServerError(ClientError):
     """A node failed; its log says why."""
 
     code = "INTERNAL"
+
+
+class ClientFault(ClientError):
+    """A defect of this library. The event loop's exception handler has been told of it."""
+
+    code = "CLIENT_FAULT"
 
 
 class BufferFull(ClientError):

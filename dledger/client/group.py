@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from enum import Enum
 from typing import Final
 
@@ -33,6 +34,7 @@ from dledger.client.errors import (
     Unavailable,
     WrongGroup,
 )
+from dledger.client.faults import contained
 from dledger.client.leader_view import LeaderBoard, Member, View
 from dledger.client.options import ClientOptions
 from dledger.outcome import Outcome
@@ -73,7 +75,8 @@ class Group:
         self._closed = False
         for address in addresses:
             self._link(address)
-        self._refresh()
+        with contained("looking for the leader"):  # the links are there, and have to be closed
+            self._refresh()
 
     # --- who leads ----------------------------------------------------------------------------
 
@@ -238,7 +241,9 @@ class Group:
         self._target = None
         self._wake_waiters()
         links, self._links = self._links, {}
-        await asyncio.gather(*(link.close() for link in links.values()))
+        async with AsyncExitStack() as closing:  # each, even if another one fails
+            for link in links.values():
+                closing.push_async_callback(link.close)
 
     # --- what the links report ----------------------------------------------------------------
 
@@ -297,7 +302,8 @@ class Group:
         if target is not None:
             self._disarm_presumption()
         for listener in tuple(self._listeners):
-            listener()
+            with contained("telling of another leader"):
+                listener()
 
     def _arm_presumption(self) -> None:
         if self._presume_timer is None and not self._closed:
@@ -314,6 +320,11 @@ class Group:
         costs one refusal; without it, a group whose watches are refused could not be used. A
         node that is heard will give word itself, and one that can't be reached is no use."""
         self._presume_timer = None
+        with contained("presuming a leader"):
+            self._guess_again()
+        self._refresh()
+
+    def _guess_again(self) -> None:
         silent = [
             address
             for address in self._links
@@ -326,7 +337,6 @@ class Group:
         elif presumed is None and silent:
             self._guess = silent[self._guesses % len(silent)]
             self._guesses += 1
-        self._refresh()
 
     def _wake_waiters(self) -> None:
         for waiter in self._waiters:

@@ -12,6 +12,7 @@ States of a batch:
                         └─────────────take───────────┘
                               └──refused for good──▶ REFUSED  judged when it is the first
     any ──deadline, close, an earlier one in doubt─▶ DEAD     later answers are ignored
+          (or `give_up`, when a rule below has failed itself)
 
 The window holds the batches that have a number, oldest first, five at most (the group remembers
 five for deduplication). Rules, each held by a test:
@@ -338,6 +339,19 @@ class Lane:
         self.ready.clear()
         self._begin_epoch()
         return failures
+
+    def give_up(self, error: ClientError) -> list[Failure]:
+        """Fails everything here without a look at any rule: one of them has failed itself. What
+        has a number may have been sent."""
+        self.seal()
+        left = [batch for batch in chain(self.window, self.ready) if not batch.is_over]
+        self.window.clear()
+        self.ready.clear()
+        self._begin_epoch()
+        sent, unsent = Outcome.MAY_HAVE_HAPPENED, Outcome.DID_NOT_HAPPEN
+        return [
+            self._over(batch, error, sent if batch.base_sequence >= 0 else unsent) for batch in left
+        ]
 
     # --- epochs -------------------------------------------------------------------------------
 

@@ -14,12 +14,14 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import time
 from types import TracebackType
 from typing import Self
 
+from dledger.client.arguments import USUAL, message_arguments
 from dledger.client.connection import DESCRIBE_TOPIC
-from dledger.client.dispatch import Dispatcher, Sender, fail_quietly
+from dledger.client.dispatch import Dispatcher, Sender
 from dledger.client.errors import (
     BufferFull,
     ClientError,
@@ -28,11 +30,12 @@ from dledger.client.errors import (
     QueueNotFound,
     Subject,
 )
+from dledger.client.faults import contained, fail_quietly, fault
 from dledger.client.group import Effect, Group
 from dledger.client.lane import Lane
 from dledger.client.options import MAX_MESSAGE_BYTES, ProducerOptions
 from dledger.client.results import ProducerStatistics, SendResult
-from dledger.client.routing import HeldMessage, Route, encode_labels, for_queue, labels
+from dledger.client.routing import HeldMessage, Route, for_queue, labels
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 
@@ -76,7 +79,7 @@ class Producer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
@@ -86,17 +89,21 @@ class Producer:
         Args:
             body: up to 4 MiB; empty is fine.
             key: decides the queue and so the order: a key's messages are stored as they were sent.
+                Bytes are UTF-8 without blanks and control characters, and are read back as text.
             tag: for filters.
             properties: more names and values.
             queue_id: overrides the choice by key.
 
         Raises:
             BufferFull: wait for `room()`.
-            InvalidArgument: topic or properties can't be encoded.
+            InvalidArgument: an argument is of a wrong kind, or can't be encoded.
             MessageTooLarge: the body is over 4 MiB.
             QueueNotFound: the topic is known to have no such queue.
             ProducerClosed: after `close`.
         """
+        if (type(topic), type(body), type(key), type(tag), type(queue_id)) not in USUAL:
+            topic, body, key, tag, queue_id = message_arguments(topic, body, key, tag, queue_id)
+        assert not isinstance(key, bytes)  # the type checker's affair
         route = self._routes.get(topic)
         if route is None or self._closing:
             route = self._open_route(topic)
@@ -107,17 +114,14 @@ class Producer:
             or body_size > MAX_MESSAGE_BYTES
         ):
             self._refuse_size(body_size)
-        if properties:
-            encoded = encode_labels(key, tag, properties)
-        elif key is None and tag is None:
-            encoded = b""
-        else:
-            encoded = labels(key, tag)
+        labelled = key is not None or tag is not None or properties is not None
+        encoded = labels(key, tag, properties) if labelled else b""
         lane = self._choose(route, key, queue_id)
         record = route.encode(lane.queue_id if lane else 0, body, encoded, int(time() * 1000))
         future: asyncio.Future[SendResult] = self._loop.create_future()
         if lane is None:
-            self._hold(route, HeldMessage(record, key, queue_id, future))
+            deadline = self._dispatcher.deadline()
+            self._hold(route, HeldMessage(record, key, queue_id, future, deadline))
         else:
             self._add(lane, record, future)
         self._messages += 1
@@ -185,45 +189,57 @@ class Producer:
 
     def _hold(self, route: Route, message: HeldMessage) -> None:
         """Keeps a message until the topic's queues are known; the first one asks for them."""
-        route.held.append(message)
-        if len(route.held) == 1:
+        if not route.held:
             task = self._loop.create_task(self._resolve(route))
             self._resolving.add(task)
             task.add_done_callback(self._resolving.discard)
+        route.held.append(message)
 
     async def _resolve(self, route: Route) -> None:
         """Asks for the topic's queues, then lets go of what waited for them."""
+        try:
+            await self._find_lanes(route)
+        except ClientError as error:
+            self._fail_held(route, error)
+        except asyncio.CancelledError:
+            self._fail_held(route, ProducerClosed("the wait for the topic was cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001 - those who wait must hear of it
+            self._fail_held(route, fault("looking for a topic", error))
+        else:
+            held, route.held = route.held, []
+            for message in held:
+                with contained("placing a message", partial(self._fail_one, message)):
+                    self._release(route, message)
+
+    async def _find_lanes(self, route: Route) -> None:
         request = pb.DescribeTopicRequest(name=route.topic)
         timeout_s = self._options.delivery_timeout_ms / 1000
-        try:
-            answer = await self._group.call(
-                DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=timeout_s
-            )
-        except ClientError as error:
-            self._routes.pop(route.topic, None)
-            self._fail_held(route, error)
-            return
+        answer = await self._group.call(DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=timeout_s)
         lanes = [self._dispatcher.lane(route.topic, i) for i in range(answer.topic.queue_count)]
         route.resolve(lanes, self._first_sticky)
-        held, route.held = route.held, []
-        for message in held:
-            self._release(route, message)
 
     def _release(self, route: Route, message: HeldMessage) -> None:
         try:
             lane = route.choose(message.key, message.queue_id)
         except QueueNotFound as error:
-            route.held = [message]
-            self._fail_held(route, error)
+            self._fail_one(message, error)
             return
-        self._add(lane, for_queue(message.record, lane.queue_id), message.future)
+        record = for_queue(message.record, lane.queue_id)
+        self._dispatcher.add_waited(lane, record, message.future, message.deadline)
 
     def _fail_held(self, route: Route, error: ClientError) -> None:
+        """None of those who wait for the topic is stored; the next message asks for it again."""
+        if self._routes.get(route.topic) is route:
+            del self._routes[route.topic]
         held, route.held = route.held, []
         for message in held:
-            self._failed_unrouted += 1
-            fail_quietly(message.future, error.about_message(Outcome.DID_NOT_HAPPEN))
-            self._on_over(1, len(message.record))
+            self._fail_one(message, error)
+
+    def _fail_one(self, message: HeldMessage, error: ClientError) -> None:
+        self._failed_unrouted += 1
+        fail_quietly(message.future, error.about_message(Outcome.DID_NOT_HAPPEN))
+        self._on_over(1, len(message.record))
 
     # --- what the dispatcher tells ------------------------------------------------------------
 
@@ -237,9 +253,10 @@ class Producer:
         """Messages are settled: their room is free."""
         self._messages -= count
         self._bytes -= size
-        if self._room_waiters and self._has_room():
-            self._refused_bytes = 0
-            self._wake_room_waiters()
+        with contained("waking those who wait for room"):  # the messages are settled by now
+            if self._room_waiters and self._has_room():
+                self._refused_bytes = 0
+                self._wake_room_waiters()
 
     def _on_place_gone(self, topic: str) -> None:
         """What is known of the topic is wrong: the next message asks again. A route that is
@@ -290,18 +307,27 @@ class Producer:
         if self._ended.is_set():
             return
         self._closing = True
+        try:
+            await self._break_off()
+        finally:
+            if not self._ended.is_set():
+                self._ended.set()
+                self._on_closed(self)
+            self._wake_room_waiters()
+
+    async def _break_off(self) -> None:
+        """Everything is settled before the first wait; then what still runs is ended."""
         error = ProducerClosed("the producer was closed before the message was acknowledged")
-        for route in self._routes.values():
+        for route in list(self._routes.values()):
             self._fail_held(route, error)
-        for task in self._resolving:
+        resolving = list(self._resolving)
+        for task in resolving:
             task.cancel()
-        if self._resolving:
-            await asyncio.wait(list(self._resolving))
-        await self._dispatcher.abort(error)
-        self._wake_room_waiters()
-        if not self._ended.is_set():
-            self._ended.set()
-            self._on_closed(self)
+        try:
+            await self._dispatcher.abort(error)
+        finally:
+            if resolving:
+                await asyncio.wait(resolving)
 
     async def __aenter__(self) -> Self:
         return self

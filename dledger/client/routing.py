@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from dledger.client.arguments import property_texts
 from dledger.client.errors import InvalidArgument, QueueNotFound, Subject
 from dledger.client.lane import Lane
 from dledger.client.results import SendResult
@@ -30,6 +31,8 @@ from dledger.records.record import (
     tags_code,
 )
 
+_ARGUMENTS: Final = {KEYS: "key", TAGS: "tag"}  # what their callers call them
+
 
 @lru_cache(maxsize=65_536)
 def queue_of_key(key: str, queue_count: int) -> int:
@@ -40,23 +43,24 @@ def queue_of_key(key: str, queue_count: int) -> int:
     return abs(tags_code(key)) % queue_count
 
 
-@lru_cache(maxsize=8_192)
-def labels(key: str | None, tag: str | None) -> bytes:
-    """The properties string of a message with these labels and nothing else.
-
-    Raises:
-        InvalidArgument: they can't be encoded.
-    """
-    return encode_labels(key, tag, {})
-
-
-def encode_labels(key: str | None, tag: str | None, properties: Mapping[str, str]) -> bytes:
+def labels(key: str | None, tag: str | None, properties: Mapping[str, str] | None = None) -> bytes:
     """The properties string of a message.
 
     Raises:
         InvalidArgument: a name or value can't be encoded, or a label is given twice.
     """
-    combined = dict(properties)
+    if properties is None:
+        return _labels_alone(key, tag)
+    return _encode_labels(key, tag, properties)
+
+
+@lru_cache(maxsize=8_192)
+def _labels_alone(key: str | None, tag: str | None) -> bytes:
+    return _encode_labels(key, tag, {})
+
+
+def _encode_labels(key: str | None, tag: str | None, properties: Mapping[str, str]) -> bytes:
+    combined = property_texts(properties)
     for name, value in ((KEYS, key), (TAGS, tag)):
         if value is None:
             continue
@@ -68,7 +72,19 @@ def encode_labels(key: str | None, tag: str | None, properties: Mapping[str, str
     try:
         return encode_properties(combined)
     except InvalidProperties as error:
-        raise InvalidArgument(str(error), subject=Subject.MESSAGE) from error
+        told = f"{_ARGUMENTS.get(error.name, 'properties')}: {error}"
+        raise InvalidArgument(told, subject=Subject.MESSAGE) from error
+    except UnicodeEncodeError as error:
+        told = f"{_not_unicode(combined)}: not valid Unicode"
+        raise InvalidArgument(told, subject=Subject.MESSAGE) from error
+
+
+def _not_unicode(properties: Mapping[str, str]) -> str:
+    """The argument that holds half a surrogate pair."""
+    for name, value in properties.items():
+        if any("\ud800" <= character <= "\udfff" for character in name + value):
+            return _ARGUMENTS.get(name, "properties")
+    return "properties"
 
 
 class HeldMessage(NamedTuple):
@@ -78,6 +94,7 @@ class HeldMessage(NamedTuple):
     key: str | None
     queue_id: int | None
     future: asyncio.Future[SendResult]
+    deadline: float  # of the loop's clock: the wait for the topic counts
 
 
 class Route:

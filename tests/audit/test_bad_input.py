@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from audit.commands.app import app
 from audit.commands.outcome import MAX_SIZE, parse_size
 from audit.errors import UsageMistake
-from audit.reading.files import opened
+from dledger.reading.files import opened
 from tests.audit.replicas import ReplicaSet
 
 HISTORY = ["delivery", "--history", "history.jsonl"]

@@ -16,7 +16,7 @@ from audit.contents.stats import bucket_of, percentile, stats_as_json, sum_log
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
-from store.errors import CorruptionFound
+from dledger.reading.errors import EntryDamaged
 from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
 from tests.audit.test_table import expected_rows
 
@@ -106,7 +106,7 @@ def test_broken_off_export_is_repeated_over_the_same_ranges(tmp_path: Path) -> N
 def test_export_of_a_damaged_log_is_not_done(three: ReplicaSet, tmp_path: Path) -> None:
     """The damage is named, and the next run begins at the same place."""
     three.flip("n1", three.header_of(after=20_000).physical_offset + 90)
-    with pytest.raises(CorruptionFound):
+    with pytest.raises(EntryDamaged):
         export_messages(three.replicas[0], tmp_path / "out", LocalEngine())
     state = read_state(tmp_path / "out")
     assert state is not None

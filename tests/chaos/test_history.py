@@ -14,13 +14,13 @@ from chaos.checkers.history import (
     Exists,
     Fetch,
     History,
-    HistoryCorrupt,
     Outcome,
     Poll,
     Send,
     parse_history,
     read_history,
 )
+from chaos.errors import HistoryCorrupt
 from tests.chaos.histories import Story
 
 

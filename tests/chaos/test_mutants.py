@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from chaos.errors import StaleMutant
 from chaos.mutants.catalogue import MUTANTS, Mutant
-from chaos.mutants.hunt import ROOT, StaleMutant, hunt_one, mutated
+from chaos.mutants.hunt import ROOT, hunt_one, mutated
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -147,7 +147,7 @@ def test_group_that_cannot_progress_is_noticed() -> None:
     lame = replace(plan, tuning=replace(plan.tuning, sync_us=60_000_000))
     failure = run_plan(lame).failure
     assert failure is not None
-    assert failure.check == "no progress"
+    assert failure.check == "no leader"
 
 
 # --- shrinking ----------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from chaos.checkers.history import History, Poll
-from chaos.real.reading import TimesGoBack, read_start
+from chaos.errors import TimesGoBack
+from chaos.real.reading import read_start
 from dledger.client import Client, PullResult, RecordCorrupt
 from dledger.records.record import DecodedRecord
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import Outcome, Poll
-from chaos.checkers.linearizability import SearchTooLong
 from chaos.cli import app
+from chaos.errors import SearchTooLong
 from chaos.real.measure import Spread, percentile, report_facts, silence_ms, slices
 from chaos.real.page import page
 from chaos.real.picture import timeline
@@ -292,7 +292,7 @@ def test_history_too_concurrent_to_decide_leaves_a_remark(
     """As the run itself does; no traceback, and no verdict that wasn't reached."""
 
     def give_up(_: object) -> list[Anomaly]:
-        raise SearchTooLong("topic t", 70)
+        raise SearchTooLong("topic t", 70, 2)
 
     monkeypatch.setattr("chaos.real.runner.check_linearizability", give_up)
     left_behind(tmp_path)

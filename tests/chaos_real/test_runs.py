@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from broker.local_group import LocalGroup
 from chaos.cli import app
+from chaos.errors import GroupNeverLed
 from chaos.real import runner, workload
-from chaos.real.errors import GroupNeverLed
 from chaos.real.nemeses import NEMESES
 from chaos.real.network import Network, Quality
 from chaos.real.runner import RunOptions, run_chaos

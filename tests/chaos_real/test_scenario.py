@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.real.errors import ScenarioInvalid
+from chaos.errors import ScenarioInvalid
 from chaos.real.nemeses import NEMESES
 from chaos.real.scenario import (
     Load,

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_cli.streams import READ_BYTES, ByteWriter, LineReader, LineTooLong
+from dledger_cli.errors import LineTooLong
+from dledger_cli.streams import READ_BYTES, ByteWriter, LineReader
 
 LIMIT = 1 << 20
 

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from dledger.client.connection import NodeLink
 from dledger.client.dispatch import Dispatcher, Sender
-from dledger.client.errors import ClientError, DeadlineExceeded, LeadershipLost
+from dledger.client.errors import ClientError, ClientFault, DeadlineExceeded, LeadershipLost
 from dledger.client.group import Group
+from dledger.client.lane import Failure
 from dledger.client.options import ProducerOptions
 from dledger.client.results import SendResult
 from dledger.outcome import Outcome
@@ -144,4 +147,69 @@ async def test_answer_to_a_batch_that_is_over_changes_nothing() -> None:
     assert isinstance(over.exception(), DeadlineExceeded)
     assert link.calls[0][0].producer_id != link.calls[1][0].producer_id
     assert (dispatching.unknown, dispatching.stored) == (1, 1)
+    await dispatching.abort(ClientError("over"))
+
+
+@async_test
+async def test_message_that_waited_elsewhere_keeps_its_deadline() -> None:
+    """Until its topic was known, say: nothing is pending past its delivery timeout."""
+    dispatching = dispatcher(ToldGroup(None), delivery_timeout_ms=3_600_000)
+    lane, loop = dispatching.lane("t", 0), asyncio.get_running_loop()
+    later = add(dispatching, b"later")
+    waited: asyncio.Future[SendResult] = loop.create_future()
+    dispatching.add_waited(dispatching.lane("t", 1), b"waited", waited, loop.time() + 0.01)
+    with pytest.raises(DeadlineExceeded):
+        await waited
+    assert not later.done()
+    assert not lane.is_empty
+    await dispatching.abort(ClientError("over"))
+
+
+@async_test
+async def test_request_that_is_cancelled_from_outside_is_made_again() -> None:
+    """Somebody ends every task that there is; the messages are none the worse for it."""
+    link = ToldLink("h1:1")
+    dispatching = dispatcher(ToldGroup(link))
+    future = add(dispatching, b"x")
+    await turns()
+    (request,) = dispatching._requests
+    request.cancel()
+    while len(link.calls) < 2:
+        await turns()
+    first, second = link.sequences()
+    assert first == second
+    link.calls[1][1].set_result(stored(link.calls[1][0]))
+    await future
+    await dispatching.abort(ClientError("over"))
+
+
+@async_test
+async def test_lane_whose_rules_fail_gives_up_honestly() -> None:
+    """What was sent may have been stored, what wasn't was not; the next message has a new id."""
+    link = ToldLink("h1:1")
+    dispatching = dispatcher(ToldGroup(link), max_inflight_requests=1)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    told: list[dict[str, Any]] = []
+    sent = add(dispatching, b"sent")
+    await turns()
+    unsent = add(dispatching, b"unsent")
+
+    def broken() -> list[Failure]:
+        raise ZeroDivisionError
+
+    dispatching._judge(dispatching.lane("t", 0), broken)
+    outcomes = [future.exception() for future in (sent, unsent)]
+    assert all(isinstance(error, ClientFault) for error in outcomes)
+    assert [error.outcome for error in outcomes if isinstance(error, ClientError)] == [
+        Outcome.MAY_HAVE_HAPPENED,
+        Outcome.DID_NOT_HAPPEN,
+    ]
+    assert [type(context["exception"]) for context in told] == [ZeroDivisionError]
+    later = add(dispatching, b"later")
+    link.calls[0][1].set_result(stored(link.calls[0][0]))
+    while len(link.calls) < 2:
+        await turns()
+    assert link.calls[0][0].producer_id != link.calls[1][0].producer_id
+    link.calls[1][1].set_result(stored(link.calls[1][0]))
+    await later
     await dispatching.abort(ClientError("over"))

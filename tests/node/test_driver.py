@@ -10,7 +10,7 @@ from dledger.checksum import seal
 from dledger.core.errors import NotLeader, ReadRefused
 from dledger.core.types import EntryKind, LeaderChanged, NodeId
 from dledger.driver import APPLY_RETRY_TICKS, LogFull
-from dledger.ports import InvalidMessage
+from dledger.errors import InvalidMessage
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import StorageFailed
 from tests.node.world import World, WorldNode

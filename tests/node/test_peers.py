@@ -16,8 +16,7 @@ from dledger.core.types import (
     PeerMessageRefused,
 )
 from dledger.doubt import LOOK_EVERY_TICKS, REPORT_EVERY_TICKS
-from dledger.errors import ReplicaDiverged
-from dledger.ports import InvalidMessage
+from dledger.errors import InvalidMessage, ReplicaDiverged
 from dledger.reading.entry import build_frame, parse_header
 from dledger.wire.raft_pb2 import PeerMessage
 from tests.node.world import World, WorldNode

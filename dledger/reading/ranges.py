@@ -8,48 +8,27 @@ whether they are.
 from __future__ import annotations
 
 import os
-from typing import Final
 
-from audit.errors import LogDamaged, UsageMistake
-from audit.reading.decode import LogRange
-from audit.reading.files import opened, read_at
-from audit.reading.replica import Replica
-from audit.reading.survey import Survey, SurveyTask, survey
+from dledger.reading.chunks import LogRange
 from dledger.reading.entry import HEADER_SIZE, parse_header
+from dledger.reading.errors import LogDamaged, NotALog
+from dledger.reading.files import opened, read_at
+from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 
-_NAMED_TOPICS: Final = 10
 
-
-def committed_log(replica: Replica) -> Survey:
-    """The survey of a replica that holds a readable log.
+def checked_log(found: Survey) -> Survey:
+    """The survey, of a replica that holds a log.
 
     Raises:
-        UsageMistake: it doesn't.
+        NotALog: it doesn't, or can't be read.
     """
-    found = survey(SurveyTask(replica))
     if found.problem:
-        raise UsageMistake(found.problem)
+        raise NotALog(found.problem)
     if found.segment_size is None or not found.segments:
-        raise UsageMistake(f"{found.commitlog} holds no log")
+        raise NotALog(f"{found.commitlog} holds no log")
     return found
-
-
-def check_topics(log: Survey, topics: frozenset[str] | None) -> None:
-    """The log may hold messages of each of them. Where no ConsumeQueues lie beside it, as beside a
-    bare copy of the log, nobody knows before it is read.
-
-    Raises:
-        UsageMistake: of one it holds none.
-    """
-    known = {topic for topic, _ in log.consume_queues}
-    missing = sorted((topics or frozenset()) - known)
-    if known and missing:
-        there = ", ".join(sorted(known)[:_NAMED_TOPICS]) + (", ..." * (len(known) > _NAMED_TOPICS))
-        raise UsageMistake(
-            f"{log.replica} has no message of topic {missing[0]!r}; of {there} it has"
-        )
 
 
 def log_ranges(log: Survey, start: int, end: int) -> list[LogRange]:

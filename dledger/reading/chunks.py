@@ -1,5 +1,5 @@
 """Whole entries of a segment, a chunk at a time, each verified: the framing below
-`audit.reading.decode`.
+`dledger.reading.decode`.
 
 This owns the way from a file to entries and their headers. It must never pass over what isn't an
 intact entry. Sizes are followed and CRCs computed entry by entry; the headers' fields are gathered
@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from audit.reading.columns import Integers
-from audit.reading.files import read_at
+from dledger.reading.columns import Integers
 from dledger.reading.dtypes import dtype_of
 from dledger.reading.entry import (
     ENTRY_MAGIC,
@@ -33,9 +32,10 @@ from dledger.reading.entry import (
     parse_header,
     verify_frame,
 )
+from dledger.reading.errors import EntryDamaged
+from dledger.reading.files import read_at
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import ENTRY, file_name
-from store.errors import CorruptionFound
 
 # Large enough for numpy's cost a call to vanish, small enough for a chunk to stay in the caches
 # between its CRC and its columns. Measured: 2 to 8 MiB are alike, 32 MiB takes half as long again.
@@ -77,7 +77,7 @@ def read_chunks(descriptor: int, part: LogRange, size: int = CHUNK_BYTES) -> Ite
         size: of a chunk, bytes; one with a larger entry is as large as that.
 
     Raises:
-        CorruptionFound: something else lies where an entry should begin.
+        EntryDamaged: something else lies where an entry should begin.
         OSError: the file can't be read.
     """
     at, end = part.start - part.base, part.end - part.base
@@ -160,14 +160,14 @@ def _begins_filler(content: bytes, at: int) -> bool:
     return bool(magic == FILLER_MAGIC)
 
 
-def _damage(part: LogRange, at: int, content: bytes) -> CorruptionFound:
+def _damage(part: LogRange, at: int, content: bytes) -> EntryDamaged:
     """Why no entry of the log begins with `content`, which lies at byte `at` of the file."""
     if len(content) < OPENING_SIZE:
-        return CorruptionFound(part.path, at, "an entry", "the file's end")
+        return EntryDamaged(part.path, at, "an entry", "the file's end")
     try:
         header = verify_frame(content, 0, None)
     except InvalidFrame as error:
         expected = f"an entry with {error.field} {error.expected}"
-        return CorruptionFound(part.path, at, expected, error.found)
+        return EntryDamaged(part.path, at, expected, error.found)
     expected = f"the entry of offset {part.base + at}"
-    return CorruptionFound(part.path, at, expected, header.physical_offset)
+    return EntryDamaged(part.path, at, expected, header.physical_offset)

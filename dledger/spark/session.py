@@ -1,4 +1,4 @@
-"""A Spark session tuned for audits: short to start, small in memory.
+"""A Spark session tuned for reading logs: short to start, small in memory.
 
 Measured (2 cores, PySpark 4.3, OpenJDK 17): 4 to 6 s with the defaults; 3 s without the UI, with
 C1 only and the serial collector; about 2 s with an archive of loaded classes, 150 MB, which the
@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from audit.errors import EngineUnavailable, Unreachable, UsageMistake
-from audit.spark.java import find_java
-from audit.spark.package import write_package
+from dledger.spark.errors import BadOption, ClusterUnreachable, SparkUnavailable
+from dledger.spark.java import find_java
+from dledger.spark.package import SOURCE, write_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,26 +55,32 @@ _SETTINGS: Final = {
 
 
 def start_session(
-    master: str | None = None, settings: Mapping[str, str] | None = None
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    parts: tuple[str, ...] = SOURCE,
 ) -> SparkSession:
     """A session on `master`; the caller stops it.
 
     Executors get this project's modules as a zip; what these need (numpy, xxhash, crc32c,
     protobuf) must be on them already, see docs/audit.md.
 
+    Args:
+        master: `local[2]`, `spark://host:port`, `yarn`, `k8s://...`; this machine if None.
+        settings: Spark's own, which come before those that are made here.
+        parts: what executors get of this project; the log as a table, as a rule.
+
     Raises:
-        UsageMistake: the master's address is none.
-        EngineUnavailable: pyspark or Java is missing.
-        Unreachable: the master doesn't answer, or gives no executor in time.
+        BadOption: the master's address is none.
+        SparkUnavailable: pyspark or Java is missing.
+        ClusterUnreachable: the master doesn't answer, or gives no executor in time.
     """
     try:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise EngineUnavailable(
-            f"--engine spark needs the extra 'audit' ({error}): pip install 'dledger[audit]'. "
-            "--engine local needs neither."
+        raise SparkUnavailable(
+            f"Spark needs the extra 'audit' ({error}): pip install 'dledger[audit]'"
         ) from error
     wait_s = _wait_s()
     master = master or DEFAULT_MASTER
@@ -86,7 +92,7 @@ def start_session(
     is_local = master.startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).appName("dledger audit")
+    builder = SparkSession.builder.master(master).appName("dledger")
     options = _jvm_options() if is_local else ""
     if is_local:
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*_python_path(), _PROJECT]))
@@ -98,11 +104,11 @@ def start_session(
         session = _created(builder, master, wait_s) if asks_first else builder.getOrCreate()
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         if not is_local:
-            raise Unreachable(master, _reason(error)) from error
-        raise EngineUnavailable(f"no Spark session on {master}: {_reason(error)}") from error
+            raise ClusterUnreachable(master, _reason(error)) from error
+        raise SparkUnavailable(f"no Spark session on {master}: {_reason(error)}") from error
     if not is_local:
         _await_executor(session, master, wait_s)
-        _ship_project(session, cache)
+        _ship_project(session, cache, parts)
     return session
 
 
@@ -110,15 +116,15 @@ def _check_master(master: str) -> None:
     """Somebody may be there: Spark itself says so after a minute, or by a stack trace.
 
     Raises:
-        UsageMistake: it is no master's address, or Hadoop's configuration is missing.
-        Unreachable: nobody listens there.
+        BadOption: it is no master's address, or Hadoop's configuration is missing.
+        ClusterUnreachable: nobody listens there.
     """
     if not _MASTER.fullmatch(master):
-        raise UsageMistake(
+        raise BadOption(
             f"{master!r} is no master; wanted: local[N], spark://HOST:PORT, yarn or k8s://URL"
         )
     if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & set(os.environ):
-        raise UsageMistake("--master yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR")
+        raise BadOption("--master yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR")
     if not master.startswith("spark://"):
         return
     reasons = []
@@ -130,7 +136,7 @@ def _check_master(master: str) -> None:
             reasons.append(getattr(error, "strerror", None) or str(error))
         else:
             return
-    raise Unreachable(master, "; ".join(dict.fromkeys(reasons)))
+    raise ClusterUnreachable(master, "; ".join(dict.fromkeys(reasons)))
 
 
 def _reason(error: Exception) -> str:
@@ -148,7 +154,7 @@ def _wait_s() -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < threading.TIMEOUT_MAX:
-        raise UsageMistake(f"{WAIT_VARIABLE} is {text!r}: a number of seconds is wanted")
+        raise BadOption(f"{WAIT_VARIABLE} is {text!r}: a number of seconds is wanted")
     return seconds
 
 
@@ -157,7 +163,7 @@ def _created(builder: SparkSession.Builder, master: str, wait_s: float) -> Spark
     one as long as there is none.
 
     Raises:
-        Unreachable: there was none in time; its JVM ends with this process.
+        ClusterUnreachable: there was none in time; its JVM ends with this process.
         Exception: what creating it raised.
     """
     made: list[SparkSession] = []
@@ -175,7 +181,7 @@ def _created(builder: SparkSession.Builder, master: str, wait_s: float) -> Spark
     if failures:
         raise failures[0]
     if not made:
-        raise Unreachable(
+        raise ClusterUnreachable(
             master, f"no session in {wait_s:g} s ({WAIT_VARIABLE} sets how long to wait)"
         )
     return made[0]
@@ -186,7 +192,7 @@ def _await_executor(session: SparkSession, master: str, wait_s: float) -> None:
     by this one.
 
     Raises:
-        Unreachable: there was none in time, or the job failed; the session is stopped.
+        ClusterUnreachable: there was none in time, or the job failed; the session is stopped.
     """
     failures: list[Exception] = []
 
@@ -202,14 +208,14 @@ def _await_executor(session: SparkSession, master: str, wait_s: float) -> None:
     if job.is_alive():
         session.stop()  # Ends the job with an error.
         job.join()
-        raise Unreachable(
+        raise ClusterUnreachable(
             master,
             f"no executor in {wait_s:g} s: no worker has a core and "
             f"{_SETTINGS['spark.executor.memory']} free ({WAIT_VARIABLE} sets how long to wait)",
         )
     if failures:
         session.stop()
-        raise Unreachable(master, _reason(failures[0])) from failures[0]
+        raise ClusterUnreachable(master, _reason(failures[0])) from failures[0]
 
 
 def _python_path() -> list[str]:
@@ -217,7 +223,7 @@ def _python_path() -> list[str]:
 
 
 def _jvm_options() -> str:
-    """Fast start before fast code: an audit's JVM hardly computes anything itself."""
+    """Fast start before fast code: the JVM of a reader hardly computes anything itself."""
     options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={_LOG}"]
     archive = os.environ.get(ARCHIVE_VARIABLE)
     if archive and Path(archive).exists():
@@ -227,11 +233,11 @@ def _jvm_options() -> str:
     return " ".join(options)
 
 
-def _ship_project(session: SparkSession, cache: Path) -> None:
+def _ship_project(session: SparkSession, cache: Path, parts: tuple[str, ...]) -> None:
     """Executors on other machines can import what the tasks are made of. The driver serves the
     zip for as long as the session lasts, so it lies in the cache, named by its content."""
     cache.mkdir(parents=True, exist_ok=True)
-    fresh = write_package(cache / f"audit-{os.getpid()}.new")
-    named = cache / f"audit-{hashlib.sha256(fresh.read_bytes()).hexdigest()[:16]}.zip"
+    fresh = write_package(cache / f"dledger-{os.getpid()}.new", parts)
+    named = cache / f"dledger-{hashlib.sha256(fresh.read_bytes()).hexdigest()[:16]}.zip"
     fresh.replace(named)
     session.sparkContext.addPyFile(str(named))

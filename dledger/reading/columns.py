@@ -1,6 +1,6 @@
 """Columns of many messages at once, as the decoder leaves them: places in a buffer, no objects.
 
-A column can be turned into Arrow without touching a value (`audit.reading.arrow`), and can be
+A column can be turned into Arrow without touching a value (`dledger.reading.arrow`), and can be
 iterated, which makes a Python object of each value: for readers of a few columns that do without
 pyarrow. Nothing here copies the buffer, and nothing writes to it.
 """

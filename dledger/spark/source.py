@@ -36,25 +36,19 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from audit.errors import LogDamaged, UsageMistake
-from audit.reading.arrow import SQL_TYPES, to_arrow
-from audit.reading.decode import COLUMNS, LogRange, Wanted, read_records
-from audit.reading.ranges import committed_log, entry_end_after, log_ranges
-from audit.reading.replica import Replica
-from audit.reading.survey import Survey
+from dledger.reading.arrow import SQL_TYPES, to_arrow
+from dledger.reading.chunks import LogRange
+from dledger.reading.decode import COLUMNS, Wanted, read_records
+from dledger.reading.errors import LogDamaged
+from dledger.reading.ranges import checked_log, entry_end_after, log_ranges
+from dledger.reading.survey import Survey, survey_folder
+from dledger.spark.errors import BadOption
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import SparkSession
 
 DEFAULT_BATCH_BYTES: Final = 64 << 20
 _SPLIT_BYTES: Final = 256 << 20
-
-
-def register(session: SparkSession) -> None:
-    """The session knows the format `commitlog` and pushes filters down to it."""
-    session.dataSource.register(CommitLogSource)
-    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 class CommitLogSource(DataSource):
@@ -96,7 +90,7 @@ class CommitLogReader(DataSourceReader):
                 self.wanted = narrowed
 
     def partitions(self) -> Sequence[InputPartition]:
-        log = committed_log(Replica("log", self._path))
+        log = _survey(self._path)
         groups: list[list[LogRange]] = []
         size = 0
         for part in log_ranges(log, log.retained_from, log.settled):
@@ -183,7 +177,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(at, log.retained_from)
 
     def _log(self) -> Survey:
-        return committed_log(Replica("log", self._path))
+        return _survey(self._path)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return _read(partition.value, self._wanted)
@@ -201,10 +195,19 @@ def _read(parts: Sequence[LogRange], wanted: Wanted) -> Iterator[pyarrow.RecordB
             yield to_arrow(records)
 
 
+def _survey(path: str) -> Survey:
+    """What is committed now.
+
+    Raises:
+        NotALog: there is no log.
+    """
+    return checked_log(survey_folder("log", path))
+
+
 def _path(options: Mapping[str, str]) -> str:
     path = options.get("path")
     if not path:
-        raise UsageMistake("no path given: load(PATH) of a data directory")
+        raise BadOption("no path given: load(PATH) of a data directory")
     return path
 
 
@@ -214,21 +217,21 @@ def _limit(options: Mapping[str, str]) -> ReadLimit:
     if records is None:
         return ReadMaxBytes(_count(options, "bytesPerBatch", DEFAULT_BATCH_BYTES))
     if "bytesPerBatch" in options:
-        raise UsageMistake("recordsPerBatch and bytesPerBatch exclude each other")
+        raise BadOption("recordsPerBatch and bytesPerBatch exclude each other")
     return ReadMaxRows(_count(options, "recordsPerBatch", 0))
 
 
 def _count(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name, str(default))
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise UsageMistake(f"{name} is {text!r}: a number from 1 on is wanted")
+        raise BadOption(f"{name} is {text!r}: a number from 1 on is wanted")
     return int(text)
 
 
 def _is_true(options: Mapping[str, str], name: str) -> bool:
     text = options.get(name, "true").lower()
     if text not in ("true", "false"):
-        raise UsageMistake(f"{name} is {text!r}: true or false is wanted")
+        raise BadOption(f"{name} is {text!r}: true or false is wanted")
     return text == "true"
 
 
@@ -239,7 +242,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     names = tuple(name.strip() for name in chosen.split(","))
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
-        raise UsageMistake(f"no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+        raise BadOption(f"no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
     return names
 
 
@@ -260,7 +263,7 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise UsageMistake(f"{name} is {text!r}: milliseconds since the epoch are wanted") from None
+        raise BadOption(f"{name} is {text!r}: milliseconds since the epoch are wanted") from None
 
 
 def _narrowed(wanted: Wanted, given: Filter) -> Wanted | None:

