@@ -98,6 +98,7 @@ class Node:
         self.stopping = False
         self._failure: BaseException | None = None
         self._is_checkpoint_held = False
+        self._settled: Callable[[], int] = lambda: 0  # nothing, until there is a driver
         self._stop_asked = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self._undo = contextlib.AsyncExitStack()
@@ -180,6 +181,7 @@ class Node:
             fail=self.fail,
         )
         self.driver = RaftDriver(core, node, ports, Index(self.machine.applied_index))
+        self._settled = lambda: self.driver.settled_index
         probe.attach(self.driver, self.leadership)
         self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
         self.machine.listen(Announcer(self.appender, self.held))
@@ -303,8 +305,7 @@ class Node:
     def _close_files(self, recovered: Recovered) -> None:
         with contextlib.closing(recovered.directory), contextlib.closing(recovered.queues):
             if self._failure is None:
-                applied = recovered.machine.applied_index
-                self._make_durable(recovered.queues.take(), applied)
+                self._make_durable(recovered.queues.take(), self._settled())
             recovered.log.close(is_clean=self._failure is None)
 
     def fail(self, error: BaseException) -> None:
@@ -337,24 +338,24 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
-            applied, work = self.machine.applied_index, self.queues.take()
+            settled, work = self.driver.settled_index, self.queues.take()
             try:
-                await loop.run_in_executor(self._pool, self._make_durable, work, applied)
+                await loop.run_in_executor(self._pool, self._make_durable, work, settled)
             except Exception as error:  # noqa: BLE001  nobody else would hear of it
                 self.driver.on_storage_failed(error)
                 return
 
-    def _make_durable(self, work: FlushWork, applied: int) -> None:
-        """What was derived through entry `applied` is durable, and the checkpoint says so. On the
-        housekeeping thread.
+    def _make_durable(self, work: FlushWork, settled: int) -> None:
+        """What was derived is durable, and the checkpoint says so through entry `settled`: more may
+        be derived than this node's own log would keep. On the housekeeping thread.
 
         A full disk is no failure of the log; but what an fsync refused may be lost even if the
         next one succeeds (D8), so from then on the checkpoint stays: the next start derives again
         what lies behind it."""
         try:
             work.perform()
-            if not self._is_checkpoint_held:
-                _note_derived(self.log, applied)
+            if settled and not self._is_checkpoint_held:
+                _note_derived(self.log, settled)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
@@ -410,9 +411,9 @@ class _PeerService:
         self.replicate = transport.serve
 
 
-def _note_derived(commit_log: CommitLog, applied_index: int) -> None:
-    """The ConsumeQueues hold everything up to `applied_index`, durably."""
-    commit_log.checkpoint.note_consume_queue(applied_index, int(time.time() * 1000))
+def _note_derived(commit_log: CommitLog, settled_index: int) -> None:
+    """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log."""
+    commit_log.checkpoint.note_consume_queue(settled_index, int(time.time() * 1000))
 
 
 def parse_frames(blob: bytes) -> list[EntryHeader]:

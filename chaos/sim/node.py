@@ -328,11 +328,11 @@ class SimNode:
         """As `Node._keep_house`, in one piece: the ConsumeQueues are durable, then noted. A full
         disk is no failure; what was not synced then is derived again by the next start."""
         recovered = life.recovered
-        applied = recovered.machine.applied_index
+        settled = life.driver.settled_index
         try:
             recovered.queues.flush()
             if not life.is_checkpoint_held:
-                recovered.log.checkpoint.note_consume_queue(applied, life.loop.wall_ms())
+                recovered.log.checkpoint.note_consume_queue(settled, life.loop.wall_ms())
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 self._on_failed(life.loop, error)
@@ -411,10 +411,10 @@ class SimNode:
     def _close(self, life: Life) -> None:
         recovered = life.recovered
         try:
-            applied = recovered.machine.applied_index
+            settled = life.driver.settled_index
             recovered.queues.flush()
             if not life.is_checkpoint_held:
-                recovered.log.checkpoint.note_consume_queue(applied, life.loop.wall_ms())
+                recovered.log.checkpoint.note_consume_queue(settled, life.loop.wall_ms())
             recovered.log.close()
         except (OSError, StorageFailed) as error:
             self._world.log(self.name, f"closed with {error}")

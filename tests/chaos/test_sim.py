@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -138,6 +139,21 @@ def test_seeds_without_speech_are_what_they_were() -> None:
 
     assert 20 < sum(has_speech(seed, 20_000) for seed in range(200)) < 60
     assert not any(has_speech(seed, duration_ms) for seed, duration_ms, _ in KEPT)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_nothing_is_noted_beyond_the_own_log(flush: Literal["sync", "async"]) -> None:
+    """A disk that lags behind what the others have committed, and kills: seeds 0 to 3 each noted
+    what the node's own disk didn't hold."""
+    kinds = (Fault.SLOW_DISK, Fault.KILL, Fault.ISOLATE_LEADER, Fault.KILL)
+    for seed in range(4):
+        plan = draw_plan(seed, duration_ms=4_000)
+        faults = tuple(
+            FaultEvent(number, 400 + 250 * number, kinds[(number * 3 + seed) % 4])
+            for number in range(14)
+        )
+        tuning = replace(plan.tuning, housekeeping_ms=20, flush=flush)
+        assert run_plan(replace(plan, faults=faults, tuning=tuning)).failure is None
 
 
 def test_group_that_cannot_progress_is_noticed() -> None:
