@@ -22,6 +22,7 @@ from dledger.wire import raft_pb2 as pb
 
 ABSURD = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 LATE_MS = 1 << 60  # a time of appending that no clock shows
+BEYOND = 1 << 40
 MODEST_TERMS = 5_000  # so far a term may be ahead and be believed
 
 # Numbers that have a range, by message. Of terms of campaigns and of answers see `_ahead`.
@@ -65,6 +66,8 @@ def lie(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage:
         ways.append(_other_digest)
     if told.append_request.frames_size:
         ways += [_other_frames] * 3
+    if told.append_response.accepted or told.WhichOneof("body") == "heartbeat_response":
+        ways += [_beyond] * 2
     chance.choice(ways)(told, chance)
     return seal(told)
 
@@ -78,6 +81,14 @@ def _absurd_field(told: pb.PeerMessage, chance: Random) -> None:
     if kind is None:
         return
     setattr(getattr(told, kind), chance.choice(FIELDS[kind]), chance.choice(ABSURD))
+
+
+def _beyond(told: pb.PeerMessage, chance: Random) -> None:
+    """A number that could be, and not here: more than any leader has sent in a run."""
+    if told.append_response.accepted:
+        told.append_response.match_index = BEYOND + chance.randrange(9)
+    else:
+        told.heartbeat_response.read_context = BEYOND + chance.randrange(9)
 
 
 def _ahead(told: pb.PeerMessage, chance: Random) -> None:
