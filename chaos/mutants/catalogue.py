@@ -604,6 +604,7 @@ SPEECH = (
         "dledger/checksum.py",
         "body.prev_index, body.prev_term, body.commit_index, body.frames_size",
         "body.prev_index, 0, body.commit_index, body.frames_size",
+        masked="few bits of an append are its previous term",
     ),
     Mutant(
         "size-of-frames-not-compared",
@@ -664,6 +665,7 @@ SPEECH = (
         "dledger/driver.py",
         "        if new and self._is_to_be_appended(message, new):\n",
         "        if False:\n",
+        seed=80,
     ),
     Mutant(
         "own-log-not-read-again",

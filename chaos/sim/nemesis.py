@@ -313,8 +313,10 @@ class Nemesis:
         self._later(chance.randrange(200, 3000), setattr, network, "garbling", None)
 
     def _liar(self, chance: Random) -> None:
-        """One member says absurd and contradictory things among the true ones, for a while."""
-        liar = self._any(chance).name
+        """One member says absurd and contradictory things among the true ones, for a while. As a
+        rule the leader, whose word moves most."""
+        leader = self._leader()
+        liar = (leader if leader and chance.random() < 0.6 else self._any(chance)).name
         liars = self._world.network.liars
         liars[liar] = chance
         self._world.log("nemesis", f"{liar} lies")
