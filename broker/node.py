@@ -21,46 +21,41 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
-import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from broker.announcing import Announcer
-from broker.append import Appender
+from broker.assembly import Parts, Surrounds, facts_of, services_of
 from broker.config import NodeConfig
-from broker.digests import AuditService
+from broker.doors.grpc.door import GrpcDoor
 from broker.errors import BrokerError
-from broker.leadership import Leadership
+from broker.leader.append import Appender
+from broker.leader.leadership import Leadership
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
-from broker.picture import node_facts, node_status
+from broker.picture import node_facts
 from broker.probes import CommitProbe, TimedMachine
-from broker.reads import HeldPulls, QueueReader
+from broker.reading.held import HeldPulls
+from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, recover
-from broker.rpc import service_handler
-from broker.services import BrokerService, ClusterService
+from broker.services.messages import SendTimings
+from broker.services.services import Services
 from broker.state.machine import StateMachine
 from broker.surroundings import Surroundings, surroundings_of
 from broker.ticker import Ticker
 from dledger.addresses import split_address
 from dledger.codec import decode_configuration
 from dledger.core import Raft
-from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
+from dledger.core.types import Configuration, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
+from dledger.errors import InvalidFrames
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
-from dledger.ports import InvalidFrames
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
-from dledger.records.record import BATCH_PREAMBLE, record_starts
-from dledger.transport import KEEPALIVE_OPTIONS, GrpcTransport
-from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
-from dledger.wire.cluster_pb2 import NodeStatus
+from dledger.transport import GrpcTransport
+from dledger.wire import raft_pb2
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueues
-from store.errors import StoreError
 from store.files import FULL_ERRNOS
 from store.queue_flush import FlushWork
 
@@ -68,23 +63,10 @@ STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
 HOUSEKEEPING_S = 1.0  # how often ConsumeQueues are made durable and the checkpoint moves on
 DRAIN_S = 2.0  # how long a stop waits for those who wait for a commit
-SERVER_GRACE_S = 0.5
 SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_ALLOCATION_BYTES = 8 << 20
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # young objects die by reference count
-RPC_LIMIT_BYTES = 16 << 20  # one gRPC message; the largest batch and append are far below
-RPCS_BESIDE_PULLS = 4_096  # concurrent calls beyond the held pulls; past it RESOURCE_EXHAUSTED
-
-SERVER_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # a port in use must be an error, not a shared port
-    ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
-    ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
-    ("grpc.optimization_target", "latency"),
-    *KEEPALIVE_OPTIONS,
-)
-SERVICES = ("dledger.v1.Audit", "dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")
-
 log = structlog.get_logger(__name__)
 
 
@@ -95,7 +77,6 @@ class Node:
         """Takes nothing from the world yet."""
         self.config = config
         self.metrics = NodeMetrics(config.group, config.node_id)
-        self.stopping = False
         self._failure: BaseException | None = None
         self._is_checkpoint_held = False
         self._settled: Callable[[], int] = lambda: 0  # nothing, until there is a driver
@@ -112,7 +93,8 @@ class Node:
         self.reader: QueueReader
         self.held: HeldPulls
         self.leadership: Leadership
-        self.broker_service = BrokerService(self)
+        self.parts: Parts
+        self.services: Services
 
     # --- start --------------------------------------------------------------------------------
 
@@ -185,6 +167,20 @@ class Node:
         probe.attach(self.driver, self.leadership)
         self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
         self.machine.listen(Announcer(self.appender, self.held))
+        parts = self.parts = Parts(
+            self.log,
+            self.machine,
+            self.driver,
+            self.leadership,
+            self.appender,
+            self.reader,
+            self.held,
+        )
+        metrics = self.metrics
+        timings = SendTimings(metrics.append_seconds.observe, metrics.send_seconds.observe)
+        around = Surrounds(self.transport.links, self.fail, timings)
+        self.services = services_of(config, parts, around)
+        self.leadership.attach(self.driver, self.services.cluster.notify)
         self.log.on_durable = self._from_flusher(self.driver.on_durable)
         self.log.on_failed = self._from_flusher(self.driver.on_storage_failed)
 
@@ -192,17 +188,12 @@ class Node:
         """Opens the ports and starts what runs by itself."""
         config = self.config
         await self._open_metrics()
-        server = grpc.aio.server(
-            options=SERVER_OPTIONS,
-            maximum_concurrent_rpcs=config.broker.max_held_pulls + RPCS_BESIDE_PULLS,
+        door = GrpcDoor(
+            self.services, self.transport.serve, max_held_pulls=config.broker.max_held_pulls
         )
-        cluster = ClusterService(self)
-        self.leadership.attach(self.driver, cluster.notify)
-        health_service = self._add_services(server, cluster)
-        _bind(server, config.listen)
-        await server.start()
-        self._undo.push_async_callback(server.stop, SERVER_GRACE_S)
-        self._undo.callback(cluster.notify)
+        await door.open(config.listen)
+        self._undo.push_async_callback(door.close)
+        self._undo.callback(self.services.cluster.close)
         self.transport.start()
         self._undo.push_async_callback(self.transport.stop)
         self._undo.callback(self.driver.stop)
@@ -214,30 +205,8 @@ class Node:
         self._undo.callback(ticker.stop)
         housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         self._undo.push_async_callback(_cancelled, housekeeping)
-        for name in ("", *SERVICES):
-            await health_service.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await door.say_serving()
         log.info("node_started", listen=config.listen, last_index=self.log.last_index)
-
-    def _add_services(self, server: grpc.aio.Server, cluster: ClusterService) -> _HealthService:
-        services = raft_pb2.DESCRIPTOR.services_by_name["RaftPeer"]
-        peers = _PeerService(self.transport)
-        broker = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
-        cluster_service = cluster_pb2.DESCRIPTOR.services_by_name["Cluster"]
-        audit_service = audit_pb2.DESCRIPTOR.services_by_name["Audit"]
-        server.add_generic_rpc_handlers(
-            (
-                service_handler(broker, self.broker_service),
-                service_handler(cluster_service, cluster),
-                service_handler(audit_service, AuditService(self)),
-                service_handler(services, peers),
-            )
-        )
-        health_service: _HealthService = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-        reflection.enable_server_reflection(
-            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
-        return health_service
 
     async def _open_metrics(self) -> None:
         if self.config.metrics_listen is None:
@@ -246,7 +215,9 @@ class Node:
         loop = asyncio.get_running_loop()
 
         async def take() -> NodeFacts:
-            return node_facts(self)
+            services = self.services
+            links = self.transport.links()
+            return node_facts(facts_of(self.parts, services.sends, services.pulls, links))
 
         def facts() -> NodeFacts:
             return asyncio.run_coroutine_threadsafe(take(), loop).result(timeout=5)
@@ -276,7 +247,6 @@ class Node:
         if self._failure is None:
             await self._hand_over()
             await self._drain()
-        self.stopping = True
         self.held.wake_all()
         await self._undo.aclose()
         self._pool.shutdown()
@@ -288,7 +258,7 @@ class Node:
             return
         try:
             view = await self.leadership.hand_over(None)
-            log.info("leadership_handed_over", to=view.leader.node_id)
+            log.info("leadership_handed_over", to=view.leader.node_id if view.leader else None)
         except BrokerError as error:
             log.warning("leadership_not_handed_over", reason=error.message)
 
@@ -362,54 +332,6 @@ class Node:
             self._is_checkpoint_held = True
             log.warning("consume_queues_not_synced", reason=str(error))
 
-    # --- what services ask --------------------------------------------------------------------
-
-    def status(self) -> NodeStatus:
-        """What GetStatus answers."""
-        return node_status(self)
-
-    def end_of_entry(self, index: int) -> int:
-        """The byte after entry `index` in the log; 0 for index 0."""
-        if index == 0:
-            return 0
-        return self.log.position_of(index) + self.log.header_at(index).total_size
-
-    def read_record(self, physical_offset: int) -> bytes | None:
-        """The record that begins at `physical_offset`, if it is committed; None otherwise."""
-        if not 0 <= physical_offset < self.end_of_entry(self.driver.applied_index):
-            return None
-        try:
-            index = self.log.index_at(physical_offset)
-        except StoreError:
-            return None
-        header = self.log.header_at(index)
-        if header.kind != EntryKind.DATA:
-            return None
-        frame = self.log.read(index, index)
-        at = physical_offset - header.physical_offset
-        starts = record_starts(frame, HEADER_SIZE + BATCH_PREAMBLE.size, header.record_count)
-        if at not in starts:
-            return None
-        end = starts[starts.index(at) + 1] if at != starts[-1] else len(frame)
-        return frame[at:end]
-
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """The first offset stored at or after `time_ms`, or one past the last."""
-        return self.queues.offset_by_time(topic, queue_id, time_ms, self.log.read_at)
-
-
-class _HealthService(Protocol):
-    """`health.aio.HealthServicer`, which has no types."""
-
-    async def set(self, service: str, status: int) -> None: ...
-
-
-class _PeerService:
-    """Handlers of `dledger.v1.RaftPeer`."""
-
-    def __init__(self, transport: GrpcTransport) -> None:
-        self.replicate = transport.serve
-
 
 def _note_derived(commit_log: CommitLog, settled_index: int) -> None:
     """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log."""
@@ -457,16 +379,6 @@ def raft_options(config: NodeConfig) -> RaftOptions:
 def _store_host(listen: str) -> tuple[bytes, int]:
     host, port = split_address(listen)
     return socket.inet_aton(socket.gethostbyname(host)), port
-
-
-def _bind(server: grpc.aio.Server, address: str) -> None:
-    """Opens the port, or says that it can't be had."""
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise OSError(f"can't listen on {address}: is the port in use?") from error
-    if bound == 0:
-        raise OSError(f"can't listen on {address}: is the port in use?")
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -6,8 +6,8 @@
     ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
     ├── LogFull            no room on the disk for another entry (retriable)
     ├── LogBehind          too much waits for the disk already (retriable)
-    ├── InvalidMessage     no working peer sends this: end the stream (retriable: on a new one)
-    │   └── InvalidFrames  what a peer sent as frames isn't
+    ├── InvalidMessage     no working peer sends this: dropped whole, stream made anew (retriable)
+    │   └── InvalidFrames  bytes that a peer sent as frames are not
     └── ApplyPaused        the state machine has no space to go on (retriable)
 
 What raised one of them did not happen. The core has a family of its own, `dledger.core.errors`,

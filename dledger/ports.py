@@ -11,21 +11,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from dledger.core.types import Configuration, Event, Index, NodeId
-from dledger.errors import ApplyPaused, InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
-
-# The errors are part of the ports: who implements one raises them.
-__all__ = [
-    "ApplyPaused",
-    "ConfigurationCodec",
-    "FrameHeader",
-    "Header",
-    "InvalidFrames",
-    "Observer",
-    "PeerTransport",
-    "ReplicatedLog",
-    "StateMachine",
-]
 
 
 class FrameHeader(Protocol):

@@ -26,18 +26,17 @@ from google.protobuf.message import DecodeError
 from dledger.core.types import NodeId
 from dledger.errors import InvalidMessage, PeerRefused
 from dledger.greeting import Identity
+from dledger.limits import MESSAGE_LENGTHS
 from dledger.links import LinkTimes, Why
 from dledger.outbox import Outbox
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
 from dledger.wire.raft_pb2 import PeerMessage
 
 METHOD = "/dledger.v1.RaftPeer/Replicate"
-MESSAGE_LIMIT_BYTES = 64 << 20
 CONNECT_LIMIT_MS = 20_000  # gRPC's own; the links give up long before
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+    *MESSAGE_LENGTHS,
     # gRPC takes the first of these for the time that connecting may take.
     ("grpc.min_reconnect_backoff_ms", CONNECT_LIMIT_MS),
     ("grpc.initial_reconnect_backoff_ms", CONNECT_LIMIT_MS),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,23 +25,39 @@ FLOOR = {"dledger.addresses", "dledger.outcome"}
 RAFT = {"dledger", "dledger.core", "dledger.wire"}
 ALLOWED: dict[str, set[str]] = {
     "dledger.addresses": set(),
+    "dledger.history": {"dledger.records"},
     "dledger.outcome": set(),
+    "dledger.limits": set(),
     "dledger.core": set(),
     "dledger.wire": set(),
     "dledger.records": {"dledger.outcome"},
     "dledger.reading": {"dledger.outcome", "dledger.records"},
     "dledger.spark": {"dledger.outcome", "dledger.reading"},
-    "dledger.client": FLOOR | {"dledger.wire", "dledger.records"},
+    "dledger.client": FLOOR | {"dledger.limits", "dledger.wire", "dledger.records"},
     "dledger.terminal": FLOOR,
-    "dledger": {"dledger.core", "dledger.outcome", "dledger.records", "dledger.wire"},
+    "dledger": {
+        *("dledger.core", "dledger.limits", "dledger.outcome", "dledger.records", "dledger.wire")
+    },
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
-    "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "store", "chaos.faults"},
-    "audit": FORMATS | {"dledger.wire", "dledger.spark", "store"},
+    "broker": FORMATS
+    | FLOOR
+    | RAFT
+    | {"dledger.client", "dledger.limits", "store", "chaos.faults"},
+    "audit": FORMATS
+    | FLOOR
+    | {
+        "dledger.history",
+        "dledger.limits",
+        "dledger.spark",
+        "dledger.terminal",
+        "dledger.wire",
+        "store",
+    },
     "chaos": FORMATS
     | FLOOR
     | RAFT
-    | {"dledger.client", "dledger.terminal", "store", "broker", "chaos.faults"},
+    | {"dledger.client", "dledger.history", "dledger.terminal", "store", "broker", "chaos.faults"},
     # The program: every package's commands. Nobody imports it.
     "dledger_cli": FORMATS
     | FLOOR
@@ -47,21 +65,36 @@ ALLOWED: dict[str, set[str]] = {
     | {"dledger.client", "dledger.terminal", "store", "broker", "chaos", "audit"},
 }
 
-# Within `audit`: room -> the rooms it may import; `audit.errors` is everybody's. Drawn in
-# docs/audit.md.
-ROOMS: dict[str, set[str]] = {
-    "reading": set(),
-    "engines": set(),
-    "proof": {"reading", "engines"},
-    "delivery": {"reading", "engines"},
-    "contents": {"reading", "engines"},
-    "showing": {"engines", "proof", "contents"},
-    "measuring": {"reading", "engines", "proof"},
-    "commands": {
-        *("reading", "engines", "proof", "delivery"),
-        *("contents", "showing", "measuring"),
+# Inside a package: room -> the rooms it may import. What lies in no room may import them all (the
+# node, how it is put together), and no room may import it, but for what is `EVERYBODYS`.
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "audit": {
+        "reading": set(),
+        "engines": set(),
+        "proof": {"reading", "engines"},
+        "delivery": {"reading", "engines"},
+        "contents": {"reading", "engines"},
+        "showing": {"engines", "proof", "contents"},
+        "measuring": {"reading", "engines", "proof"},
+        "commands": {
+            *("reading", "engines", "proof", "delivery"),
+            *("contents", "showing", "measuring"),
+        },
+    },
+    "broker": {
+        "errors": set(),
+        "state": set(),
+        "reading": {"errors", "state"},
+        "leader": {"errors", "state", "reading"},
+        "services": {"errors", "state", "reading", "leader"},
+        "doors": {"errors", "state", "reading", "leader", "services"},
     },
 }
+EVERYBODYS = {"audit.errors"}
+# Where the rooms are drawn, and by which arrow.
+DRAWN = {"audit": ("docs/audit.md", "-->"), "broker": ("docs/architecture.md", "==>")}
+# What carries calls and what they look like on the way: doors know it, services don't.
+WIRES = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf", "dledger.wire")
 
 
 def unit_of(module: str) -> str:
@@ -125,35 +158,6 @@ def test_every_import_is_in_the_picture() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def room_of(module: str) -> str:
-    """The room of `audit` that `module` is in; empty for the modules beside the rooms."""
-    return module.split(".")[1] if module.startswith("audit.") and module.count(".") > 1 else ""
-
-
-def test_the_rooms_of_audits_open_one_way() -> None:
-    """Each room imports only those that the table lets it, in functions too, and the table has no
-    circle: each room stands behind all that it imports."""
-    imports = {
-        (room_of(module), room_of(target))
-        for module, targets in project_imports().items()
-        for target in targets
-        if module.startswith("audit.") and target.startswith("audit.")
-    }
-    allowed = {(room, other) for room, others in ROOMS.items() for other in others}
-    crossing = {(room, other) for room, other in imports if room != other and other}
-    assert crossing == allowed
-    assert {room_of(name) for name, _ in modules() if room_of(name)} == set(ROOMS)
-    order = list(ROOMS)
-    assert all(order.index(other) < order.index(room) for room, other in allowed)
-
-
-def test_the_rooms_of_audits_are_drawn() -> None:
-    """docs/audit.md draws exactly the arrows between rooms that the table permits."""
-    text = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
-    drawn = set(re.findall(r"^\s*([a-z]+) --> ([a-z]+)$", text, flags=re.MULTILINE))
-    assert drawn == {(room, other) for room, others in ROOMS.items() for other in others}
-
-
 def test_no_import_cycles() -> None:
     """The import graph of modules is a tree of layers: nothing imports itself in the end."""
     graph = project_imports()
@@ -170,6 +174,65 @@ def test_no_import_cycles() -> None:
 
     for module in graph:
         visit(module, ())
+
+
+def room_of(module: str) -> str:
+    """The room that `module` lies in; empty if it lies beside the rooms of its package."""
+    package, _, rest = module.partition(".")
+    room = rest.split(".")[0]
+    return room if room in ROOMS.get(package, {}) else ""
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_open_one_way(package: str) -> None:
+    """Each room imports only those that the table lets it, in functions too; the table allows
+    nothing that nobody needs, and each room stands behind all that it imports."""
+    rooms = ROOMS[package]
+    imports = {
+        (room_of(module), room_of(target) or target)
+        for module, targets in project_imports().items()
+        for target in targets
+        if f"{module}.".startswith(f"{package}.") and f"{target}.".startswith(f"{package}.")
+        if room_of(module) and target not in EVERYBODYS and target != package
+    }
+    crossing = {(room, other) for room, other in imports if room != other}
+    allowed = {(room, other) for room, others in rooms.items() for other in others}
+    assert crossing == allowed
+    order = list(rooms)
+    assert all(order.index(other) < order.index(room) for room, other in allowed)
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_are_drawn_in_the_documents(package: str) -> None:
+    """The page draws exactly the arrows between rooms that the table permits."""
+    page, arrow = DRAWN[package]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    drawn = set(re.findall(rf"^\s*([a-z]+) {arrow} ([a-z]+)$", text, flags=re.MULTILINE))
+    assert drawn == {(room, other) for room, others in ROOMS[package].items() for other in others}
+
+
+def test_every_folder_of_an_audit_is_a_room() -> None:
+    """A folder that the table doesn't know could import whatever it likes."""
+    folders = {name.split(".")[1] for name, _ in modules() if re.match(r"audit\.\w+\.", name)}
+    assert folders == set(ROOMS["audit"])
+
+
+def test_services_know_no_wire() -> None:
+    """What a broker can be asked is plain values: a second door needs no change of a service."""
+    wrong = [
+        f"{name} imports {target}"
+        for name, path in modules()
+        if name.startswith("broker.") and room_of(name) in ("services", "reading", "errors")
+        for target in imports_at_run_time(ast.parse(path.read_text(encoding="utf-8")))
+        if target.startswith(WIRES)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_of_a_service_needs_grpc() -> None:
+    """The services with all that they stand on are imported without it."""
+    code = "import sys, broker.services.services; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("package", PACKAGES)

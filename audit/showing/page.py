@@ -15,7 +15,7 @@ from typing import Final
 from audit.proof.findings import EntryView, Finding, Verdict
 from audit.proof.report import Audit, Report
 from audit.showing.block_map import State, Strip, draw_map
-from audit.showing.terminal import human_bytes
+from dledger.terminal.figures import human_bytes
 
 _CELL: Final = 12
 _ROW: Final = 18

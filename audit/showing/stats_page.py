@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
-from audit.contents.stats import LogSum, QueueSum, bucket_edges, percentile
+from audit.contents.stats import LogSum, QueueSum, bucket_edges, counted_percentile
 from audit.contents.timeline import Timeline
 from audit.showing.page import html_table, whole_page
-from audit.showing.terminal import human_bytes
+from dledger.terminal.figures import human_bytes
 
 MAX_QUEUES: Final = 64  # Drawn a topic; the table and the JSON have all.
 _EPOCH: Final = datetime(1970, 1, 1)  # UTC, as everything here.
@@ -81,9 +81,9 @@ def _row(label: str, queue: QueueSum) -> tuple[str, ...]:
         f"{queue.messages:,}",
         human_bytes(queue.body_bytes),
         f"{queue.messages / seconds:,.0f}",
-        human_bytes(percentile(queue.size_counts, 0.5)),
-        f"{percentile(queue.delay_counts, 0.5)} ms",
-        f"{percentile(queue.delay_counts, 0.99)} ms",
+        human_bytes(counted_percentile(queue.size_counts, 0.5)),
+        f"{counted_percentile(queue.delay_counts, 0.5)} ms",
+        f"{counted_percentile(queue.delay_counts, 0.99)} ms",
     )
 
 

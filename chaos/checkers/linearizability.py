@@ -20,18 +20,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from chaos.checkers.anomalies import Anomaly, QueueHistory, queues_of
-from chaos.checkers.history import (
-    Commit,
-    Create,
-    Delete,
-    Exists,
-    Fetch,
-    History,
-    Operation,
-    Outcome,
-    Send,
-)
+from chaos.checkers.history import Commit, Create, Delete, Exists, Fetch, History, Operation, Send
 from chaos.errors import SearchTooLong
+from dledger.history import Outcome
 
 MAX_STEPS = 2_000_000
 FOREVER = 1 << 62

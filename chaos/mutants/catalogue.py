@@ -419,7 +419,7 @@ STORE = (
 BROKER = (
     Mutant(
         "retry-stored-again",
-        "broker/append.py",
+        "broker/leader/append.py",
         "        if batch.base_sequence == expected:\n",
         "        if batch.base_sequence <= expected:\n",
     ),
@@ -431,38 +431,38 @@ BROKER = (
     ),
     Mutant(
         "gap-in-a-sequence-accepted",
-        "broker/append.py",
+        "broker/leader/append.py",
         "            self._refuse_gap(key, batch.base_sequence, expected)\n",
         "            return False\n",
     ),
     Mutant(
         "retry-answered-with-the-newest-batch",
-        "broker/append.py",
+        "broker/leader/append.py",
         "                pending.finish_one(position, self._stored_before(stored))\n",
         "                pending.finish_one(position, self._stored_before(state.recent[-1]))\n",
     ),
     Mutant(
         "answered-before-commit",
-        "broker/append.py",
+        "broker/leader/append.py",
         "        self._waiting.setdefault(index, []).append("
         "Waiting(pending, position, self._result(stored)))\n",
         "        pending.finish_one(position, self._result(stored))\n",
     ),
     Mutant(
         "queue-offset-given-twice",
-        "broker/append.py",
+        "broker/leader/append.py",
         "        self._next_offsets[place] = base + batch.count\n",
         "",
     ),
     Mutant(
         "waiting-sends-survive-leadership",
-        "broker/leadership.py",
+        "broker/leader/leadership.py",
         "self._appender.end(",
         "(lambda _: None)(",
     ),
     Mutant(
         "serving-before-all-is-applied",
-        "broker/leadership.py",
+        "broker/leader/leadership.py",
         "    def _on_role(self, role: Role) -> None:\n",
         "    def _on_role(self, role: Role) -> None:\n"
         "        if role is Role.LEADER and self._replication is not None:\n"
@@ -477,25 +477,21 @@ BROKER = (
     ),
     Mutant(
         "gap-told-by-an-unconfirmed-leader",
-        "broker/services.py",
-        "        if any(result.error.code in ABSENCES for result in answer.results):\n",
+        "broker/services/messages.py",
+        "        if any(_is_absence(each) for each in answers):\n",
         "        if False:\n",
     ),
     Mutant(
         "stale-read-of-the-end",
-        "broker/services.py",
-        "        await self._confirm_leadership()\n"
-        "        low, high = self._reader.bounds(request.topic, request.queue_id)\n"
-        "        return pb.GetQueueOffsetsResponse(",
-        "        self._leadership.check_serving()\n"
-        "        low, high = self._reader.bounds(request.topic, request.queue_id)\n"
-        "        return pb.GetQueueOffsetsResponse(",
+        "broker/services/offsets.py",
+        "        await self._gate.confirm()\n        return QueueBounds(",
+        "        self._gate.check_serving()\n        return QueueBounds(",
     ),
     Mutant(
         "stale-read-of-an-offset",
-        "broker/services.py",
-        "        await self._confirm_leadership()\n        self._reader.topic(request.topic)\n",
-        "        self._leadership.check_serving()\n        self._reader.topic(request.topic)\n",
+        "broker/services/offsets.py",
+        "        await self._gate.confirm()\n        self._reader.topic(topic)\n",
+        "        self._gate.check_serving()\n        self._reader.topic(topic)\n",
     ),
     Mutant(
         "existing-topic-created-again",
@@ -518,10 +514,94 @@ BROKER = (
     ),
     Mutant(
         "pull-skips-a-message",
-        "broker/reads.py",
+        "broker/reading/queues.py",
         "        return Found(records, count, offset + count, low, high)\n",
         "        at = _runs(units, 1)[0][0][1] if count > 5 else 0\n"
         "        return Found(records[at:], count - (at > 0), offset + count, low, high)\n",
+    ),
+)
+
+# Owners of replicated state: what a snapshot keeps, what a deleted topic takes along, who forgets.
+STATE = (
+    Mutant(
+        "deleted-topic-leaves-its-offsets",
+        "broker/state/machine.py",
+        "        self.offsets.on_topic_deleted(name)\n",
+        "",
+    ),
+    Mutant(
+        "deleted-topic-leaves-its-sequences",
+        "broker/state/machine.py",
+        "        self.sequences.on_topic_deleted(name)\n",
+        "",
+    ),
+    Mutant(
+        "deleted-topic-leaves-its-queues-counted",
+        "broker/state/topics.py",
+        "        self._queue_count -= len(self._topics.pop(name).next_offsets)\n",
+        "        del self._topics[name]\n",
+    ),
+    Mutant(
+        "producers-forgotten-by-the-wall-clock",
+        "broker/state/sequences.py",
+        "        self._forget(batch.store_time_ms)\n",
+        "        self._forget(__import__('time').time_ns() // 1_000_000)\n",
+    ),
+    Mutant(
+        "surplus-producers-forgotten-at-the-wrong-end",
+        "broker/state/sequences.py",
+        "            oldest = next(iter(states))\n",
+        "            oldest = next(reversed(states))\n",
+        masked="no run has as many producers as are remembered, nor lasts a week",
+    ),
+    Mutant(
+        "snapshot-without-its-last-records",
+        "broker/state/snapshot.py",
+        '    yield b"".join(gathered)\n\n\ndef pack_text',
+        '    yield b""\n\n\ndef pack_text',
+    ),
+    Mutant(
+        "snapshot-of-the-entry-before",
+        "broker/state/machine.py",
+        "        return seal(self.applied_index, sections)\n",
+        "        return seal(max(0, self.applied_index - 1), sections)\n",
+    ),
+    Mutant(
+        "snapshot-shows-what-comes-later",
+        "broker/state/topics.py",
+        "(t.name, t.created_time_ms, tuple(t.next_offsets))",
+        "(t.name, t.created_time_ms, t.next_offsets)",
+    ),
+    Mutant(
+        "snapshot-loses-who-was-used-last",
+        "broker/state/sequences.py",
+        "        keys, states = list(self._states), list(self._states.values())\n",
+        "        keys = sorted(self._states)\n"
+        "        states = [self._states[key] for key in keys]\n",
+    ),
+    Mutant(
+        "restored-topic-forgets-its-birth",
+        "broker/state/topics.py",
+        "TopicState(name, created, [])",
+        "TopicState(name, 0, [])",
+    ),
+    Mutant(
+        "restored-producer-remembers-one-batch",
+        "broker/state/sequences.py",
+        "SequenceState(tuple(batches))",
+        "SequenceState(tuple(batches[-1:]))",
+    ),
+    Mutant(
+        "restored-offsets-are-not-counted",
+        "broker/state/offsets.py",
+        "        self._put(topic, group, offsets, is_new=before is None)\n",
+        "        self._put(topic, group, offsets, is_new=False)\n",
+    ),
+    Mutant(
+        "restored-machine-forgets-the-time",
+        "broker/state/machine.py",
+        "self.append_time_ms, self.messages_applied = own.take(_OWN)",
+        "_, self.messages_applied = own.take(_OWN)",
     ),
 )
 
@@ -550,7 +630,7 @@ FOUND = (
     ),
     Mutant(
         "rotten-unit-served",
-        "broker/reads.py",
+        "broker/reading/queues.py",
         "        _check_places(records, units[: count * UNIT.size], "
         'f"{topic}/{queue_id}", offset)\n',
         "",
@@ -695,4 +775,4 @@ SPEECH = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *FOUND, *SPEECH)
+MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *SPEECH)

@@ -16,17 +16,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from broker.announcing import Announcer
-from broker.append import Appender
+from broker.assembly import Parts, Surrounds, services_of
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
-from broker.errors import BrokerError
-from broker.leadership import Leadership
-from broker.node import Node, configuration_of, parse_frames, raft_options
-from broker.reads import HeldPulls, QueueReader
+from broker.doors.grpc.broker import BrokerDoor
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.append import Appender
+from broker.leader.leadership import Leadership
+from broker.node import configuration_of, parse_frames, raft_options
+from broker.reading.held import HeldPulls
+from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, StoreMachinery, log_options, recover
-from broker.services import BrokerService
 from broker.state.machine import StateMachine
 from broker.ticker import Ticker
 from chaos.sim.disk import MachineDied, SimulatedDisk
@@ -45,7 +47,6 @@ from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.reading.entry import EntryHeader
-from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import CorruptionFound, StorageFailed, StorageFull
 from store.files import FULL_ERRNOS
@@ -99,7 +100,7 @@ class Life:
     appender: Appender
     reader: QueueReader
     held: HeldPulls
-    service: BrokerService
+    door: BrokerDoor
     ticker: Ticker
     links: SimulatedLinks
     failed: BaseException | None = None
@@ -122,7 +123,6 @@ class SimNode:
         self.name = name
         self.number = number
         self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
-        self.metrics = _NoMetrics()
         self.is_ruined = False  # its disk has rotted: down for good
         self.spoiled = False  # a bit of its disk was flipped
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
@@ -140,8 +140,6 @@ class SimNode:
         self.config = node_config(plan, name, self.members)
         self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
 
-    # --- what services ask of their node -----------------------------------------------------
-
     @property
     def _alive(self) -> Life:
         if self.life is None:
@@ -149,32 +147,14 @@ class SimNode:
         return self.life
 
     @property
-    def leadership(self) -> Leadership:
-        return self._alive.leadership
-
-    @property
-    def appender(self) -> Appender:
-        return self._alive.appender
-
-    @property
-    def reader(self) -> QueueReader:
-        return self._alive.reader
-
-    @property
-    def held(self) -> HeldPulls:
-        return self._alive.held
-
-    @property
     def driver(self) -> RaftDriver[EntryHeader]:
+        """Of the present life."""
         return self._alive.driver
 
     @property
     def machine(self) -> StateMachine:
+        """Of the present life."""
         return self._alive.machine
-
-    def fail(self, error: BaseException) -> None:
-        """A service found what the node can't go on with."""
-        self._on_failed(self._alive.loop, error)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -305,18 +285,20 @@ class SimNode:
         )
         driver = RaftDriver(core, name, ports, Index(recovered.machine.applied_index))
         proposer.driver = driver
-        leadership.attach(driver, lambda: None)
         reader = QueueReader(recovered.machine, recovered.queues, recovered.log.read_at)
         recovered.machine.listen(Announcer(appender, held))
         flusher = self._workers["store-flusher"]
         recovered.log.on_durable = lambda ticket: flusher.announce(driver.on_durable, ticket)
         recovered.log.on_failed = lambda error: flusher.announce(driver.on_storage_failed, error)
-        # The services ask their node for nothing that this one doesn't have.
-        service = BrokerService(cast(Node, self))
+        parts = Parts(recovered.log, recovered.machine, driver, leadership, appender, reader, held)
+        around = Surrounds(links=dict, fail=lambda error: self._on_failed(loop, error))
+        services = services_of(config, parts, around)
+        leadership.attach(driver, services.cluster.notify)
+        door = BrokerDoor(services)
         ticker = Ticker(config.raft.tick_ms / 1000, driver.tick, _NoMetrics.append_seconds)
         links = self._transport.links
         return Life(
-            loop, recovered, driver, leadership, appender, reader, held, service, ticker, links
+            loop, recovered, driver, leadership, appender, reader, held, door, ticker, links
         )
 
     def _worker(self, loop: ProcessLoop, name: str, step: Step) -> TimedWorker:
@@ -473,7 +455,7 @@ class SimNode:
         Raises:
             BrokerError: as the client learns it.
         """
-        handler = getattr(self._alive.service, method)
+        handler = getattr(self._alive.door, method)
         context = _CallContext()
         try:
             return await handler(request, context)
@@ -481,7 +463,7 @@ class SimNode:
             raise
         except (CorruptionFound, StorageFailed, OSError) as error:
             if self.spoiled or self.disk.failures:
-                raise BrokerError(epb.INTERNAL, str(error)) from error
+                raise BrokerError(ErrorCode.INTERNAL, str(error)) from error
             raise
         finally:
             context.finish()

@@ -33,9 +33,10 @@ from dledger.client.errors import (
 from dledger.client.faults import contained, fail_quietly, fault
 from dledger.client.group import Effect, Group
 from dledger.client.lane import Lane
-from dledger.client.options import MAX_MESSAGE_BYTES, ProducerOptions
+from dledger.client.options import ProducerOptions
 from dledger.client.results import ProducerStatistics, SendResult
 from dledger.client.routing import HeldMessage, Route, for_queue, labels
+from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 

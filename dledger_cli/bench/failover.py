@@ -21,8 +21,9 @@ from broker.local_group import GroupStatus, LocalGroup
 from dledger.addresses import split_address
 from dledger.client import Client, StartFrom
 from dledger.records.message_id import encode_host
+from dledger.terminal.figures import percentile
 from dledger_cli.bench.arena import Arena, connected, fresh_topic
-from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, percentile
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.ledger import Audit
 from dledger_cli.bench.load import NumberedLoad
 from dledger_cli.bench.rounds import MS, Tell, Yardsticks, in_ms

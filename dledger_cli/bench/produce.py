@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dledger.client import Client, Producer
+from dledger.terminal.figures import percentile
 from dledger_cli.bench.arena import Arena, connected, fresh_topic
-from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, percentile
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.load import Throughput, one_at_a_time, saturate
 from dledger_cli.bench.node_watch import uses_of
 from dledger_cli.bench.rounds import MS, Tell, Yardsticks, in_ms

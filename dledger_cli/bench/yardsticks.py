@@ -23,8 +23,8 @@ from pathlib import Path
 
 import grpc
 
+from dledger.terminal.figures import percentile
 from dledger_cli.bench.echo_server import ECHO_METHOD
-from dledger_cli.bench.figures import percentile
 
 ECHO_SIZE_BYTES = 256
 ECHO_IN_FLIGHT = 64

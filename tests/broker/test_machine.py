@@ -16,7 +16,7 @@ from broker.state.refusals import (
 )
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
-from dledger.ports import ApplyPaused
+from dledger.errors import ApplyPaused
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,

@@ -24,8 +24,8 @@ from dledger.core.types import (
     TermRun,
 )
 from dledger.driver import Ports, RaftDriver
+from dledger.errors import ApplyPaused, InvalidFrames
 from dledger.hard_state import HardStateStore
-from dledger.ports import ApplyPaused, InvalidFrames
 from dledger.reading.entry import (
     EntryHeader,
     build_frame,
