@@ -162,7 +162,7 @@ class StoreConfig(_Section):
     @model_validator(mode="after")
     def _buffer_is_admitted(self) -> Self:
         if self.write_buffer_bytes and self.flush != "async":
-            # A buffer in process memory under flush = "sync" would contradict promise 1.
+            # A buffer in process memory under flush = "sync" would lose what was acknowledged.
             refuse(
                 '0, or store.flush = "async"',
                 key="write_buffer_bytes",

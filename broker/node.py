@@ -320,7 +320,7 @@ class Node:
         be derived than this node's own log would keep. On the housekeeping thread.
 
         A full disk is no failure of the log; but what an fsync refused may be lost even if the
-        next one succeeds (D8), so from then on the checkpoint stays: the next start derives again
+        next one succeeds (ADR 8). From then on the checkpoint stays: the next start derives again
         what lies behind it."""
         try:
             work.perform()

@@ -24,7 +24,7 @@ from chaos.errors import StaleMutant
 from chaos.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
-COPIED = ("dledger", "dledger_cli", "store", "broker", "chaos", "tests", "pyproject.toml")
+COPIED = ("dledger", "docs", "dledger_cli", "store", "broker", "chaos", "tests", "pyproject.toml")
 UNIT_TESTS = ("tests/core", "tests/node", "tests/store", "tests/broker")
 DURATION_MS = 6_000
 MAX_SEEDS = 400

@@ -5,7 +5,7 @@ thing to processes, links or disks through the `Arena` and knows nothing of sche
 something is drawn, it is drawn from the strike's own random source, so that a seed repeats it as
 far as real time allows.
 
-Source: the fault vocabulary of `shared/durability.md`; Jepsen's nemeses.
+Source: Jepsen's nemeses.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _flipping_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
 
 
 async def _fail_disk(blow: Blow) -> str:
-    """A disk that fails a write or a sync stops its node (D8): one that runs on is a finding."""
+    """A disk that fails a write or a sync stops its node (ADR 8): one that runs on is a finding."""
     operation, code = str(blow.options["operation"]), str(blow.options["errno"])
     blow.arena.meant_to_be_down.update(blow.victims)
     for victim in blow.victims:

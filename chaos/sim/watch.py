@@ -159,7 +159,7 @@ class Watch:
     # --- what leaves a node ------------------------------------------------------------------
 
     def on_sent(self, node: SimNode, to: str, message: PeerMessage) -> None:
-        """Nothing leaves that a crash at this moment could make untrue (D3)."""
+        """Nothing leaves that a crash at this moment could make untrue (ADR 3)."""
         match message.WhichOneof("body"):
             case "vote_response" if message.vote_response.granted:
                 self._on_vote(node, message.term, to)
