@@ -3,8 +3,9 @@
 A room a matter; docs/audit.md draws which may call which:
 
     reading     replicas' files and nodes, as values       engines     who runs the tasks
-    proof       are replicas the same? whose fault?        spark       sessions, the log as a table
-    delivery    did clients get what they sent?            showing     terminal and HTML
-    contents    what is in the log: sums, exports          measuring   how fast all of this is
-    commands    `dledger audit ...`
+    proof       are replicas the same? whose fault?        showing     terminal and HTML
+    delivery    did clients get what they sent?            measuring   how fast all of this is
+    contents    what is in the log: sums, exports          commands    `dledger audit ...`
+
+Below them: `dledger.reading` (files, entries, messages as columns), `dledger.spark` (sessions).
 """

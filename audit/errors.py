@@ -2,15 +2,14 @@
 
     AuditError
     ├── UsageMistake        the request makes no sense: arguments, paths, replicas of other groups
-    │   └── HistoryMistake  a client's history isn't one
     ├── Unreachable         a node or a group that was to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
-    ├── LogDamaged          the log that was to be a witness can't be read to its end
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
-it lies on this machine. What is wrong with a *replica* is no error but a finding
+it lies on this machine. A log that can't be read to its end is
+`dledger.reading.errors.LogDamaged`. What is wrong with a *replica* is no error but a finding
 (`audit.proof.findings`): an audit that meets a broken file has done its work.
 """
 
@@ -45,15 +44,6 @@ class UsageMistake(AuditError):
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
-class HistoryMistake(UsageMistake):
-    """A history can't be used: line `line` (from 1) of `file` isn't what it should be."""
-
-    def __init__(self, file: str, line: int, reason: str) -> None:
-        super().__init__(f"{file}, line {line}: {reason}")
-        self.file = file
-        self.line = line
-
-
 class Unreachable(AuditError):
     """`who` gave no answer."""
 
@@ -80,10 +70,6 @@ class SegmentGone(AuditError, FileNotFoundError):
     """The node has no such segment."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
-
-
-class LogDamaged(AuditError):
-    """The log can't be read to its end; the text says where it ends."""
 
 
 class EngineUnavailable(AuditError):

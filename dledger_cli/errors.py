@@ -22,7 +22,10 @@ class CommandError(Exception):
 
 
 class LineTooLong(CommandError):
-    """A line is longer than a message may be; what follows it was not read."""
+    """A line is longer than a message may be; what follows it was not read. The command was used
+    rightly and did a part of its work: it failed."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
     def __init__(self, number: int, limit_bytes: int) -> None:
         super().__init__(f"line {number} is longer than {limit_bytes} bytes")

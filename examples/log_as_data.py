@@ -16,8 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit.spark.session import start_session
-from audit.spark.source import register
+from dledger.spark import register, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

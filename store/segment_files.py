@@ -7,18 +7,14 @@ for a candidate that lacks a committed entry.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from dledger.records.layout import FILE_NAME, file_name
+from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import FileSystem
 from store.segments import Segment
-
-_LEFTOVER: Final = re.compile(FILE_NAME.pattern + r"\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ def find_segment_files(files: FileSystem, directory: Path) -> FoundFiles:
     """What lies in the commit log's directory."""
     names = files.listdir(directory)
     ours = [name for name in names if FILE_NAME.fullmatch(name)]
-    leftovers = [name for name in names if _LEFTOVER.fullmatch(name)]
+    leftovers = [name for name in names if UNFINISHED_NAME.fullmatch(name)]
     foreign = [name for name in names if name not in ours and name not in leftovers]
     return FoundFiles(tuple(sorted(map(int, ours))), tuple(foreign), tuple(leftovers))
 

@@ -17,9 +17,10 @@ from audit.commands.outcome import check_target, errors_told, make_folder, parse
 from audit.commands.selection import run_audit, wanted_replicas
 from audit.commands.watching import Watch, WatchMetrics
 from audit.engines.choice import EngineName
+from audit.engines.package import TASKS
 from audit.errors import UsageMistake
 from audit.proof.replicas import Options
-from audit.spark.package import write_package
+from dledger.spark.package import write_package
 
 _DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d)")
 _MAX_S = 366 * 86400
@@ -93,7 +94,7 @@ def package(
     """Write what executors import, for `spark-submit --py-files`."""
     with errors_told():
         check_target(target)
-        typer.echo(write_package(target))
+        typer.echo(write_package(target, TASKS))
 
 
 def parse_duration(text: str) -> int:

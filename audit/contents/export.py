@@ -24,10 +24,11 @@ import numpy as np
 
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import EngineUnavailable, UsageMistake
-from audit.reading.columns import Integers, Words
-from audit.reading.decode import COLUMNS, LogRange, Records, Wanted, read_records
-from audit.reading.ranges import check_topics, committed_log, log_ranges
 from audit.reading.replica import Replica
+from audit.reading.survey import check_topics, committed_log
+from dledger.reading.columns import Integers, Words
+from dledger.reading.decode import COLUMNS, LogRange, Records, Wanted, read_records
+from dledger.reading.ranges import log_ranges
 
 STATE_FILE: Final = "_export.json"
 FORMAT: Final = "dledger-export/1"
@@ -83,7 +84,7 @@ def export_messages(
         UsageMistake: the target holds something else, or messages of another group or of other
             topics; or the replica has no message of one of `topics`.
         EngineUnavailable: pyarrow isn't installed.
-        CorruptionFound: the replica's log is damaged; nothing of this run counts as done.
+        LogDamaged: the replica's log is damaged; nothing of this run counts as done.
     """
     _require_pyarrow()
     log = committed_log(replica)
@@ -128,7 +129,7 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from audit.reading.arrow import to_arrow
+    from dledger.reading.arrow import to_arrow
 
     part = task.part
     batches: dict[tuple[str, str], list[pa.RecordBatch]] = defaultdict(list)

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from audit.contents.timeline import Timeline
 from audit.engines.engine import Engine, Progress, no_progress
-from audit.reading.columns import Cuts, Words
-from audit.reading.decode import LogRange, Records, Wanted, read_records
-from audit.reading.ranges import check_topics, committed_log, log_ranges
 from audit.reading.replica import Replica
+from audit.reading.survey import check_topics, committed_log
+from dledger.reading.columns import Cuts, Words
+from dledger.reading.decode import LogRange, Records, Wanted, read_records
+from dledger.reading.ranges import log_ranges
 
 MAX_KEYS: Final = 10_000
 HOT_KEYS: Final = 10
@@ -107,7 +108,7 @@ def sum_log(
 
     Raises:
         UsageMistake: the replica holds no log, or no message of one of `topics`.
-        CorruptionFound: its log is damaged.
+        LogDamaged: its log is damaged.
     """
     log = committed_log(replica)
     check_topics(log, topics)
@@ -142,7 +143,7 @@ def bucket_edges(bucket: int) -> tuple[int, int]:
     return (0, 0) if bucket == 0 else (round(_GROWTH ** (bucket - 1)), round(_GROWTH**bucket))
 
 
-def percentile(counts: Histogram, share: float) -> int:
+def counted_percentile(counts: Histogram, share: float) -> int:
     """The value below or at which `share` of the counted ones lie, to 20 %; 0 for none."""
     total = int(counts.sum())
     if not total:
@@ -190,7 +191,9 @@ def _facts(sums: QueueSum) -> dict[str, object]:
 
 
 def _percentiles(counts: Histogram) -> dict[str, int]:
-    return {f"p{round(share * 100)}": percentile(counts, share) for share in (0.5, 0.99, 1.0)}
+    return {
+        f"p{round(share * 100)}": counted_percentile(counts, share) for share in (0.5, 0.99, 1.0)
+    }
 
 
 def _count(sums: LogSum, records: Records) -> None:

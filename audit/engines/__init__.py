@@ -1,5 +1,5 @@
 """Who runs tasks: processes of this machine (`engine`) or a Spark cluster (`spark`), by one port.
 
 What a task does is never known here, so no room that has work to do is imported. `choice` makes the
-engine that a command asks for; Spark is imported only then.
+engine that a command asks for, Spark's only then; `package` names what executors need of us.
 """

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from audit.engines.engine import MIB, Progress, R, T, Task, no_progress
-from audit.errors import EngineUnavailable
-from audit.spark.session import start_session
+from audit.engines.package import TASKS
+from audit.errors import EngineUnavailable, Unreachable, UsageMistake
+from dledger.spark.errors import BadOption, ClusterUnreachable, SparkUnavailable
+from dledger.spark.session import start_session
 
 if TYPE_CHECKING:
     import pyarrow
@@ -46,9 +48,20 @@ class SparkEngine:
         """An engine with a session of its own.
 
         Raises:
+            UsageMistake: the master's address is none.
             EngineUnavailable: it can't run here.
+            Unreachable: the master doesn't answer, or gives no executor in time.
         """
-        return cls(start_session(master), stops_session=True)
+        try:
+            session = start_session(master, {"spark.app.name": "dledger audit"}, TASKS)
+        except BadOption as error:
+            raise UsageMistake(str(error)) from error
+        except SparkUnavailable as error:
+            hint = "--engine local needs neither Spark nor Java"
+            raise EngineUnavailable(f"{error}. {hint}.") from error
+        except ClusterUnreachable as error:
+            raise Unreachable(error.master, error.reason) from error
+        return cls(session, stops_session=True)
 
     def width(self, tasks: Sequence[Task]) -> int:
         """See `Engine.width`."""

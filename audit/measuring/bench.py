@@ -28,12 +28,13 @@ from audit.engines.engine import Engine, LocalEngine
 from audit.measuring.process_tree import watched
 from audit.measuring.sample import BODY_BYTES, SEGMENT_BYTES, make_replicas
 from audit.proof.replicas import Options, audit_replicas
-from audit.reading.chunks import read_chunks
-from audit.reading.decode import COLUMNS, Wanted, read_records
-from audit.reading.files import BLOCK_READ_BYTES, opened, read_into
-from audit.reading.ranges import committed_log, log_ranges
 from audit.reading.replica import Replica
-from audit.reading.survey import commitlog_of
+from audit.reading.survey import committed_log
+from dledger.reading.chunks import read_chunks
+from dledger.reading.decode import COLUMNS, Wanted, read_records
+from dledger.reading.files import BLOCK_READ_BYTES, opened, read_into
+from dledger.reading.ranges import log_ranges
+from dledger.reading.survey import commitlog_of
 from dledger.records.layout import FIRST_RECORD_AT, file_name
 from dledger.records.record import decode_records
 
@@ -252,7 +253,7 @@ def _hash_rate(replicas: list[Replica], engine: Engine) -> float:
 
 
 def _decode_rate(replica: Replica, columns: Sequence[str]) -> float:
-    from audit.reading.arrow import to_arrow
+    from dledger.reading.arrow import to_arrow
 
     log = committed_log(replica)
     began, count = time.process_time(), 0

@@ -1,9 +1,9 @@
 """Reading one segment of one replica from end to end: CRCs, running digests, ConsumeQueue units.
 
 The work of the check of derived files, done beside the files. Each entry's digest must continue the
-one before it (D6), and each record must be where its queue's ConsumeQueue says (D7). What can only
-be judged with other segments at hand is returned for `audit.proof.derived` to judge: where queues
-end, which topics were deleted later, how the first digest continues the segment before.
+one before it (ADR 6), and each record must be where its queue's ConsumeQueue says (ADR 7). What can
+only be judged with other segments at hand is returned for `audit.proof.derived` to judge: where
+queues end, which topics were deleted later, how the first digest continues the segment before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from audit.proof.findings import Cause
 from audit.proof.scan import ItemKind, ScanTask, Window, next_item
-from audit.reading.files import Pace, opened, read_at
+from audit.reading.pace import Pace
 from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     HEADER_SIZE,
@@ -29,6 +29,7 @@ from dledger.reading.entry import (
     parse_header,
     verify_frame,
 )
+from dledger.reading.files import opened, read_at
 from dledger.records.errors import InvalidFrame, InvalidRecord
 from dledger.records.layout import UNITS_PER_FILE, file_name
 from dledger.records.record import TOPIC_PATTERN

@@ -2,7 +2,7 @@
 
 Every replica is checked against *its own* log, so this finds what comparing replicas can't: all
 of them wrong in the same way, and derived files, which needn't be compared as they are a function
-of the log (D7). IndexFiles and snapshots will have their place here.
+of the log (ADR 7). IndexFiles and snapshots will have their place here.
 
 Three rounds of tasks: each segment from end to end (`audit.proof.chain`), then the seams between
 segments, and the ends of the queues, which only the whole log knows.
@@ -28,9 +28,9 @@ from audit.proof.chain import (
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.plan import Plan
 from audit.proof.report import DerivedSummary
-from audit.reading.files import opened, read_at
 from audit.reading.replica import Replica
-from audit.reading.survey import Survey
+from dledger.reading.files import opened, read_at
+from dledger.reading.survey import Survey
 from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
 from store.dispatch import UNIT, UNIT_SIZE
 

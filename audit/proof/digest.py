@@ -19,7 +19,8 @@ import numpy.typing as npt
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from audit.proof.plan import DigestPart, DigestTask
-from audit.reading.files import BLOCK_READ_BYTES, Pace, opened, read_into
+from audit.reading.pace import Pace
+from dledger.reading.files import BLOCK_READ_BYTES, opened, read_into
 from dledger.records.layout import file_name
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import UsageMistake
-from audit.reading.survey import Survey
+from dledger.reading.survey import Survey
 
 DEFAULT_BLOCK_BYTES: Final = 256 << 10
 MIN_BLOCK_BYTES: Final = 4096

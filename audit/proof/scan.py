@@ -19,7 +19,6 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from audit.reading.files import opened, read_at
 from dledger.reading.entry import (
     FILLER_HEADER,
     FILLER_HEADER_SIZE,
@@ -33,6 +32,7 @@ from dledger.reading.entry import (
     parse_header,
     possible_starts,
 )
+from dledger.reading.files import opened, read_at
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FIRST_RECORD_AT, RECORD, file_name
 from dledger.records.record import FIXED_SIZE, MAX_TOPIC_BYTES

@@ -1,7 +1,7 @@
-"""How an audit comes by what replicas hold: their files, what their nodes say, their messages.
+"""Which replicas an audit is about, and how it comes by what they hold.
 
-This owns every way to a replica's bytes (files on this machine, gRPC to a node that serves) and
-the values that come of it: which files there are, which of them are committed, entries, records,
-columns. Nothing here judges what it reads, and nothing writes. It calls no other room; every room
-but `showing` calls it.
+This owns names and places (`replica`), the nodes that run (`live`), the survey of a replica
+wherever it lies (`survey`), a node's log over gRPC (`remote`) and the pace that spares a disk.
+Files and bytes are read by `dledger.reading`. Nothing here judges what it reads. It calls no other
+room; `proof`, `delivery`, `contents`, `measuring` and `commands` call it.
 """

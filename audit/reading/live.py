@@ -22,7 +22,8 @@ from typing import Final
 import grpc
 
 from audit.errors import Unreachable, UsageMistake
-from audit.reading.replica import Position, Replica
+from audit.reading.replica import Replica
+from dledger.reading.survey import Position
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 
 TIMEOUT_S: Final = 2.0

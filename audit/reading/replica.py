@@ -12,19 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.errors import UsageMistake
+from dledger.reading.survey import Position
 
 _SPECIFICATION = re.compile(r"(?P<id>[A-Za-z0-9_.-]{1,64})=(?P<path>.+?)(?:@(?P<host>[^@/]+))?")
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """What a running node said: its log is committed up to the physical offset `committed`, and
-    the running digest there. `first_index` is the first entry that it still holds."""
-
-    committed: int
-    digest: int
-    index: int
-    first_index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,81 +1,22 @@
-"""The first look at a replica: which files there are, and up to where they claim to be a log.
+"""The first look at a replica, wherever it lies: on this machine, on another, or behind its node.
 
-Runs beside the replica (an engine may send it to another host) and returns a small value. It
-reads names, sizes, the identity, the checkpoint and a few headers; it judges nothing.
-
-Two positions matter. `end`: the replica claims durable bytes up to here (the checkpoint's
-watermark; of a running node its committed offset). `settled`: entries below are known committed,
-so they can never change again (of a copy: those that the checkpoint says are in the ConsumeQueues;
-of a running node the committed offset). Between the two a copy may rightly hold entries that
-never committed; see `audit.proof.locate`.
+Runs beside the replica (an engine may send it to another host) and returns a small value; what the
+value says is described where it is made of a folder, in `dledger.reading.survey`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
-from audit.errors import NodeRefused
-from audit.reading.files import opened, read_at
-from audit.reading.replica import Position, Replica
-from dledger.reading.entry import (
-    FILLER_HEADER,
-    FILLER_HEADER_SIZE,
-    FILLER_MAGIC,
-    HEADER_SIZE,
-    EntryHeader,
-    parse_header,
-)
-from dledger.records.errors import InvalidFrame
-from dledger.records.layout import FILE_NAME, file_name
-from store.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
+from audit.errors import NodeRefused, UsageMistake
+from audit.reading.replica import Replica
+from dledger.reading.errors import NotALog
+from dledger.reading.ranges import checked_log
+from dledger.reading.survey import Position, SegmentFile, Survey, is_foreign, survey_folder
+from dledger.records.layout import FILE_NAME
 
-_PREALLOCATION: Final = re.compile(FILE_NAME.pattern + r"\.tmp")
-_IDENTITY_BYTES: Final = 4096
-_WINDOW_BYTES: Final = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """A file of the log: physical offset of its first byte, and its size in bytes."""
-
-    base: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What lies in a replica's directory. Offsets are physical, in bytes.
-
-    `problem` is not empty if the directory can't be read at all; then nothing else is known;
-    `silent`: because its node doesn't answer. `address`: the log is read there, over gRPC.
-    `retained_from`: where the log rightly begins, retention having deleted what was before.
-    `derived_index`: the ConsumeQueues hold the units of every entry up to it.
-    `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
-    runs, and said its position.
-    """
-
-    replica: str
-    commitlog: str
-    problem: str = ""
-    group: str | None = None
-    segment_size: int | None = None
-    checkpoint_readable: bool = False
-    retained_from: int = 0
-    settled: int = 0
-    end: int = 0
-    derived_index: int = 0
-    segments: tuple[SegmentFile, ...] = ()
-    foreign: tuple[str, ...] = ()
-    consume_queues: tuple[tuple[str, int], ...] = ()
-    is_running: bool = False
-    answered: bool = False
-    silent: bool = False
-    address: str | None = None
+_NAMED_TOPICS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,34 +41,35 @@ def survey(task: SurveyTask) -> Survey:
         return Survey(replica.id, replica.path, problem=replica.silence, silent=True)
     if replica.address is not None and replica.position is not None:
         return _survey_node(replica.id, replica.address, replica.position)
-    commitlog = commitlog_of(replica.path)
+    return survey_folder(replica.id, replica.path, replica.position)
+
+
+def committed_log(replica: Replica) -> Survey:
+    """The survey of a replica that holds a readable log.
+
+    Raises:
+        UsageMistake: it doesn't.
+    """
     try:
-        names = sorted(os.listdir(commitlog))
-    except OSError as error:
-        return Survey(replica.id, commitlog, problem=f"{commitlog}: {error.strerror or error}")
-    found = _stat_segments(commitlog, names)
-    foreign = tuple(name for name in names if _is_foreign(name))
-    data = os.path.dirname(commitlog)
-    group, segment_size = _identity(os.path.join(data, "identity.json"))
-    checkpoint = _checkpoint(os.path.join(data, "checkpoint"))
-    segment_size = segment_size or _guess_segment_size(found)
-    settled, end, retained = _positions(replica, commitlog, found, segment_size, checkpoint)
-    return Survey(
-        replica=replica.id,
-        commitlog=commitlog,
-        group=group,
-        segment_size=segment_size,
-        checkpoint_readable=checkpoint is not None,
-        retained_from=retained,
-        settled=settled,
-        end=end,
-        derived_index=checkpoint.consume_queue_index if checkpoint else 0,
-        segments=found,
-        foreign=foreign,
-        consume_queues=_consume_queues(os.path.join(data, "consumequeue")),
-        answered=replica.position is not None,
-        is_running=replica.position is not None or os.path.exists(os.path.join(data, "abort")),
-    )
+        return checked_log(survey(SurveyTask(replica)))
+    except NotALog as error:
+        raise UsageMistake(str(error)) from error
+
+
+def check_topics(log: Survey, topics: frozenset[str] | None) -> None:
+    """The log may hold messages of each of them. Where no ConsumeQueues lie beside it, as beside a
+    bare copy of the log, nobody knows before it is read.
+
+    Raises:
+        UsageMistake: of one it holds none.
+    """
+    known = {topic for topic, _ in log.consume_queues}
+    missing = sorted((topics or frozenset()) - known)
+    if known and missing:
+        there = ", ".join(sorted(known)[:_NAMED_TOPICS]) + (", ..." * (len(known) > _NAMED_TOPICS))
+        raise UsageMistake(
+            f"{log.replica} has no message of topic {missing[0]!r}; of {there} it has"
+        )
 
 
 def _survey_node(name: str, address: str, position: Position) -> Survey:
@@ -161,158 +103,8 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
         end=end,
         derived_index=told.checkpoint_consume_queue_index,
         segments=segments,
-        foreign=tuple(file.name for file in told.files if _is_foreign(file.name)),
+        foreign=tuple(file.name for file in told.files if is_foreign(file.name)),
         answered=True,
         is_running=True,
         address=address,
     )
-
-
-def _is_foreign(name: str) -> bool:
-    return not FILE_NAME.fullmatch(name) and not _PREALLOCATION.fullmatch(name)
-
-
-def commitlog_of(path: str) -> str:
-    """The folder with the segments: `path/commitlog` if there is one, else `path` itself."""
-    inner = os.path.join(path, "commitlog")
-    return inner if os.path.isdir(inner) else path
-
-
-def walk_headers(
-    descriptor: int, base: int, size: int, stop_index: int | None = None
-) -> tuple[int, EntryHeader | None, str]:
-    """Follows entry sizes from the segment's start, trusting headers that look right.
-
-    Args:
-        stop_index: stop behind this entry.
-
-    Returns:
-        The offset in the file where it ended, the last entry's header, and why it ended there:
-        `"index"`, `"filler"`, `"zeros"`, `"end"` of the file, or `"invalid"`.
-    """
-    at, last = 0, None
-    window, window_at = b"", 0
-    while True:
-        if at + HEADER_SIZE > window_at + len(window):
-            window, window_at = read_at(descriptor, _WINDOW_BYTES, at), at
-        near = at - window_at
-        if len(window) - near < FILLER_HEADER_SIZE:
-            return at, last, "end"
-        filler_size, magic = FILLER_HEADER.unpack_from(window, near)
-        if magic == FILLER_MAGIC:
-            return at, last, "filler"
-        if filler_size == 0 and magic == 0:
-            return at, last, "zeros"
-        try:
-            header = parse_header(window, near)
-        except InvalidFrame:
-            return at, last, "invalid"
-        if header.physical_offset != base + at or at + header.total_size > size:
-            return at, last, "invalid"
-        at, last = at + header.total_size, header
-        if stop_index is not None and header.index >= stop_index:
-            return at, last, "index"
-
-
-def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
-    """The segments; one that vanishes while it is looked at was deleted by retention."""
-    found = []
-    for name in names:
-        if FILE_NAME.fullmatch(name):
-            try:
-                size = os.stat(os.path.join(commitlog, name)).st_size
-            except OSError:
-                continue
-            found.append(SegmentFile(int(name), size))
-    return tuple(found)
-
-
-def _identity(path: str) -> tuple[str | None, int | None]:
-    """Group and segment size; None for what can't be learned, as in a bare copy of the log."""
-    try:
-        with opened(path) as descriptor:
-            stored = json.loads(read_at(descriptor, _IDENTITY_BYTES, 0))
-        return str(stored["group"]), int(stored["segment_size_bytes"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, None
-
-
-def _checkpoint(path: str) -> CheckpointState | None:
-    try:
-        with opened(path) as descriptor:
-            return decode_checkpoint(read_at(descriptor, PAGE_SIZE + 1, 0))
-    except OSError:
-        return None
-
-
-def _guess_segment_size(segments: tuple[SegmentFile, ...]) -> int | None:
-    """From the names, as a size may have been cut: segments lie back to back."""
-    gaps = [second.base - first.base for first, second in pairwise(segments)]
-    if gaps:
-        return min(gaps)
-    return segments[0].size if segments and segments[0].size else None
-
-
-def _positions(
-    replica: Replica,
-    commitlog: str,
-    segments: tuple[SegmentFile, ...],
-    segment_size: int | None,
-    checkpoint: CheckpointState | None,
-) -> tuple[int, int, int]:
-    """`(settled, end, retained_from)`."""
-    first = segments[0].base if segments else 0
-    retained = checkpoint.first_offset if checkpoint else first
-    if replica.position is not None:
-        committed = replica.position.committed
-        return committed, committed, first if replica.position.first_index > 1 else retained
-    if checkpoint is None:
-        return first, _walked_end(commitlog, segments, segment_size), retained
-    settled = _offset_behind(commitlog, segments, checkpoint.consume_queue_index)
-    return min(settled, checkpoint.watermark), checkpoint.watermark, retained
-
-
-def _offset_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int) -> int:
-    """Physical offset behind entry `index`, or less if the headers don't lead there."""
-    best = segments[0].base if segments else 0
-    if index == 0:
-        return best
-    for segment in reversed(segments):
-        try:
-            with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
-                header = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0)
-                if header.index <= index:
-                    at, _, _ = walk_headers(descriptor, segment.base, segment.size, index)
-                    return segment.base + at
-        except (InvalidFrame, OSError):
-            continue
-    return best
-
-
-def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size: int | None) -> int:
-    """Where the last segment that holds anything ends; behind all of it if it ends in garbage."""
-    for segment in reversed(segments):
-        try:
-            with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
-                at, last, reason = walk_headers(descriptor, segment.base, segment.size)
-        except OSError:
-            continue
-        if reason == "zeros" and last is None and at == 0 and segment is not segments[0]:
-            continue  # Preallocated, nothing in it yet.
-        if reason == "zeros":
-            return segment.base + at
-        return segment.base + (segment_size or segment.size)
-    return 0
-
-
-def _consume_queues(root: str) -> tuple[tuple[str, int], ...]:
-    """`(topic, queue id)` of every queue folder."""
-    found = []
-    try:
-        for topic in sorted(os.listdir(root)):
-            inner = os.path.join(root, topic)
-            if os.path.isdir(inner):
-                found += [(topic, int(name)) for name in os.listdir(inner) if name.isdigit()]
-    except OSError:
-        return tuple(found)
-    return tuple(sorted(found))

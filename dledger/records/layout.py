@@ -34,6 +34,7 @@ __all__ = [
     "MESSAGE_ID",
     "RECORD",
     "TRUNCATION_INTENT",
+    "UNFINISHED_NAME",
     "UNIT",
     "UNITS_PER_FILE",
     "Field",
@@ -274,6 +275,7 @@ UNITS_PER_FILE: Final = 300_000
 # Segments and ConsumeQueue files are named by the position of their first byte.
 FILE_NAME: Final = re.compile(r"[0-9]{20}")
 FILE_GLOB: Final = "[0-9]" * 20
+UNFINISHED_NAME: Final = re.compile(FILE_NAME.pattern + r"\.tmp")  # Preallocation, cut short.
 
 
 def file_name(base: int) -> str:

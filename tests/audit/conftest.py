@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from audit.engines.engine import Engine, LocalEngine
-from audit.errors import EngineUnavailable
+from dledger.spark import SparkUnavailable
 from tests.audit.replicas import LogBuilder, ReplicaSet, build, usual_entries
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ def three(tmp_path: Path, original: LogBuilder) -> ReplicaSet:
 def spark() -> Iterator[SparkSession]:
     """One session for all tests, on two threads; where it can't be had, its tests are skipped."""
     pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
-    from audit.spark.session import start_session
+    from dledger.spark import start_session
 
     try:
         session = start_session("local[2]")
-    except EngineUnavailable as error:
+    except SparkUnavailable as error:
         pytest.skip(str(error))
     yield session
     session.stop()

@@ -16,8 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from audit.spark.session import start_session
-from audit.spark.source import register
+from dledger.spark import register, start_session
 
 BATCH_BYTES = 8000
 

@@ -18,7 +18,7 @@ from audit.measuring.bench import Figure
 from audit.measuring.process_tree import resident_bytes
 from audit.measuring.sample import make_replicas
 from audit.proof.replicas import Options, audit_replicas
-from audit.reading.ranges import committed_log
+from audit.reading.survey import committed_log
 
 MIB = 1 << 20
 

@@ -131,13 +131,13 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Cluster]]:
     """The cluster and its master's address."""
-    from audit.errors import EngineUnavailable
-    from audit.spark.java import find_java
+    from dledger.spark import SparkUnavailable
+    from dledger.spark.java import find_java
 
     folder = tmp_path_factory.mktemp("cluster")
     try:
         java = find_java(folder / "cache")
-    except EngineUnavailable as error:
+    except SparkUnavailable as error:
         pytest.skip(str(error))
     made = Cluster(folder, java.home)
     try:

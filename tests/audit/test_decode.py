@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.reading.chunks import LogRange, read_chunks
-from audit.reading.columns import Cuts, PropertyTable
-from audit.reading.decode import COLUMNS, Wanted, read_records
-from audit.reading.files import opened
+from dledger.reading.chunks import LogRange, read_chunks
+from dledger.reading.columns import Cuts, PropertyTable
+from dledger.reading.decode import COLUMNS, Wanted, read_records
 from dledger.reading.entry import FILLER_HEADER, FILLER_MAGIC, EntryKind, build_frame, walk_frames
+from dledger.reading.errors import EntryDamaged
+from dledger.reading.files import opened
 from dledger.records.properties import decode_properties, find_property
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate
-from store.errors import CorruptionFound
 
 Row = dict[str, Any]
 BASE = 1 << 20
@@ -172,7 +173,7 @@ def test_records_that_lie_behind_a_good_crc_are_refused(
     except ValueError:
         expected = None
     if expected is None:
-        with pytest.raises(CorruptionFound):
+        with pytest.raises(EntryDamaged):
             decoded_rows(content, 600)
     else:
         assert decoded_rows(content, 600) == expected
@@ -190,7 +191,7 @@ def test_records_that_lie_behind_a_good_crc_are_refused(
 def test_entry_without_room_for_its_records_is_refused(count: int, body: bytes) -> None:
     """Sizes that add up to the entry's don't make records of what is too small for one."""
     head, _ = build_frame(EntryKind.DATA, 1, 1, BASE, 0, count, body, 0)
-    with pytest.raises(CorruptionFound):
+    with pytest.raises(EntryDamaged):
         decoded_rows(head + body, 600)
 
 
@@ -208,7 +209,7 @@ def test_body_that_claims_to_end_behind_its_record_is_refused(claimed: int) -> N
     head, _ = build_frame(
         header.kind, header.index, header.term, BASE, 0, len(records), bytes(body), 0
     )
-    with pytest.raises(CorruptionFound, match="lengths"):
+    with pytest.raises(EntryDamaged, match="lengths"):
         decoded_rows(head + bytes(body), 600)
 
 
@@ -227,7 +228,7 @@ def test_a_flipped_bit_ends_the_reading_at_its_entry(
         if start + len(frame) > at:
             break
         start += len(frame)
-    with pytest.raises(CorruptionFound) as caught:
+    with pytest.raises(EntryDamaged) as caught:
         decoded_rows(bytes(content), chunk_bytes)
     assert caught.value.offset == start
 
@@ -241,7 +242,7 @@ def test_file_that_ends_early_is_damage(chunk_bytes: int) -> None:
         part = LogRange(folder, BASE, BASE, BASE + len(content))
         for size in range(start, len(content)):
             Path(part.path).write_bytes(content[:size])
-            with pytest.raises(CorruptionFound) as caught:
+            with pytest.raises(EntryDamaged) as caught:
                 list(read_records(part, Wanted(), chunk_bytes))
             assert caught.value.offset == start
 
@@ -262,7 +263,7 @@ def test_intact_entry_of_another_place_is_no_part_of_the_log() -> None:
         part = LogRange(folder, 0, 0, len(content))
         Path(part.path).write_bytes(content)
         with (
-            pytest.raises(CorruptionFound, match="the entry of offset 0"),
+            pytest.raises(EntryDamaged, match="the entry of offset 0"),
             opened(part.path) as descriptor,
         ):
             list(read_chunks(descriptor, part))
@@ -284,7 +285,7 @@ def test_properties_of_many_messages_are_split_as_one_by_one(rows: list[bytes]) 
 def test_arrow_has_the_same_values(entries: Entries) -> None:
     """Every column but times, as a Python value; a map's last equal name wins."""
     pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
-    from audit.reading.arrow import TYPES, to_arrow
+    from dledger.reading.arrow import TYPES, to_arrow
 
     content = b"".join(frames_of(entries))
     rows: list[Row] = []
@@ -301,3 +302,15 @@ def test_arrow_has_the_same_values(entries: Entries) -> None:
         for name in ("born_time", "store_time"):
             row[name] = round(row[name].timestamp() * 1000)
     assert rows == list(plain_rows(content))
+
+
+def test_damage_comes_back_from_other_processes_with_its_facts() -> None:
+    """Engines pickle what a task raised: an error that can't be put together again would end the
+    pool, and nobody would learn where the damage is."""
+    damage = EntryDamaged("/data/n1/00000000000000000000", 512, "an entry", "zeros")
+    again = pickle.loads(pickle.dumps(damage))
+    assert isinstance(again, EntryDamaged)
+    assert (again.file, again.offset, again.expected, again.found) == (
+        damage.file, damage.offset, "an entry", "zeros"
+    )  # fmt: skip
+    assert str(again) == str(damage)

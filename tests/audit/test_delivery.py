@@ -18,10 +18,13 @@ from audit.delivery import judged
 from audit.delivery.check import DeliveryReport, audit_delivery, delivery_as_json
 from audit.delivery.judge import Kind
 from audit.engines.engine import Engine, LocalEngine
-from audit.errors import LogDamaged, UsageMistake
-from audit.reading.replica import Position, Replica
-from chaos.checkers.history import Delete, Outcome, Poll, Send
+from audit.errors import UsageMistake
+from audit.reading.replica import Replica
+from chaos.checkers.history import Delete, Poll, Send
+from dledger.history import Outcome
 from dledger.reading.entry import EntryKind
+from dledger.reading.errors import LogDamaged
+from dledger.reading.survey import Position
 from tests.audit.replicas import SEGMENT, Entry, build, flip_bit
 from tests.chaos.histories import Story
 

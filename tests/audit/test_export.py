@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from audit.commands.app import app
 from audit.contents.export import ExportState, export_messages, read_state, write_state
-from audit.contents.stats import bucket_of, percentile, stats_as_json, sum_log
+from audit.contents.stats import bucket_of, counted_percentile, stats_as_json, sum_log
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
-from store.errors import CorruptionFound
+from dledger.reading.errors import EntryDamaged
 from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
 from tests.audit.test_table import expected_rows
 
@@ -106,7 +106,7 @@ def test_broken_off_export_is_repeated_over_the_same_ranges(tmp_path: Path) -> N
 def test_export_of_a_damaged_log_is_not_done(three: ReplicaSet, tmp_path: Path) -> None:
     """The damage is named, and the next run begins at the same place."""
     three.flip("n1", three.header_of(after=20_000).physical_offset + 90)
-    with pytest.raises(CorruptionFound):
+    with pytest.raises(EntryDamaged):
         export_messages(three.replicas[0], tmp_path / "out", LocalEngine())
     state = read_state(tmp_path / "out")
     assert state is not None
@@ -148,7 +148,7 @@ def test_percentiles_are_right_to_a_fifth() -> None:
     counts = np.bincount(bucket_of(values), minlength=200)
     for share in (0.1, 0.5, 0.9, 0.99):
         exact = np.quantile(values, share)
-        assert exact / 1.25 <= percentile(counts, share) <= exact * 1.25
+        assert exact / 1.25 <= counted_percentile(counts, share) <= exact * 1.25
 
 
 def test_commands_tell_what_they_did(three: ReplicaSet, tmp_path: Path) -> None:

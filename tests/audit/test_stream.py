@@ -16,12 +16,13 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from audit.errors import LogDamaged, UsageMistake
-from audit.reading.decode import Wanted
-from audit.reading.ranges import committed_log
 from audit.reading.replica import Replica
-from audit.spark.source import CommitLogSource, CommitLogStream
+from audit.reading.survey import committed_log
+from dledger.reading.decode import Wanted
 from dledger.reading.entry import EntryHeader
+from dledger.reading.errors import LogDamaged
+from dledger.spark import BadOption
+from dledger.spark.source import CommitLogSource, CommitLogStream
 from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
 from tests.audit.test_table import expected_rows
 
@@ -98,7 +99,7 @@ def test_retention_that_overtakes_a_stream_ends_it(
 ) -> None:
     """Lost messages are never passed over in silence; planned and unplanned batches alike."""
     log = replace(committed_log(Replica("n1", str(three.paths["n1"]))), retained_from=16384)
-    monkeypatch.setattr("audit.spark.source.committed_log", lambda replica: log)
+    monkeypatch.setattr("dledger.spark.source._survey", lambda path: log)
     stream, planned = stream_of(three), ({"offset": 0}, {"offset": 20000})
     with pytest.raises(LogDamaged, match=r"bytes 0 to 16384 .* failOnDataLoss"):
         stream.latestOffset({"offset": 0}, ReadMaxBytes(5000))
@@ -133,7 +134,7 @@ def test_missing_segment_is_no_gap_to_step_over(three: ReplicaSet) -> None:
 def test_options_that_make_no_sense_are_refused(options: dict[str, str], said: str) -> None:
     """Before the query begins."""
     source = CommitLogSource(options)
-    with pytest.raises(UsageMistake, match=said):
+    with pytest.raises(BadOption, match=said):
         source.streamReader(source.schema())
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from audit.reading.columns import PropertyTable
-from audit.reading.decode import COLUMNS, Records, Wanted, read_records
-from audit.reading.ranges import committed_log, entry_end_after, log_ranges
 from audit.reading.replica import Replica
+from audit.reading.survey import committed_log
+from dledger.reading.columns import PropertyTable
+from dledger.reading.decode import COLUMNS, Records, Wanted, read_records
 from dledger.reading.entry import EntryKind
+from dledger.reading.errors import EntryDamaged
+from dledger.reading.ranges import entry_end_after, log_ranges
 from dledger.records.record import decode_properties, decode_records
-from store.errors import CorruptionFound
 from tests.audit.replicas import TIME_MS, LogBuilder, ReplicaSet
 from tests.audit.test_decode import cuts_of
 
@@ -86,7 +89,7 @@ def test_damaged_entry_ends_the_reading_with_its_place(three: ReplicaSet) -> Non
     """Rot is never passed over in silence."""
     header = three.header_of(after=20_000)
     path = three.flip("n1", header.physical_offset + 90)
-    with pytest.raises(CorruptionFound) as caught:
+    with pytest.raises(EntryDamaged) as caught:
         rows_of(three.paths["n1"])
     assert (caught.value.file, caught.value.offset) == (str(path), header.physical_offset - 16384)
 
@@ -120,7 +123,7 @@ def test_stream_steps_end_between_entries_and_reach_the_end(three: ReplicaSet) -
 def test_properties_are_split_as_consumers_split_them(encoded: bytes) -> None:
     """All at once in Arrow, as `decode_properties` one by one, between other messages."""
     pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
-    from audit.reading.arrow import to_arrow
+    from dledger.reading.arrow import to_arrow
 
     given = [b"X\x01y\x02", encoded, b"", encoded]
     table = PropertyTable.of(cuts_of(given))
@@ -131,7 +134,7 @@ def test_properties_are_split_as_consumers_split_them(encoded: bytes) -> None:
 @pytest.mark.spark
 def test_table_has_every_message(three: ReplicaSet, spark: SparkSession) -> None:
     """`spark.read.format("commitlog")` gives the decoder's rows."""
-    from audit.spark.source import register
+    from dledger.spark import register
 
     register(spark)
     frame = spark.read.format("commitlog").load(str(three.paths["n2"]))
@@ -149,7 +152,8 @@ def test_filters_are_pushed_down_and_change_nothing(three: ReplicaSet, spark: Sp
     """Topic and store time reach the source; the rows are those that a filter would leave."""
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, StringContains
 
-    from audit.spark.source import CommitLogReader, register
+    from dledger.spark import register
+    from dledger.spark.source import CommitLogReader
 
     register(spark)
     reader = CommitLogReader(str(three.paths["n1"]), Wanted())
@@ -168,7 +172,7 @@ def test_stream_is_restarted_without_loss_or_repetition(
     three: ReplicaSet, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Two runs over one checkpoint, in small batches: every message in exactly one batch."""
-    from audit.spark.source import register
+    from dledger.spark import register
 
     register(spark)
     seen: list[tuple[int, int]] = []
@@ -214,3 +218,33 @@ def test_an_unsettled_tail_is_no_data(tmp_path: Path) -> None:
     builder.dispatch(12)
     builder.close()
     assert {row["index"] for row in rows_of(tmp_path / "n1")} <= set(range(1, 13))
+
+
+COUNTS = """
+import sys
+from dledger.spark import register, start_session
+
+spark = start_session("local[1]")
+register(spark)
+print(spark.read.format("commitlog").option("columns", "topic").load(sys.argv[1]).count())
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_table_works_beside_packages_of_the_same_names(three: ReplicaSet, tmp_path: Path) -> None:
+    """A user's folder may have a store, a broker and an audit of its own: none is imported, neither
+    by the program nor by its workers."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+    folder = tmp_path / "theirs"
+    for name in ("store", "broker", "audit", "chaos"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"raise ImportError('their {name}')\n")
+    (folder / "count.py").write_text(COUNTS)
+    done = subprocess.run(
+        [sys.executable, "count.py", str(three.paths["n1"])],
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == sum(each.record_count for each in three.headers)

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from store.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
+from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from store.directory import DataDirectory, Identity
 from store.errors import CorruptionFound, DirectoryInUse, WrongIdentity
 from store.files import AtomicFile, OsFiles, first_nonzero, read_exactly, write_all, zero_range

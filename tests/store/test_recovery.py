@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dledger.reading.checkpoint import PAGE_SIZE, decode_checkpoint
 from dledger.reading.entry import FILLER_HEADER_SIZE
 from dledger.records.layout import file_name
-from store.checkpoint import PAGE_SIZE, decode_checkpoint
 from store.errors import CorruptionFound
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import (

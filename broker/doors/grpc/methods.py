@@ -1,0 +1,102 @@
+"""Methods from descriptors: what every handler of the door is wrapped in.
+
+Every method of a service in proto/ is registered with a handler of the same name in snake case;
+a missing one fails at start, not at the first call. Bytes that are no request become
+INVALID_ARGUMENT (gRPC's default would be INTERNAL with a traceback in the log). A BrokerError
+becomes a status (`broker/doors/grpc/errors.py`); anything else is our fault: logged, and told as
+INTERNAL without details.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import structlog
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from broker.doors.grpc.errors import Context, abort, malformed_request
+from broker.errors import BrokerError, ErrorCode
+
+log = structlog.get_logger(__name__)
+
+Handler = Callable[[Any, Context], Awaitable[Any]]
+
+
+class Malformed:
+    """Stands for a request whose bytes could not be parsed."""
+
+
+MALFORMED: Final = Malformed()
+
+
+def service_handler(
+    service: ServiceDescriptor, handlers: object
+) -> grpc.GenericRpcHandler[Any, Any]:
+    """Registers `handlers.<method_in_snake_case>` for each method of `service`.
+
+    Raises:
+        AttributeError: a method has no handler.
+    """
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for method in service.methods:
+        handler: Handler = getattr(handlers, _snake_case(method.name))
+        methods[method.name] = _method_handler(method, handler)
+    generic: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
+        service.full_name, methods
+    )
+    return generic
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _method_handler(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[Any, Any]:
+    deserialize = _deserializer(GetMessageClass(method.input_type))
+    if method.client_streaming:
+        return grpc.stream_stream_rpc_method_handler(
+            handler, request_deserializer=deserialize, response_serializer=_serialize
+        )
+    if method.server_streaming:
+        return grpc.unary_stream_rpc_method_handler(
+            _guard(handler), request_deserializer=deserialize, response_serializer=_serialize
+        )
+    return grpc.unary_unary_rpc_method_handler(
+        _guard(handler), request_deserializer=deserialize, response_serializer=_serialize
+    )
+
+
+def _deserializer(kind: type[Message]) -> Callable[[bytes], object]:
+    def deserialize(data: bytes) -> object:
+        try:
+            return kind.FromString(data)
+        except DecodeError:
+            return MALFORMED
+
+    return deserialize
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _guard(handler: Handler) -> Handler:
+    async def guarded(request: Any, context: Context) -> Any:
+        try:
+            if request is MALFORMED:
+                raise malformed_request()
+            return await handler(request, context)
+        except BrokerError as error:
+            refusal = error
+        except Exception as error:
+            # The boundary: a caller must get an answer, and we the traceback.
+            log.exception("call_failed", kind=type(error).__name__)
+            refusal = BrokerError(ErrorCode.INTERNAL, "the node failed to answer; its log says why")
+        return await abort(context, refusal)
+
+    return guarded

@@ -1,0 +1,48 @@
+"""How many bytes of requests and answers a node keeps in memory at once.
+
+Counts alone bound nothing: forty clients that ask for 8 MiB each and don't read the answers
+would hold a gigabyte. What is over the budget is refused as BUSY before anything happened, or
+made smaller; it never waits.
+"""
+
+from __future__ import annotations
+
+from broker.errors import BrokerError, ErrorCode
+
+
+class ByteBudget:
+    """Bytes in use of a limit; one owner thread."""
+
+    def __init__(self, limit_bytes: int, purpose: str) -> None:
+        """Nothing is in use.
+
+        Args:
+            limit_bytes: what may be in use; a single larger item is taken when nothing else is.
+            purpose: what the bytes are, for the error's text.
+        """
+        self._limit = limit_bytes
+        self._purpose = purpose
+        self.used_bytes = 0
+
+    @property
+    def left_bytes(self) -> int:
+        """What may be taken still; 0 when the budget is used up."""
+        return max(0, self._limit - self.used_bytes)
+
+    def take(self, size: int) -> None:
+        """`size` more bytes are in use, until `give_back`.
+
+        Raises:
+            BrokerError: BUSY; nothing was taken.
+        """
+        if self.used_bytes and self.used_bytes + size > self._limit:
+            raise BrokerError(
+                ErrorCode.BUSY,
+                f"{self.used_bytes} bytes of {self._purpose} are under way, the limit is "
+                f"{self._limit}",
+            )
+        self.used_bytes += size
+
+    def give_back(self, size: int) -> None:
+        """`size` bytes are in use no more."""
+        self.used_bytes -= size

@@ -1,0 +1,278 @@
+"""What this node may do now, as leadership comes and goes.
+
+Between the driver's events and the services: it says when the node serves (it leads, an entry
+of its term is committed, and everything in its log is applied, so that nothing that a producer
+or consumer was ever told is missing), tells waiting callers when that ends, and lets a
+hand-over be awaited. It decides nothing about leadership itself; that is the core's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+import structlog
+
+from broker.errors import BrokerError, ErrorCode, NodeAddress
+from broker.leader.append import Appender
+from broker.reading.held import HeldPulls
+from dledger.core import Raft
+from dledger.core.errors import CoreError, NotLeader, TransferInProgress
+from dledger.core.types import (
+    Event,
+    HandOverBegun,
+    Index,
+    LeaderChanged,
+    LogTruncated,
+    NodeId,
+    OwnLogVerified,
+    PeerContradicted,
+    PeerMessageRefused,
+    PeerStateChanged,
+    Role,
+    RoleChanged,
+    StorageFailed,
+    TransferEnded,
+)
+
+TRANSFER_WAIT_S = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class Replication(Protocol):
+    """The driver, as far as leadership looks at it."""
+
+    @property
+    def core(self) -> Raft: ...
+    @property
+    def applied_index(self) -> Index: ...
+    def transfer_leadership(self, target: NodeId | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """Who leads, as one node knows it. `is_serving` is true only of the leader itself, once it
+    answers sends and pulls."""
+
+    broker_group: str
+    node_id: str
+    leader: NodeAddress | None
+    term: int
+    is_serving: bool
+    members: tuple[NodeAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipStatistics:
+    is_serving: bool
+    leader: NodeAddress | None
+    elections: int
+    leader_changes: int
+
+
+class Leadership:
+    """The driver's observer; owns whether this node serves."""
+
+    def __init__(
+        self,
+        group: str,
+        node: NodeId,
+        members: Mapping[NodeId, str],
+        appender: Appender,
+        held: HeldPulls,
+    ) -> None:
+        self._group = group
+        self._node = node
+        self._members = members
+        self._appender = appender
+        self._held = held
+        self._transfers: list[asyncio.Future[str]] = []
+        self._replication: Replication | None = None
+        self._changed: Callable[[], None] = lambda: None
+        self.serving = False
+        self.draining = False
+        self.elections = 0
+        self.leader_changes = 0
+
+    def attach(self, replication: Replication, changed: Callable[[], None]) -> None:
+        """Connects the driver; `changed` is called whenever the leader or `serving` changed."""
+        self._replication = replication
+        self._changed = changed
+
+    @property
+    def _core(self) -> Raft:
+        if self._replication is None:
+            raise RuntimeError("attach() comes first")
+        return self._replication.core
+
+    # --- Observer -----------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        """Logs the event and follows what it means for callers."""
+        match event:
+            case RoleChanged(role=role, term=term, reason=reason):
+                log.info("role_changed", role=role.value, term=term, reason=reason)
+                self._on_role(role)
+            case LeaderChanged(leader=leader, term=term):
+                log.info("leader_changed", leader=leader, term=term)
+                self._on_leader(leader)
+            case LogTruncated(from_index=index, term=term):
+                log.warning("log_truncated", from_index=index, term=term)
+            case PeerStateChanged(peer=peer, state=state):
+                log.info("peer_state_changed", peer=peer, state=state)
+            case PeerMessageRefused(peer=peer, reason=reason, unreported=unreported):
+                log.error("peer_message_refused", peer=peer, reason=reason, unreported=unreported)
+            case PeerContradicted(peer=peer, reason=reason, unreported=unreported):
+                log.critical("replicas_differ", peer=peer, reason=reason, unreported=unreported)
+            case OwnLogVerified(index=index, digest=digest):
+                log.warning("own_log_verified", index=index, digest=f"{digest:016x}")
+            case StorageFailed(term=term):
+                log.error("storage_failed", term=term)
+            case HandOverBegun(target=target, reason=reason):
+                log.warning("leadership_given_up", target=target, reason=reason)
+            case TransferEnded(target=target, outcome=outcome):
+                log.info("leadership_transfer_ended", target=target, outcome=outcome)
+                if outcome != "done":
+                    self._finish_transfers(f"the transfer to {target} was {outcome}")
+            case _:
+                assert_never(event)
+
+    def on_applied(self, index: Index) -> None:
+        """Answers who waited for entries up to `index`; starts serving when all is applied."""
+        self._appender.on_applied(index)
+        core = self._core
+        if not self.serving and core.is_ready_leader and index == core.last_index:
+            self._appender.begin(index)
+            self.serving = True
+            log.info("serving_started", term=core.term, applied_index=index)
+            self._changed()
+
+    def _on_role(self, role: Role) -> None:
+        if role is Role.CANDIDATE:
+            self.elections += 1
+        if role is not Role.LEADER:
+            self.end_serving("leadership was lost")
+
+    def end_serving(self, reason: str) -> None:
+        """Nobody is served any more; who waits for a commit is told that it may have happened."""
+        if not self.serving:
+            return
+        self.serving = False
+        text = f"{reason} after the proposal: it may have been stored"
+        self._appender.end(BrokerError(ErrorCode.LEADERSHIP_LOST, text))
+        self._held.wake_all()
+        log.info("serving_ended", term=self._core.term, reason=reason)
+        self._changed()
+
+    def _on_leader(self, leader: NodeId | None) -> None:
+        self.leader_changes += 1
+        if leader is not None and leader != self._node:
+            self._finish_transfers("")
+        self._changed()
+
+    # --- hand-over ----------------------------------------------------------------------------
+
+    async def hand_over(self, target: NodeId | None) -> LeaderView:
+        """Hands leadership to `target`, or to the best caught-up voter; the view afterwards.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT (the target can't lead), TRANSFER_FAILED, NOT_LEADER.
+        """
+        if self._replication is None:
+            raise RuntimeError("attach() comes first")
+        if target == self._node and self.serving:
+            return self.view()  # it holds already
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._transfers.append(ended)
+        try:
+            self._replication.transfer_leadership(target)
+            failure = await asyncio.wait_for(ended, TRANSFER_WAIT_S)
+        except NotLeader as error:
+            raise self.not_leader("") from error
+        except TransferInProgress as error:
+            raise self._error(ErrorCode.BUSY, str(error)) from error
+        except CoreError as error:
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, str(error)) from error
+        except TimeoutError as error:
+            raise BrokerError(
+                ErrorCode.TRANSFER_FAILED, "no new leader showed itself in time"
+            ) from error
+        finally:
+            if ended in self._transfers:
+                self._transfers.remove(ended)
+        if failure:
+            raise BrokerError(ErrorCode.TRANSFER_FAILED, failure)
+        return self.view()
+
+    def _finish_transfers(self, failure: str) -> None:
+        for future in self._transfers:
+            if not future.done():
+                future.set_result(failure)
+
+    # --- what callers are told ----------------------------------------------------------------
+
+    def check_serving(self) -> None:
+        """Returns when this node serves.
+
+        Raises:
+            BrokerError: NOT_LEADER with whom to ask, NOT_READY or SHUTTING_DOWN.
+        """
+        if not self.serving:
+            raise self.not_leader("")
+
+    def check_writable(self) -> None:
+        """Returns unless the node is being stopped.
+
+        Raises:
+            BrokerError: SHUTTING_DOWN.
+        """
+        if self.draining:
+            raise self._error(ErrorCode.SHUTTING_DOWN, "this node is being stopped")
+
+    def not_leader(self, reason: str) -> BrokerError:
+        """The error for a call that only a serving leader answers."""
+        core = self._core
+        if core.role is Role.LEADER and self.draining:
+            return self._error(ErrorCode.SHUTTING_DOWN, "this node is being stopped")
+        if core.role is Role.LEADER:
+            text = reason or f"{self._node} is elected, not yet serving"
+            return self._error(ErrorCode.NOT_READY, text)
+        leader = core.leader or "unknown"
+        text = f"{self._node} does not lead group {self._group}; the leader is {leader}"
+        return self._error(ErrorCode.NOT_LEADER, f"{text}: {reason}" if reason else text)
+
+    def _error(self, code: ErrorCode, message: str) -> BrokerError:
+        """An error that says whom to ask instead."""
+        return BrokerError(code, message, leader=self.leader(), term=self._core.term)
+
+    def leader(self) -> NodeAddress | None:
+        """The leader this node knows of."""
+        leader = self._core.leader
+        if leader is None or leader not in self._members:
+            return None
+        return NodeAddress(leader, self._members[leader])
+
+    def view(self) -> LeaderView:
+        """What watchers are told."""
+        return LeaderView(
+            broker_group=self._group,
+            node_id=self._node,
+            leader=self.leader(),
+            term=self._core.term,
+            is_serving=self.serving,
+            members=tuple(
+                NodeAddress(node, address) for node, address in sorted(self._members.items())
+            ),
+        )
+
+    def statistics(self) -> LeadershipStatistics:
+        """A frozen picture, as of now."""
+        return LeadershipStatistics(
+            is_serving=self.serving,
+            leader=self.leader(),
+            elections=self.elections,
+            leader_changes=self.leader_changes,
+        )

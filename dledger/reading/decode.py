@@ -1,0 +1,240 @@
+"""Messages of the log as columns: many records at once, no object per record.
+
+Entries come verified, a chunk at a time (`dledger.reading.chunks`); everything else is done with
+numpy over the whole chunk: where records begin, their fixed fields, where topics, bodies and
+properties lie (`dledger.reading.columns`). Only properties are copied. An entry holds records of
+one topic with one store time, so whole entries are passed over when a topic or a time isn't wanted.
+A damaged entry ends the reading with its place, and so does a record that lies about its sizes
+behind a good CRC: data that is read as data must not have holes that nobody sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger.reading.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
+from dledger.reading.columns import Column, Cuts, Integers, PropertyTable, Words
+from dledger.reading.dtypes import dtype_of
+from dledger.reading.entry import EntryKind
+from dledger.reading.errors import EntryDamaged
+from dledger.reading.files import opened
+from dledger.reading.schema import COLUMNS
+from dledger.records.errors import InvalidRecord
+from dledger.records.layout import FIRST_RECORD_AT, RECORD
+from dledger.records.record import (
+    FIXED_SIZE,
+    MIN_RECORD_SIZE,
+    RECORD_MAGIC,
+    record_starts,
+)
+
+__all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "read_records"]
+
+_FIXED: Final = dtype_of(
+    RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",
+    "store_time_ms", "body_length",
+)  # fmt: skip
+_TOTAL_SIZE: Final = RECORD.run("total_size")
+_TOTAL_SIZE_DTYPE: Final = dtype_of(RECORD, "total_size")["total_size"]
+# What `_check_records` reads byte by byte: the lengths on both sides of the topic.
+_TOPIC_LENGTH_SIZE: Final = RECORD["topic_length"].size
+_PROPERTIES_LENGTH_SIZE: Final = RECORD["properties_length"].size
+_PROPERTIES: Final = {"keys": b"KEYS", "tags": b"TAGS"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages: of `topics` (None: all) and stored in `[from_ms, until_ms)`; and which of
+    their `COLUMNS`."""
+
+    columns: tuple[str, ...] = COLUMNS
+    topics: frozenset[str] | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Some messages, a column each; times are ms since the epoch. Columns that weren't wanted are
+    left out."""
+
+    count: int
+    columns: dict[str, Column]
+
+
+def read_records(
+    part: LogRange, wanted: Wanted, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Records]:
+    """The wanted messages of a range, in the log's order, a chunk's at a time.
+
+    Raises:
+        EntryDamaged: an entry isn't intact, or its records lie about their sizes.
+        OSError: the file can't be read.
+    """
+    with opened(part.path) as descriptor:
+        for chunk in read_chunks(descriptor, part, chunk_bytes):
+            try:
+                records = _decode(chunk, wanted)
+            except InvalidRecord as error:
+                at = chunk.at + error.position
+                found = f"{error.field} {error.found}"
+                raise EntryDamaged(part.path, at, error.expected, found) from error
+            if records is not None:
+                yield records
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the wanted records of a chunk lie: entries' starts, ends and topics, records' starts,
+    and `entry_of`, which entry a record is in."""
+
+    content: bytes
+    headers: npt.NDArray[np.void]
+    topics: tuple[str, ...]
+    topic_codes: Integers
+    starts: Integers
+    entry_of: Integers
+
+
+def _decode(chunk: Chunk, wanted: Wanted) -> Records | None:
+    """The chunk's wanted messages; None if there are none."""
+    layout = _lay_out(chunk, wanted)
+    if layout is None:
+        return None
+    content, starts = layout.content, layout.starts
+    fixed = gathered(content, starts, _FIXED)
+    topics_at, properties_at, ends = _check_records(content, starts, fixed)
+    columns: dict[str, Column] = {
+        "topic": Words(layout.topics, layout.topic_codes[layout.entry_of]),
+        "queue_id": fixed["queue_id"].astype(np.int64),
+        "queue_offset": fixed["queue_offset"].astype(np.int64),
+        "physical_offset": fixed["physical_offset"].astype(np.int64),
+        "index": layout.headers["index"].astype(np.int64)[layout.entry_of],
+        "term": layout.headers["term"].astype(np.int64)[layout.entry_of],
+        "born_time": fixed["born_time_ms"].astype(np.int64),
+        "store_time": fixed["store_time_ms"].astype(np.int64),
+        "body": Cuts(content, starts + FIXED_SIZE, topics_at),
+    }
+    if not {"properties", *_PROPERTIES}.isdisjoint(wanted.columns):
+        table = PropertyTable.of(Cuts(content, properties_at, ends))
+        columns["properties"] = table
+        for name, property_name in _PROPERTIES.items():
+            if name in wanted.columns:
+                columns[name] = table.values_of(property_name)
+    return Records(len(starts), {name: columns[name] for name in wanted.columns})
+
+
+def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:
+    """Finds the records of the wanted entries; None if there are none.
+
+    Raises:
+        InvalidRecord: an entry's records don't fill it.
+    """
+    is_data = (chunk.headers["kind"] == EntryKind.DATA) & (chunk.headers["record_count"] > 0)
+    headers, entries = chunk.headers[is_data], chunk.starts[is_data]
+    firsts, sizes = entries + FIRST_RECORD_AT, headers["total_size"].astype(np.int64)
+    short = sizes < FIRST_RECORD_AT + MIN_RECORD_SIZE
+    if short.any():
+        at = int(np.argmax(short))
+        raise InvalidRecord(int(entries[at]), "TOTALSIZE", "room for a record", int(sizes[at]))
+    topics, codes = _topics(chunk.content, firsts, entries + sizes)
+    chosen = _chosen(wanted, topics, codes, _store_times(chunk.content, firsts))
+    if not chosen.any():
+        return None
+    headers, firsts, codes = headers[chosen], firsts[chosen], codes[chosen]
+    counts = headers["record_count"].astype(np.int64)
+    entry_of = np.repeat(np.arange(len(counts)), counts)
+    starts = _record_starts(chunk.content, firsts, counts, (entries + sizes)[chosen])
+    return _Layout(chunk.content, headers, topics, codes, starts, entry_of)
+
+
+def _chosen(
+    wanted: Wanted, topics: tuple[str, ...], codes: Integers, store_times: Integers
+) -> npt.NDArray[np.bool_]:
+    """Which entries are wanted."""
+    chosen = np.ones(len(codes), dtype=np.bool_)
+    if wanted.topics is not None:
+        known = np.array([topic in wanted.topics for topic in topics], dtype=np.bool_)
+        chosen &= known[codes] if len(codes) else chosen
+    if wanted.from_ms is not None:
+        chosen &= store_times >= wanted.from_ms
+    if wanted.until_ms is not None:
+        chosen &= store_times < wanted.until_ms
+    return chosen
+
+
+def _store_times(content: bytes, firsts: Integers) -> Integers:
+    return gathered(content, firsts, _FIXED)["store_time_ms"].astype(np.int64)
+
+
+def _topics(content: bytes, firsts: Integers, ends: Integers) -> tuple[tuple[str, ...], Integers]:
+    """The distinct topics of entries whose first records begin at `firsts`, and each one's."""
+    places = firsts + FIXED_SIZE + gathered(content, firsts, _FIXED)["body_length"]
+    beyond = places + MIN_RECORD_SIZE - FIXED_SIZE > ends
+    if beyond.any():
+        at = int(firsts[int(np.argmax(beyond))])
+        raise InvalidRecord(at, "BODYLENGTH", "a body within the entry", "one beyond its end")
+    codes: dict[bytes, int] = {}
+    found = [
+        codes.setdefault(content[at + 1 : at + 1 + content[at]], len(codes))
+        for at in places.tolist()
+    ]
+    names = tuple(topic.decode("ascii", errors="replace") for topic in codes)
+    return names, np.array(found, dtype=np.int64)
+
+
+def _record_starts(content: bytes, firsts: Integers, counts: Integers, ends: Integers) -> Integers:
+    """Where every record begins. An entry whose records have one size is laid out by
+    multiplication, any other is walked.
+
+    Raises:
+        InvalidRecord: the records don't fill their entry exactly.
+    """
+    sizes = gathered(content, firsts, _TOTAL_SIZE_DTYPE).astype(np.int64)
+    is_even = (counts * sizes == ends - firsts) & (sizes >= MIN_RECORD_SIZE)
+    steps = np.where(is_even, sizes, 0)
+    before = np.cumsum(counts) - counts
+    number = np.arange(int(counts.sum())) - np.repeat(before, counts)
+    starts: Integers = np.repeat(firsts, counts) + number * np.repeat(steps, counts)
+    found = gathered(content, starts, _TOTAL_SIZE_DTYPE) == np.repeat(sizes, counts)
+    is_even &= np.logical_and.reduceat(found, before)
+    for at in np.flatnonzero(~is_even).tolist():
+        first, end, low = int(firsts[at]), int(ends[at]), int(before[at])
+        view = memoryview(content)[:end]
+        walked = record_starts(view, first, int(counts[at]))
+        behind = walked[-1] + _TOTAL_SIZE.unpack_from(view, walked[-1])[0]
+        if behind != end:
+            raise InvalidRecord(walked[-1], "the records' end", f"them to end at {end}", behind)
+        starts[low : low + len(walked)] = walked
+    return starts
+
+
+def _check_records(
+    content: bytes, starts: Integers, fixed: npt.NDArray[np.void]
+) -> tuple[Integers, Integers, Integers]:
+    """Where each record's topic length and properties begin, and where it ends; what is between
+    adds up.
+
+    Raises:
+        InvalidRecord: a record's inner lengths don't, or it is no record.
+    """
+    raw = np.frombuffer(content, np.uint8)
+    ends = starts + fixed["total_size"]
+    topics_at = starts + FIXED_SIZE + fixed["body_length"]
+    # A body that claims to end behind its record could point behind the content, too.
+    good = (fixed["magic"] == RECORD_MAGIC) & (topics_at < ends)
+    sizes_at = np.where(good, topics_at, 0)
+    sizes_at += _TOPIC_LENGTH_SIZE + raw[sizes_at]
+    good &= sizes_at + _PROPERTIES_LENGTH_SIZE <= ends
+    sizes_at = np.where(good, sizes_at, 0)
+    properties_at = sizes_at + _PROPERTIES_LENGTH_SIZE
+    good &= properties_at + raw[sizes_at] * np.int64(256) + raw[sizes_at + 1] == ends
+    if not good.all():
+        at = int(starts[int(np.argmin(good))])
+        raise InvalidRecord(at, "lengths", "a record whose lengths add up", "that don't")
+    return topics_at, properties_at, ends

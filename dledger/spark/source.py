@@ -1,0 +1,296 @@
+"""The log as a table: `spark.read.format("commitlog").load("run/n1/data")`, and as a stream.
+
+Options: `columns` (a comma-separated choice; Python sources are told of no column pruning, so it
+must be asked for), `topics`, `fromTime` and `untilTime` (ms since the epoch); of the stream
+`bytesPerBatch`, `recordsPerBatch` and `failOnDataLoss`. Equality on `topic` and comparisons on
+`store_time` are pushed down where the session has `spark.sql.python.filterPushdown.enabled`.
+
+A stream's offset is one byte position between entries, so a restart at any moment goes on exactly
+where the last committed batch ended. Spark decides how much a batch may be: the source's own limit
+as a rule, everything there is for `Trigger.Once`, and what there was at the start, a limited batch
+at a time, for `Trigger.AvailableNow`. A limited batch ends within one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from dledger.reading.arrow import SQL_TYPES, to_arrow
+from dledger.reading.chunks import LogRange
+from dledger.reading.decode import COLUMNS, Wanted, read_records
+from dledger.reading.errors import LogDamaged
+from dledger.reading.ranges import checked_log, entry_end_after, log_ranges
+from dledger.reading.survey import Survey, survey_folder
+from dledger.spark.errors import BadOption
+
+if TYPE_CHECKING:
+    import pyarrow
+
+DEFAULT_BATCH_BYTES: Final = 64 << 20
+_SPLIT_BYTES: Final = 256 << 20
+
+
+class CommitLogSource(DataSource):
+    """One replica's committed messages."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "commitlog"
+
+    def schema(self) -> str:
+        return ", ".join(f"{name} {SQL_TYPES[name]}" for name in _columns(self.options))
+
+    def reader(self, schema: Any) -> CommitLogReader:
+        return CommitLogReader(_path(self.options), _wanted(self.options))
+
+    def streamReader(self, schema: Any) -> CommitLogStream:
+        return CommitLogStream(
+            _path(self.options),
+            _wanted(self.options),
+            _limit(self.options),
+            fails_on_loss=_is_true(self.options, "failOnDataLoss"),
+        )
+
+
+class CommitLogReader(DataSourceReader):
+    """Reads what is committed when the query is planned, a task for some segments each."""
+
+    def __init__(self, path: str, wanted: Wanted) -> None:
+        self._path = path
+        self.wanted = wanted
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes what whole entries can be chosen by; the rest is Spark's."""
+        for each in filters:
+            narrowed = _narrowed(self.wanted, each)
+            if narrowed is None:
+                yield each
+            else:
+                self.wanted = narrowed
+
+    def partitions(self) -> Sequence[InputPartition]:
+        log = _survey(self._path)
+        groups: list[list[LogRange]] = []
+        size = 0
+        for part in log_ranges(log, log.retained_from, log.settled):
+            if not groups or size + part.end - part.start > _SPLIT_BYTES:
+                groups.append([])
+                size = 0
+            groups[-1].append(part)
+            size += part.end - part.start
+        return [InputPartition(group) for group in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return _read(partition.value, self.wanted)
+
+
+class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the committed log of one replica.
+
+    Args:
+        limit: of a batch, where the trigger sets no other.
+        fails_on_loss: end with an error where retention was faster than this reader; else go on
+            behind the gap.
+    """
+
+    def __init__(
+        self, path: str, wanted: Wanted, limit: ReadLimit, *, fails_on_loss: bool = True
+    ) -> None:
+        self._path = path
+        self._wanted = wanted
+        self._limit = limit
+        self._fails_on_loss = fails_on_loss
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"offset": self._log().retained_from}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._limit
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What commits from now on is another run's."""
+        self._target = self._log().settled
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return {"offset": self._log().settled}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """As far as `limit` lets a batch go, and one entry at least, if there is one.
+
+        Raises:
+            LogDamaged: retention has taken what comes next.
+        """
+        log = self._log()
+        if self._target is not None:
+            log = replace(log, settled=min(log.settled, self._target))
+        at = self._next(log, start["offset"])
+        match limit:
+            case ReadMaxBytes(max_bytes):
+                end = entry_end_after(log, at, max_bytes)
+            case ReadMaxRows(max_rows):
+                end = entry_end_after(log, at, log.settled, max_rows)
+            case _:
+                end = log.settled
+        return {"offset": max(end, at)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """A task a segment. The end was known committed when it was named, and still is.
+
+        Raises:
+            LogDamaged: retention has taken some of it since then, or a segment is missing.
+        """
+        if start["offset"] >= end["offset"]:
+            return []
+        log = self._log()
+        parts = log_ranges(log, self._next(log, start["offset"]), end["offset"])
+        return [InputPartition([part]) for part in parts]
+
+    def _next(self, log: Survey, at: int) -> int:
+        """`at`, or where the log begins if that is behind it and the user knows of it."""
+        if at < log.retained_from and self._fails_on_loss:
+            raise LogDamaged(
+                f"bytes {at} to {log.retained_from} of the log at {self._path} were deleted "
+                "before this stream read them; failOnDataLoss=false goes on behind them"
+            )
+        return max(at, log.retained_from)
+
+    def _log(self) -> Survey:
+        return _survey(self._path)
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return _read(partition.value, self._wanted)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is kept here: the log stays as it is."""
+
+    def stop(self) -> None:
+        """Nothing is held open."""
+
+
+def _read(parts: Sequence[LogRange], wanted: Wanted) -> Iterator[pyarrow.RecordBatch]:
+    for part in parts:
+        for records in read_records(part, wanted):
+            yield to_arrow(records)
+
+
+def _survey(path: str) -> Survey:
+    """What is committed now.
+
+    Raises:
+        NotALog: there is no log.
+    """
+    return checked_log(survey_folder("log", path))
+
+
+def _path(options: Mapping[str, str]) -> str:
+    path = options.get("path")
+    if not path:
+        raise BadOption("no path given: load(PATH) of a data directory")
+    return path
+
+
+def _limit(options: Mapping[str, str]) -> ReadLimit:
+    """Of a batch: `recordsPerBatch` or `bytesPerBatch`."""
+    records = options.get("recordsPerBatch")
+    if records is None:
+        return ReadMaxBytes(_count(options, "bytesPerBatch", DEFAULT_BATCH_BYTES))
+    if "bytesPerBatch" in options:
+        raise BadOption("recordsPerBatch and bytesPerBatch exclude each other")
+    return ReadMaxRows(_count(options, "recordsPerBatch", 0))
+
+
+def _count(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise BadOption(f"{name} is {text!r}: a number from 1 on is wanted")
+    return int(text)
+
+
+def _is_true(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "true").lower()
+    if text not in ("true", "false"):
+        raise BadOption(f"{name} is {text!r}: true or false is wanted")
+    return text == "true"
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    chosen = options.get("columns")
+    if not chosen:
+        return COLUMNS
+    names = tuple(name.strip() for name in chosen.split(","))
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise BadOption(f"no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+    return names
+
+
+def _wanted(options: Mapping[str, str]) -> Wanted:
+    topics = options.get("topics")
+    return Wanted(
+        _columns(options),
+        frozenset(name.strip() for name in topics.split(",")) if topics else None,
+        _time(options, "fromTime"),
+        _time(options, "untilTime"),
+    )
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise BadOption(f"{name} is {text!r}: milliseconds since the epoch are wanted") from None
+
+
+def _narrowed(wanted: Wanted, given: Filter) -> Wanted | None:
+    """`wanted` with the filter in it; None if Spark has to evaluate it."""
+    match given:
+        case EqualTo(("topic",), str(topic)):
+            return _of_topics(wanted, {topic})
+        case In(("topic",), topics):
+            return _of_topics(wanted, set(topics))
+        case GreaterThanOrEqual(("store_time",), datetime() as moment):
+            first = max(_milliseconds(moment), wanted.from_ms or 0)
+            return replace(wanted, from_ms=first)
+        case LessThan(("store_time",), datetime() as moment):
+            last = _milliseconds(moment)
+            known = wanted.until_ms
+            return replace(wanted, until_ms=last if known is None else min(last, known))
+        case _:
+            return None
+
+
+def _of_topics(wanted: Wanted, topics: set[str]) -> Wanted:
+    known = wanted.topics
+    return replace(wanted, topics=frozenset(topics if known is None else topics & known))
+
+
+def _milliseconds(moment: datetime) -> int:
+    """Since the epoch, rounded up: store times are whole milliseconds."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    microseconds = round(aware.timestamp() * 1_000_000)
+    return -(-microseconds // 1000)
