@@ -886,8 +886,8 @@ LINKS = (
     Mutant(
         "watchdog-off",
         "dledger/links/dialed.py",
-        "        if now >= self._silent_at:\n",
-        "        if now >= self._silent_at + 1e9:\n",
+        "        return self._heard_at + self._patience * self._times.silence_s + allowance\n",
+        "        return inf\n",
     ),
     Mutant(
         "a-call-that-is-over-is-still-heard",
@@ -918,8 +918,8 @@ LINKS = (
     Mutant(
         "attempts-never-given-up",
         "dledger/links/dialed.py",
-        "next(iter(self._attempts.values())) <= now:",
-        "next(iter(self._attempts.values())) <= now - 1e9:",
+        "        self._attempts[self._newest] = now + self._times.attempt_s\n",
+        "        self._attempts[self._newest] = inf\n",
     ),
     Mutant(
         "hung-attempt-holds-up-the-next",

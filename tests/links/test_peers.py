@@ -21,6 +21,7 @@ from dledger.wire.raft_pb2 import (
 
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 TIMES = LinkTimes()
+MOST_TURNS = 10_000
 PING = PeerMessage(keep_alive=KeepAlive())
 REQUEST = PeerMessage(term=7, heartbeat_request=HeartbeatRequest())
 ANSWER = PeerMessage(term=7, heartbeat_response=HeartbeatResponse())
@@ -73,9 +74,13 @@ class Node:
         """Time passes, and the links are woken when they want to be."""
         sockets = self.sockets
         until = sockets.time_s + seconds
-        while sockets.wake_s is not None and sockets.wake_s <= until:
+        for _ in range(MOST_TURNS):
+            if sockets.wake_s is None or sockets.wake_s > until:
+                break
             sockets.time_s, sockets.wake_s = max(sockets.time_s, sockets.wake_s), None
             self.links.on_time()
+        else:
+            raise AssertionError("the links want to be woken again and again")
         sockets.time_s = until
 
     def rise(self) -> int:
