@@ -2,7 +2,6 @@
 
     AuditError
     ├── UsageMistake        the request makes no sense: arguments, paths, replicas of other groups
-    │   └── HistoryMistake  a client's history isn't one
     ├── Unreachable         a node or a group that was to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
@@ -43,15 +42,6 @@ class UsageMistake(AuditError):
     """What was asked for can't be done; the text says what would."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
-
-
-class HistoryMistake(UsageMistake):
-    """A history can't be used: line `line` (from 1) of `file` isn't what it should be."""
-
-    def __init__(self, file: str, line: int, reason: str) -> None:
-        super().__init__(f"{file}, line {line}: {reason}")
-        self.file = file
-        self.line = line
 
 
 class Unreachable(AuditError):

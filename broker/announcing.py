@@ -6,8 +6,8 @@ looks again.
 
 from __future__ import annotations
 
-from broker.append import Appender
-from broker.reads import HeldPulls
+from broker.leader.append import Appender
+from broker.reading.held import HeldPulls
 from broker.state.listening import QueueKey
 from broker.state.refusals import Refusal
 

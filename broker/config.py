@@ -18,10 +18,10 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NoReturn, Self, get_args
 
+import tomli_w
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -34,6 +34,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from dledger.addresses import is_ipv6, split_address
+from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.outcome import ExitCode
 
 KIB = 1 << 10
@@ -160,7 +161,7 @@ class StoreConfig(_Section):
     @model_validator(mode="after")
     def _buffer_is_admitted(self) -> Self:
         if self.write_buffer_bytes and self.flush != "async":
-            # A buffer in process memory under flush = "sync" would contradict promise 1.
+            # A buffer in process memory under flush = "sync" would lose what was acknowledged.
             refuse(
                 '0, or store.flush = "async"',
                 key="write_buffer_bytes",
@@ -172,7 +173,7 @@ class StoreConfig(_Section):
 class BrokerConfig(_Section):
     """`[broker]`: bounds of what clients may ask for."""
 
-    max_message_bytes: int = Field(default=4 * MIB, ge=KIB, le=4 * MIB)
+    max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=KIB, le=MAX_MESSAGE_BYTES)
     long_poll_default_ms: int = Field(default=15_000, ge=0)
     long_poll_max_ms: int = Field(default=20_000, ge=0, le=120_000)
     max_held_pulls: int = Field(default=10_000, ge=1, le=1_000_000)
@@ -277,14 +278,7 @@ def dump_toml(config: NodeConfig, folder: Path) -> str:
     document["data_directory"] = _relative(config.data_directory, folder)
     if config.log.file is not None:
         document["log"]["file"] = _relative(config.log.file, folder)
-    plain = {key: value for key, value in document.items() if not isinstance(value, dict)}
-    sections = [_toml_lines(plain)]
-    sections += [
-        f"[{name}]\n{_toml_lines(table)}"
-        for name, table in document.items()
-        if isinstance(table, dict) and table
-    ]
-    return "\n".join(sections)
+    return tomli_w.dumps({key: value for key, value in document.items() if value != {}})
 
 
 def _anchored(config: NodeConfig, folder: Path) -> NodeConfig:
@@ -299,13 +293,6 @@ def _relative(path: Path, folder: Path) -> str:
     """Within `folder`: relative to it, so that the folder can be moved as a whole."""
     folder = folder.absolute()
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-
-
-def _toml_lines(table: Mapping[str, object]) -> str:
-    # JSON's strings, integers, booleans and flat lists are TOML's too, but for two details:
-    # TOML knows no surrogate pairs and wants DEL escaped. Names are bare keys.
-    values = {key: json.dumps(value, ensure_ascii=False) for key, value in table.items()}
-    return "".join(f"{key} = {value}\n" for key, value in values.items()).replace("\x7f", r"\u007f")
 
 
 # --- Telling a mistake ------------------------------------------------------------------------

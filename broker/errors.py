@@ -1,106 +1,130 @@
-"""Errors that the broker tells its callers.
+"""Errors that the broker tells its callers, whatever door they came through.
 
-    BrokerError(code, message)      what a caller learns; never our own fault's traceback
-    ├── refused(...)                did not happen; retriable or not, as the table says
-    └── unknown(...)                may have happened (proposed, then leadership lost)
+    BrokerError(code, message)      raised: what a caller learns; never our own fault's traceback
+    └── failure                     the same as a plain value, for an answer that holds several
 
-One table decides, for each `ErrorCode`, the gRPC status, whether retrying can help, and whether
-the thing happened: `TRAITS`. Source: promise 6 of the design (honest errors).
+One table decides, for each `ErrorCode`, whether retrying can help and whether the thing happened:
+`TRAITS`. How an error looks on the wire is each door's own affair.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from enum import Enum, auto
 
-import grpc
+from dledger.outcome import Outcome
 
-from broker.state.refusals import (
-    OffsetOutOfRange,
-    Refusal,
-    TooManyQueues,
-    TooMuchProgress,
-    TopicExists,
-    TopicNotFound,
-)
-from dledger.wire import errors_pb2 as pb
 
-ERROR_METADATA_KEY = "dledger-error-bin"
+class ErrorCode(Enum):
+    """What went wrong. A door finds its own word for each of these by its name."""
+
+    INVALID_ARGUMENT = auto()  # the request is wrong; retrying it is useless
+    MESSAGE_TOO_LARGE = auto()
+    RECORD_CORRUPT = auto()  # record bytes whose lengths or CRC lie
+    TOPIC_NOT_FOUND = auto()
+    TOPIC_EXISTS = auto()
+    QUEUE_NOT_FOUND = auto()
+    OFFSET_OUT_OF_RANGE = auto()
+    MESSAGE_NOT_FOUND = auto()
+    NOT_LEADER = auto()  # go to `leader`
+    NOT_READY = auto()  # elected, but not yet serving
+    BUSY = auto()  # a bound is reached
+    STORAGE_FULL = auto()
+    OUT_OF_SEQUENCE = auto()  # an earlier batch of this producer is missing
+    UNKNOWN_PRODUCER = auto()  # the sequence state of this producer has expired
+    LEADERSHIP_LOST = auto()  # proposed, then leadership was lost
+    TIMED_OUT = auto()
+    SHUTTING_DOWN = auto()
+    WRONG_GROUP = auto()  # another broker group than this node's
+    LIMIT_REACHED = auto()  # a bound on replicated state
+    TRANSFER_FAILED = auto()
+    INTERNAL = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What an error code implies."""
+    """What an error code implies. `is_retriable`: the same request may succeed later, or at the
+    leader."""
 
-    status: grpc.StatusCode
-    retriable: bool
-    happened: pb.Outcome = pb.DID_NOT_HAPPEN
+    is_retriable: bool
+    outcome: Outcome = Outcome.DID_NOT_HAPPEN
 
 
-_S = grpc.StatusCode
-TRAITS: dict[pb.ErrorCode, Traits] = {
-    pb.INVALID_ARGUMENT: Traits(_S.INVALID_ARGUMENT, retriable=False),
-    pb.MESSAGE_TOO_LARGE: Traits(_S.INVALID_ARGUMENT, retriable=False),
-    pb.RECORD_CORRUPT: Traits(_S.DATA_LOSS, retriable=False),
-    pb.TOPIC_NOT_FOUND: Traits(_S.NOT_FOUND, retriable=False),
-    pb.TOPIC_EXISTS: Traits(_S.ALREADY_EXISTS, retriable=False),
-    pb.QUEUE_NOT_FOUND: Traits(_S.NOT_FOUND, retriable=False),
-    pb.OFFSET_OUT_OF_RANGE: Traits(_S.OUT_OF_RANGE, retriable=False),
-    pb.MESSAGE_NOT_FOUND: Traits(_S.NOT_FOUND, retriable=False),
-    pb.NOT_LEADER: Traits(_S.FAILED_PRECONDITION, retriable=True),
-    pb.NOT_READY: Traits(_S.UNAVAILABLE, retriable=True),
-    pb.BUSY: Traits(_S.RESOURCE_EXHAUSTED, retriable=True),
-    pb.STORAGE_FULL: Traits(_S.RESOURCE_EXHAUSTED, retriable=True),
-    pb.OUT_OF_SEQUENCE: Traits(_S.FAILED_PRECONDITION, retriable=True),
+_FOR_GOOD = Traits(is_retriable=False)
+_FOR_NOW = Traits(is_retriable=True)
+TRAITS: dict[ErrorCode, Traits] = {
+    ErrorCode.INVALID_ARGUMENT: _FOR_GOOD,
+    ErrorCode.MESSAGE_TOO_LARGE: _FOR_GOOD,
+    ErrorCode.RECORD_CORRUPT: _FOR_GOOD,
+    ErrorCode.TOPIC_NOT_FOUND: _FOR_GOOD,
+    ErrorCode.TOPIC_EXISTS: _FOR_GOOD,
+    ErrorCode.QUEUE_NOT_FOUND: _FOR_GOOD,
+    ErrorCode.OFFSET_OUT_OF_RANGE: _FOR_GOOD,
+    ErrorCode.MESSAGE_NOT_FOUND: _FOR_GOOD,
+    ErrorCode.NOT_LEADER: _FOR_NOW,
+    ErrorCode.NOT_READY: _FOR_NOW,
+    ErrorCode.BUSY: _FOR_NOW,
+    ErrorCode.STORAGE_FULL: _FOR_NOW,
+    ErrorCode.OUT_OF_SEQUENCE: _FOR_NOW,
     # The state that would tell is gone, so the batch may be in the log.
-    pb.UNKNOWN_PRODUCER: Traits(_S.FAILED_PRECONDITION, False, pb.MAY_HAVE_HAPPENED),
-    pb.LEADERSHIP_LOST: Traits(_S.ABORTED, True, pb.MAY_HAVE_HAPPENED),
-    pb.TIMED_OUT: Traits(_S.DEADLINE_EXCEEDED, True, pb.MAY_HAVE_HAPPENED),
-    pb.SHUTTING_DOWN: Traits(_S.UNAVAILABLE, retriable=True),
-    pb.WRONG_GROUP: Traits(_S.FAILED_PRECONDITION, retriable=False),
-    pb.LIMIT_REACHED: Traits(_S.RESOURCE_EXHAUSTED, retriable=False),
-    pb.TRANSFER_FAILED: Traits(_S.ABORTED, retriable=True),
-    pb.INTERNAL: Traits(_S.INTERNAL, False, pb.MAY_HAVE_HAPPENED),
+    ErrorCode.UNKNOWN_PRODUCER: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),
+    ErrorCode.LEADERSHIP_LOST: Traits(is_retriable=True, outcome=Outcome.MAY_HAVE_HAPPENED),
+    ErrorCode.TIMED_OUT: Traits(is_retriable=True, outcome=Outcome.MAY_HAVE_HAPPENED),
+    ErrorCode.SHUTTING_DOWN: _FOR_NOW,
+    ErrorCode.WRONG_GROUP: _FOR_GOOD,
+    ErrorCode.LIMIT_REACHED: _FOR_GOOD,
+    ErrorCode.TRANSFER_FAILED: _FOR_NOW,
+    ErrorCode.INTERNAL: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),
 }
 
 
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """A member of the broker group and where it is reached (`host:port`)."""
+
+    node_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a caller is told of what failed; `leader` is whom to ask instead, where one is known.
+
+    A value and no exception: an exception that is kept holds the frames it came through, and with
+    them the bytes of the batch that it refused.
+    """
+
+    code: ErrorCode
+    message: str
+    leader: NodeAddress | None = None
+    term: int = 0
+
+    @property
+    def traits(self) -> Traits:
+        """What the code implies."""
+        return TRAITS[self.code]
+
+
 class BrokerError(Exception):
-    """An error that a caller is told. `leader` is added where the caller should go there."""
+    """An error that a caller is told."""
 
-    def __init__(self, code: pb.ErrorCode, message: str) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, *, leader: NodeAddress | None = None, term: int = 0
+    ) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.traits = TRAITS[code]
-        self.leader: pb.NodeAddress | None = None
-        self.term = 0
+        self.failure = Failure(code, message, leader, term)
 
-    def to_wire(self) -> pb.Error:
-        """The wire form, for a SendResult or the trailing metadata."""
-        return pb.Error(
-            code=self.code,
-            message=self.message,
-            retriable=self.traits.retriable,
-            outcome=self.traits.happened,
-            leader=self.leader,
-            term=self.term,
-        )
+    @property
+    def code(self) -> ErrorCode:
+        """What went wrong."""
+        return self.failure.code
 
+    @property
+    def message(self) -> str:
+        """The text for people."""
+        return self.failure.message
 
-def refused(refusal: Refusal) -> BrokerError:
-    """What the proposer of a command is told when the replicated state refused it."""
-    match refusal:
-        case TopicNotFound(topic):
-            return BrokerError(pb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
-        case TopicExists(topic, queue_count):
-            return BrokerError(
-                pb.TOPIC_EXISTS, f"topic {topic!r} exists, with {queue_count} queues"
-            )
-        case TooManyQueues(wanted):
-            return BrokerError(pb.LIMIT_REACHED, f"no room for {wanted} more queues in this group")
-        case TooMuchProgress():
-            return BrokerError(pb.LIMIT_REACHED, "too many groups have committed offsets")
-        case OffsetOutOfRange(topic):
-            return BrokerError(pb.OFFSET_OUT_OF_RANGE, f"topic {topic!r} was made anew meanwhile")
-        case _:
-            assert_never(refusal)
+    @property
+    def traits(self) -> Traits:
+        """What the code implies."""
+        return self.failure.traits

@@ -24,44 +24,28 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
+from broker.assembly import facts_of
 from broker.config import NodeConfig
-from broker.digests import AuditService
+from broker.doors.grpc.door import GrpcDoor
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
-from broker.rpc import service_handler
 from dledger.addresses import split_address
 from dledger.core.types import NodeId
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
-from dledger.transport import KEEPALIVE_OPTIONS, GrpcTransport
-from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
+from dledger.transport import GrpcTransport
 from store.files import FileSystem, OsFiles
 
-SERVER_GRACE_S = 0.5
 SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_ALLOCATION_BYTES = 8 << 20
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # young objects die by reference count
-RPC_LIMIT_BYTES = 16 << 20  # one gRPC message; the largest batch and append are far below
-RPCS_BESIDE_PULLS = 4_096  # concurrent calls beyond the held pulls; past it RESOURCE_EXHAUSTED
-
-SERVER_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # a port in use must be an error, not a shared port
-    ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
-    ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
-    ("grpc.optimization_target", "latency"),
-    *KEEPALIVE_OPTIONS,
-)
-SERVICES = ("dledger.v1.Audit", "dledger.v1.Broker", "dledger.v1.Cluster", "dledger.v1.RaftPeer")
 
 T = TypeVar("T")
 
@@ -98,7 +82,7 @@ class Node:
         self._hand = ThreadHand()
         self._stop_asked = False
         self._doors = contextlib.AsyncExitStack()
-        self._health: _HealthService = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._door: GrpcDoor
 
     # --- start --------------------------------------------------------------------------------
 
@@ -120,7 +104,7 @@ class Node:
             self._hand.close()
             raise
         replica.start()
-        await self._tell_health()
+        await self._door.say_serving()
         if self._stop_asked:
             replica.ask_to_stop()
 
@@ -163,36 +147,10 @@ class Node:
         """Everybody can reach the node, and learns at first that it doesn't serve."""
         config = self.config
         self._open_metrics(replica)
-        server = grpc.aio.server(
-            options=SERVER_OPTIONS,
-            maximum_concurrent_rpcs=config.broker.max_held_pulls + RPCS_BESIDE_PULLS,
-        )
-        self._add_services(server, replica)
-        _bind(server, config.listen)
-        await server.start()
-        self._doors.push_async_callback(server.stop, SERVER_GRACE_S)
-
-    def _add_services(self, server: grpc.aio.Server, replica: Replica) -> None:
-        broker = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
-        cluster = cluster_pb2.DESCRIPTOR.services_by_name["Cluster"]
-        audit = audit_pb2.DESCRIPTOR.services_by_name["Audit"]
-        peers = raft_pb2.DESCRIPTOR.services_by_name["RaftPeer"]
-        server.add_generic_rpc_handlers(
-            (
-                service_handler(broker, replica.broker_service),
-                service_handler(cluster, replica.cluster_service),
-                service_handler(audit, AuditService(replica)),
-                service_handler(peers, _PeerService(self._transport)),
-            )
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(
-            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
-
-    async def _tell_health(self) -> None:
-        for name in ("", *SERVICES):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        held = config.broker.max_held_pulls
+        self._door = GrpcDoor(replica.services, self._transport.serve, max_held_pulls=held)
+        await self._door.open(config.listen)
+        self._doors.push_async_callback(self._door.close)
 
     def _open_metrics(self, replica: Replica) -> None:
         if self.config.metrics_listen is None:
@@ -201,7 +159,8 @@ class Node:
         loop = asyncio.get_running_loop()
 
         async def take() -> NodeFacts:
-            return node_facts(replica)
+            services, links = replica.services, replica.transport.links()
+            return node_facts(facts_of(replica.parts, services.sends, services.pulls, links))
 
         def facts() -> NodeFacts:
             return asyncio.run_coroutine_threadsafe(take(), loop).result(timeout=5)
@@ -246,32 +205,9 @@ class ThreadHand:
         self._pool.shutdown()
 
 
-class _HealthService(Protocol):
-    """`health.aio.HealthServicer`, which has no types."""
-
-    async def set(self, service: str, status: int) -> None: ...
-
-
-class _PeerService:
-    """Handlers of `dledger.v1.RaftPeer`."""
-
-    def __init__(self, transport: GrpcTransport) -> None:
-        self.replicate = transport.serve
-
-
 def _store_host(listen: str) -> tuple[bytes, int]:
     host, port = split_address(listen)
     return socket.inet_aton(socket.gethostbyname(host)), port
-
-
-def _bind(server: grpc.aio.Server, address: str) -> None:
-    """Opens the port, or says that it can't be had."""
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise OSError(f"can't listen on {address}: is the port in use?") from error
-    if bound == 0:
-        raise OSError(f"can't listen on {address}: is the port in use?")
 
 
 async def run_node(config: NodeConfig, machine: Machine | None = None) -> int:

@@ -1,18 +1,45 @@
 """A node's own picture of itself: status for people and tools, facts for metrics.
 
-Both are read from the parts' frozen statistics; nothing is kept here.
+Both are made of the parts' frozen statistics, taken at one moment; nothing is kept here and no
+part is asked a second time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
+from broker.config import NodeConfig
+from broker.leader.append import AppenderStatistics
+from broker.leader.leadership import LeadershipStatistics
 from broker.metrics import NodeFacts
-from dledger.wire.cluster_pb2 import NodeStatus
+from broker.reading.committed import LogEnds
+from broker.reading.held import HoldStatistics
+from broker.services.cluster import NodeStatus, PeerStatus
+from broker.state.machine import MachineStatistics
+from dledger.core.types import CoreStatistics, NodeId
+from dledger.driver import DriverStatistics
+from dledger.peers import PeerLink
+from store.commitlog import LogStatistics
 
-if TYPE_CHECKING:
-    from broker.replica import Replica as Node
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the parts of a replica said of themselves at one moment. `request_bytes` and
+    `answer_bytes` are of Sends under way and of pulls not read yet."""
+
+    core: CoreStatistics
+    driver: DriverStatistics
+    log: LogStatistics
+    end_offset: int
+    machine: MachineStatistics
+    leadership: LeadershipStatistics
+    appender: AppenderStatistics
+    held: HoldStatistics
+    links: Mapping[NodeId, PeerLink]
+    request_bytes: int
+    answer_bytes: int
 
 
 def program_version() -> str:
@@ -23,61 +50,59 @@ def program_version() -> str:
         return "unknown"
 
 
-def node_status(node: Node) -> NodeStatus:
-    """What GetStatus answers."""
-    core = node.driver.core.statistics()
-    commit = core.commit_index
-    links = node.transport.links()
-    status = NodeStatus(
-        group=node.config.group,
-        node_id=node.config.node_id,
+def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
+    """A node as its operators see it."""
+    core = facts.core
+    return NodeStatus(
+        broker_group=config.group,
+        node_id=config.node_id,
         role=core.role.value,
         term=core.term,
-        leader=node.leadership.leader(),
+        leader=facts.leadership.leader,
+        first_index=ends.first_index,
         last_index=core.last_index,
         durable_index=core.durable_index,
-        commit_index=commit,
-        applied_index=node.driver.applied_index,
-        end_offset=node.log.end_offset,
-        committed_offset=node.end_of_entry(commit),
-        committed_digest=node.log.digest_at(commit) if commit else 0,
+        commit_index=core.commit_index,
+        applied_index=facts.driver.applied_index,
+        end_offset=ends.end_offset,
+        committed_offset=ends.committed_offset,
+        committed_digest=ends.committed_digest,
+        peers=tuple(_peer_status(config, facts, peer) for peer in sorted(facts.links)),
         version=program_version(),
-        segment_size_bytes=node.config.store.segment_size_bytes,
-        data_directory=str(node.config.data_directory),
-        serving=node.leadership.serving,
-        first_index=node.log.first_index,
+        segment_size_bytes=config.store.segment_size_bytes,
+        data_directory=str(config.data_directory),
+        is_serving=facts.leadership.is_serving,
     )
-    for peer, link in sorted(links.items()):
-        progress = core.peers.get(peer)
-        status.peers.add(
-            node_id=peer,
-            address=node.config.peers[peer],
-            connected=link.connected,
-            state=progress.state if progress else "",
-            match_index=progress.match_index if progress else 0,
-            recently_active=progress.recently_active if progress else False,
-        )
-    return status
 
 
-def node_facts(node: Node) -> NodeFacts:
-    """What the metrics endpoint shows; call it on the event loop's thread."""
-    core = node.driver.core.statistics()
+def _peer_status(config: NodeConfig, facts: Facts, peer: NodeId) -> PeerStatus:
+    address, is_connected = config.peers[peer], facts.links[peer].connected
+    progress = facts.core.peers.get(peer)
+    if progress is None:
+        return PeerStatus(peer, address, is_connected)
+    return PeerStatus(
+        peer,
+        address,
+        is_connected,
+        state=progress.state,
+        match_index=progress.match_index,
+        is_recently_active=progress.recently_active,
+    )
+
+
+def node_facts(facts: Facts) -> NodeFacts:
+    """What the metrics endpoint shows."""
     return NodeFacts(
-        role=core.role, gauges=_gauges(node), counters=_counters(node), peers=_peers(node)
+        role=facts.core.role, gauges=_gauges(facts), counters=_counters(facts), peers=_peers(facts)
     )
 
 
-def _gauges(node: Node) -> dict[str, tuple[str, float]]:
-    core = node.driver.core.statistics()
-    driver = node.driver.statistics()
-    log = node.log.statistics()
-    held = node.held.statistics()
-    appender = node.appender.statistics()
-    machine = node.machine.statistics()
+def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
+    core, driver, log = facts.core, facts.driver, facts.log
+    held, appender, machine = facts.held, facts.appender, facts.machine
     return {
         "term": ("The current term.", core.term),
-        "serving": ("1 while this node answers sends and pulls.", node.leadership.serving),
+        "serving": ("1 while this node answers sends and pulls.", facts.leadership.is_serving),
         "last_index": ("The last entry in the log.", core.last_index),
         "durable_index": ("The last entry on this disk.", core.durable_index),
         "commit_index": ("The last committed entry known here.", core.commit_index),
@@ -85,12 +110,12 @@ def _gauges(node: Node) -> dict[str, tuple[str, float]]:
         "uncommitted_bytes": ("Bytes proposed and not yet committed.", core.uncommitted_bytes),
         "sends_pending": ("Batches that wait for their commit.", appender.sends_pending),
         "commands_pending": ("Commands that wait for their commit.", appender.commands_pending),
-        "request_bytes": ("Bytes of Sends under way.", node.broker_service.requests.used_bytes),
-        "answer_bytes": ("Bytes of pulls not read yet.", node.broker_service.answers.used_bytes),
+        "request_bytes": ("Bytes of Sends under way.", facts.request_bytes),
+        "answer_bytes": ("Bytes of pulls not read yet.", facts.answer_bytes),
         "pulls_held": ("Pulls that wait for messages.", held.held),
         "reads_waiting": ("Linearizable reads under way.", driver.reads_waiting),
         "persists_in_flight": ("Durable work handed to the flusher.", driver.uncompleted_persists),
-        "log_end_offset_bytes": ("Where the log ends.", node.log.end_offset),
+        "log_end_offset_bytes": ("Where the log ends.", facts.end_offset),
         "log_pending_bytes": ("Bytes appended and not yet written.", log.pending_bytes),
         "log_segments": ("Segment files that hold entries.", log.segments),
         "log_segments_ready": ("Segment files prepared ahead.", log.preallocated_segments),
@@ -108,15 +133,12 @@ def _gauges(node: Node) -> dict[str, tuple[str, float]]:
     }
 
 
-def _counters(node: Node) -> dict[str, tuple[str, float]]:
-    driver = node.driver.statistics()
-    log = node.log.statistics()
-    held = node.held.statistics()
-    appender = node.appender.statistics()
-    machine = node.machine.statistics()
+def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
+    driver, log, held = facts.driver, facts.log, facts.held
+    appender, machine = facts.appender, facts.machine
     return {
-        "elections": ("Times this node became a candidate.", node.leadership.elections),
-        "leader_changes": ("Changes of the leader known here.", node.leadership.leader_changes),
+        "elections": ("Times this node became a candidate.", facts.leadership.elections),
+        "leader_changes": ("Changes of the leader known here.", facts.leadership.leader_changes),
         "messages_appended": ("Messages taken as leader.", appender.messages_appended),
         "batches_appended": ("Batches taken as leader.", appender.batches_appended),
         "bytes_appended": ("Record bytes taken as leader.", appender.bytes_appended),
@@ -127,7 +149,14 @@ def _counters(node: Node) -> dict[str, tuple[str, float]]:
         "pulls_refused": ("Pulls refused because too many are held.", held.refused),
         "peer_messages_received": ("Messages of peers.", driver.messages_in),
         "peer_messages_sent": ("Messages to peers.", driver.messages_out),
-        "peer_messages_invalid": ("Appends with broken frames.", driver.invalid_frames),
+        "peer_messages_invalid": (
+            "Messages that no working peer sends: dropped, their streams closed.",
+            driver.messages_refused,
+        ),
+        "peer_contradictions": (
+            "Messages of peers that contradict what is settled here: replicas differ.",
+            driver.contradictions,
+        ),
         "appends_refused_for_space": (
             "Appends dropped: disk full.",
             driver.appends_refused_for_space,
@@ -138,9 +167,8 @@ def _counters(node: Node) -> dict[str, tuple[str, float]]:
     }
 
 
-def _peers(node: Node) -> dict[str, tuple[str, dict[str, float]]]:
-    core = node.driver.core.statistics()
-    links = node.transport.links()
+def _peers(facts: Facts) -> dict[str, tuple[str, dict[str, float]]]:
+    core, links = facts.core, facts.links
     return {
         "peer_match_index": (
             "The last entry known to be durable at the peer.",

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from dledger.core.types import NodeId
 from dledger.driver import APPLY_SLICE_BYTES
+from dledger.peers import PeerLink
 from dledger.ports import PeerTransport
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem
@@ -55,15 +56,6 @@ class DiskHand(Protocol):
         ...
 
 
-class LinkPicture(Protocol):
-    """The connection to one peer, frozen."""
-
-    @property
-    def connected(self) -> bool: ...
-    @property
-    def reconnects(self) -> int: ...
-
-
 class Peers(PeerTransport, Protocol):
     """The connections to the peers. Nothing is sent or received before `start`."""
 
@@ -73,7 +65,7 @@ class Peers(PeerTransport, Protocol):
         """Every stream is closed; neither of the two callbacks is called any more."""
         ...
 
-    def links(self) -> Mapping[NodeId, LinkPicture]: ...
+    def links(self) -> Mapping[NodeId, PeerLink]: ...
 
 
 Connect = Callable[[OnMessage, OnBroken], Peers]

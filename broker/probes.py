@@ -12,10 +12,11 @@ from typing import Protocol
 
 import structlog
 
-from broker.append import Proposer
+from broker.leader.append import Proposer
 from dledger.core.types import EntryKind, Event, Index, Proposed
 from dledger.driver import Stamp
-from dledger.ports import ApplyPaused, Observer, StateMachine
+from dledger.errors import ApplyPaused
+from dledger.ports import Observer, StateMachine
 
 SAMPLE_EVERY_S = 0.005
 log = structlog.get_logger(__name__)

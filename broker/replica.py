@@ -27,28 +27,27 @@ from functools import partial
 import structlog
 
 from broker.announcing import Announcer
-from broker.append import Appender
+from broker.assembly import Parts, Surrounds, services_of
 from broker.config import NodeConfig
 from broker.errors import BrokerError
 from broker.housekeeping import Housekeeping
-from broker.leadership import Leadership
-from broker.picture import node_status
+from broker.leader.append import Appender
+from broker.leader.leadership import Leadership
 from broker.ports import ReplicaPorts
 from broker.probes import CommitProbe, TimedMachine
-from broker.reads import HeldPulls, QueueReader
+from broker.reading.held import HeldPulls
+from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, recover
-from broker.services import BrokerService, ClusterService
+from broker.services.messages import SendTimings
 from broker.ticker import Ticker
 from dledger.codec import decode_configuration
 from dledger.core import Raft
-from dledger.core.types import Configuration, EntryKind, Index, NodeId, RaftOptions
+from dledger.core.types import Configuration, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
-from dledger.ports import InvalidFrames
+from dledger.errors import InvalidFrames
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
-from dledger.records.record import BATCH_PREAMBLE, record_starts
 from dledger.wire import raft_pb2
-from dledger.wire.cluster_pb2 import NodeStatus
 from store.errors import StoreError
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
@@ -93,8 +92,19 @@ class Replica:
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, self.driver.tick, ports.latencies.loop_lateness_seconds
         )
-        self.broker_service = BrokerService(self)
-        self.cluster_service = ClusterService(self)
+        self.parts = Parts(
+            self.log,
+            self.machine,
+            self.driver,
+            self.leadership,
+            self.appender,
+            self.reader,
+            self.held,
+        )
+        latencies = ports.latencies
+        timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
+        around = Surrounds(self.transport.links, self.fail, timings)
+        self.services = services_of(config, self.parts, around)
         self._join(probe)
 
     @classmethod
@@ -138,7 +148,7 @@ class Replica:
     def _join(self, probe: CommitProbe) -> None:
         """Who tells whom; made last, as each of them has to be there."""
         probe.attach(self.driver, self.leadership)
-        self.leadership.attach(self.driver, self.cluster_service.notify)
+        self.leadership.attach(self.driver, self.services.cluster.notify)
         self.machine.listen(Announcer(self.appender, self.held))
         from_worker = self._ports.call_from_worker
         self.log.on_durable = partial(from_worker, self.driver.on_durable)
@@ -186,7 +196,7 @@ class Replica:
             return
         try:
             view = await self.leadership.hand_over(None)
-            log.info("leadership_handed_over", to=view.leader.node_id)
+            log.info("leadership_handed_over", to=view.leader.node_id if view.leader else None)
         except BrokerError as error:
             log.warning("leadership_not_handed_over", reason=error.message)
 
@@ -205,7 +215,7 @@ class Replica:
         self.driver.stop()
         self.leadership.end_serving("the node stopped")
         await self.transport.stop()
-        self.cluster_service.notify()
+        self.services.cluster.close()
 
     async def close(self) -> None:
         """The files are flushed and closed; without `stop` before it, for a replica that was
@@ -245,41 +255,6 @@ class Replica:
     def _note_derived(self, applied_index: int) -> None:
         """The ConsumeQueues hold everything up to `applied_index`, durably."""
         self.log.checkpoint.note_consume_queue(applied_index, self._ports.now_ms())
-
-    # --- what services ask --------------------------------------------------------------------
-
-    def status(self) -> NodeStatus:
-        """What GetStatus answers."""
-        return node_status(self)
-
-    def end_of_entry(self, index: int) -> int:
-        """The byte after entry `index` in the log; 0 for index 0."""
-        if index == 0:
-            return 0
-        return self.log.position_of(index) + self.log.header_at(index).total_size
-
-    def read_record(self, physical_offset: int) -> bytes | None:
-        """The record that begins at `physical_offset`, if it is committed; None otherwise."""
-        if not 0 <= physical_offset < self.end_of_entry(self.driver.applied_index):
-            return None
-        try:
-            index = self.log.index_at(physical_offset)
-        except StoreError:
-            return None
-        header = self.log.header_at(index)
-        if header.kind != EntryKind.DATA:
-            return None
-        frame = self.log.read(index, index)
-        at = physical_offset - header.physical_offset
-        starts = record_starts(frame, HEADER_SIZE + BATCH_PREAMBLE.size, header.record_count)
-        if at not in starts:
-            return None
-        end = starts[starts.index(at) + 1] if at != starts[-1] else len(frame)
-        return frame[at:end]
-
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """The first offset stored at or after `time_ms`, or one past the last."""
-        return self.queues.offset_by_time(topic, queue_id, time_ms, self.log.read_at)
 
 
 def parse_frames(blob: bytes) -> list[EntryHeader]:

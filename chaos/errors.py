@@ -5,7 +5,6 @@
     ├── OutputInTheWay    the folder for the results holds something else, or can't be made
     ├── GroupNeverLed     no leader served in time, at the start (retriable)
     ├── RunBroken         a run's folder can't be read (`dledger chaos report`)
-    ├── HistoryCorrupt    a file of operations isn't one
     ├── SearchTooLong     a history is too concurrent to be decided within the bound
     ├── TimesGoBack       a queue was read whose store times don't ascend
     ├── DemoFailed        the demonstration came to no settlement (retriable)
@@ -76,18 +75,6 @@ class RunBroken(ChaosError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
-        self.reason = reason
-
-
-class HistoryCorrupt(ChaosError):
-    """A history file can't be used: line `line` (from 1) isn't what it should be."""
-
-    exit_code = ExitCode.USAGE
-
-    def __init__(self, file: str, line: int, reason: str) -> None:
-        super().__init__(f"{file}, line {line}: {reason}")
-        self.file = file
-        self.line = line
         self.reason = reason
 
 

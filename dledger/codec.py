@@ -1,14 +1,16 @@
 """Core messages to wire messages and back.
 
-This is the only place that knows both vocabularies. It keeps no state. Frames of an append are
-bytes on the wire and metas in the core: the caller parses and reads them (D4), so the two
-append functions take them as arguments.
+This is the only place that knows both vocabularies. It keeps no state. What it encodes is sealed
+(`dledger/checksum.py`) and must not be changed any more; what it decodes has been checked against
+its checksum. Frames of an append are bytes on the wire and metas in the core: the caller parses
+and reads them (ADR 4), so the two append functions take them as arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dledger.checksum import seal
 from dledger.core.types import (
     AppendRange,
     AppendRequest,
@@ -33,6 +35,8 @@ from dledger.core.types import (
 from dledger.ports import ConfigurationCodec, FrameHeader
 from dledger.wire import raft_pb2 as pb
 
+MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: no clock is that wrong by itself
+
 # Which way a message travels: requests on the stream that this node dialed, answers on the
 # stream that the peer dialed.
 ANSWERS = (PreVoteResponse, VoteResponse, AppendResponse, HeartbeatResponse)
@@ -40,19 +44,37 @@ ANSWERS = (PreVoteResponse, VoteResponse, AppendResponse, HeartbeatResponse)
 
 def encode_append(message: AppendRange, frames: bytes) -> pb.PeerMessage:
     """The wire form of an append whose range was read as `frames`."""
-    return pb.PeerMessage(
-        term=message.term,
-        append_request=pb.AppendRequest(
-            prev_index=message.prev_index,
-            prev_term=message.prev_term,
-            commit_index=message.commit_index,
-            frames=frames,
-        ),
+    return seal(
+        pb.PeerMessage(
+            term=message.term,
+            append_request=pb.AppendRequest(
+                prev_index=message.prev_index,
+                prev_term=message.prev_term,
+                commit_index=message.commit_index,
+                frames=frames,
+                frames_size=len(frames),
+            ),
+        )
+    )
+
+
+def encode_heartbeat(message: HeartbeatRequest, digest_index: Index, digest: int) -> pb.PeerMessage:
+    """The wire form of a heartbeat that tells the running digest at `digest_index`; 0: none."""
+    return seal(
+        pb.PeerMessage(
+            term=message.term,
+            heartbeat_request=pb.HeartbeatRequest(
+                commit_index=message.commit_index,
+                read_context=message.read_context,
+                digest_index=digest_index,
+                digest=digest,
+            ),
+        )
     )
 
 
 def encode_message(message: OutgoingMessage) -> pb.PeerMessage:
-    """The wire form of every message but an append."""
+    """The wire form of every message but appends and heartbeats."""
     wire = pb.PeerMessage(term=message.term)
     match message:
         case PreVoteRequest():
@@ -69,18 +91,15 @@ def encode_message(message: OutgoingMessage) -> pb.PeerMessage:
             wire.vote_response.granted = message.granted
         case AppendResponse():
             wire.append_response.CopyFrom(_encode_append_response(message))
-        case HeartbeatRequest():
-            wire.heartbeat_request.commit_index = message.commit_index
-            wire.heartbeat_request.read_context = message.read_context
         case HeartbeatResponse():
             wire.heartbeat_response.read_context = message.read_context
             wire.heartbeat_response.last_index = message.last_index
             wire.heartbeat_response.is_short_of_space = message.is_short_of_space
         case TimeoutNow():
             wire.timeout_now.SetInParent()
-        case AppendRange():
-            raise TypeError("an AppendRange is encoded with its frames: encode_append")
-    return wire
+        case AppendRange() | HeartbeatRequest():
+            raise TypeError(f"{type(message).__name__} has an encoder of its own")
+    return seal(wire)
 
 
 def _encode_append_response(message: AppendResponse) -> pb.AppendResponse:
@@ -101,15 +120,25 @@ def decode_append(
     headers: Sequence[FrameHeader],
     configuration_of: ConfigurationCodec,
 ) -> AppendRequest:
-    """The core's form of an append whose frames were parsed into `headers`."""
+    """The core's form of an append whose frames were parsed into `headers`.
+
+    Raises:
+        ValueError: a header says what no leader stamps, or a configuration can't be read.
+    """
     body = wire.append_request
     entries: list[EntryMeta] = []
     at = 0
+    time_ms = 0
     for header in headers:
         kind = EntryKind(header.kind)
         configuration = None
         if kind is EntryKind.CONFIGURATION:
             configuration = configuration_of(body.frames[at : at + header.total_size])
+        if not time_ms <= header.append_time_ms <= MAX_TIME_MS:
+            raise ValueError(f"entry {header.index} was appended at {header.append_time_ms} ms")
+        if header.record_count and kind is not EntryKind.DATA:
+            raise ValueError(f"entry {header.index} of kind {kind.name} has records")
+        time_ms = header.append_time_ms
         entries.append(
             EntryMeta(
                 Index(header.index), Term(header.term), header.total_size, kind, configuration
@@ -127,9 +156,12 @@ def decode_append(
     )
 
 
-def decode_message(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> IncomingMessage | None:
-    """The core's form of every message but an append; None for one that this version doesn't
-    know (a newer peer's: to be ignored) and for a Hello."""
+def decode_message(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> IncomingMessage:
+    """The core's form of every message but an append.
+
+    Raises:
+        ValueError: it is none that may come here, or a field of it means nothing.
+    """
     term = Term(wire.term)
     match wire.WhichOneof("body"):
         case "pre_vote_request":
@@ -160,12 +192,26 @@ def decode_message(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> Incoming
             )
         case "timeout_now":
             return TimeoutNow(sender, to, term)
-        case _:
-            return None
+        case body:
+            raise ValueError(f"{body or 'nothing'} is no message of a stream that is open")
+
+
+def decode_digest(wire: pb.PeerMessage) -> tuple[Index, int] | None:
+    """The index and the running digest that a heartbeat tells; None: it tells none.
+
+    Raises:
+        ValueError: it tells one of what it doesn't call committed.
+    """
+    beat = wire.heartbeat_request
+    if beat.digest_index > beat.commit_index or (beat.digest and not beat.digest_index):
+        raise ValueError(f"a digest at {beat.digest_index} with commit index {beat.commit_index}")
+    return (Index(beat.digest_index), beat.digest) if beat.digest_index else None
 
 
 def _decode_vote_request(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> VoteRequest:
     body = wire.vote_request
+    if body.reason not in (pb.CAMPAIGN_REASON_TIMEOUT, pb.CAMPAIGN_REASON_TRANSFER):
+        raise ValueError(f"a campaign for reason {body.reason}")
     transfer = body.reason == pb.CAMPAIGN_REASON_TRANSFER
     return VoteRequest(
         sender,

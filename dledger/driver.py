@@ -1,9 +1,9 @@
-"""Drives the Raft core: persist, send, apply, in the order of D3.
+"""Drives the Raft core: persist, send, apply, in the order of ADR 3.
 
 This owns the order in which a node touches the world. The core says what is safe; the driver
 does it: it builds the frames of proposals, hands durable work to the flusher, reads ranges of
 the log for outgoing appends, applies committed entries in bounded slices, and checks the
-running digest that heartbeats carry (D6). It must never send a message that the core has not
+running digest that heartbeats carry (ADR 6). It must never send a message that the core has not
 handed out, apply past the commit index, or block: durable work happens elsewhere and comes
 back through `on_durable`. Everything here runs on one thread, the event loop's.
 
@@ -23,9 +23,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from dledger.codec import ANSWERS, decode_append, decode_message, encode_append, encode_message
+from google.protobuf.message import DecodeError
+
+from dledger.checksum import is_intact
+from dledger.codec import (
+    ANSWERS,
+    decode_append,
+    decode_digest,
+    decode_message,
+    encode_append,
+    encode_heartbeat,
+    encode_message,
+)
 from dledger.core import Raft
-from dledger.core.errors import InvariantViolation, NotLeader, ReadRefused
+from dledger.core.errors import (
+    Contradiction,
+    InvariantViolation,
+    MessageRefused,
+    NotLeader,
+    ReadRefused,
+)
 from dledger.core.types import (
     AppendRange,
     AppendRequest,
@@ -43,7 +60,13 @@ from dledger.core.types import (
     ReadReady,
     Role,
 )
-from dledger.errors import ApplyPaused, InvalidFrames, LogBehind, LogFull, ReplicaDiverged
+from dledger.doubt import Doubt
+from dledger.errors import (
+    ApplyPaused,
+    InvalidMessage,
+    LogBehind,
+    LogFull,
+)
 from dledger.hard_state import HardStateStore
 from dledger.ports import (
     ConfigurationCodec,
@@ -93,7 +116,8 @@ class DriverStatistics:
     appends_refused_for_space: int
     is_apply_paused: bool
     is_short_of_space: bool
-    invalid_frames: int
+    messages_refused: int
+    contradictions: int
     reads_waiting: int
     uncompleted_persists: int
 
@@ -145,7 +169,8 @@ class RaftDriver(Generic[H]):
         self._digest: tuple[Index, int] = (Index(0), 0)
         self._latest_append: tuple[AppendRange, PeerMessage] | None = None
         self._messages_in = self._messages_out = 0
-        self._refused_for_space = self._invalid_frames = 0
+        self._refused_for_space = 0
+        self._doubt: Doubt[H] = Doubt(ports.log, ports.observer)
         self._submitted_ticket = self._durable_ticket = 0
         self._is_apply_paused = False
         self._ticks_to_apply = 0
@@ -182,6 +207,7 @@ class RaftDriver(Generic[H]):
         self._guarded(self._tick_core)
 
     def _tick_core(self) -> None:
+        self._doubt.on_tick()
         self._core.report_space(is_short=self._is_short_of_space())
         self._core.tick()
 
@@ -271,7 +297,7 @@ class RaftDriver(Generic[H]):
         self._guarded(lambda: self._core.on_persisted(PersistSequence(ticket)))
 
     def on_storage_failed(self, error: BaseException) -> None:
-        """The disk failed: stop leading and voting, then stop the node (D8)."""
+        """The disk failed: stop leading and voting, then stop the node (ADR 8)."""
         if not self._stopped:
             self._core.on_storage_failed()
             self._run()
@@ -281,58 +307,104 @@ class RaftDriver(Generic[H]):
         """A message of `peer`, already known to be of this group.
 
         Raises:
-            InvalidFrames: its frames are not whole and intact: close the stream.
+            InvalidMessage: no working peer sends it to this node; nothing has changed. Close the
+                stream.
         """
         if self._stopped:
             return
         self._messages_in += 1
+        try:
+            self._take(peer, wire)
+        except (InvalidMessage, MessageRefused) as error:
+            settled = min(self._core.commit_index, self._core.durable_index)
+            self._doubt.on_refused(peer, error, settled)
+            raise InvalidMessage(str(error)) from error
+
+    def _take(self, peer: NodeId, wire: PeerMessage) -> None:
+        if not is_intact(wire):
+            raise InvalidMessage(f"a message of {peer} doesn't have the checksum of its fields")
         if wire.HasField("append_request"):
             self._on_append(peer, wire)
             return
         try:
             message = decode_message(wire, peer, self._node)
+            told = decode_digest(wire) if isinstance(message, HeartbeatRequest) else None
         except ValueError as error:
-            raise InvalidFrames(str(error)) from error
-        if message is None:
-            return
-        self._guarded(lambda: self._step(message, wire))
+            raise InvalidMessage(f"{peer}: {error}") from error
+        self._guarded(lambda: self._step(message, told))
+
+    def _step(self, message: IncomingMessage, told: tuple[Index, int] | None) -> None:
+        if told is not None:
+            self._core.admit(message)
+            self._check_digest(message, *told)
+        self._core.step(message)
 
     # --- appends from the leader --------------------------------------------------------------
 
     def _on_append(self, peer: NodeId, wire: PeerMessage) -> None:
         frames = wire.append_request.frames
+        if len(frames) != wire.append_request.frames_size:
+            raise InvalidMessage(f"{len(frames)} bytes of frames of {peer} are not as many as said")
         try:
             headers = self._ports.parse_frames(frames) if frames else []
             message = decode_append(wire, peer, self._node, headers, self._ports.configuration_of)
-        except (InvalidFrames, ValueError) as error:
-            self._invalid_frames += 1
-            raise InvalidFrames(str(error)) from error
-        needed = self._room_for(headers)
+        except (ValueError, DecodeError) as error:
+            raise InvalidMessage(f"{peer}: {error}") from error
+        self._guarded(lambda: self._accept(message, headers, frames))
+
+    def _accept(self, message: AppendRequest, headers: list[H], frames: bytes) -> None:
+        self._run()  # what is pending must not mix with the effects of this append
+        self._core.admit(message)
+        skip = self._held_of(headers)
+        new = headers[skip:]
+        needed = self._room_for(new)
         if needed and not self._ports.log.has_room(needed):
             # Not acknowledged, so the leader sends it again: space may have come back by then.
             self._refused_for_space += 1
             self._refused_bytes = max(self._refused_bytes, needed)
             return
-        self._guarded(lambda: self._accept(message, headers, frames))
+        blob = memoryview(frames)[sum(header.total_size for header in headers[:skip]) :]
+        if new and self._is_to_be_appended(message, new):
+            self._check_continuity(message, new, blob)
+        self._take_append(message, new, blob)
 
-    def _room_for(self, headers: list[H]) -> int:
-        """The bytes that accepting these frames needs: none for entries that are here already, so
-        that a repeated append is acknowledged on a full disk; the head-room of later no-ops as
-        well, unless the new entries are no-ops themselves."""
+    def _held_of(self, headers: list[H]) -> int:
+        """How many of these entries are here already, from the first on."""
         core = self._core
         for at, header in enumerate(headers):
             index = Index(header.index)
             if index <= core.commit_index:
                 continue
             if index > core.last_index or header.term != core.term_at(index):
-                new = headers[at:]
-                is_noop = all(each.kind == EntryKind.NOOP for each in new)
-                size = sum(each.total_size for each in new)
-                return size if is_noop else size + self._head_room
-        return 0
+                return at
+        return len(headers)
 
-    def _accept(self, message: AppendRequest, headers: list[H], frames: bytes) -> None:
-        self._run()  # what is pending must not mix with the effects of this append
+    def _room_for(self, new: list[H]) -> int:
+        """The bytes that appending these frames needs: none for no entries, so that a repeated
+        append is acknowledged on a full disk; the head-room of later no-ops as well, unless the
+        new entries are no-ops themselves."""
+        if not new:
+            return 0
+        is_noop = all(each.kind == EntryKind.NOOP for each in new)
+        size = sum(each.total_size for each in new)
+        return size if is_noop else size + self._head_room
+
+    def _is_to_be_appended(self, message: AppendRequest, new: list[H]) -> bool:
+        """Whether the core is going to want `new`: the entry before them is here."""
+        previous, core = Index(new[0].index - 1), self._core
+        if message.term < core.term or previous > core.last_index:
+            return False
+        return previous > message.prev_index or core.term_at(previous) == message.prev_term
+
+    def _check_continuity(self, message: AppendRequest, new: list[H], blob: memoryview) -> None:
+        """The frames lie where this log would put them and carry on its digest. Else the two logs
+        differ below, although they agree on index and term, which Raft rules out."""
+        reason = self._ports.log.refusal_of(blob, new)
+        if reason is not None:
+            text = f"{message.sender} sent entry {new[0].index}, which doesn't continue this log"
+            raise Contradiction(message.sender, f"{text}: {reason}", Index(new[0].index - 1))
+
+    def _take_append(self, message: AppendRequest, new: list[H], blob: memoryview) -> None:
         self._core.step(message)
         while self._core.has_effects():
             effects = self._core.take_effects()
@@ -340,14 +412,10 @@ class RaftDriver(Generic[H]):
             if persist is not None and persist.truncate_from is not None:
                 self._ports.log.truncate_from(persist.truncate_from)
             if persist is not None and persist.append_first is not None and effects.noop is None:
-                self._append_new(persist.append_first, headers, frames)
+                if not new or persist.append_first != new[0].index:
+                    raise InvariantViolation(f"the core appends from {persist.append_first}")
+                self._ports.log.append_frames(blob, new)
             self._perform(effects)
-
-    def _append_new(self, first: Index, headers: list[H], frames: bytes) -> None:
-        """Writes the part of `frames` from index `first` on; the rest is here already."""
-        skip = first - headers[0].index
-        at = sum(header.total_size for header in headers[:skip])
-        self._ports.log.append_frames(memoryview(frames)[at:], headers[skip:])
 
     # --- effects ------------------------------------------------------------------------------
 
@@ -367,7 +435,7 @@ class RaftDriver(Generic[H]):
         try:
             step()
             self._run()
-        except (InvalidFrames, ReadRefused):
+        except (MessageRefused, ReadRefused):
             raise
         except Exception as error:  # noqa: BLE001  the boundary: the node stops, loudly
             self._fail(error)
@@ -433,13 +501,16 @@ class RaftDriver(Generic[H]):
         if isinstance(message, AppendRange):
             self._ports.transport.send_request(message.to, self._append_message(message))
             return
+        if isinstance(message, HeartbeatRequest):
+            index = message.commit_index
+            beat = encode_heartbeat(message, index, self._digest_at(index) if index else 0)
+            self._ports.transport.send_request(message.to, beat)
+            return
         wire = encode_message(message)
         if isinstance(message, ANSWERS):
             self._ports.transport.send_answer(message.to, wire)
-            return
-        if isinstance(message, HeartbeatRequest):
-            self._add_digest(wire, message.commit_index)
-        self._ports.transport.send_request(message.to, wire)
+        else:
+            self._ports.transport.send_request(message.to, wire)
 
     def _append_message(self, message: AppendRange) -> PeerMessage:
         """The append with its frames; peers that keep up are sent one and the same."""
@@ -453,32 +524,25 @@ class RaftDriver(Generic[H]):
         self._latest_append = (message, wire)
         return wire
 
-    # --- the live divergence alarm (D6) -------------------------------------------------------
-
-    def _add_digest(self, wire: PeerMessage, commit_index: Index) -> None:
-        if commit_index == 0:
-            return
-        wire.heartbeat_request.digest_index = commit_index
-        wire.heartbeat_request.digest = self._digest_at(commit_index)
+    # --- the live divergence alarm (ADR 6) -------------------------------------------------------
 
     def _digest_at(self, index: Index) -> int:
         if self._digest[0] != index:
             self._digest = (index, self._ports.log.digest_at(index))
         return self._digest[1]
 
-    def _step(self, message: IncomingMessage, wire: PeerMessage) -> None:
-        self._core.step(message)
-        if isinstance(message, HeartbeatRequest) and message.term == self._core.term:
-            self._check_digest(message.sender, wire)
-
-    def _check_digest(self, peer: NodeId, wire: PeerMessage) -> None:
+    def _check_digest(self, message: IncomingMessage, index: Index, theirs: int) -> None:
         """Compares what both sides know to be committed; nothing above our commit index is."""
-        index = Index(wire.heartbeat_request.digest_index)
-        if index == 0 or index > self._core.commit_index:
+        if message.term < self._core.term or index > self._core.commit_index:
             return
         ours = self._digest_at(index)
-        if ours != wire.heartbeat_request.digest:
-            raise ReplicaDiverged(index, ours, wire.heartbeat_request.digest, peer)
+        if ours != theirs:
+            raise Contradiction(
+                message.sender,
+                f"{message.sender} has digest {theirs:016x} at committed entry {index}, which "
+                f"is {ours:016x} here",
+                index,
+            )
 
     # --- applying -----------------------------------------------------------------------------
 
@@ -575,7 +639,8 @@ class RaftDriver(Generic[H]):
             appends_refused_for_space=self._refused_for_space,
             is_apply_paused=self._is_apply_paused,
             is_short_of_space=self._is_short_of_space(),
-            invalid_frames=self._invalid_frames,
+            messages_refused=self._doubt.messages_refused,
+            contradictions=self._doubt.contradictions,
             reads_waiting=len(self._reads_running) + len(self._reads_to_apply),
             uncompleted_persists=self._submitted_ticket - self._durable_ticket,
         )

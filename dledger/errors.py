@@ -3,10 +3,11 @@
     ReplicationError
     ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
     ├── PeerRefused        a peer is of another group, version or segment size (retriable)
-    ├── ReplicaDiverged    this replica's committed bytes differ from the leader's: stop
+    ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
     ├── LogFull            no room on the disk for another entry (retriable)
     ├── LogBehind          too much waits for the disk already (retriable)
-    ├── InvalidFrames      what a peer sent as frames isn't (retriable: it will send them again)
+    ├── InvalidMessage     no working peer sends this: dropped whole, stream made anew (retriable)
+    │   └── InvalidFrames  bytes that a peer sent as frames are not
     └── ApplyPaused        the state machine has no space to go on (retriable)
 
 What raised one of them did not happen. The core has a family of its own, `dledger.core.errors`,
@@ -46,17 +47,17 @@ class PeerRefused(ReplicationError):
 
 
 class ReplicaDiverged(ReplicationError):
-    """The running digests at a committed index differ: Raft's safety was violated somewhere."""
+    """After a contradiction with a peer this node read its own log again, and the running digest
+    of its files isn't the one that it has told others. It must not go on."""
 
-    def __init__(self, index: int, ours: int, theirs: int, peer: str) -> None:
+    def __init__(self, index: int, told: int, found: int) -> None:
         super().__init__(
-            f"this replica differs from {peer} at committed index {index}: "
-            f"digest {ours:016x} here, {theirs:016x} there"
+            f"this replica's log differs from what it says of itself at committed index {index}: "
+            f"digest {told:016x} told, {found:016x} found in its files"
         )
         self.index = index
-        self.ours = ours
-        self.theirs = theirs
-        self.peer = peer
+        self.told = told
+        self.found = found
 
 
 class LogFull(ReplicationError):
@@ -71,10 +72,15 @@ class LogBehind(ReplicationError):
     retriable = True
 
 
-class InvalidFrames(ReplicationError):
-    """Bytes that a peer sent as frames are not: the message is dropped, the stream closed."""
+class InvalidMessage(ReplicationError):
+    """No working peer sends this: the message is dropped whole and has changed nothing, and the
+    stream that it came on has to be closed, so that it is made anew."""
 
     retriable = True
+
+
+class InvalidFrames(InvalidMessage):
+    """Bytes that a peer sent as frames are not."""
 
 
 class ApplyPaused(ReplicationError):

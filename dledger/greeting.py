@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
+from dledger.checksum import is_intact, seal
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
 from dledger.wire.raft_pb2 import Hello, PeerMessage
 
-PROTOCOL_VERSION = 2  # 2: keep-alives are answered
+# 2: every message has a checksum, and keep-alives are answered. There is no rolling upgrade from 1.
+PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +28,25 @@ class Identity:
 
     def hello(self, to: NodeId) -> PeerMessage:
         """The first message of a stream."""
-        return PeerMessage(
-            hello=Hello(
-                protocol_version=PROTOCOL_VERSION,
-                group=self.group,
-                node_id=self.node,
-                to_node_id=to,
-                segment_size_bytes=self.segment_size_bytes,
+        return seal(
+            PeerMessage(
+                hello=Hello(
+                    protocol_version=PROTOCOL_VERSION,
+                    group=self.group,
+                    node_id=self.node,
+                    to_node_id=to,
+                    segment_size_bytes=self.segment_size_bytes,
+                )
             )
         )
 
-    def check(self, hello: Hello, members: Container[NodeId]) -> NodeId:
-        """The id of the peer that `hello` introduces.
+    def check(self, first: PeerMessage, members: Container[NodeId]) -> NodeId:
+        """The id of the peer that `first`, the Hello of a stream, introduces.
 
         Raises:
             PeerRefused: it must not take part; the text names what differs.
         """
+        hello = first.hello
         differing = {
             "protocol version": (hello.protocol_version, PROTOCOL_VERSION),
             "group": (hello.group, self.group),
@@ -53,6 +58,9 @@ class Identity:
                 raise PeerRefused(
                     f"peer {hello.node_id!r}: {what} is {theirs!r} there and {ours!r} here"
                 )
+        # After the version: a Hello of version 1 has none.
+        if not is_intact(first):
+            raise PeerRefused(f"peer {hello.node_id!r}: the checksum of its Hello is wrong")
         peer = NodeId(hello.node_id)
         if peer not in members or peer == self.node:
             raise PeerRefused(f"{hello.node_id!r} is not a peer of {self.node!r} in this group")

@@ -16,6 +16,7 @@ from math import inf
 from random import Random
 from typing import Protocol
 
+from dledger.checksum import is_intact, seal
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
 from dledger.greeting import Identity
@@ -35,7 +36,7 @@ from dledger.wire.raft_pb2 import KeepAlive, PeerMessage
 
 OVERSLEPT_S = 0.2  # so late a wake-up tells of a process that stood still
 
-_KEEP_ALIVE = PeerMessage(keep_alive=KeepAlive())
+_KEEP_ALIVE = seal(PeerMessage(keep_alive=KeepAlive()))
 
 
 class Sockets(Protocol):
@@ -67,7 +68,7 @@ class Sockets(Protocol):
 class Ears:
     """Whom to tell.
 
-    `on_message` is given each message of a peer and raises InvalidFrames for a broken one.
+    `on_message` is given each message of a peer and raises InvalidMessage for a broken one.
     `on_broken` is told when a peer has no stream any more in one of the directions.
     """
 
@@ -157,7 +158,7 @@ class PeerLinks:
         if generation is None or not self._sockets.send(generation, message):
             link.dropped += 1
         else:
-            link.dialed.on_sent(len(message.append_request.frames))
+            link.dialed.on_sent(message.append_request.frames_size)
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
         link = self._peers[peer]
@@ -221,7 +222,7 @@ class PeerLinks:
         """
         if not hello.HasField("hello"):
             raise PeerRefused("the first message of a stream must be a Hello")
-        name = self._identity.check(hello.hello, self._peers)
+        name = self._identity.check(hello, self._peers)
         if self._is_stopped:
             raise PeerRefused(f"{self._identity.node} is stopping")
         peer, generation = self._peers[name], self._number()
@@ -235,7 +236,7 @@ class PeerLinks:
 
         Raises:
             PeerRefused: it should have been a Hello that fits: end the call and say why.
-            InvalidFrames: it is none of a peer that is in its right mind: end the call.
+            InvalidMessage: it is none of a peer that is in its right mind: end the call.
         """
         call = self._calls.get(generation)
         if call is None:
@@ -252,7 +253,7 @@ class PeerLinks:
             return
         if not is_wanted:
             return
-        if not message.HasField("keep_alive"):
+        if not message.HasField("keep_alive") or not is_intact(message):
             self._on_message(peer.name, message)
         elif not call.is_dialed:
             self._sockets.send(generation, _KEEP_ALIVE)
@@ -261,7 +262,7 @@ class PeerLinks:
         name = call.peer.name
         if not message.HasField("hello"):
             raise PeerRefused(f"{name} at its address answers with something else than a Hello")
-        found = self._identity.check(message.hello, self._peers)
+        found = self._identity.check(message, self._peers)
         if found != name:
             raise PeerRefused(f"at the address of {name} there is {found}")
         call.is_greeted = True

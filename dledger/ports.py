@@ -1,8 +1,8 @@
 """What the driver needs from the world, as protocols.
 
 The driver is real code in production and in the simulator; these are the seams where the two
-differ. `store.CommitLog` behind an adapter is the production log, `broker` supplies the state
-machine, `dledger.transport` the peers. Nothing here has behaviour.
+differ. `store.commitlog.CommitLog` behind an adapter is the production log, `broker` supplies the
+state machine, `dledger.transport` the peers. Nothing here has behaviour.
 """
 
 from __future__ import annotations
@@ -11,26 +11,13 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from dledger.core.types import Configuration, Event, Index, NodeId
-from dledger.errors import ApplyPaused, InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
-
-# The errors are part of the ports: who implements one raises them.
-__all__ = [
-    "ApplyPaused",
-    "ConfigurationCodec",
-    "FrameHeader",
-    "Header",
-    "InvalidFrames",
-    "Observer",
-    "PeerTransport",
-    "ReplicatedLog",
-    "StateMachine",
-]
 
 
 class FrameHeader(Protocol):
     """The header of an entry frame, as far as replication looks at it. `total_size` is the
-    frame's bytes, header included; `kind` is one of `EntryKind`."""
+    frame's bytes, header included; `kind` is one of `EntryKind`; `record_count` is 0 but for
+    data."""
 
     @property
     def index(self) -> int: ...
@@ -40,6 +27,10 @@ class FrameHeader(Protocol):
     def kind(self) -> int: ...
     @property
     def total_size(self) -> int: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def append_time_ms(self) -> int: ...
 
 
 Header = TypeVar("Header")
@@ -82,8 +73,15 @@ class ReplicatedLog(Protocol[Header]):
         """Builds the frame of a new entry at the end; returns its physical offset, bytes."""
         ...
 
+    def refusal_of(self, blob: memoryview, headers: list[Header]) -> str | None:
+        """Why verified frames can't follow the entry before the first of them as this log holds
+        it, in place and in digest; None if they can. That entry is held, and any that come after
+        it are not looked at."""
+        ...
+
     def append_frames(self, blob: memoryview, headers: list[Header]) -> None:
-        """Appends verified frames after the last entry, as they are."""
+        """Appends verified frames after the last entry, as they are. Cheap for the very objects
+        that `refusal_of` was asked about last."""
         ...
 
     def truncate_from(self, index: int) -> None:
@@ -102,7 +100,19 @@ class ReplicatedLog(Protocol[Header]):
     def last_that_fits(self, first: int, last: int, max_bytes: int) -> int: ...
 
     def digest_at(self, index: int) -> int:
-        """The running digest at `index` (D6)."""
+        """The running digest at `index` (ADR 6)."""
+        ...
+
+    def verify(self, first: int, last: int, digest: int) -> int:
+        """The running digest at `last`, computed from the files' bytes of `[first, last]` on top
+        of `digest`, the one before `first`. Every frame is checked; one that isn't intact, or
+        carries another digest, is an error of the log's. Entries up to `synced_index` only."""
+        ...
+
+    @property
+    def synced_index(self) -> int:
+        """The last entry that a loss of power would leave on this node's disk, whatever the flush
+        mode calls durable."""
         ...
 
     @property

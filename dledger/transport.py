@@ -24,21 +24,19 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from dledger.core.types import NodeId
-from dledger.errors import PeerRefused
+from dledger.errors import InvalidMessage, PeerRefused
 from dledger.greeting import Identity
+from dledger.limits import MESSAGE_LENGTHS
 from dledger.links import LinkTimes, Why
 from dledger.outbox import Outbox
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
-from dledger.ports import InvalidFrames
 from dledger.wire.raft_pb2 import PeerMessage
 
 METHOD = "/dledger.v1.RaftPeer/Replicate"
-MESSAGE_LIMIT_BYTES = 64 << 20
 CONNECT_LIMIT_MS = 20_000  # gRPC's own; the links give up long before
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+    *MESSAGE_LENGTHS,
     # gRPC takes the first of these for the time that connecting may take.
     ("grpc.min_reconnect_backoff_ms", CONNECT_LIMIT_MS),
     ("grpc.initial_reconnect_backoff_ms", CONNECT_LIMIT_MS),
@@ -69,7 +67,7 @@ class GrpcTransport:
     Args:
         identity: who this node is.
         addresses: where to dial (`host:port`) every member; its own is left alone.
-        on_message: is given each message of a peer; raises InvalidFrames for a broken one.
+        on_message: is given each message of a peer; raises InvalidMessage for a broken one.
         on_broken: is told when a peer has no stream any more in one of the directions.
         times: the bounds of the links.
     """
@@ -150,7 +148,7 @@ class GrpcTransport:
         except PeerRefused as error:
             log.error("peer_refused", peer=peer, address=address, error=str(error))
             refused = True
-        except InvalidFrames as error:
+        except InvalidMessage as error:
             log.error("peer_sent_invalid_message", peer=peer, error=str(error))
         except ConnectionError as error:
             log.debug("peer_stream_broken", peer=peer, address=address, error=str(error))
@@ -167,7 +165,7 @@ class GrpcTransport:
         Raises:
             PeerRefused: the peer doesn't take this node, or this node not the peer.
             ConnectionError: it has ended otherwise.
-            InvalidFrames: the peer sent what no peer sends.
+            InvalidMessage: the peer sent what no peer sends.
         """
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             method = channel.stream_stream(
@@ -194,7 +192,7 @@ class GrpcTransport:
         on_message = self._links.on_message
         while (message := await read()) is not EOF:
             if not isinstance(message, PeerMessage):
-                raise InvalidFrames("bytes that are no PeerMessage")
+                raise InvalidMessage("bytes that are no PeerMessage")
             on_message(generation, message)
 
     # --- the streams that peers dial ----------------------------------------------------------
@@ -238,7 +236,7 @@ class GrpcTransport:
             await context.abort(grpc.StatusCode.UNAVAILABLE, ending.result().value)
         try:
             await reader
-        except InvalidFrames as error:
+        except InvalidMessage as error:
             log.error("peer_sent_invalid_message", peer=peer, error=str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 

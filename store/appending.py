@@ -9,6 +9,7 @@ not at all, and nothing that was cut is found again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
@@ -28,6 +29,28 @@ from store.preallocation import Preallocator
 from store.segments import Segment, SegmentTable
 from store.tail import TailCache
 from store.truncation import ZeroRange
+
+
+class _Base(NamedTuple):
+    """An entry that others are to follow, as far as they depend on it."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    term: int
+    digest: int
+    end_offset: int
+
+
+class _Checked(NamedTuple):
+    """Frames that were found to continue the log behind `base`: hashing them is the dear part of
+    an append, and is done once."""
+
+    blob: bytes | memoryview
+    headers: Sequence[EntryHeader]
+    base: _Base
+
+    def is_same(self, blob: bytes | memoryview, headers: object, base: _Base) -> bool:
+        """Whether it was these very objects, which nobody has changed since."""
+        return self.blob is blob and self.headers is headers and self.base == base
 
 
 class LogEnd:
@@ -50,6 +73,7 @@ class LogEnd:
         self._preallocator = preallocator
         self._segment_size = segment_size
         self._operations: list[Write | Cut] = []
+        self._checked: _Checked | None = None
 
     def next_position(self, frame_size: int) -> int:
         """Where a frame of `frame_size` bytes would go."""
@@ -101,7 +125,13 @@ class LogEnd:
     def append_frames(self, blob: bytes | memoryview, headers: Sequence[EntryHeader]) -> None:
         """See `CommitLog.append_frames`."""
         view = memoryview(blob)
-        self._check_continues(view, headers)
+        history = self._history
+        base = _Base(
+            history.last_index, history.last_term, history.last_digest, self._table.last.end_offset
+        )
+        checked, self._checked = self._checked, None
+        if checked is None or not checked.is_same(blob, headers, base):
+            self._check_continues(view, headers, base)
         if headers:
             self._require_segments(headers[-1].physical_offset)
         at = 0
@@ -110,6 +140,22 @@ class LogEnd:
             is_configuration = header.kind == EntryKind.CONFIGURATION
             self._add(header, (frame,), bytes(frame[HEADER_SIZE:]) if is_configuration else None)
             at += header.total_size
+
+    def refusal_of(
+        self, blob: memoryview, headers: Sequence[EntryHeader], last: EntryHeader | None
+    ) -> str | None:
+        """See `CommitLog.refusal_of`; `last` is the header of the entry before, None if there is
+        none."""
+        base = _Base(0, 0, 0, self._table.segments[0].base)
+        if last is not None:
+            end = last.physical_offset + last.total_size
+            base = _Base(last.index, last.term, last.digest, end)
+        try:
+            self._check_continues(blob, headers, base)
+        except AppendRefused as error:
+            return str(error)
+        self._checked = _Checked(blob, headers, base)
+        return None
 
     def truncate_from(self, index: int, last: EntryHeader | None) -> None:
         """See `CommitLog.truncate_from`; `last` is the header of the entry before `index`, None
@@ -128,10 +174,11 @@ class LogEnd:
         self._history.truncate_from(index, last)
         self._operations.append(Cut(segment.end_offset, tuple(ranges)))
 
-    def _check_continues(self, view: memoryview, headers: Sequence[EntryHeader]) -> None:
-        history = self._history
-        index, term, digest = history.last_index, history.last_term, history.last_digest
-        end, at = self._table.last.end_offset, 0
+    def _check_continues(
+        self, view: memoryview, headers: Sequence[EntryHeader], base: _Base
+    ) -> None:
+        index, term, digest, end = base
+        at = 0
         for header in headers:
             if header.index != index + 1:
                 raise AppendRefused("index", index + 1, header.index)

@@ -218,6 +218,14 @@ class CommitLog:
         return self._history.last_append_time_ms
 
     @property
+    def synced_index(self) -> int:
+        """The last entry that a loss of power would leave: the checkpoint's watermark, which only
+        fdatasync moves on, has passed its end. After a cut that the flusher has not performed yet
+        it speaks of what is cut; such entries aren't durable for the core either."""
+        watermark = self.checkpoint.state.watermark
+        return self.last_index if watermark >= self.end_offset else self._table.ends_by(watermark)
+
+    @property
     def unwritten_bytes(self) -> int:
         """Bytes that were appended and are not written yet: they lie in memory."""
         return self._end.added_bytes - self._queue.written_bytes
@@ -300,6 +308,18 @@ class CommitLog:
         position = self._end.append(kind, index, term, append_time_ms, record_count, body)
         self._after_append()
         return position
+
+    def refusal_of(self, blob: memoryview, headers: Sequence[EntryHeader]) -> str | None:
+        """Why frames of another replica can't follow the entry before the first of them, which is
+        held; None if they can. What comes behind that entry now is not looked at: it may be cut
+        off before they are appended. `append_frames` doesn't hash the very same objects again.
+
+        Raises:
+            OutOfRange: the entry before isn't held.
+            CorruptionFound: its header in the file has changed since it was written.
+        """
+        before = headers[0].index - 1
+        return self._end.refusal_of(blob, headers, self.header_at(before) if before else None)
 
     def append_frames(self, blob: bytes | memoryview, headers: Sequence[EntryHeader]) -> None:
         """Frames of another replica follow the last entry, byte for byte. The follower's way in.
@@ -391,7 +411,7 @@ class CommitLog:
         return self._reader.header_at(index)
 
     def digest_at(self, index: int) -> int:
-        """The running digest (D6) at `index`; 0 at index 0.
+        """The running digest (ADR 6) at `index`; 0 at index 0.
 
         The whole frame is read, so that its CRC vouches for the digest: a rotten one, told to
         healthy replicas, would stop them.
@@ -403,6 +423,18 @@ class CommitLog:
         if index == self.last_index:
             return self.last_digest
         return parse_header(self.read(index, index), 0).digest if index else 0
+
+    def verify(self, first: int, last: int, digest: int) -> int:
+        """The running digest at `last`, computed from the files' bytes, past all caches, on top
+        of `digest`, the one before `first`. Entries up to `synced_index` only.
+
+        Raises:
+            OutOfRange: not all of them are held.
+            CorruptionFound: a frame isn't intact, or carries another digest.
+        """
+        self._check_held(first)
+        self._check_held(last)
+        return self._reader.verify(first, last, digest)
 
     def position_of(self, index: int) -> int:
         """The physical offset of an entry's first byte.

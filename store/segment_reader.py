@@ -9,7 +9,7 @@ queue's records as they lie asks for little that it doesn't get.
 
 from __future__ import annotations
 
-from dledger.reading.entry import EntryHeader, parse_header, walk_frames
+from dledger.reading.entry import EntryHeader, digest_of, parse_header, walk_frames
 from dledger.records.errors import InvalidFrame
 from store.errors import CorruptionFound, OutOfRange
 from store.files import Buffer, FileSystem, read_exactly
@@ -38,6 +38,23 @@ class LogReader:
             index += count
         self._cache.collect(cached, last, parts)
         return b"".join(parts)
+
+    def verify(self, first: int, last: int, digest: int) -> int:
+        """The running digest at `last`, from the files alone."""
+        index = first
+        while index <= last:
+            segment, slot = self._table.locate(index)
+            count = min(last + 1, segment.first_index + segment.count) - index
+            blob = self._read_segment(segment, slot, count)
+            at, start = 0, segment.starts.start_of(slot)
+            for header in walk_frames(blob):
+                digest = digest_of(blob, at, header.total_size, digest)
+                if digest != header.digest:
+                    expected, found = f"digest {digest:016x}", f"{header.digest:016x}"
+                    raise CorruptionFound(str(segment.path), start + at, expected, found)
+                at += header.total_size
+            index += count
+        return digest
 
     def read_at(self, physical_offset: int, size: int) -> bytes:
         """`size` bytes from `physical_offset` on, all of them within one segment's entries."""

@@ -10,7 +10,7 @@ walking the headers of one block, so that memory stays bounded by the size of th
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final, Protocol
@@ -253,6 +253,17 @@ class SegmentTable:
     def position_of_segment(self, segment: Segment) -> int:
         """Where `segment` stands in the list."""
         return bisect_right(self.segments, segment.base, key=lambda each: each.base) - 1
+
+    def ends_by(self, physical_offset: int) -> int:
+        """The last entry that ends at or before `physical_offset`; the index before the first
+        entry held if none does."""
+        found = bisect_left(self.segments, physical_offset, key=lambda each: each.base) - 1
+        segment = self.segments[max(found, 0)]
+        used = min(physical_offset - segment.base, segment.used)
+        if used <= 0:
+            return segment.first_index - 1
+        slot = segment.starts.slot_at(used - 1)
+        return segment.first_index + (slot if segment.end_of(slot) <= used else slot - 1)
 
     def segment_at(self, physical_offset: int) -> Segment:
         """The segment that holds the byte at `physical_offset`.

@@ -1,20 +1,35 @@
-"""The import picture of docs/architecture.md, held against the code.
+"""The import picture of docs/architecture.md, held against the code and drawn from here.
 
-Imports are read from the syntax tree, so an import inside a function counts too; imports for
-type checking only do not, as they don't exist when the program runs.
+Imports are read from the syntax tree, so an import inside a function counts, and so does one for
+type checking only: what a module can't be read without, it depends on. `make picture` (this file,
+run as a program) writes the pictures into the documents; the tests say whether they are current.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("dledger", "dledger_cli", "store", "broker", "chaos", "audit")
+CHOSEN_TOP_LEVEL_NAMES = {"store", "broker", "chaos", "audit"}
+VAGUE = {"base", "common", "helper", "helpers", "lib", "misc", "shared", "tools", "util", "utils"}
+
+# Circles that are known and have to be opened: nothing may be added here.
+OPEN_CIRCLES = {
+    frozenset({"broker", "chaos"}),  # broker.surroundings loads faults
+}
+
+Graph = Mapping[str, set[str]]
 
 # Unit -> the project's units it may import. A unit is a package or a part of one; the longest
 # prefix decides which unit a module is in.
@@ -23,23 +38,36 @@ FLOOR = {"dledger.addresses", "dledger.outcome"}
 RAFT = {"dledger", "dledger.core", "dledger.wire"}
 ALLOWED: dict[str, set[str]] = {
     "dledger.addresses": set(),
+    "dledger.history": {"dledger.records"},
     "dledger.outcome": set(),
+    "dledger.limits": set(),
     "dledger.core": set(),
     "dledger.wire": set(),
     "dledger.records": {"dledger.outcome"},
     "dledger.reading": {"dledger.outcome", "dledger.records"},
     "dledger.spark": {"dledger.outcome", "dledger.reading"},
-    "dledger.client": FLOOR | {"dledger.wire", "dledger.records"},
+    "dledger.client": FLOOR | {"dledger.limits", "dledger.wire", "dledger.records"},
     "dledger.terminal": FLOOR,
-    "dledger": {"dledger.core", "dledger.outcome", "dledger.records", "dledger.wire"},
+    "dledger": {
+        *("dledger.core", "dledger.limits", "dledger.outcome", "dledger.records", "dledger.wire")
+    },
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
-    "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "store"},
-    "audit": FORMATS | {"dledger.wire", "dledger.spark", "store"},
+    "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "dledger.limits", "store"},
+    "audit": FORMATS
+    | FLOOR
+    | {
+        "dledger.history",
+        "dledger.limits",
+        "dledger.spark",
+        "dledger.terminal",
+        "dledger.wire",
+        "store",
+    },
     "chaos": FORMATS
     | FLOOR
     | RAFT
-    | {"dledger.client", "dledger.terminal", "store", "broker", "chaos.faults"},
+    | {"dledger.client", "dledger.history", "dledger.terminal", "store", "broker", "chaos.faults"},
     # The program: every package's commands. Nobody imports it.
     "dledger_cli": FORMATS
     | FLOOR
@@ -47,21 +75,36 @@ ALLOWED: dict[str, set[str]] = {
     | {"dledger.client", "dledger.terminal", "store", "broker", "chaos", "audit"},
 }
 
-# Within `audit`: room -> the rooms it may import; `audit.errors` is everybody's. Drawn in
-# docs/audit.md.
-ROOMS: dict[str, set[str]] = {
-    "reading": set(),
-    "engines": set(),
-    "proof": {"reading", "engines"},
-    "delivery": {"reading", "engines"},
-    "contents": {"reading", "engines"},
-    "showing": {"engines", "proof", "contents"},
-    "measuring": {"reading", "engines", "proof"},
-    "commands": {
-        *("reading", "engines", "proof", "delivery"),
-        *("contents", "showing", "measuring"),
+# Inside a package: room -> the rooms it may import. What lies in no room may import them all (the
+# node, how it is put together), and no room may import it, but for what is `EVERYBODYS`.
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "audit": {
+        "reading": set(),
+        "engines": set(),
+        "proof": {"reading", "engines"},
+        "delivery": {"reading", "engines"},
+        "contents": {"reading", "engines"},
+        "showing": {"engines", "proof", "contents"},
+        "measuring": {"reading", "engines", "proof"},
+        "commands": {
+            *("reading", "engines", "proof", "delivery"),
+            *("contents", "showing", "measuring"),
+        },
+    },
+    "broker": {
+        "errors": set(),
+        "state": set(),
+        "reading": {"errors", "state"},
+        "leader": {"errors", "state", "reading"},
+        "services": {"errors", "state", "reading", "leader"},
+        "doors": {"errors", "state", "reading", "leader", "services"},
     },
 }
+EVERYBODYS = {"audit.errors"}
+# Page -> the graphs that it draws, in their order.
+PICTURES = {"architecture.md": (ALLOWED, ROOMS["broker"]), "audit.md": (ROOMS["audit"],)}
+# What carries calls and what they look like on the way: doors know it, services don't.
+WIRES = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf", "dledger.wire")
 
 
 def unit_of(module: str) -> str:
@@ -82,14 +125,11 @@ def modules() -> Iterator[tuple[str, Path]]:
 MODULE_NAMES = {name for name, _ in modules()}
 
 
-def imports_at_run_time(tree: ast.AST) -> Iterator[str]:
-    """The modules that running the code imports; `from a import b` gives `a.b`, and `a` too
-    unless `a.b` is a module of the project."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for other in node.orelse:
-                yield from imports_at_run_time(other)
-        elif isinstance(node, ast.Import):
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """Every module that the code imports, wherever it does; `from a import b` gives `a.b`, and
+    `a` too unless `a.b` is a module of the project."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide where they lead"
@@ -98,15 +138,14 @@ def imports_at_run_time(tree: ast.AST) -> Iterator[str]:
             yield from parts
             if not all(part in MODULE_NAMES for part in parts):
                 yield node.module
-        else:
-            yield from imports_at_run_time(node)
 
 
+@cache
 def project_imports() -> dict[str, set[str]]:
     """Module -> modules of the project that it imports."""
     found: dict[str, set[str]] = {}
     for name, path in modules():
-        targets = set(imports_at_run_time(ast.parse(path.read_text(encoding="utf-8"))))
+        targets = set(imports_of(ast.parse(path.read_text(encoding="utf-8"))))
         found[name] = {target for target in targets if target in MODULE_NAMES and target != name}
     return found
 
@@ -125,51 +164,145 @@ def test_every_import_is_in_the_picture() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def circles(graph: Graph) -> list[set[str]]:
+    """The strongly connected parts of more than one node: none of their members can be
+    understood, tested or moved without the others. (Tarjan, 1972.)"""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    trail: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        trail.append(node)
+        for target in sorted(graph.get(node, ())):
+            if target not in number:
+                visit(target)
+            if target in trail:
+                lowest[node] = min(lowest[node], lowest[target])
+        if lowest[node] == number[node]:
+            part = set(trail[trail.index(node) :])
+            del trail[trail.index(node) :]
+            if len(part) > 1:
+                found.append(part)
+
+    for node in sorted(graph):
+        if node not in number:
+            visit(node)
+    return found
+
+
+def folders(imports: Graph) -> dict[str, dict[str, set[str]]]:
+    """Folder -> the graph of what lies in it, modules and folders alike: an import from
+    `a.b.c` to `a.d.e` is one from `b` to `d` in `a`. A folder's own `__init__` shows its parts
+    to others and is no part itself."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for module, targets in imports.items():
+        for target in targets:
+            one, other = module.split("."), target.split(".")
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+            shared = len(list(same))
+            if shared < min(len(one), len(other)):
+                inner = found.setdefault(".".join(one[:shared]), {})
+                inner.setdefault(one[shared], set()).add(other[shared])
+    return found
+
+
+def test_no_module_imports_itself_in_the_end() -> None:
+    """The import graph of modules is a tree of layers."""
+    found = {frozenset(circle) for circle in circles(project_imports())}
+    assert found <= OPEN_CIRCLES, [sorted(circle) for circle in found - OPEN_CIRCLES]
+
+
+def test_no_folder_imports_itself_in_the_end() -> None:
+    """Nor do folders: of two rooms that need each other, neither can be read alone."""
+    found = {
+        frozenset(f"{folder}.{name}".lstrip(".") for name in circle)
+        for folder, graph in folders(project_imports()).items()
+        for circle in circles(graph)
+    }
+    assert found <= OPEN_CIRCLES, [sorted(circle) for circle in found - OPEN_CIRCLES]
+
+
+def test_a_circle_is_found_wherever_it_hides(tmp_path: Path) -> None:
+    """In a function, below TYPE_CHECKING, over three modules, between folders only."""
+    late = "def f():\n    from store import errors\n"
+    typed = "if TYPE_CHECKING:\n    from store.errors import StoreError\n"
+    for code in (late, typed):
+        assert "store.errors" in {*imports_of(ast.parse(code))}
+    ring = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert circles(ring) == [{"a", "b", "c"}]
+    between = {"p.x.one": {"p.y.one"}, "p.y.two": {"p.x.two"}}
+    assert circles(between) == []
+    assert circles(folders(between)["p"]) == [{"x", "y"}]
+
+
+def test_no_name_says_nothing() -> None:
+    """No module or folder is called what could be anything."""
+    vague = [name for name, _ in modules() if name.rsplit(".", 1)[-1] in VAGUE]
+    assert vague == []
+
+
+def test_top_level_names_are_ours() -> None:
+    """A wheel's top-level names are taken from everybody's programs: a generic one shadows the
+    user's own folder of that name. Those that there are were chosen with open eyes, and are
+    imported by processes that never import from the current folder; there shall be no more."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    assert packages == set(PACKAGES)
+    generic = {name for name in packages if not name.startswith("dledger")}
+    assert generic == CHOSEN_TOP_LEVEL_NAMES
+    assert not generic & VAGUE
+
+
 def room_of(module: str) -> str:
-    """The room of `audit` that `module` is in; empty for the modules beside the rooms."""
-    return module.split(".")[1] if module.startswith("audit.") and module.count(".") > 1 else ""
+    """The room that `module` lies in; empty if it lies beside the rooms of its package."""
+    package, _, rest = module.partition(".")
+    room = rest.split(".")[0]
+    return room if room in ROOMS.get(package, {}) else ""
 
 
-def test_the_rooms_of_audits_open_one_way() -> None:
-    """Each room imports only those that the table lets it, in functions too, and the table has no
-    circle: each room stands behind all that it imports."""
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_open_one_way(package: str) -> None:
+    """Each room imports only those that the table lets it, in functions too; the table allows
+    nothing that nobody needs, and each room stands behind all that it imports."""
+    rooms = ROOMS[package]
     imports = {
-        (room_of(module), room_of(target))
+        (room_of(module), room_of(target) or target)
         for module, targets in project_imports().items()
         for target in targets
-        if module.startswith("audit.") and target.startswith("audit.")
+        if f"{module}.".startswith(f"{package}.") and f"{target}.".startswith(f"{package}.")
+        if room_of(module) and target not in EVERYBODYS and target != package
     }
-    allowed = {(room, other) for room, others in ROOMS.items() for other in others}
-    crossing = {(room, other) for room, other in imports if room != other and other}
+    crossing = {(room, other) for room, other in imports if room != other}
+    allowed = {(room, other) for room, others in rooms.items() for other in others}
     assert crossing == allowed
-    assert {room_of(name) for name, _ in modules() if room_of(name)} == set(ROOMS)
-    order = list(ROOMS)
+    order = list(rooms)
     assert all(order.index(other) < order.index(room) for room, other in allowed)
 
 
-def test_the_rooms_of_audits_are_drawn() -> None:
-    """docs/audit.md draws exactly the arrows between rooms that the table permits."""
-    text = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
-    drawn = set(re.findall(r"^\s*([a-z]+) --> ([a-z]+)$", text, flags=re.MULTILINE))
-    assert drawn == {(room, other) for room, others in ROOMS.items() for other in others}
+def test_every_folder_of_an_audit_is_a_room() -> None:
+    """A folder that the table doesn't know could import whatever it likes."""
+    folders = {name.split(".")[1] for name, _ in modules() if re.match(r"audit\.\w+\.", name)}
+    assert folders == set(ROOMS["audit"])
 
 
-def test_no_import_cycles() -> None:
-    """The import graph of modules is a tree of layers: nothing imports itself in the end."""
-    graph = project_imports()
-    state: dict[str, int] = {}
+def test_services_know_no_wire() -> None:
+    """What a broker can be asked is plain values: a second door needs no change of a service."""
+    wrong = [
+        f"{name} imports {target}"
+        for name, path in modules()
+        if name.startswith("broker.") and room_of(name) in ("services", "reading", "errors")
+        for target in imports_of(ast.parse(path.read_text(encoding="utf-8")))
+        if target.startswith(WIRES)
+    ]
+    assert not wrong, "\n".join(wrong)
 
-    def visit(module: str, trail: tuple[str, ...]) -> None:
-        if state.get(module) == 2:
-            return
-        assert state.get(module) != 1, "cycle: " + " -> ".join((*trail, module))
-        state[module] = 1
-        for target in sorted(graph[module]):
-            visit(target, (*trail, module))
-        state[module] = 2
 
-    for module in graph:
-        visit(module, ())
+def test_nothing_of_a_service_needs_grpc() -> None:
+    """The services with all that they stand on are imported without it."""
+    code = "import sys, broker.services.services; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -186,9 +319,43 @@ def test_every_module_opens_with_its_reason(package: str) -> None:
     assert not bare, f"without a docstring: {bare}"
 
 
-def test_the_picture_is_the_one_in_the_documents() -> None:
-    """docs/architecture.md draws exactly the edges that ALLOWED permits."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    drawn = set(re.findall(r"^\s*([a-z._]+) --> ([a-z._]+)$", text, flags=re.MULTILINE))
-    allowed = {(unit, target) for unit, targets in ALLOWED.items() for target in targets}
-    assert drawn == allowed
+def drawn(graph: Graph) -> str:
+    """The graph as Mermaid draws it, without the arrows that others imply: where A may import B
+    and B may import C, that A may import C goes without saying."""
+    reach: dict[str, set[str]] = {}
+
+    def reachable(node: str) -> set[str]:
+        if node not in reach:
+            reach[node] = {*graph[node]}.union(*map(reachable, graph[node]))
+        return reach[node]
+
+    arrows = [
+        f"    {node} --> {target}"
+        for node in graph
+        for target in sorted(graph[node])
+        if not any(target in reachable(other) for other in graph[node])
+    ]
+    return "\n".join(["```mermaid", "graph TD", *arrows, "```"])
+
+
+PICTURE = re.compile(r"```mermaid\ngraph TD\n.*?```", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PICTURES)
+def test_the_picture_is_the_one_in_the_documents(page: str) -> None:
+    """The page shows what `make picture` draws of the table above."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert PICTURE.findall(text) == [drawn(graph) for graph in PICTURES[page]]
+
+
+def write_pictures() -> None:
+    """The documents show the tables above."""
+    for page, graphs in PICTURES.items():
+        path = ROOT / "docs" / page
+        *texts, rest = PICTURE.split(path.read_text(encoding="utf-8"))
+        pairs = zip(texts, map(drawn, graphs), strict=True)
+        path.write_text("".join(text + picture for text, picture in pairs) + rest, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_pictures()

@@ -86,6 +86,17 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
     assert load_config(written(tmp_path, dump_toml(config, tmp_path))) == config
 
 
+@pytest.mark.parametrize(
+    "name",
+    ['"quoted"', "back\\slash", "tab\tand\nline", "\x7f", "\x01", "\U0001f600", "[peers]", "#"],
+)
+def test_any_folder_name_can_be_written(tmp_path: Path, name: str) -> None:
+    """What TOML would take for its own, and what it wants escaped."""
+    config = load_config(written(tmp_path, BASE + PEERS))
+    odd = config.model_copy(update={"data_directory": tmp_path / name / "data"})
+    assert load_config(written(tmp_path, dump_toml(odd, tmp_path))) == odd
+
+
 def test_a_folder_with_its_configuration_can_be_moved(tmp_path: Path) -> None:
     """Paths within the folder are written relative to it."""
     before, after = tmp_path / "before", tmp_path / "after"

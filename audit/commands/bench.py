@@ -15,7 +15,7 @@ from audit.commands.outcome import errors_told, parse_size
 from audit.engines.choice import EngineName
 from audit.errors import EngineUnavailable, UsageMistake
 from audit.measuring.bench import Bench, Figure, measure
-from audit.showing.terminal import human_bytes
+from dledger.terminal.figures import human_bytes
 
 _MIN_BYTES = 16 << 20
 _MAX_BYTES = 1 << 40

@@ -12,12 +12,13 @@ import typer
 
 from audit.commands.outcome import check_target, errors_told, write_page
 from audit.contents.export import export_messages
-from audit.contents.stats import LogSum, percentile, stats_as_json, sum_log
+from audit.contents.stats import LogSum, counted_percentile, stats_as_json, sum_log
 from audit.engines.choice import EngineName, make_engine
 from audit.reading.live import replicas_of_directory
 from audit.reading.replica import Replica, parse_replica
 from audit.showing.stats_page import render_stats
-from audit.showing.terminal import human_bytes, progress_shown
+from audit.showing.terminal import progress_shown
+from dledger.terminal.figures import human_bytes
 
 ReplicaOption = Annotated[
     str | None,
@@ -133,9 +134,9 @@ def _print_stats(sums: LogSum) -> None:
                     str(queue.messages),
                     human_bytes(queue.body_bytes),
                     f"{queue.messages / seconds:.0f}",
-                    human_bytes(percentile(queue.size_counts, 0.5)),
-                    f"{percentile(queue.delay_counts, 0.5)} ms",
-                    f"{percentile(queue.delay_counts, 0.99)} ms",
+                    human_bytes(counted_percentile(queue.size_counts, 0.5)),
+                    f"{counted_percentile(queue.delay_counts, 0.5)} ms",
+                    f"{counted_percentile(queue.delay_counts, 0.99)} ms",
                 )
             )
     widths = [max(len(row[at]) for row in rows) for at in range(len(titles))]

@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import typer
 
 from audit.errors import AuditError, UsageMistake
-from dledger.reading.errors import ReadingError
-from dledger.records.errors import FormatError
-from store.errors import StoreError
-
-MAX_SIZE: Final = (1 << 63) - 1  # What travels to nodes is an int64.
-_DIGITS: Final = re.compile(r"[0-9]{1,19}")
+from dledger.terminal import outcome
+from dledger.terminal.sizes import size_in_bytes
 
 
 @contextmanager
 def errors_told() -> Iterator[None]:
     """Turns errors of the world into a line on standard error and an exit code: what can't be read
     or written leaves an audit incomplete, and proves nothing against a replica."""
-    try:
-        yield
-    except AuditError as error:
-        complain(str(error))
-        raise typer.Exit(error.exit_code) from None
-    except (ReadingError, StoreError, FormatError) as error:
-        complain(str(error))
-        raise typer.Exit(1) from None
-    except OSError as error:
-        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-        raise typer.Exit(3) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-def complain(text: str) -> None:
-    """A line on standard error."""
-    sys.stderr.write(f"dledger: {text}\n")
+    with outcome.errors_told(unreadable=outcome.ExitCode.UNREACHABLE):
+        try:
+            yield
+        except AuditError as error:
+            outcome.complain(str(error))
+            raise typer.Exit(error.exit_code) from None
 
 
 def check_target(path: Path) -> None:
@@ -79,14 +60,12 @@ def write_page(path: Path, page: str) -> None:
 
 
 def parse_size(text: str) -> int:
-    """`200MB`, `64MiB`, `4096` in bytes; all units are powers of two.
+    """`200MB`, `64MiB`, `4096` in bytes, of a rate `200MB/s`; all units are powers of two.
 
     Raises:
-        UsageMistake: it is none of these, or more than `MAX_SIZE`.
+        UsageMistake: it is none of these.
     """
-    digits = text.strip().rstrip("ibkmgIBKMG/s").strip()
-    unit = text.strip()[len(digits) :].strip().lower().removesuffix("/s").removesuffix("b")
-    power = {"": 0, "k": 10, "ki": 10, "m": 20, "mi": 20, "g": 30, "gi": 30}.get(unit)
-    if power is None or not _DIGITS.fullmatch(digits) or int(digits) << power > MAX_SIZE:
-        raise UsageMistake(f"{text!r} is not a size like 64MiB or 4096")
-    return int(digits) << power
+    try:
+        return size_in_bytes(text.strip().removesuffix("/s"))
+    except ValueError as error:
+        raise UsageMistake(str(error)) from error

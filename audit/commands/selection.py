@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +12,9 @@ from audit.proof.report import Audit
 from audit.reading.live import Over, replicas_of_directory, replicas_of_group
 from audit.reading.replica import Replica, parse_replica
 from audit.showing.terminal import progress_shown
+from dledger.addresses import parse_addresses
 
 DEFAULT_DIRECTORY: Final = Path("run")
-_ADDRESS: Final = re.compile(r"(\[[^\s\]]+\]|[^\s:]+):[0-9]{1,5}")
 
 
 def wanted_replicas(
@@ -49,11 +48,10 @@ def _addresses(text: str) -> list[str]:
     Raises:
         UsageMistake: it names nobody, or something else.
     """
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    wrong = [each for each in found if not _ADDRESS.fullmatch(each)]
-    if wrong or not found:
-        raise UsageMistake(f"--bootstrap {(wrong or [text])[0]!r} is no address; wanted: HOST:PORT")
-    return found
+    try:
+        return parse_addresses(text)
+    except ValueError as error:
+        raise UsageMistake(f"--bootstrap: {error}") from error
 
 
 def run_audit(

@@ -143,7 +143,7 @@ def bucket_edges(bucket: int) -> tuple[int, int]:
     return (0, 0) if bucket == 0 else (round(_GROWTH ** (bucket - 1)), round(_GROWTH**bucket))
 
 
-def percentile(counts: Histogram, share: float) -> int:
+def counted_percentile(counts: Histogram, share: float) -> int:
     """The value below or at which `share` of the counted ones lie, to 20 %; 0 for none."""
     total = int(counts.sum())
     if not total:
@@ -191,7 +191,9 @@ def _facts(sums: QueueSum) -> dict[str, object]:
 
 
 def _percentiles(counts: Histogram) -> dict[str, int]:
-    return {f"p{round(share * 100)}": percentile(counts, share) for share in (0.5, 0.99, 1.0)}
+    return {
+        f"p{round(share * 100)}": counted_percentile(counts, share) for share in (0.5, 0.99, 1.0)
+    }
 
 
 def _count(sums: LogSum, records: Records) -> None:

@@ -23,14 +23,14 @@ from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
 from audit.delivery.judge import Anomaly, Kind, LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, QueueCount, value_of
 from audit.engines.engine import Engine, Progress, no_progress
-from audit.errors import ExitCode, HistoryMistake, UsageMistake
+from audit.errors import ExitCode, UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import LogDamaged, ReadingError
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
-from dledger.records.errors import FormatError
+from dledger.records.errors import FormatError, HistoryCorrupt
 
 SCHEMA: Final = "dledger-delivery/1"
 SHARE_BYTES: Final = 64 << 20  # Of the histories; about six times as much in memory.
@@ -122,7 +122,7 @@ def audit_delivery(
         tuple(queues),
         {kind.value: counts[kind] for kind in Kind},
         tuple(sorted((a for each in judged for a in each.anomalies), key=_place)),
-        tuple(_notes(judged, queues, len(replicas), answered, tail_is_known)),
+        tuple(_notes(judged, queues, len(replicas), answered, tail_is_known=tail_is_known)),
         round(time.monotonic() - started, 4),
     )
 
@@ -143,7 +143,7 @@ def judge_share(task: DeliveryTask) -> Judged:
     """The anomalies of one share's queues."""
     try:
         story = read_histories(task.histories, task.keeps)
-    except (HistoryMistake, OSError) as error:
+    except (HistoryCorrupt, OSError) as error:
         return Judged(mistake=str(error))
     try:
         logged = _read_log(task, story)
@@ -240,6 +240,7 @@ def _notes(
     queues: Sequence[QueueCount],
     replicas: int,
     answered: int,
+    *,
     tail_is_known: bool,
 ) -> list[str]:
     notes = [

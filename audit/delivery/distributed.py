@@ -23,23 +23,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from audit.delivery.history import (
-    BAD_EVENT,
     Operations,
     Polled,
     QueueKey,
     QueueStory,
     Sent,
     Story,
-    event_of,
-    reason_of,
 )
 from audit.delivery.judge import LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, value_of
 from audit.engines.engine import Progress
-from audit.errors import HistoryMistake
+from dledger.history import event_of
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import ReadingError
-from dledger.records.errors import FormatError
+from dledger.records.errors import BadEvent, FormatError, HistoryCorrupt
 
 if TYPE_CHECKING:
     import pyarrow
@@ -178,9 +175,9 @@ def read_events(part: HistoryRange) -> Iterator[Row]:
 
 def _event_row(file: int, at: int, line: bytes) -> Row:
     try:
-        return Row(f"{file}/{event_of(line)['op']}", _STORY, file, at, line)
-    except BAD_EVENT as error:
-        return Row(None, _STORY, file, at, reason_of(error).encode(errors="replace"))
+        return Row(f"{file}/{event_of(line).op}", _STORY, file, at, line)
+    except BadEvent as error:
+        return Row(None, _STORY, file, at, str(error).encode(errors="replace"))
 
 
 def join_events(rows: Iterator[Row]) -> Iterator[Row]:
@@ -219,12 +216,12 @@ class _Operation:
 
     def take(self, row: Row, summary: Summary) -> bool:
         """Whether it is over with this event."""
-        event = json.loads(row.payload)
+        event = event_of(row.payload)
         try:
             self._events.take(event)
-        except BAD_EVENT as error:
-            summary.complain(row.file, row.at, reason_of(error))
-        return bool(event.get("event") != "invoke")
+        except BadEvent as error:
+            summary.complain(row.file, row.at, str(error))
+        return event.outcome is not None
 
     def end(self, summary: Summary) -> Iterator[Row]:
         """What it says of its queue; the summary knows the rest."""
@@ -312,7 +309,7 @@ def _as_a_person_counts(paths: Sequence[str], file: int, at: int, reason: str) -
     with open(paths[file], "rb") as content:
         while left > 0 and (chunk := content.read(min(left, 1 << 20))):
             lines, left = lines + chunk.count(b"\n"), left - len(chunk)
-    return str(HistoryMistake(paths[file], lines, reason))
+    return str(HistoryCorrupt(paths[file], lines, reason))
 
 
 # --- rows in Arrow's batches ------------------------------------------------------------------

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from audit.delivery.history import Outcome, Polled, Process, QueueKey, QueueStory, Sent
+from audit.delivery.history import Polled, Process, QueueKey, QueueStory, Sent
+from dledger.history import Outcome
 
 
 class Kind(StrEnum):

@@ -13,8 +13,9 @@ from typing import Final
 
 import xxhash
 
-from audit.delivery.history import Outcome, QueueKey, QueueStory
+from audit.delivery.history import QueueKey, QueueStory
 from audit.delivery.judge import Anomaly, LoggedQueue, expired_messages, judge_queue
+from dledger.history import Outcome
 from dledger.reading.decode import LogRange
 
 MAX_ANOMALIES: Final = 1_000  # A task tells so many in full; all are counted.

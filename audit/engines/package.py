@@ -6,4 +6,4 @@ from typing import Final
 
 from dledger.spark.package import SOURCE
 
-TASKS: Final = (*SOURCE, "dledger/wire", "store", "audit")
+TASKS: Final = (*SOURCE, "dledger/history.py", "dledger/wire", "store", "audit")

@@ -18,9 +18,10 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from audit.errors import NodeRefused, SegmentGone
+from dledger.limits import MESSAGE_LENGTHS
 from dledger.wire import audit_pb2 as apb
 
-CALL_BYTES: Final = 64 << 20  # As `broker.digests` bounds a call.
+CALL_BYTES: Final = 64 << 20  # As `broker.services.audit` bounds a call.
 CALL_BLOCKS: Final = 16_384
 READ_BYTES: Final = 1 << 20
 WINDOW_BYTES: Final = 256 << 10
@@ -32,7 +33,7 @@ BUSY_NAP_S: Final = 0.5
 _SERVICE: Final = "/dledger.v1.Audit"
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # A shared one may be backing off still.
-    ("grpc.max_receive_message_length", 16 << 20),
+    *MESSAGE_LENGTHS,
 )
 
 A = TypeVar("A")

@@ -16,18 +16,9 @@ from audit.engines.engine import PassStarted
 from audit.engines.engine import Progress as Told
 from audit.proof.findings import EntryView, Finding
 from audit.proof.report import Report
+from dledger.terminal.figures import human_bytes
 
 SHOWN_FINDINGS = 20
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def human_bytes(size: float) -> str:
-    """`1536` as `1.5 KiB`."""
-    for unit in _UNITS[:-1]:
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} {_UNITS[-1]}"
 
 
 def report_lines(report: Report) -> Iterator[str]:

@@ -6,6 +6,7 @@
     machine.py      gives each entry to its owners; the only one that knows them all
     refusals.py     why a command took no effect
     snapshot.py     the state as chunks of bytes: what each owner writes, in one envelope
+    layout.py       the bytes of such chunks
     errors.py       why such chunks are no state
     replay.py       the state at start, from the log
 

@@ -24,7 +24,6 @@ The files come first in every entry: if the disk is full, nothing of it has happ
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -34,6 +33,7 @@ from google.protobuf.message import DecodeError
 
 from broker.state import offsets, sequences, topics
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.layout import MACHINE_SECTION
 from broker.state.listening import Listener, Nobody
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import Refusal, TopicNotFound
@@ -42,23 +42,23 @@ from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, uns
 from broker.state.topics import Topics
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
-from dledger.ports import ApplyPaused
+from dledger.errors import ApplyPaused
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header
+from dledger.records.layout import FIRST_RECORD_AT
 from dledger.records.record import BATCH_PREAMBLE
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
 from store.dispatch import units_for_entry
 from store.errors import StorageFull
 
 NO_PRODUCER: Final = bytes(16)
-FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size  # in the frame of a data entry
 SECTION: Final = "machine"
 VERSION: Final = 1
-_OWN: Final = struct.Struct(">qQ")  # append time of the last entry, messages applied
+_OWN: Final = MACHINE_SECTION.struct()
 SECTIONS: Final = (SECTION, topics.SECTION, offsets.SECTION, sequences.SECTION)
 
 
 class QueueFiles(Protocol):
-    """The ConsumeQueues, as far as the state machine uses them (`store.ConsumeQueues`)."""
+    """`store.consumequeue.ConsumeQueues`, as far as the state machine uses them."""
 
     def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None: ...
     def delete_topic(self, topic: str) -> None: ...

@@ -18,13 +18,13 @@ groups of a topic are kept as they first committed, which the log decides; a sna
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.layout import COMMITTED_OFFSET, OFFSETS_SECTION
 from broker.state.refusals import OffsetOutOfRange, Refusal, TooMuchProgress
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
@@ -32,10 +32,8 @@ from dledger.core.errors import InvariantViolation
 SECTION: Final = "offsets"
 VERSION: Final = 1
 MAX_PROGRESS: Final = 100_000
-# A snapshot's record, behind the names of topic and group: how many queues of the pair went
-# before, how many are in this record; then for each its id and the offset.
-_HEAD: Final = struct.Struct(">II")
-_ENTRY: Final = struct.Struct(">IQ")
+_HEAD: Final = OFFSETS_SECTION.run("before", "count")
+_ENTRY: Final = COMMITTED_OFFSET.struct()
 _QUEUES_IN_RECORD: Final = 1_024
 
 QueueOffsets = Mapping[int, int]  # queue id -> committed offset
@@ -123,7 +121,7 @@ class Offsets:
 
     def snapshot(self) -> Section:
         """The offsets as they are now, whatever is applied while the payloads are taken."""
-        view = [(topic, list(groups.items())) for topic, groups in self._topics.items()]
+        view = {topic: groups.copy() for topic, groups in self._topics.items()}
         return Section(SECTION, VERSION, pack(_records(view)))
 
     def restore(self, version: int, payloads: Iterable[bytes]) -> None:
@@ -147,8 +145,7 @@ class Offsets:
             held = len(before or {})
             raise SnapshotDamaged(f"{SECTION}: {group} in {topic}", f"{held} before", first)
         offsets = dict(before or {})
-        for _ in range(size):
-            queue_id, offset = reader.take(_ENTRY)
+        for queue_id, offset in reader.take_many(_ENTRY, size):
             offsets[queue_id] = offset
         if len(offsets) != first + size:
             raise SnapshotDamaged(
@@ -177,11 +174,11 @@ class Offsets:
             raise InvariantViolation(f"{counted} pairs, the limit is {self.max_progress}")
 
 
-def _records(topics: list[tuple[str, list[tuple[str, QueueOffsets]]]]) -> Iterator[bytes]:
+def _records(topics: Mapping[str, Mapping[str, QueueOffsets]]) -> Iterator[bytes]:
     """A pair of many queues takes several records; queues are in order, whoever committed when."""
-    for topic, groups in topics:
+    for topic, groups in topics.items():
         topic_text = pack_text(topic)
-        for group, offsets in groups:
+        for group, offsets in groups.items():
             group_text = pack_text(group)
             entries = sorted(offsets.items())
             for first in range(0, max(1, len(entries)), _QUEUES_IN_RECORD):

@@ -2,7 +2,7 @@
 
 A refusal is decided while the entry is applied, by the log and the state before it, and so alike
 on every replica. It is a value and no exception: the entry is applied, and applying it has changed
-nothing. `broker.errors.refused` says what a caller is told.
+nothing. `broker.services.refused` says what a caller is told.
 """
 
 from __future__ import annotations

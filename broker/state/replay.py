@@ -4,7 +4,7 @@ The state machine lives in memory, so a start replays the log from its first ent
 index that the ConsumeQueues are known to hold durably; the rest follows once a leader says what
 is committed. The ConsumeQueues are not written while replaying: they are there. Afterwards
 they are compared with the state, and if anything is missing they are dropped and derived again
-from the log, to the same bytes (D7). It must never take ConsumeQueues on trust that the log
+from the log, to the same bytes (ADR 7). It must never take ConsumeQueues on trust that the log
 doesn't bear out (RocketMQ #7355, #7599, #8032).
 """
 

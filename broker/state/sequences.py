@@ -19,7 +19,6 @@ unused first; a snapshot keeps it.
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.layout import SEQUENCES_SECTION, STORED_BATCH
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
 
@@ -35,10 +35,9 @@ VERSION: Final = 1
 RECENT_BATCHES: Final = 5  # per producer and queue: how many unacknowledged batches can be retried
 EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 MAX_SEQUENCES: Final = 50_000
-PRODUCER_SIZE: Final = 16
-# A snapshot's record: the producer, the topic's name, then queue id and how many batches follow.
-_HEAD: Final = struct.Struct(">IB")
-_BATCH: Final = struct.Struct(">QIQQq")  # as the fields of `StoredBatch`
+_PRODUCER_SIZE: Final = SEQUENCES_SECTION["producer_id"].size
+_HEAD: Final = SEQUENCES_SECTION.run("queue_id", "count")
+_BATCH: Final = STORED_BATCH.struct()
 
 SequenceKey = tuple[bytes, str, int]  # producer id, topic, queue id
 
@@ -140,7 +139,9 @@ class Sequences:
 
     def snapshot(self) -> Section:
         """The sequences as they are now, whatever is applied while the payloads are taken."""
-        return Section(SECTION, VERSION, pack(_records(list(self._states.items()))))
+        # Two lists of what is there: pairs would be 50,000 objects more, and the collector's work.
+        keys, states = list(self._states), list(self._states.values())
+        return Section(SECTION, VERSION, pack(_records(keys, states)))
 
     def restore(self, version: int, payloads: Iterable[bytes]) -> None:
         """Empty sequences become those that `snapshot` wrote.
@@ -153,13 +154,13 @@ class Sequences:
         for payload in payloads:
             reader = PayloadReader(SECTION, payload)
             while not reader.is_at_end:
-                producer, topic = reader.take_bytes(PRODUCER_SIZE), reader.take_text()
+                producer, topic = reader.take_bytes(_PRODUCER_SIZE), reader.take_text()
                 queue_id, count = reader.take(_HEAD)
                 key = (producer, topic, queue_id)
                 if key in self._states or not 0 < count <= RECENT_BATCHES:
                     found = f"{count} batches of {producer.hex()} in {topic}/{queue_id}"
                     raise SnapshotDamaged(SECTION, f"1 to {RECENT_BATCHES}, once", found)
-                batches = [StoredBatch(*reader.take(_BATCH)) for _ in range(count)]
+                batches = [StoredBatch(*values) for values in reader.take_many(_BATCH, count)]
                 self._states[key] = SequenceState(tuple(batches))
 
     # --- invariants ---------------------------------------------------------------------------
@@ -199,8 +200,8 @@ def _check_recent(key: SequenceKey, recent: Sequence[StoredBatch]) -> None:
             raise InvariantViolation(f"{key}: {other} doesn't follow {one}")
 
 
-def _records(states: list[tuple[SequenceKey, SequenceState]]) -> Iterator[bytes]:
-    for (producer, topic, queue_id), state in states:
+def _records(keys: Sequence[SequenceKey], states: Sequence[SequenceState]) -> Iterator[bytes]:
+    for (producer, topic, queue_id), state in zip(keys, states, strict=True):
         batches = b"".join([_pack_batch(batch) for batch in state.recent])
         head = _HEAD.pack(queue_id, len(state.recent))
         yield b"".join((producer, pack_text(topic), head, batches))

@@ -2,25 +2,12 @@
 
 This owns the envelope and the few ways in which owners pack values; what the values mean is the
 owners'. A chunk has at most `MAX_CHUNK_BYTES`, so that whoever sends, stores or applies one never
-holds more, and making one takes about a millisecond: a caller on the event loop takes a chunk, lets
-others run, takes the next. The same state gives the same bytes on every node.
+holds more, and making one takes a few milliseconds: a caller on the event loop takes a chunk,
+lets others run, takes the next. The same state gives the same bytes on every node.
 
-A chunk, big-endian:
-
-    byte  size  field
-    0     4     magic, "DLSC"
-    4     1     version of this envelope
-    5     1     length n of the section's name
-    6     2     version of the section's layout
-    8     8     index of the last entry that the state has applied; the same in all chunks
-    16    4     number of the chunk, from 0 without gaps
-    20    4     size s of the payload
-    24    n     the section's name, ASCII
-    24+n  s     payload
-    …     4     CRC32C of everything before
-
-The last chunk's section is "end"; its payload is the count of the chunks before it, 4 bytes.
-Without it, chunks that were cut off at the end would pass for a smaller state.
+Each chunk carries a CRC32C, its number and the index of the last entry that the state has applied
+(`broker.state.layout`). The last one's section is "end"; its payload is the count of the chunks
+before it. Without it, chunks that were cut off at the end would pass for a smaller state.
 """
 
 from __future__ import annotations
@@ -33,23 +20,21 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from broker.state.errors import SnapshotDamaged, SnapshotIncomplete, SnapshotUnknown
+from broker.state.layout import SNAPSHOT_CHUNK, SNAPSHOT_END, TOPICS_SECTION
 from dledger.core.errors import InvariantViolation
 
-MAX_CHUNK_BYTES: Final = 64 << 10
+MAX_CHUNK_BYTES: Final = 32 << 10
 MAX_NAME_BYTES: Final = 32  # of a section
 MAX_TEXT_BYTES: Final = 4_096  # of a topic's or group's name; what callers may choose is far below
-ENVELOPE_VERSION: Final = 1
 END: Final = "end"
 END_VERSION: Final = 1
-_MAGIC: Final = b"DLSC"
-_HEAD: Final = struct.Struct(">4sBBHQII")
-_COUNT: Final = struct.Struct(">I")
-_CRC: Final = struct.Struct(">I")
-_TEXT_SIZE: Final = struct.Struct(">H")
+_HEAD: Final = SNAPSHOT_CHUNK.struct()
+_CRC: Final = SNAPSHOT_CHUNK.run("crc")
+_MAGIC: Final = SNAPSHOT_CHUNK.constant("magic")
+_VERSION: Final = SNAPSHOT_CHUNK.constant("version")
+_COUNT: Final = SNAPSHOT_END.struct()
+_TEXT_LENGTH: Final = TOPICS_SECTION.run("name_length")  # of any text
 MAX_PAYLOAD_BYTES: Final = MAX_CHUNK_BYTES - _HEAD.size - MAX_NAME_BYTES - _CRC.size
-
-if _HEAD.size != 24:
-    raise AssertionError("a chunk's head is 24 bytes")
 
 
 class Section(NamedTuple):
@@ -94,7 +79,7 @@ def _seal_one(applied_index: int, number: int, section: Section, payload: bytes)
         )
     head = _HEAD.pack(
         _MAGIC,
-        ENVELOPE_VERSION,
+        _VERSION,
         len(name),
         section.version,
         applied_index,
@@ -123,7 +108,7 @@ def pack_text(text: str) -> bytes:
     encoded = text.encode("utf-8")
     if len(encoded) > MAX_TEXT_BYTES:
         raise InvariantViolation(f"a name of {len(encoded)} bytes is in the state")
-    return _TEXT_SIZE.pack(len(encoded)) + encoded
+    return _TEXT_LENGTH.pack(len(encoded)) + encoded
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -168,7 +153,7 @@ def _unseal_one(content: bytes, number: int) -> Chunk:
     (crc,) = _CRC.unpack_from(content, len(content) - _CRC.size)
     if crc != crc32c(memoryview(content)[: -_CRC.size]):
         raise SnapshotDamaged(where, "its CRC32C", crc)
-    if envelope != ENVELOPE_VERSION:
+    if envelope != _VERSION:
         raise SnapshotUnknown("envelope", envelope)
     if found != number:
         raise SnapshotDamaged(where, f"number {number}", found)
@@ -207,10 +192,9 @@ class PayloadReader:
         at = self._step(layout.size)
         return layout.unpack_from(self._payload, at)
 
-    def take_numbers(self, count: int) -> tuple[int, ...]:
-        """The next `count` numbers of 8 bytes; see `take`."""
-        at = self._step(8 * count)
-        return struct.unpack_from(f">{count}Q", self._payload, at)
+    def take_many(self, layout: struct.Struct, count: int) -> Iterator[tuple[int, ...]]:
+        """The next `count` groups of values, each laid out so; see `take`."""
+        return layout.iter_unpack(self.take_bytes(layout.size * count))
 
     def take_bytes(self, size: int) -> bytes:
         """The next `size` bytes; see `take`."""
@@ -219,7 +203,7 @@ class PayloadReader:
 
     def take_text(self) -> str:
         """What `pack_text` wrote; see `take`."""
-        (size,) = self.take(_TEXT_SIZE)
+        (size,) = self.take(_TEXT_LENGTH)
         try:
             return self.take_bytes(size).decode("utf-8")
         except UnicodeDecodeError as error:

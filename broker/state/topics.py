@@ -15,12 +15,12 @@ decides; a snapshot keeps it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence, ValuesView
 from dataclasses import dataclass, field
 from typing import Final
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.layout import TOPIC_QUEUE, TOPICS_SECTION
 from broker.state.refusals import Refusal, TooManyQueues, TopicExists
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
@@ -28,9 +28,8 @@ from dledger.core.errors import InvariantViolation
 SECTION: Final = "topics"
 VERSION: Final = 1
 MAX_QUEUES: Final = 100_000
-# A snapshot's record, behind the name: created (ms), queues of the topic, the first one whose next
-# offset is in this record, how many are; then 8 bytes for each.
-_HEAD: Final = struct.Struct(">qIII")
+_HEAD: Final = TOPICS_SECTION.run("created_time_ms", "queue_count", "first_queue", "count")
+_OFFSET: Final = TOPIC_QUEUE.struct()
 _QUEUES_IN_RECORD: Final = 1_024
 
 TopicView = tuple[str, int, tuple[int, ...]]  # name, created, next offsets
@@ -138,7 +137,8 @@ class Topics:
             while not reader.is_at_end:
                 name = reader.take_text()
                 created, counts[name], first, size = reader.take(_HEAD)
-                self._restore_one(name, created, first, reader.take_numbers(size))
+                offsets = [offset for (offset,) in reader.take_many(_OFFSET, size)]
+                self._restore_one(name, created, first, offsets)
         for name, count in counts.items():
             held = len(self._topics[name].next_offsets)
             if held != count:
@@ -178,4 +178,4 @@ def _records(topics: Sequence[TopicView]) -> Iterator[bytes]:
         for first in range(0, max(1, len(offsets)), _QUEUES_IN_RECORD):
             part = offsets[first : first + _QUEUES_IN_RECORD]
             head = _HEAD.pack(created, len(offsets), first, len(part))
-            yield b"".join((text, head, struct.pack(f">{len(part)}Q", *part)))
+            yield b"".join((text, head, *[_OFFSET.pack(offset) for offset in part]))

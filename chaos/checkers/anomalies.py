@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from chaos.checkers.history import Delete, End, History, Operation, Outcome, Poll, Send
+from chaos.checkers.history import Delete, End, History, Operation, Poll, Send
+from dledger.history import Outcome
 
 QueueKey = tuple[str, int]
 

@@ -1,26 +1,8 @@
-"""What clients did, when, and what they learned: the input of every checker.
+"""What clients did, when, and what they learned, in memory: the input of every checker.
 
-A history is a list of events: an operation is invoked, and later it is `ok`, `fail` (it did not
-happen) or `unknown` (it may have happened, or still may). An operation that never completes is
-unknown. In a file it is JSON lines, one event a line, so that a run that dies leaves what it saw.
-
-    {"time_us": 1200, "event": "invoke", "op": 7, "process": "producer-1", "action": "send",
-     "topic": "t", "queue_id": 0, "sequence": 4, "values": ["p1-0-4"]}
-    {"time_us": 3400, "event": "ok", "op": 7, "result": 12}
-
-    action    fields beside topic                  result of an ok
-    send      queue_id, sequence, values           queue offset of the first value
-    poll      queue_id, offset, seek, final        [[offset, value], ...]
-    commit    group, queue_id, offset              the committed offset as it stands
-    fetch     group, queue_id                      the committed offset, null without one
-    end       queue_id                             the maximum offset
-    create    queues                               none
-    delete    -                                    none
-    exists    -                                    true or false
-
-`values` are the producer's next messages to that queue, in order. `seek` says that the consumer
-asked for this offset on purpose, so that going back or forth is no anomaly; `final` marks the
-reading of everything at the end. Source: Jepsen's history format, reduced to what a log needs.
+Runs make one as they go, and `sink` gets its lines as they happen, so that a run that dies leaves
+what it saw. The format is `dledger.history`'s; read back, every field of an action must be there
+and of its type, because a checker that fills in what is missing proves nothing.
 """
 
 from __future__ import annotations
@@ -28,19 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
-from enum import Enum
 from pathlib import Path
 from typing import IO
 
-from chaos.errors import HistoryCorrupt
-
-
-class Outcome(Enum):
-    """What the client knows of an operation."""
-
-    OK = "ok"
-    FAIL = "fail"
-    UNKNOWN = "unknown"
+from dledger.history import INVOKE, Event, Outcome, read_events
+from dledger.records.errors import BadEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +145,7 @@ def _invocation(operation: Operation) -> dict[str, object]:
     action = operation.action
     return {
         "time_us": operation.invoked_us,
-        "event": "invoke",
+        "event": INVOKE,
         "op": operation.op,
         "process": operation.process,
         "action": type(action).__name__.lower(),
@@ -200,62 +174,63 @@ def read_history(path: Path) -> History:
         HistoryCorrupt: a line is cut short, or isn't an event that fits those before it.
         OSError: the file can't be read.
     """
-    with path.open(encoding="utf-8", errors="backslashreplace", newline="") as file:
-        return parse_history(file, str(path))  # what isn't UTF-8 is no JSON either, in its line
+    with path.open("rb") as file:
+        return parse_history(file, str(path))
 
 
-def parse_history(lines: Iterable[str], name: str = "history") -> History:
+def parse_history(lines: Iterable[bytes], name: str = "history") -> History:
     """The history in `lines`; see `read_history`."""
-    history = History()
-    by_op: dict[int, Operation] = {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            if not line.endswith("\n"):
-                raise ValueError("cut short: it doesn't end")
-            _take(json.loads(line), history, by_op)
-        except (KeyError, TypeError, ValueError) as error:
-            raise HistoryCorrupt(name, number, f"{type(error).__name__}: {error}") from error
-    return history
+    reader = _Reader()
+    read_events(lines, name, reader.take)
+    return reader.history
 
 
-def _take(event: dict[str, object], history: History, by_op: dict[int, Operation]) -> None:
-    time_us, number = event["time_us"], event["op"]
-    if not isinstance(time_us, int) or not isinstance(number, int):
-        raise TypeError("time_us and op are whole numbers")
-    if event["event"] == "invoke":
-        if number in by_op:
-            raise ValueError(f"operation {number} is invoked twice")
-        operation = Operation(number, str(event["process"]), _action(event), time_us)
-        by_op[number] = operation
-        history.operations.append(operation)
-        return
-    operation = by_op[number]
-    if operation.completed_us is not None:
-        raise ValueError(f"operation {number} ends twice")
-    if time_us < operation.invoked_us:
-        raise ValueError(f"operation {number} ends before it begins")
-    operation.completed_us = time_us
-    operation.outcome = Outcome(event["event"])
-    operation.result = _result(event.get("result"), operation)
+class _Reader:
+    """Takes events into a history."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._by_op: dict[int, Operation] = {}
+
+    def take(self, event: Event) -> None:
+        """The history goes on with this event."""
+        time_us = event.whole("time_us")
+        if event.outcome is None:
+            if event.op in self._by_op:
+                raise BadEvent(f"operation {event.op} is invoked twice")
+            operation = Operation(event.op, event.text("process"), _action(event), time_us)
+            self._by_op[event.op] = operation
+            self.history.operations.append(operation)
+            return
+        if event.op not in self._by_op:
+            raise BadEvent(f"operation {event.op} ends and isn't under way")
+        operation = self._by_op[event.op]
+        if operation.completed_us is not None:
+            raise BadEvent(f"operation {event.op} ends twice")
+        if time_us < operation.invoked_us:
+            raise BadEvent(f"operation {event.op} ends before it begins")
+        operation.completed_us = time_us
+        operation.outcome = event.outcome
+        operation.result = _result(event, operation)
 
 
-def _action(event: dict[str, object]) -> Action:
-    kind = _ACTIONS[str(event["action"])]
-    given = {key: value for key, value in event.items() if key not in _RESERVED}
+def _action(event: Event) -> Action:
+    kind = _ACTIONS[event.action]
+    given = {key: value for key, value in event.fields.items() if key not in _RESERVED}
     if "values" in given:
-        values = given["values"]
-        if not isinstance(values, list):
-            raise TypeError("values is a list")
-        given["values"] = tuple(map(str, values))
+        given["values"] = event.values
     known = {each.name for each in fields(kind)}
     if unknown := sorted(given.keys() - known):
-        raise ValueError(f"unknown fields {unknown}")
+        raise BadEvent(f"unknown fields {unknown}")
     for each in fields(kind):
         if each.name in given and (found := type(given[each.name]).__name__) != _kind(each.type):
-            raise TypeError(f"{each.name} is a {found}")
+            raise BadEvent(f"{each.name} is a {found}")
     if given.get("values") == ():
-        raise ValueError("values is empty")
-    return kind(**given)  # type: ignore[arg-type]  # checked against the fields just now
+        raise BadEvent("values is empty")
+    try:
+        return kind(**given)  # type: ignore[arg-type]  # checked against the fields just now
+    except TypeError as error:
+        raise BadEvent(f"a field is missing: {error}") from error
 
 
 def _kind(annotation: object) -> str:
@@ -263,11 +238,10 @@ def _kind(annotation: object) -> str:
     return str(annotation).partition("[")[0]
 
 
-def _result(found: object, operation: Operation) -> Result:
+def _result(event: Event, operation: Operation) -> Result:
     if isinstance(operation.action, Poll) and operation.is_ok:
-        if not isinstance(found, list):
-            raise TypeError("a poll's result is a list of [offset, value]")
-        return tuple((int(offset), str(value)) for offset, value in found)
+        return event.messages
+    found = event.fields.get("result")
     if found is None or isinstance(found, int):
         return found
-    raise TypeError(f"result {found!r}")
+    raise BadEvent(f"result {found!r}")

@@ -20,18 +20,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from chaos.checkers.anomalies import Anomaly, QueueHistory, queues_of
-from chaos.checkers.history import (
-    Commit,
-    Create,
-    Delete,
-    Exists,
-    Fetch,
-    History,
-    Operation,
-    Outcome,
-    Send,
-)
+from chaos.checkers.history import Commit, Create, Delete, Exists, Fetch, History, Operation, Send
 from chaos.errors import SearchTooLong
+from dledger.history import Outcome
 
 MAX_STEPS = 2_000_000
 FOREVER = 1 << 62
@@ -118,7 +109,7 @@ def _next(calls: list[Operation], ends: list[int], taken: int) -> list[int]:
 # --- the models --------------------------------------------------------------------------------
 
 
-def _apply_topic(exists: bool, operation: Operation) -> bool | None:
+def _apply_topic(exists: bool, operation: Operation) -> bool | None:  # noqa: FBT001  the state
     match operation.action:
         case Create():
             return True if not exists or operation.outcome is Outcome.UNKNOWN else None
@@ -147,7 +138,7 @@ def _apply_offset(state: int, operation: Operation) -> int | None:
             raise TypeError(f"{operation.action} says nothing of an offset")
 
 
-TOPIC: Model[bool] = Model(False, _apply_topic)
+TOPIC: Model[bool] = Model(initial=False, apply=_apply_topic)
 COMMITTED_OFFSET: Model[int] = Model(-1, _apply_offset)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Mutant:
     """One defect. `seed` is where the hunt begins; any later one will do. `masked` says why no
     run shows it: something behind it holds, or it costs time and no truth. Then the unit tests
-    have to find it."""
+    have to find it; `tests` names those that are its own."""
 
     name: str
     file: str
@@ -22,6 +22,7 @@ class Mutant:
     new: str
     seed: int = 0
     masked: str = ""
+    tests: tuple[str, ...] = ()
 
 
 CORE = (
@@ -244,7 +245,7 @@ DRIVER = (
     Mutant(
         "overlapping-append-written-twice",
         "dledger/driver.py",
-        "        skip = first - headers[0].index\n",
+        "        skip = self._held_of(headers)\n",
         "        skip = 0\n",
     ),
     Mutant(
@@ -419,7 +420,7 @@ STORE = (
 BROKER = (
     Mutant(
         "retry-stored-again",
-        "broker/append.py",
+        "broker/leader/append.py",
         "        if batch.base_sequence == expected:\n",
         "        if batch.base_sequence <= expected:\n",
     ),
@@ -431,38 +432,38 @@ BROKER = (
     ),
     Mutant(
         "gap-in-a-sequence-accepted",
-        "broker/append.py",
+        "broker/leader/append.py",
         "            self._refuse_gap(key, batch.base_sequence, expected)\n",
         "            return False\n",
     ),
     Mutant(
         "retry-answered-with-the-newest-batch",
-        "broker/append.py",
+        "broker/leader/append.py",
         "                pending.finish_one(position, self._stored_before(stored))\n",
         "                pending.finish_one(position, self._stored_before(state.recent[-1]))\n",
     ),
     Mutant(
         "answered-before-commit",
-        "broker/append.py",
+        "broker/leader/append.py",
         "        self._waiting.setdefault(index, []).append("
         "Waiting(pending, position, self._result(stored)))\n",
         "        pending.finish_one(position, self._result(stored))\n",
     ),
     Mutant(
         "queue-offset-given-twice",
-        "broker/append.py",
+        "broker/leader/append.py",
         "        self._next_offsets[place] = base + batch.count\n",
         "",
     ),
     Mutant(
         "waiting-sends-survive-leadership",
-        "broker/leadership.py",
+        "broker/leader/leadership.py",
         "self._appender.end(",
         "(lambda _: None)(",
     ),
     Mutant(
         "serving-before-all-is-applied",
-        "broker/leadership.py",
+        "broker/leader/leadership.py",
         "    def _on_role(self, role: Role) -> None:\n",
         "    def _on_role(self, role: Role) -> None:\n"
         "        if role is Role.LEADER and self._replication is not None:\n"
@@ -477,25 +478,21 @@ BROKER = (
     ),
     Mutant(
         "gap-told-by-an-unconfirmed-leader",
-        "broker/services.py",
-        "        if any(result.error.code in ABSENCES for result in answer.results):\n",
+        "broker/services/messages.py",
+        "        if any(_is_absence(each) for each in answers):\n",
         "        if False:\n",
     ),
     Mutant(
         "stale-read-of-the-end",
-        "broker/services.py",
-        "        await self._confirm_leadership()\n"
-        "        low, high = self._reader.bounds(request.topic, request.queue_id)\n"
-        "        return pb.GetQueueOffsetsResponse(",
-        "        self._leadership.check_serving()\n"
-        "        low, high = self._reader.bounds(request.topic, request.queue_id)\n"
-        "        return pb.GetQueueOffsetsResponse(",
+        "broker/services/offsets.py",
+        "        await self._gate.confirm()\n        return QueueBounds(",
+        "        self._gate.check_serving()\n        return QueueBounds(",
     ),
     Mutant(
         "stale-read-of-an-offset",
-        "broker/services.py",
-        "        await self._confirm_leadership()\n        self._reader.topic(request.topic)\n",
-        "        self._leadership.check_serving()\n        self._reader.topic(request.topic)\n",
+        "broker/services/offsets.py",
+        "        await self._gate.confirm()\n        self._reader.topic(topic)\n",
+        "        self._gate.check_serving()\n        self._reader.topic(topic)\n",
     ),
     Mutant(
         "existing-topic-created-again",
@@ -518,10 +515,94 @@ BROKER = (
     ),
     Mutant(
         "pull-skips-a-message",
-        "broker/reads.py",
+        "broker/reading/queues.py",
         "        return Found(records, count, offset + count, low, high)\n",
         "        at = _runs(units, 1)[0][0][1] if count > 5 else 0\n"
         "        return Found(records[at:], count - (at > 0), offset + count, low, high)\n",
+    ),
+)
+
+# Owners of replicated state: what a snapshot keeps, what a deleted topic takes along, who forgets.
+STATE = (
+    Mutant(
+        "deleted-topic-leaves-its-offsets",
+        "broker/state/machine.py",
+        "        self.offsets.on_topic_deleted(name)\n",
+        "",
+    ),
+    Mutant(
+        "deleted-topic-leaves-its-sequences",
+        "broker/state/machine.py",
+        "        self.sequences.on_topic_deleted(name)\n",
+        "",
+    ),
+    Mutant(
+        "deleted-topic-leaves-its-queues-counted",
+        "broker/state/topics.py",
+        "        self._queue_count -= len(self._topics.pop(name).next_offsets)\n",
+        "        del self._topics[name]\n",
+    ),
+    Mutant(
+        "producers-forgotten-by-the-wall-clock",
+        "broker/state/sequences.py",
+        "        self._forget(batch.store_time_ms)\n",
+        "        self._forget(__import__('time').time_ns() // 1_000_000)\n",
+    ),
+    Mutant(
+        "surplus-producers-forgotten-at-the-wrong-end",
+        "broker/state/sequences.py",
+        "            oldest = next(iter(states))\n",
+        "            oldest = next(reversed(states))\n",
+        masked="no run has as many producers as are remembered, nor lasts a week",
+    ),
+    Mutant(
+        "snapshot-without-its-last-records",
+        "broker/state/snapshot.py",
+        '    yield b"".join(gathered)\n\n\ndef pack_text',
+        '    yield b""\n\n\ndef pack_text',
+    ),
+    Mutant(
+        "snapshot-of-the-entry-before",
+        "broker/state/machine.py",
+        "        return seal(self.applied_index, sections)\n",
+        "        return seal(max(0, self.applied_index - 1), sections)\n",
+    ),
+    Mutant(
+        "snapshot-shows-what-comes-later",
+        "broker/state/topics.py",
+        "(t.name, t.created_time_ms, tuple(t.next_offsets))",
+        "(t.name, t.created_time_ms, t.next_offsets)",
+    ),
+    Mutant(
+        "snapshot-loses-who-was-used-last",
+        "broker/state/sequences.py",
+        "        keys, states = list(self._states), list(self._states.values())\n",
+        "        keys = sorted(self._states)\n"
+        "        states = [self._states[key] for key in keys]\n",
+    ),
+    Mutant(
+        "restored-topic-forgets-its-birth",
+        "broker/state/topics.py",
+        "TopicState(name, created, [])",
+        "TopicState(name, 0, [])",
+    ),
+    Mutant(
+        "restored-producer-remembers-one-batch",
+        "broker/state/sequences.py",
+        "SequenceState(tuple(batches))",
+        "SequenceState(tuple(batches[-1:]))",
+    ),
+    Mutant(
+        "restored-offsets-are-not-counted",
+        "broker/state/offsets.py",
+        "        self._put(topic, group, offsets, is_new=before is None)\n",
+        "        self._put(topic, group, offsets, is_new=False)\n",
+    ),
+    Mutant(
+        "restored-machine-forgets-the-time",
+        "broker/state/machine.py",
+        "self.append_time_ms, self.messages_applied = own.take(_OWN)",
+        "_, self.messages_applied = own.take(_OWN)",
     ),
 )
 
@@ -550,7 +631,7 @@ FOUND = (
     ),
     Mutant(
         "rotten-unit-served",
-        "broker/reads.py",
+        "broker/reading/queues.py",
         "        _check_places(records, units[: count * UNIT.size], "
         'f"{topic}/{queue_id}", offset)\n',
         "",
@@ -769,7 +850,7 @@ WIRING = (
     ),
     Mutant(
         "serving-before-the-log-is-applied",
-        "broker/leadership.py",
+        "broker/leader/leadership.py",
         "core.is_ready_leader and index == core.last_index:",
         "core.is_ready_leader:",
     ),
@@ -800,4 +881,234 @@ WIRING = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *FOUND, *WIRING)
+
+LINKS = (
+    Mutant(
+        "watchdog-off",
+        "dledger/links/dialed.py",
+        "        if now >= self._silent_at:\n",
+        "        if now >= self._silent_at + 1e9:\n",
+    ),
+    Mutant(
+        "a-call-that-is-over-is-still-heard",
+        "dledger/links/dialed.py",
+        "        if generation != self.generation:\n            return False\n",
+        "        if self.generation is None:\n            return False\n",
+        masked="the table of calls has forgotten it already",
+    ),
+    Mutant(
+        "end-of-an-older-call-takes-the-newer-down",
+        "dledger/links/dialed.py",
+        "        if generation == self.generation:\n            self._lose()\n",
+        "        if self.generation is not None:\n            self._lose()\n",
+        masked="the table of calls has forgotten it already",
+    ),
+    Mutant(
+        "attempts-that-lost-go-on",
+        "dledger/links/dialed.py",
+        "        self._end_attempts(Why.LOST)\n",
+        "",
+    ),
+    Mutant(
+        "attempts-without-a-bound",
+        "dledger/links/dialed.py",
+        "        return len(self._attempts) >= self._times.max_attempts\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "attempts-never-given-up",
+        "dledger/links/dialed.py",
+        "next(iter(self._attempts.values())) <= now:",
+        "next(iter(self._attempts.values())) <= now - 1e9:",
+    ),
+    Mutant(
+        "hung-attempt-holds-up-the-next",
+        "dledger/links/dialed.py",
+        "        self._dial_at = now + self._times.attempt_every_s\n        self._effects",
+        "        self._dial_at = now + self._times.attempt_s\n        self._effects",
+        masked="it costs time, less than the simulator allows for a leader",
+    ),
+    Mutant(
+        "back-off-never-reset",
+        "dledger/links/dialed.py",
+        "            self._has_heard = True\n            self._failures = 0\n",
+        "            self._has_heard = True\n",
+        masked="half a second at most",
+    ),
+    Mutant(
+        "refusal-taken-for-a-break",
+        "dledger/links/dialed.py",
+        "        self._end_attempts(Why.REFUSED)\n",
+        "        self._end_attempts(Why.REFUSED)\n        self._lose()\n",
+        masked="nobody is refused in the simulator",
+    ),
+    Mutant(
+        "break-of-a-dialed-stream-never-told",
+        "dledger/links/dialed.py",
+        "        self.streams_ended += 1\n        self._effects.append(Broken())\n",
+        "        self.streams_ended += 1\n",
+        masked="the election timeout notices, later",
+    ),
+    Mutant(
+        "break-told-for-every-stream",
+        "dledger/links/accepted.py",
+        "        if had_some and not self._in_use:\n",
+        "        if had_some:\n",
+        masked="a suspicion in error costs a PreVote that is refused",
+    ),
+    Mutant(
+        "replaced-stream-left-open",
+        "dledger/links/accepted.py",
+        "            del self._adopted[each]\n            self._effects.append(End(each, why))\n",
+        "            del self._adopted[each]\n",
+    ),
+    Mutant(
+        "hello-alone-takes-a-stream-into-use",
+        "dledger/links/accepted.py",
+        "        self._waiting[generation] = now + self._times.attempt_s\n",
+        "        self._adopt(generation, now)\n",
+    ),
+    Mutant(
+        "answers-on-the-newest-stream-only",
+        "dledger/peers.py",
+        "        for generation in link.accepted.in_use:\n",
+        "        for generation in link.accepted.in_use[-1:]:\n",
+    ),
+    Mutant(
+        "keep-alives-not-answered",
+        "dledger/peers.py",
+        "        elif not call.is_dialed:\n",
+        "        elif call.peer is None:\n",
+    ),
+    Mutant(
+        "sleep-taken-for-silence",
+        "dledger/peers.py",
+        "            if slept > OVERSLEPT_S:\n",
+        "            if slept > 1e9:\n",
+        masked="streams are renewed without need",
+    ),
+)
+
+# The client's promises when it breaks itself. The simulator's clients are other ones, without
+# batches or an event loop of the usual kind.
+_NO_SUCH_CLIENT = "the simulator's clients have no such code"
+_ARGUMENTS = ("tests/client/test_arguments.py",)
+_DISPATCH = ("tests/client/test_dispatch.py",)
+_FAULTS = ("tests/client/test_faults.py",)
+CLIENT = (
+    Mutant(
+        "send-takes-arguments-of-any-kind",
+        "dledger/client/producer.py",
+        "if (type(topic), type(body), type(key), type(tag), type(queue_id)) not in USUAL:",
+        "if False:",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "keys-with-blanks",
+        "dledger/client/arguments.py",
+        "    if _NOT_IN_A_KEY.search(decoded):\n",
+        "    if not decoded:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "one-bad-message-takes-those-behind-it",
+        "dledger/client/producer.py",
+        'with contained("placing a message", partial(self._fail_one, message)):',
+        "if message:",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAULTS,
+    ),
+    Mutant(
+        "search-for-a-topic-breaks-in-silence",
+        "dledger/client/producer.py",
+        "        except Exception as error:  # noqa: BLE001 - those who wait must hear of it\n",
+        "        except NotImplementedError as error:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAULTS,
+    ),
+    Mutant(
+        "flush-forgets-who-waits-for-a-topic",
+        "dledger/client/producer.py",
+        "        if self._resolving:\n            await asyncio.wait(list(self._resolving))\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_producer.py",),
+    ),
+    Mutant(
+        "request-named-by-the-epoch-that-came-since",
+        "dledger/client/dispatch.py",
+        "            producer_id=producer_id,\n",
+        "            producer_id=self._epochs.producer_id(parcel[0][0].epoch),\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "wait-for-the-topic-comes-on-top",
+        "dledger/client/dispatch.py",
+        "        lane.gather_deadline = min(lane.gather_deadline, deadline)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "request-that-breaks-is-nobodys",
+        "dledger/client/dispatch.py",
+        "        except Exception as error:  # noqa: BLE001 - a fault of ours costs an attempt\n",
+        "        except NotImplementedError as error:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "deadlines-end-with-the-first-lane",
+        "dledger/client/dispatch.py",
+        "            self._arm_expiry(max(soonest, now + PAUSE_MIN_S))\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client",),
+    ),
+    Mutant(
+        "given-up-taken-for-not-stored",
+        "dledger/client/lane.py",
+        "        sent, unsent = Outcome.MAY_HAVE_HAPPENED, Outcome.DID_NOT_HAPPEN\n",
+        "        sent, unsent = Outcome.DID_NOT_HAPPEN, Outcome.DID_NOT_HAPPEN\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "numbers-used-again-after-giving-up",
+        "dledger/client/lane.py",
+        "        self._begin_epoch()\n        sent, unsent",
+        "        sent, unsent",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "watch-ends-with-a-fault",
+        "dledger/client/connection.py",
+        '            with contained(f"watching {self.address}"):\n',
+        "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAULTS,
+    ),
+    Mutant(
+        "reading-that-breaks-in-silence",
+        "dledger/client/consumer.py",
+        '            self._fail(client_error("reading a queue", error))\n',
+        "            del error\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAULTS,
+    ),
+    Mutant(
+        "reading-goes-on-behind-what-could-not-be-decoded",
+        "dledger/client/consumer.py",
+        '            self._failure = client_error("decoding messages", error)\n'
+        "            raise self._failure",
+        '            raise client_error("decoding messages", error)',
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_consumer.py",),
+    ),
+)
+
+MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *WIRING, *LINKS, *CLIENT)

@@ -20,12 +20,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from chaos.checkers.anomalies import Anomaly
-from chaos.checkers.history import History, Outcome, Send
+from chaos.checkers.history import History, Send
 from chaos.real.runner import Band, Finished
 from chaos.real.watch import Span
 from chaos.real.workload import Acknowledgements
 from dledger.addresses import split_address
+from dledger.history import Outcome
 from dledger.records.message_id import encode_host
+from dledger.terminal.figures import percentile
 
 FORMAT: Final = "dledger-chaos-report/1"
 MAX_SLICES: Final = 600  # of the series: about one a pixel column of a wide screen
@@ -67,11 +69,6 @@ class Spread:
             round(percentile(ordered, 0.99), 1),
             round(ordered[-1], 1),
         )
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of them don't exceed."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def report_facts(finished: Finished) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos.checkers.anomalies import polled_by
-from chaos.checkers.history import End, History, Outcome, Poll, Send
+from chaos.checkers.history import End, History, Poll, Send
 from chaos.errors import TimesGoBack
 from chaos.real.workload import READ_DEADLINE_S, TOPIC, value_of
 from dledger.client import Client, ClientError, Message
+from dledger.history import Outcome
 
 READER: Final = "reader"
 BATCH_MESSAGES: Final = 5_000

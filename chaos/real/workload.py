@@ -35,7 +35,6 @@ from chaos.checkers.history import (
     Fetch,
     History,
     Operation,
-    Outcome,
     Poll,
     Result,
     Send,
@@ -53,6 +52,7 @@ from dledger.client import (
     TopicNotFound,
 )
 from dledger.client import Outcome as Known
+from dledger.history import Outcome
 
 TOPIC: Final = "chaos"
 TICK_S: Final = 0.01

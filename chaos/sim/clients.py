@@ -25,7 +25,6 @@ from chaos.checkers.history import (
     Fetch,
     History,
     Operation,
-    Outcome,
     Poll,
     Result,
     Send,
@@ -33,6 +32,7 @@ from chaos.checkers.history import (
 from chaos.errors import CallFailed
 from chaos.sim.node import Defect
 from dledger.core.types import NodeId
+from dledger.history import Outcome
 from dledger.records.errors import InvalidRecord
 from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb
@@ -382,8 +382,9 @@ class Doubter(Client):
 
 
 class Administrator(Client):
-    """Creates, deletes and looks up topics of its own, and throws messages at them that nobody
-    checks: they make the state machine drop and restart queues."""
+    """Creates, deletes and looks up topics of its own, and throws messages and commits at them that
+    nobody checks: they make the state machine drop and restart queues, with the producers and the
+    offsets that hang on them."""
 
     def __init__(self, name: str, shared: Shared, chance: Random, interval_s: float) -> None:
         super().__init__(name, shared, chance)
@@ -404,7 +405,7 @@ class Administrator(Client):
                 request = pb.DeleteTopicRequest(name=name)
                 await self.record(Delete(name), "delete_topic", request, lambda _: None)
             elif what < 0.75:
-                await self._send_unchecked(name)
+                await self._use_unchecked(name, round_number)
             else:
                 await self._exists(name)
 
@@ -422,11 +423,16 @@ class Administrator(Client):
             lambda answer: any(topic.name == name for topic in answer.topics),
         )
 
-    async def _send_unchecked(self, name: str) -> None:
+    async def _use_unchecked(self, name: str, round_number: int) -> None:
+        """One batch of a producer that never comes back, and a commit behind it."""
         queue_id = self.chance.randrange(2)
         records = RecordTemplate(name, BORN).encode(queue_id, b"x" * 50, b"", 0)
         batch = pb.SendBatch(topic=name, queue_id=queue_id, count=1, records=records)
         try:
-            await self.call("send", pb.SendRequest(batches=[batch]))
+            producer_id = f"{self.name}/{round_number}".encode().ljust(16)[-16:]
+            await self.call("send", pb.SendRequest(producer_id=producer_id, batches=[batch]))
+            offset = pb.QueueOffset(queue_id=queue_id, offset=1)
+            commit = pb.CommitOffsetsRequest(group="g0", topic=name, offsets=[offset])
+            await self.call("commit_offsets", commit)
         except CallFailed:
             return

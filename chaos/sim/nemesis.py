@@ -412,7 +412,8 @@ class Nemesis:
 
     def _killer(self, chance: Random) -> None:
         """Isolate a minority, write, power-fail one of the majority, isolate the rest of it,
-        restart the crashed one together with the minority, write, heal (durability.md)."""
+        restart the crashed one together with the minority, write, heal: what
+        `chaos.scenarios.killer` does to real nodes."""
         names = self._names(chance)
         world = self._world
         minority = names[: (len(names) - 1) // 2]

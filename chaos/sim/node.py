@@ -19,7 +19,8 @@ from random import Random
 from typing import Protocol
 
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
-from broker.errors import BrokerError
+from broker.doors.grpc.broker import BrokerDoor
+from broker.errors import BrokerError, ErrorCode
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
@@ -33,12 +34,10 @@ from chaos.sim.worker import Workers
 from dledger.core import Raft
 from dledger.core.errors import CoreError
 from dledger.core.types import NodeId
-from dledger.errors import HardStateCorrupt
+from dledger.errors import HardStateCorrupt, InvalidMessage
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
-from dledger.ports import InvalidFrames
-from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import CorruptionFound, StorageFailed, StorageFull
 
@@ -98,6 +97,7 @@ class Life:
     loop: ProcessLoop
     replica: Replica
     links: Links
+    door: BrokerDoor
     is_stopping: bool = False
     is_judged: bool = False
     is_shut: bool = False
@@ -127,6 +127,7 @@ class Links:
         self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace)
         self.start = self._links.start
         self.links = self._links.links
+        self.dialed_to = self._links.dialed_to
 
     async def stop(self) -> None:
         self._links.stop()
@@ -142,7 +143,7 @@ class Links:
     def _receive(self, peer: NodeId, message: PeerMessage) -> None:
         try:
             self._on_message(peer, message)
-        except InvalidFrames as error:
+        except InvalidMessage as error:
             raise Defect("invalid frames", f"{peer} to {self._node.name}: {error}") from error
 
 
@@ -228,7 +229,7 @@ class SimNode:
 
         replica = Replica.open(self.config, self._ports(loop, connect))
         self.disk.take_latency()
-        life = self.life = Life(loop, replica, made[0])
+        life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services))
         report = replica.log.recovery
         self._world.log(
             self.name,
@@ -403,7 +404,7 @@ class SimNode:
             BrokerError: as the client learns it.
         """
         life = self._alive
-        handler = getattr(life.replica.broker_service, method)
+        handler = getattr(life.door, method)
         context = _CallContext()
         self._calls += 1
         number = self._calls
@@ -414,7 +415,7 @@ class SimNode:
             raise
         except (CorruptionFound, StorageFailed, OSError) as error:
             if self.spoiled or self.disk.failures:
-                raise BrokerError(epb.INTERNAL, str(error)) from error
+                raise BrokerError(ErrorCode.INTERNAL, str(error)) from error
             raise
         finally:
             del life.calls[number]

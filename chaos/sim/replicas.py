@@ -1,32 +1,19 @@
 """The replicas, compared when a run has come to rest: one truth, down to the bytes.
 
 Logs are compared segment by segment, the replicated state field by field, the ConsumeQueues file
-by file; and the state is derived once more from the log alone, which must give the same. A replica
-that has rotted is not compared: it has stopped.
+by file; each state's snapshot is restored, and the state is derived once more from the log alone,
+which must both give the same. A replica that has rotted is not compared: it has stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
 from broker.state.machine import StateMachine
-from broker.state.offsets import Offsets
-from broker.state.sequences import Sequences
-from broker.state.topics import Topics
 from chaos.sim.node import DATA, Defect, Life, SimNode
-
-
-class _NoQueues:
-    """`QueueFiles` that keep nothing."""
-
-    def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
-        return None
-
-    def delete_topic(self, topic: str) -> None:
-        return None
+from chaos.sim.snapshots import NoQueues, compare_snapshots, picture
 
 
 def compare_replicas(nodes: Iterable[SimNode]) -> None:
@@ -45,27 +32,9 @@ def compare_replicas(nodes: Iterable[SimNode]) -> None:
             picture(one_life.replica.machine),
             picture(other_life.replica.machine),
         )
+    compare_snapshots(node for node, _ in running)
     if running:
         _compare_with_replay(*running[0])
-
-
-def picture(machine: StateMachine) -> dict[str, object]:
-    """The replicated state, field by field, whatever fields the owners have: one that is added to
-    an owner is compared from then on."""
-    owners: dict[str, Topics | Offsets | Sequences] = {
-        "topics": machine.topics,
-        "offsets": machine.offsets,
-        "sequences": machine.sequences,
-    }
-    found: dict[str, object] = {
-        f"{name}.{each.name}": getattr(owner, each.name)
-        for name, owner in owners.items()
-        for each in fields(owner)
-    }
-    found["applied_index"] = machine.applied_index
-    found["append_time_ms"] = machine.append_time_ms
-    found["messages_applied"] = machine.messages_applied
-    return found
 
 
 def _compare_files(one: SimNode, other: SimNode) -> None:
@@ -100,7 +69,7 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
 
 
 def _compare_with_replay(node: SimNode, life: Life) -> None:
-    machine = StateMachine(_NoQueues())
+    machine = StateMachine(NoQueues())
     log = life.replica.log
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):

@@ -207,11 +207,11 @@ class _Run:
         )
 
     def _links_work(self) -> bool:
-        """Every node has heard lately of each peer, on the stream that it dialed."""
+        """Every node has heard lately of each peer, on the one stream that it dialed."""
         nodes = self.world.nodes
         lives = {name: node.life for name, node in nodes.items() if node.life is not None}
         return all(
-            link.connected
+            link.connected and life.links.dialed_to(peer) == 1
             for life in lives.values()
             for peer, link in life.links.links().items()
             if peer in lives

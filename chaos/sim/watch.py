@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.assembly import committed_log
 from chaos.invariants import InvariantBroken, InvariantChecker
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
@@ -119,7 +120,9 @@ class Watch:
         if node.spoiled:
             return
         self._observe(is_observed=True)
-        end = life.replica.end_of_entry(min(index, life.replica.machine.applied_index))
+        end = committed_log(life.replica.parts).end_of_entry(
+            min(index, life.replica.machine.applied_index)
+        )
         self._observe(is_observed=False)
         for path, content, durable in node.disk.unsettled(QUEUES):
             if path.relative_to(QUEUES).parts[0].startswith("."):
@@ -179,7 +182,7 @@ class Watch:
     # --- what leaves a node ------------------------------------------------------------------
 
     def on_sent(self, node: SimNode, to: str, message: PeerMessage) -> None:
-        """Nothing leaves that a crash at this moment could make untrue (D3)."""
+        """Nothing leaves that a crash at this moment could make untrue (ADR 3)."""
         match message.WhichOneof("body"):
             case "vote_response" if message.vote_response.granted:
                 self._on_vote(node, message.term, to)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from broker.doors.grpc.errors import wire_error
 from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.errors import CallFailed
@@ -18,6 +19,7 @@ from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
+from chaos.sim.snapshots import Snapshots
 from chaos.sim.timeline import Actor, ActorDied, Timeline
 from chaos.sim.watch import Watch
 from dledger.core.types import NodeId, Role
@@ -55,6 +57,7 @@ class World:
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
         self.watch = Watch(list(self.nodes.values()), plan.tuning)
+        self.snapshots = Snapshots(plan.random("snapshots"))
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()
         self.client_cuts: set[tuple[str, NodeId]] = set()
@@ -112,6 +115,7 @@ class World:
                 node.judge(node.life)
             self._tell_of_leadership(node)
             self.watch.after_event(node)
+            self.snapshots.after_event(node)
 
     def _tell_of_leadership(self, node: SimNode) -> None:
         """Who leads when is what one looks for in a transcript, after the faults."""
@@ -182,7 +186,7 @@ class World:
         if isinstance(error, ActorDied):
             return
         if isinstance(error, BrokerError):
-            wire = error.to_wire()
+            wire = wire_error(error.failure)
             failure = CallFailed(wire, may_have_happened=wire.outcome == epb.MAY_HAVE_HAPPENED)
             self._answer(_fail, future, failure)
         elif error is not None:

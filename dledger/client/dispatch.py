@@ -2,7 +2,7 @@
 
 This owns a producer's lanes, its Send calls and their timing; the order and the fate of batches
 belong to the lanes (`dledger.client.lane`), bounds and topics to the producer. Nothing here may
-cost a task, timer, event or lock per message (D10).
+cost a task, timer, event or lock per message (ADR 10).
 
 When the gathers are sent (self-clocking, as Nagle's algorithm and Kafka's linger):
 
@@ -43,13 +43,13 @@ from dledger.client.faults import contained, fail_quietly, fault
 from dledger.client.group import Group
 from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
 from dledger.client.options import (
-    MAX_REQUEST_BATCHES,
     MAX_REQUEST_BYTES,
     MAX_SENT_BATCHES,
     ProducerOptions,
 )
 from dledger.client.pause import PAUSE_MIN_S, Pause
 from dledger.client.results import SendResult
+from dledger.limits import MAX_SEND_BATCHES
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 
@@ -191,7 +191,9 @@ class Dispatcher:
             with contained("making a request", partial(self._on_unmade, parcel)):
                 self._collect(parcel)
                 if parcel:
-                    task = self._loop.create_task(self._deliver(target, parcel))
+                    # Now: until the task has its turn, a lane may have begun another epoch.
+                    producer_id = self._epochs.producer_id(parcel[0][0].epoch)
+                    task = self._loop.create_task(self._deliver(target, producer_id, parcel))
                     self._requests[task] = target
                     task.add_done_callback(self._on_answered)
                     continue
@@ -208,7 +210,7 @@ class Dispatcher:
         room = MAX_REQUEST_BYTES
         epoch = -1
         for lane in list(self._active):
-            if len(parcel) > MAX_REQUEST_BATCHES - MAX_SENT_BATCHES:
+            if len(parcel) > MAX_SEND_BATCHES - MAX_SENT_BATCHES:
                 break
             if parcel and lane.sending_epoch != epoch:
                 continue
@@ -223,11 +225,11 @@ class Dispatcher:
             taken += lane.take(room)
         return taken
 
-    async def _deliver(self, link: NodeLink, parcel: Parcel) -> None:
+    async def _deliver(self, link: NodeLink, producer_id: bytes, parcel: Parcel) -> None:
         """One Send and what its answer means."""
         asked = Outcome.DID_NOT_HAPPEN
         try:
-            request = self._request(parcel)
+            request = self._request(producer_id, parcel)
             self.requests += 1
             asked = Outcome.MAY_HAVE_HAPPENED
             answer = await link.call(SEND, request, self._options.request_timeout_ms / 1000)
@@ -249,9 +251,9 @@ class Dispatcher:
             again = fault("sending a request", error, asked, retriable=True)
             self._on_failure(link, parcel, again)
 
-    def _request(self, parcel: Parcel) -> pb.SendRequest:
+    def _request(self, producer_id: bytes, parcel: Parcel) -> pb.SendRequest:
         return pb.SendRequest(
-            producer_id=self._epochs.producer_id(parcel[0][0].epoch),
+            producer_id=producer_id,
             batches=[
                 pb.SendBatch(
                     topic=lane.topic,

@@ -11,20 +11,17 @@ from enum import Enum
 from typing import Final
 
 from dledger.client.errors import InvalidArgument
+from dledger.limits import MESSAGE_LENGTHS
 
-MAX_MESSAGE_BYTES: Final = 4 << 20  # of a body; RocketMQ's maxMessageSize
 MAX_SENT_BATCHES: Final = 5  # per queue; the group remembers that many for deduplication
 MAX_REQUEST_BYTES: Final = 8 << 20  # of records in one Send; nodes accept 16 MiB
-MAX_REQUEST_BATCHES: Final = 1_024
-RPC_LIMIT_BYTES: Final = 16 << 20
 
 # A node's process that is stopped, or a host that is gone, answers nothing: without keepalive
 # pings only the kernel would notice, after a quarter of an hour. `min_reconnect_backoff_ms` is
 # gRPC's limit for one connection attempt, not its pace; 50 ms as a limit would keep a client
 # off a loaded or distant node for ever. The pace is `initial` to `max`.
 CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
-    ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
+    *MESSAGE_LENGTHS,
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 500),

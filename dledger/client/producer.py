@@ -2,7 +2,7 @@
 
 This owns the bounds (messages, bytes), the topics' routes, and the end. It hands messages to the
 `Dispatcher` and never talks to a node itself but to ask how many queues a topic has. `send` must
-stay a few microseconds: no task, timer, event or lock per message (D10).
+stay a few microseconds: no task, timer, event or lock per message (ADR 10).
 
 A future whose caller never looks at it makes no noise; `statistics()` counts what failed.
 Cancelling a future does not take the message back.
@@ -33,9 +33,10 @@ from dledger.client.errors import (
 from dledger.client.faults import contained, fail_quietly, fault
 from dledger.client.group import Effect, Group
 from dledger.client.lane import Lane
-from dledger.client.options import MAX_MESSAGE_BYTES, ProducerOptions
+from dledger.client.options import ProducerOptions
 from dledger.client.results import ProducerStatistics, SendResult
 from dledger.client.routing import HeldMessage, Route, for_queue, labels
+from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dledger.outcome import Outcome
+from dledger.outcome import ExitCode, Outcome
 
 
 class ReadingError(Exception):
@@ -21,10 +21,13 @@ class ReadingError(Exception):
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class NotALog(ReadingError):
     """There is no log to read; the text says where it was looked for, and why there is none."""
+
+    exit_code = ExitCode.USAGE
 
 
 class LogDamaged(ReadingError):

@@ -4,7 +4,9 @@
     ├── InvalidRecord       bytes that a producer sent as RocketMQ records are not
     ├── InvalidProperties   a property's name or value can't be encoded
     ├── InvalidFrame        bytes that were taken for an entry frame are not one
-    └── AppendRefused       a frame that doesn't continue the log, or can never fit a segment
+    ├── AppendRefused       a frame that doesn't continue the log, or can never fit a segment
+    ├── BadEvent            a line is no event of a client's history, or doesn't fit those before it
+    └── HistoryCorrupt      a history that can't be used, with the line that says so
 
 None is `retriable` (the same bytes stay wrong), and what raised one did nothing.
 """
@@ -67,3 +69,19 @@ class AppendRefused(FormatError):
         self.field = field
         self.expected = expected
         self.found = found
+
+
+class BadEvent(FormatError):
+    """A line of a history is no event, or none that fits those before it; the text says why."""
+
+
+class HistoryCorrupt(FormatError):
+    """A history can't be used: line `line` (from 1) of `file` isn't what it should be."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, file: str, line: int, reason: str) -> None:
+        super().__init__(f"{file}, line {line}: {reason}")
+        self.file = file
+        self.line = line
+        self.reason = reason

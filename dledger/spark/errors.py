@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dledger.outcome import Outcome
+from dledger.outcome import ExitCode, Outcome
 
 
 class SparkError(Exception):
@@ -20,6 +20,7 @@ class SparkError(Exception):
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class BadOption(SparkError):
@@ -34,6 +35,7 @@ class ClusterUnreachable(SparkError):
     """`master` gave no answer, or nobody to run a task."""
 
     retriable: ClassVar[bool] = True
+    exit_code = ExitCode.UNREACHABLE
 
     def __init__(self, master: str, reason: str) -> None:
         super().__init__(f"{master} can't be reached: {reason}")

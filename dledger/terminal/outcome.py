@@ -34,6 +34,13 @@ def exit_code_of(error: Exception, unreadable: ExitCode = ExitCode.FAILED) -> Ex
     return unreadable if isinstance(error, OSError) else None
 
 
+def _in_words(error: Exception) -> str:
+    """The file first, and no number, where the operating system refused one."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def complain(text: str) -> None:
     """One line (or what the text has) on standard error."""
     typer.echo(f"dledger: {text}", err=True)
@@ -55,7 +62,7 @@ def errors_told(*, unreadable: ExitCode = ExitCode.FAILED) -> Iterator[None]:
         code = exit_code_of(error, unreadable)
         if code is None:
             raise
-        complain(str(error))
+        complain(_in_words(error))
         end(code)
 
 

@@ -13,8 +13,9 @@ import time
 from dataclasses import dataclass, field
 
 from dledger.client import Client, Producer, SendResult, StartFrom
+from dledger.terminal.figures import percentile
 from dledger_cli.bench.arena import Arena, connected, fresh_topic
-from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, percentile
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.rounds import Tell, Yardsticks, in_ms
 from dledger_cli.bench.yardsticks import echo_client
 

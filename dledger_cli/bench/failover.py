@@ -6,7 +6,7 @@ it. Then the load is turned down, the node is started again (or continued), and 
 waits until every node has caught up. At the end the whole topic is read back and held against
 what each message's future had said: a benchmark that loses messages measures nothing.
 
-Source: issue 2, "Figures".
+What came of it, and on what machine: `docs/performance.md`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from broker.local_group import GroupStatus, LocalGroup
 from dledger.addresses import split_address
 from dledger.client import Client, StartFrom
 from dledger.records.message_id import encode_host
+from dledger.terminal.figures import percentile
 from dledger_cli.bench.arena import Arena, connected, fresh_topic
-from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, percentile
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.ledger import Audit
 from dledger_cli.bench.load import NumberedLoad
 from dledger_cli.bench.rounds import MS, Tell, Yardsticks, in_ms

@@ -26,7 +26,6 @@ A figure is judged by its median. A latency's yardstick is a latency: its ratio 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -177,21 +176,6 @@ class Report:
             "holds": self.holds,
             "targets_reached": self.targets_reached,
         }
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The least value that `share` of `ordered` doesn't exceed (nearest rank).
-
-    Args:
-        ordered: ascending, not empty.
-        share: in (0, 1]: 0.5 is the median, 1.0 the greatest.
-
-    Raises:
-        ValueError: `ordered` is empty or `share` out of range.
-    """
-    if not ordered or not 0 < share <= 1:
-        raise ValueError("a percentile needs values, and a share in (0, 1]")
-    return ordered[math.ceil(share * len(ordered)) - 1]
 
 
 def ratios(values: Sequence[float], yardstick: Sequence[float]) -> Spread:

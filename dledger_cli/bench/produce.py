@@ -4,7 +4,7 @@ Cases run in turn within each round, against the same topic and with one produce
 promises this reports where processor time went, since on a small machine the rate is nothing
 else: microseconds a message in this process, in the leader, and in a follower.
 
-Source: issue 2, "Figures".
+What came of it, and on what machine: `docs/performance.md`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dledger.client import Client, Producer
+from dledger.terminal.figures import percentile
 from dledger_cli.bench.arena import Arena, connected, fresh_topic
-from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, percentile
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.load import Throughput, one_at_a_time, saturate
 from dledger_cli.bench.node_watch import uses_of
 from dledger_cli.bench.rounds import MS, Tell, Yardsticks, in_ms

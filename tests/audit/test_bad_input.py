@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
-from audit.commands.outcome import MAX_SIZE, parse_size
+from audit.commands.outcome import parse_size
 from audit.errors import UsageMistake
 from dledger.reading.files import opened
+from dledger.terminal.sizes import MAX_SIZE
 from tests.audit.replicas import ReplicaSet
 
 HISTORY = ["delivery", "--history", "history.jsonl"]
@@ -128,9 +129,9 @@ def test_option_that_makes_no_sense(three: ReplicaSet, arguments: list[str], sai
         (["package", "folder"], "folder is a folder"),
         (["bench", "--folder", "nosuch"], "there is no such folder"),
         (["bench", "--folder", "file"], "there is no such folder"),
-        (["replicas", "--bootstrap", ""], "wanted: HOST:PORT"),
-        (["replicas", "--bootstrap", "10.0.0.1"], "'10.0.0.1' is no address"),
-        (["replicas", "--bootstrap", "a:1,b c:1"], "'b c:1' is no address"),
+        (["replicas", "--bootstrap", ""], "no address is given; wanted: host:port"),
+        (["replicas", "--bootstrap", "10.0.0.1"], "'10.0.0.1' is not host:port"),
+        (["replicas", "--bootstrap", "a:1,b c:1"], "'b c:1' is not host:port"),
         (["watch", "--reports", "out", "--replica", "nonsense"], "is no replica"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else None,

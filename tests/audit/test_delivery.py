@@ -20,7 +20,8 @@ from audit.delivery.judge import Kind
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
-from chaos.checkers.history import Delete, Outcome, Poll, Send
+from chaos.checkers.history import Delete, Poll, Send
+from dledger.history import Outcome
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import LogDamaged
 from dledger.reading.survey import Position

@@ -29,7 +29,8 @@ from audit.delivery.distributed import (
 )
 from audit.delivery.judged import DeliveryTask, Judged
 from audit.reading.survey import committed_log
-from chaos.checkers.history import Delete, Outcome, Poll, Send
+from chaos.checkers.history import Delete, Poll, Send
+from dledger.history import Outcome
 from dledger.reading.decode import Wanted
 from tests.audit.test_delivery import SENT, log_of, written
 from tests.chaos.histories import Story

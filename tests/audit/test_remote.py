@@ -387,12 +387,12 @@ def test_calls_cover_the_blocks_once_within_their_bounds() -> None:
 
 def test_the_bounds_are_those_of_the_nodes() -> None:
     """What an auditor takes for granted is what nodes grant."""
-    from broker import digests
+    from broker.services import audit as service
 
-    assert remote.CALL_BYTES == digests.MAX_CALL_BYTES
-    assert remote.CALL_BLOCKS == digests.MAX_BLOCKS
-    assert remote.READ_BYTES == digests.MAX_READ_BYTES
-    assert remote.LEAST_BYTES_PER_S == digests.MIN_BYTES_PER_S
+    assert remote.CALL_BYTES == service.MAX_CALL_BYTES
+    assert remote.CALL_BLOCKS == service.MAX_BLOCKS
+    assert remote.READ_BYTES == service.MAX_READ_BYTES
+    assert remote.LEAST_BYTES_PER_S == service.MIN_BYTES_PER_S
 
 
 def test_looking_back_begins_at_an_entry_near_the_range(three: ReplicaSet) -> None:

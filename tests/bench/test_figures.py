@@ -6,15 +6,8 @@ import json
 
 import pytest
 
-from dledger_cli.bench.figures import (
-    Comparison,
-    Figure,
-    Report,
-    Spread,
-    Target,
-    percentile,
-    ratios,
-)
+from dledger.terminal.figures import percentile
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, ratios
 
 AT_LEAST_4 = Target(Comparison.AT_LEAST, 4)
 NONE = Target(Comparison.AT_MOST, 0, must=True)

@@ -10,8 +10,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from broker.append import Appender
-from broker.reads import QueueReader
+from broker.leader.append import Appender
+from broker.leader.batches import Batch, BatchAnswer
+from broker.reading.queues import QueueReader
 from broker.state.listening import QueueKey
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.refusals import Refusal
@@ -19,7 +20,6 @@ from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
 from dledger.records.properties import encode_properties
 from dledger.records.record import RecordTemplate, record_starts
-from dledger.wire.broker_pb2 import SendBatch, SendResponse
 from dledger.wire.commands_pb2 import Command, CreateTopicCommand
 from store.errors import StorageFull
 from store.stamping import stamp_records
@@ -53,6 +53,16 @@ class MemoryQueues:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         return 0
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, read_at: Callable[[int, int], bytes]
+    ) -> int:
+        units = self.held[topic, queue_id]
+        for offset in range(len(units) // 20):
+            physical = int.from_bytes(units[offset * 20 : offset * 20 + 8], "big")
+            if int.from_bytes(read_at(physical + 56, 8), "big") >= time_ms:
+                return offset
+        return len(units) // 20
 
 
 class Bench:
@@ -121,9 +131,9 @@ class Bench:
 
     def send(
         self,
-        *batches: SendBatch,
+        *batches: Batch,
         producer: bytes = PRODUCER,
-    ) -> asyncio.Future[SendResponse]:
+    ) -> asyncio.Future[list[BatchAnswer]]:
         """Hands batches to the appender."""
         return self.appender.send(producer, list(batches))
 
@@ -140,12 +150,12 @@ def batch(
     topic: str = "t",
     queue_id: int = 0,
     tag: str | None = None,
-) -> SendBatch:
+) -> Batch:
     """A batch of one producer as the client would build it."""
     template = RecordTemplate(topic, ("127.0.0.1", 5555))
     properties = encode_properties({"TAGS": tag}) if tag else b""
     records = b"".join(template.encode(queue_id, body, properties, 1_000) for body in bodies)
-    return SendBatch(
+    return Batch(
         topic=topic, queue_id=queue_id, base_sequence=sequence, count=len(bodies), records=records
     )
 

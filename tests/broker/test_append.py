@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from broker.append import MAX_BATCHES
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.batches import Batch, BatchAnswer, Placed
 from broker.state.machine import MachineOptions
 from broker.state.topics import Topics
 from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
 from dledger.core.types import NodeId
 from dledger.driver import LogFull
+from dledger.limits import MAX_SEND_BATCHES
+from dledger.outcome import Outcome
 from dledger.records.record import decode_records
-from dledger.wire import errors_pb2 as epb
-from dledger.wire.broker_pb2 import SendResponse
 from dledger.wire.commands_pb2 import Command, CreateTopicCommand, DeleteTopicCommand
 from store.errors import StorageFailed
 from tests.broker.leader import Bench, batch
@@ -24,8 +26,23 @@ from tests.broker.leader import Bench, batch
 pytestmark = pytest.mark.usefixtures("running_loop")
 
 
-def code(answer: asyncio.Future[SendResponse], position: int = 0) -> str:
-    return epb.ErrorCode.Name(answer.result().results[position].error.code)
+Answer = asyncio.Future[list[BatchAnswer]]
+
+
+def failure(answer: Answer, position: int = 0) -> Failure:
+    found = answer.result()[position]
+    assert isinstance(found, Failure)
+    return found
+
+
+def placed(answer: Answer, position: int = 0) -> Placed:
+    found = answer.result()[position]
+    assert isinstance(found, Placed), found
+    return found
+
+
+def code(answer: Answer, position: int = 0) -> str:
+    return failure(answer, position).code.name
 
 
 def pulled(bench: Bench, queue_id: int = 0) -> list[bytes]:
@@ -40,9 +57,8 @@ def test_a_batch_is_answered_when_it_is_applied_and_not_before() -> None:
     answer = bench.send(batch(0, b"a", b"b"))
     assert not answer.done()
     bench.commit()
-    result = answer.result().results[0]
-    assert not result.HasField("error")
-    assert (result.base_queue_offset, result.duplicate) == (0, False)
+    result = placed(answer)
+    assert (result.base_queue_offset, result.is_duplicate) == (0, False)
     assert pulled(bench) == [b"a", b"b"]
     first = decode_records(bench.reader.pull("t", 0, 0, 1, 1).records)[0]
     assert first.physical_offset == result.base_physical_offset
@@ -54,7 +70,7 @@ def test_queue_offsets_go_on_over_batches_in_flight() -> None:
     bench.topic()
     answers = [bench.send(batch(n * 2, b"x", b"y")) for n in range(3)]
     bench.commit()
-    assert [a.result().results[0].base_queue_offset for a in answers] == [0, 2, 4]
+    assert [placed(a).base_queue_offset for a in answers] == [0, 2, 4]
     offsets = [
         r.queue_offset for r in decode_records(bench.reader.pull("t", 0, 0, 99, 1 << 20).records)
     ]
@@ -62,16 +78,16 @@ def test_queue_offsets_go_on_over_batches_in_flight() -> None:
 
 
 def test_a_retry_after_the_commit_is_answered_as_the_first_time() -> None:
-    """Stored once, the same offsets, nothing proposed (promise 3)."""
+    """Stored once, the same offsets, nothing proposed."""
     bench = Bench()
     bench.topic()
     first = bench.send(batch(0, b"once"))
     bench.commit()
     before = bench.proposed
     again = bench.send(batch(0, b"once"))
-    result = again.result().results[0]
-    assert result.duplicate
-    original = first.result().results[0]
+    result = placed(again)
+    assert result.is_duplicate
+    original = placed(first)
     assert result.base_queue_offset == original.base_queue_offset
     assert result.base_physical_offset == original.base_physical_offset
     assert result.store_host == original.store_host
@@ -86,8 +102,8 @@ def test_a_retry_while_in_flight_waits_for_the_same_entry() -> None:
     first, second = bench.send(batch(0, b"once")), bench.send(batch(0, b"once"))
     assert not second.done()
     bench.commit()
-    assert first.result().results[0].base_queue_offset == 0
-    assert second.result().results[0].duplicate
+    assert placed(first).base_queue_offset == 0
+    assert placed(second).is_duplicate
     assert pulled(bench) == [b"once"]
 
 
@@ -97,24 +113,24 @@ def test_a_retry_at_the_next_leader_is_stored_once() -> None:
     bench.topic()
     answer = bench.send(batch(0, b"once"))
     bench.machine.apply(bench.log.read(2, 2))  # committed, but this leader never told
-    bench.appender.end(BrokerError(epb.LEADERSHIP_LOST, "lost"))
+    bench.appender.end(BrokerError(ErrorCode.LEADERSHIP_LOST, "lost"))
     assert code(answer) == "LEADERSHIP_LOST"
-    assert answer.result().results[0].error.outcome == epb.MAY_HAVE_HAPPENED
+    assert failure(answer).traits.outcome == Outcome.MAY_HAVE_HAPPENED
     bench.appender.begin(2)
     again = bench.send(batch(0, b"once"))
-    assert again.result().results[0].duplicate
+    assert placed(again).is_duplicate
     assert pulled(bench) == [b"once"]
 
 
 def test_a_gap_is_refused_and_did_not_happen() -> None:
-    """Order survives: a later batch can't overtake a missing one (promise 2)."""
+    """Order survives: a later batch can't overtake a missing one."""
     bench = Bench()
     bench.topic()
     bench.send(batch(0, b"a"))
     answer = bench.send(batch(5, b"f"))
     assert code(answer) == "OUT_OF_SEQUENCE"
-    error = answer.result().results[0].error
-    assert (error.outcome, error.retriable) == (epb.DID_NOT_HAPPEN, True)
+    error = failure(answer)
+    assert (error.traits.outcome, error.traits.is_retriable) == (Outcome.DID_NOT_HAPPEN, True)
 
 
 def test_a_forgotten_producer_is_told_so() -> None:
@@ -127,7 +143,7 @@ def test_a_forgotten_producer_is_told_so() -> None:
     bench.commit()
     answer = bench.send(batch(1, b"c"))
     assert code(answer) == "UNKNOWN_PRODUCER"
-    assert answer.result().results[0].error.outcome == epb.MAY_HAVE_HAPPENED
+    assert failure(answer).traits.outcome == Outcome.MAY_HAVE_HAPPENED
 
 
 def test_a_producer_forgotten_while_its_batch_was_in_flight_harms_nobody() -> None:
@@ -139,7 +155,7 @@ def test_a_producer_forgotten_while_its_batch_was_in_flight_harms_nobody() -> No
     bench.send(batch(0, b"b"), producer=b"another-producer")
     answer = bench.send(batch(1, b"c"))
     bench.commit()
-    assert answer.result().results[0].base_queue_offset == 2
+    assert placed(answer).base_queue_offset == 2
     assert pulled(bench) == [b"a", b"b", b"c"]
 
 
@@ -160,38 +176,35 @@ def test_batches_of_one_send_are_stored_independently() -> None:
     bench.topic()
     answer = bench.send(batch(0, b"a"), batch(0, b"b", topic="nope"), batch(0, b"c", queue_id=1))
     bench.commit()
-    assert [epb.ErrorCode.Name(r.error.code) for r in answer.result().results] == [
-        "ERROR_CODE_UNSPECIFIED",
-        "TOPIC_NOT_FOUND",
-        "ERROR_CODE_UNSPECIFIED",
-    ]
+    assert [isinstance(each, Placed) for each in answer.result()] == [True, False, True]
+    assert code(answer, 1) == "TOPIC_NOT_FOUND"
     assert (pulled(bench, 0), pulled(bench, 1)) == ([b"a"], [b"c"])
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda b: setattr(b, "queue_id", 2), "QUEUE_NOT_FOUND"),
-        (lambda b: setattr(b, "count", 0), "INVALID_ARGUMENT"),
-        (lambda b: setattr(b, "count", 2), "RECORD_CORRUPT"),
-        (lambda b: setattr(b, "count", 70_000), "INVALID_ARGUMENT"),
-        (lambda b: setattr(b, "records", b.records[:-1]), "RECORD_CORRUPT"),
-        (lambda b: setattr(b, "records", b.records[:90] + b"!" + b.records[91:]), "RECORD_CORRUPT"),
-        (lambda b: setattr(b, "records", b"\xff\xff\xff\xff" + b.records[4:]), "RECORD_CORRUPT"),
-        (lambda b: setattr(b, "records", b""), "RECORD_CORRUPT"),
-        (lambda b: setattr(b, "records", bytes(5 << 20)), "MESSAGE_TOO_LARGE"),
+        (lambda b: replace(b, queue_id=2), "QUEUE_NOT_FOUND"),
+        (lambda b: replace(b, count=0), "INVALID_ARGUMENT"),
+        (lambda b: replace(b, count=2), "RECORD_CORRUPT"),
+        (lambda b: replace(b, count=70_000), "INVALID_ARGUMENT"),
+        (lambda b: replace(b, records=b.records[:-1]), "RECORD_CORRUPT"),
+        (lambda b: replace(b, records=b.records[:90] + b"!" + b.records[91:]), "RECORD_CORRUPT"),
+        (lambda b: replace(b, records=b"\xff\xff\xff\xff" + b.records[4:]), "RECORD_CORRUPT"),
+        (lambda b: replace(b, records=b""), "RECORD_CORRUPT"),
+        (lambda b: replace(b, records=bytes(5 << 20)), "MESSAGE_TOO_LARGE"),
     ],
 )
-def test_bad_batches_are_refused_and_nothing_is_proposed(change: object, expected: str) -> None:
+def test_bad_batches_are_refused_and_nothing_is_proposed(
+    change: Callable[[Batch], Batch], expected: str
+) -> None:
     """Lengths, counts and CRCs that lie, queues out of range, too many bytes."""
     bench = Bench()
     bench.topic()
     before = bench.proposed
-    bad = batch(0, b"hello world")
-    change(bad)  # type: ignore[operator]
-    answer = bench.send(bad)
+    answer = bench.send(change(batch(0, b"hello world")))
     assert code(answer) == expected
-    assert answer.result().results[0].error.outcome == epb.DID_NOT_HAPPEN
+    assert failure(answer).traits.outcome == Outcome.DID_NOT_HAPPEN
     assert bench.proposed == before
 
 
@@ -204,7 +217,7 @@ def test_a_message_at_the_limit_is_stored_and_one_byte_more_is_not() -> None:
     assert bench.proposed == 1, "only the topic"
     fits = bench.send(batch(0, largest))
     bench.commit()
-    assert not fits.result().results[0].HasField("error")
+    assert placed(fits)
 
 
 def test_an_empty_body_is_a_message_like_any_other() -> None:
@@ -233,23 +246,23 @@ def test_refused_proposals_are_retriable_and_hand_out_no_offset(
     bench.topic()
     bench.refuse = refusal
     answer = bench.send(batch(0, b"a"))
-    error = answer.result().results[0].error
-    assert epb.ErrorCode.Name(error.code) == expected
-    assert (error.retriable, error.outcome) == (True, epb.DID_NOT_HAPPEN)
+    error = failure(answer)
+    assert error.code.name == expected
+    assert (error.traits.is_retriable, error.traits.outcome) == (True, Outcome.DID_NOT_HAPPEN)
     bench.refuse = None
     again = bench.send(batch(0, b"a"))
     bench.commit()
-    result = again.result().results[0]
-    assert (result.base_queue_offset, result.duplicate) == (0, False)
+    result = placed(again)
+    assert (result.base_queue_offset, result.is_duplicate) == (0, False)
 
 
-@pytest.mark.parametrize("count", [0, MAX_BATCHES + 1])
+@pytest.mark.parametrize("count", [0, MAX_SEND_BATCHES + 1])
 def test_a_send_has_a_bounded_number_of_batches(count: int) -> None:
     """None and too many are refused as a whole."""
     bench = Bench()
     with pytest.raises(BrokerError) as refused:
         bench.send(*[batch(0, b"x")] * count)
-    assert refused.value.code == epb.INVALID_ARGUMENT
+    assert refused.value.code == ErrorCode.INVALID_ARGUMENT
 
 
 def test_a_producer_id_of_the_wrong_length_is_refused() -> None:
@@ -269,7 +282,7 @@ def test_a_topic_being_deleted_takes_no_messages() -> None:
     bench.topic()
     answer = bench.send(batch(0, b"new"))
     bench.commit()
-    assert answer.result().results[0].base_queue_offset == 0
+    assert placed(answer).base_queue_offset == 0
     assert pulled(bench) == [b"new"]
 
 
@@ -295,7 +308,7 @@ def test_a_batch_for_a_topic_that_is_gone_is_void_and_stops_nobody() -> None:
     bench.machine.topics.delete("t")
     bench.commit()
     assert code(answer) == "TOPIC_NOT_FOUND"
-    assert answer.result().results[0].error.outcome == epb.DID_NOT_HAPPEN
+    assert failure(answer).traits.outcome == Outcome.DID_NOT_HAPPEN
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -330,9 +343,9 @@ def test_a_log_that_fails_leaves_the_outcome_open() -> None:
     bench = Bench()
     bench.topic()
     bench.refuse = StorageFailed("write", OSError("gone"))
-    error = bench.send(batch(0, b"x")).result().results[0].error
-    assert epb.ErrorCode.Name(error.code) == "LEADERSHIP_LOST"
-    assert (error.retriable, error.outcome) == (True, epb.MAY_HAVE_HAPPENED)
+    error = failure(bench.send(batch(0, b"x")))
+    assert error.code.name == "LEADERSHIP_LOST"
+    assert (error.traits.is_retriable, error.traits.outcome) == (True, Outcome.MAY_HAVE_HAPPENED)
 
 
 def test_a_segment_that_is_being_prepared_is_no_full_disk() -> None:
@@ -352,7 +365,7 @@ def test_a_follower_that_rejoins_walks_no_entries() -> None:
 
 
 def test_a_replica_that_replays_the_log_holds_the_same_state() -> None:
-    """Topics, offsets and sequences are a function of the log alone (promise 4)."""
+    """Topics, offsets and sequences are a function of the log alone."""
     bench = Bench()
     bench.topic("t", 3)
     for number in range(30):

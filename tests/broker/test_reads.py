@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from broker.errors import BrokerError
-from broker.reads import HeldPulls
+from broker.errors import BrokerError, ErrorCode
+from broker.reading.held import HeldPulls
 from dledger.records.record import decode_records
-from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound
 from tests.broker.leader import Bench, batch
 
@@ -99,7 +98,7 @@ def test_pulls_outside_of_what_exists_say_so(
     """Negative and future offsets, queues and topics that aren't there; the text names it."""
     with pytest.raises(BrokerError) as refused:
         filled().reader.pull(topic, queue_id, offset, 1, 1)
-    assert epb.ErrorCode.Name(refused.value.code) == code
+    assert refused.value.code.name == code
     assert topic in refused.value.message
 
 
@@ -141,7 +140,7 @@ def test_held_pulls_are_bounded() -> None:
         await asyncio.sleep(0)
         with pytest.raises(BrokerError) as refused:
             await held.wait(("t", 1), 60)
-        assert (refused.value.code, refused.value.traits.retriable) == (epb.BUSY, True)
+        assert (refused.value.code, refused.value.traits.is_retriable) == (ErrorCode.BUSY, True)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await held.wait(("t", 1), 0.001)

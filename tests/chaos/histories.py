@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from chaos.checkers.history import (
-    Action,
-    End,
-    History,
-    Operation,
-    Outcome,
-    Poll,
-    Polled,
-    Result,
-    Send,
-)
+from chaos.checkers.history import Action, End, History, Operation, Poll, Polled, Result, Send
+from dledger.history import Outcome
 
 
 class Story:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from chaos.checkers.anomalies import find_anomalies
-from chaos.checkers.history import Delete, Outcome, Send
+from chaos.checkers.history import Delete, Send
+from dledger.history import Outcome
 from tests.chaos.histories import Story
 
 

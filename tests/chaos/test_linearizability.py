@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from chaos.checkers.history import (
-    Commit,
-    Create,
-    Delete,
-    End,
-    Exists,
-    Fetch,
-    Outcome,
-    Send,
-)
+from chaos.checkers.history import Commit, Create, Delete, End, Exists, Fetch, Send
 from chaos.checkers.linearizability import check_linearizability
+from dledger.history import Outcome
 from tests.chaos.histories import Story
 
 OFFSET = ("t", "g", 0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaos.checkers.history import End, History, Outcome, Poll, Send
+from chaos.checkers.history import End, History, Poll, Send
 from chaos.real.measure import store_host
 from chaos.real.runner import Band, Finished, RunOptions
 from chaos.real.scenario import Load, Plan, Scenario, Steps
 from chaos.real.watch import Span
 from chaos.real.workload import Acknowledgements
+from dledger.history import Outcome
 
 ADDRESSES = {"n1": "127.0.0.1:7001", "n2": "127.0.0.1:7002", "n3": "127.0.0.1:7003"}
 SECOND = 1_000_000

@@ -14,15 +14,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from chaos.checkers.anomalies import Anomaly
-from chaos.checkers.history import Outcome, Poll
+from chaos.checkers.history import Poll
 from chaos.cli import app
 from chaos.errors import SearchTooLong
-from chaos.real.measure import Spread, percentile, report_facts, silence_ms, slices
+from chaos.real.measure import Spread, report_facts, silence_ms, slices
 from chaos.real.page import page
 from chaos.real.picture import timeline
 from chaos.real.runner import Band, check
 from chaos.real.terminal import print_report, verdict
 from chaos.real.workload import Acknowledgements
+from dledger.history import Outcome
+from dledger.terminal.figures import percentile
 from tests.chaos_real.finished_run import SECOND, finished_run
 
 SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)

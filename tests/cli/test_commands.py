@@ -213,6 +213,13 @@ def test_program_that_was_told_to_end_is_no_error(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
+def test_file_that_the_system_refuses_is_named_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """No number, no quotes."""
+    with pytest.raises(typer.Exit), errors_told(unreadable=ExitCode.UNREACHABLE):
+        raise FileNotFoundError(2, "No such file or directory", "x.toml")
+    assert capsys.readouterr().err == "dledger: x.toml: No such file or directory\n"
+
+
 def test_bug_keeps_its_traceback() -> None:
     """What isn't in the table is ours to mend, and must not look like a user's mistake."""
     assert exit_code_of(AssertionError()) is None

@@ -486,7 +486,7 @@ def test_input_that_is_not_there_ends_with_1(group: LocalGroup, topic: str) -> N
     """The system's reason is told."""
     code, _, error = invoked(group, "produce", topic, "--input", "/nowhere")
     assert code == ExitCode.FAILED
-    assert error == "dledger: [Errno 2] No such file or directory: '/nowhere'\n"
+    assert error == "dledger: /nowhere: No such file or directory\n"
 
 
 # --- groups of their own ------------------------------------------------------------------------

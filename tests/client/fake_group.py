@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 
 from dledger.client import Client
+from dledger.limits import MESSAGE_LENGTHS
 from dledger.records.record import decode_records, message_id, record_starts
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
@@ -30,7 +31,7 @@ from store.stamping import stamp_records
 STORE_HOST = ("127.0.0.1", 9_999)
 STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")
 REMEMBERED_BATCHES = 5
-SERVER_OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20))
+SERVER_OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_LENGTHS)
 
 REFUSED: dict[epb.ErrorCode, tuple[bool, epb.Outcome]] = {
     epb.NOT_LEADER: (True, epb.DID_NOT_HAPPEN),

@@ -213,3 +213,43 @@ async def test_lane_whose_rules_fail_gives_up_honestly() -> None:
     link.calls[1][1].set_result(stored(link.calls[1][0]))
     await later
     await dispatching.abort(ClientError("over"))
+
+
+@async_test
+async def test_request_goes_under_the_id_that_its_batches_were_numbered_for() -> None:
+    """Though a lane in it begins another epoch before the call is made. Under the new id, numbers
+    would be taken that later messages get: those would pass for stored and be lost."""
+    link = ToldLink("h1:1")
+    dispatching = dispatcher(ToldGroup(link))
+    doomed = add(dispatching, b"doomed")
+    other: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+    dispatching.add(dispatching.lane("t", 1), b"other", other)
+    dispatching.seal_all()  # the request is on its way to its first turn
+    dispatching._fail(dispatching.lane("t", 0).break_off(DeadlineExceeded("over")))
+    await turns()
+    assert isinstance(doomed.exception(), DeadlineExceeded)
+    request, answer = link.calls[0]
+    assert request.producer_id == dispatching._epochs.producer_id(0)
+    answer.set_result(stored(request))
+    await other
+    await dispatching.abort(ClientError("over"))
+
+
+@async_test
+async def test_call_that_breaks_costs_one_attempt() -> None:
+    """Not the whole delivery timeout, though nobody foresaw what it raised."""
+    link = ToldLink("h1:1")
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    dispatching = dispatcher(ToldGroup(link))
+    future = add(dispatching, b"x")
+    await turns()
+    link.calls[0][1].set_exception(ZeroDivisionError())
+    while len(link.calls) < 2:
+        await turns()
+    first, second = link.sequences()
+    assert first == second
+    link.calls[1][1].set_result(stored(link.calls[1][0]))
+    await future
+    assert [type(context["exception"]) for context in told] == [ZeroDivisionError]
+    await dispatching.abort(ClientError("over"))

@@ -145,10 +145,25 @@ class Group:
     async def send(self, sequence: int, *bodies: bytes, queue_id: int = 0) -> broker_pb2.SendResult:
         """Sends one batch of the test's producer to the leader."""
         request = broker_pb2.SendRequest(
-            producer_id=b"producer-number1", batches=[batch(sequence, *bodies, queue_id=queue_id)]
+            producer_id=b"producer-number1",
+            batches=[wire_batch(sequence, *bodies, queue_id=queue_id)],
         )
         answer: broker_pb2.SendResponse = await self.ask("Send", request)
         return answer.results[0]
+
+
+def wire_batch(
+    sequence: int, *bodies: bytes, topic: str = "t", queue_id: int = 0
+) -> broker_pb2.SendBatch:
+    """A batch of one producer as it travels."""
+    plain = batch(sequence, *bodies, topic=topic, queue_id=queue_id)
+    return broker_pb2.SendBatch(
+        topic=plain.topic,
+        queue_id=plain.queue_id,
+        base_sequence=plain.base_sequence,
+        count=plain.count,
+        records=plain.records,
+    )
 
 
 def error_of(failure: grpc.aio.AioRpcError) -> errors_pb2.Error:

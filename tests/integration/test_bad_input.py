@@ -14,13 +14,14 @@ from typing import Any
 import grpc
 import pytest
 
-from dledger.greeting import PROTOCOL_VERSION
+from dledger.checksum import seal
+from dledger.core.types import NodeId
+from dledger.greeting import PROTOCOL_VERSION, Identity
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
-from dledger.wire.raft_pb2 import Hello, PeerMessage
-from tests.broker.leader import batch
-from tests.integration.group import SERVICES, Group, error_of, running_group
+from dledger.wire.raft_pb2 import Hello, PeerMessage, VoteRequest
+from tests.integration.group import SERVICES, Group, error_of, running_group, wire_batch
 
 UNARY = [
     (service, method.name)
@@ -159,7 +160,7 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
         ("Send", pb.SendRequest(), "INVALID_ARGUMENT", "batches"),
         (
             "Send",
-            pb.SendRequest(producer_id=b"short", batches=[batch(0, b"x")]),
+            pb.SendRequest(producer_id=b"short", batches=[wire_batch(0, b"x")]),
             "INVALID_ARGUMENT",
             "5 bytes",
         ),
@@ -223,23 +224,23 @@ def test_answers_that_nobody_reads_are_bounded_in_bytes(
     async def scenario() -> None:
         leader = await shared.leader()
         name = leader.config.node_id
-        services = leader.broker_service
+        answers = leader.services.pulls.budget
         size = 1 << 20
         for number in range(4):
             await shared.send(number, bytes(size), queue_id=1)
-        monkeypatch.setattr(services.answers, "_limit", 3 * size)
-        services.answers.take(size + size // 2)  # as clients that don't read would
+        monkeypatch.setattr(answers, "_limit", 3 * size)
+        answers.take(size + size // 2)  # as clients that don't read would
         request = pb.PullRequest(topic="t", queue_id=1, max_messages=4, max_bytes=8 << 20)
         answer = await shared.call(name, "Broker", "Pull", request)
         assert answer.count == 1, "made smaller to fit what is left"
-        while services.answers.used_bytes > size + size // 2:
+        while answers.used_bytes > size + size // 2:
             await asyncio.sleep(0.001)
-        services.answers.take(size + size // 2)
+        answers.take(size + size // 2)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await shared.call(name, "Broker", "Pull", request)
         assert error_of(refused.value).code == epb.BUSY
-        services.answers.give_back(3 * size)
-        assert services.answers.used_bytes == 0
+        answers.give_back(3 * size)
+        assert answers.used_bytes == 0
 
     loop.run_until_complete(scenario())
 
@@ -286,7 +287,7 @@ def test_a_send_is_not_refused_for_good_by_a_leader_that_is_not_confirmed(
         leader = await shared.leader()
         monkeypatch.setattr(leader.driver, "read_index", lambda done: done(False))
         request = pb.SendRequest(
-            producer_id=b"producer-number2", batches=[batch(0, b"x", topic="nope")]
+            producer_id=b"producer-number2", batches=[wire_batch(0, b"x", topic="nope")]
         )
         answer = await shared.call(leader.config.node_id, "Broker", "Send", request)
         error = answer.results[0].error
@@ -301,14 +302,14 @@ def test_requests_under_way_are_bounded_in_bytes(
     """Sends that wait share a budget too; what is over it did not happen."""
 
     async def scenario() -> None:
-        services = (await shared.leader()).broker_service
-        monkeypatch.setattr(services.requests, "_limit", 1_000)
-        services.requests.take(1_000)
+        requests = (await shared.leader()).services.sends.budget
+        monkeypatch.setattr(requests, "_limit", 1_000)
+        requests.take(1_000)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await shared.send(99, b"x", queue_id=1)
         detail = error_of(refused.value)
         assert (detail.code, detail.outcome) == (epb.BUSY, epb.DID_NOT_HAPPEN)
-        services.requests.give_back(1_000)
+        requests.give_back(1_000)
 
     loop.run_until_complete(scenario())
 
@@ -318,7 +319,8 @@ def test_requests_under_way_are_bounded_in_bytes(
     [
         ({"group": "g2"}, "group"),
         ({"segment_size_bytes": 1 << 30}, "segment size"),
-        ({"protocol_version": 99}, "protocol version"),
+        ({"protocol_version": 99}, "protocol version is 99 there and 2 here"),
+        ({"protocol_version": 1}, "protocol version is 1 there and 2 here"),
         ({"to_node_id": "n2"}, "addressed node"),
         ({"node_id": "stranger"}, "stranger"),
         ({"node_id": "n1"}, "n1"),
@@ -340,9 +342,50 @@ def test_a_peer_that_does_not_fit_is_refused_by_name(
         }
         stream: Any = shared.channel("n1").stream_stream("/dledger.v1.RaftPeer/Replicate")
         call = stream()
-        await call.write(PeerMessage(hello=Hello(**{**good, **change})).SerializeToString())
+        await call.write(seal(PeerMessage(hello=Hello(**{**good, **change}))).SerializeToString())
         assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert named in await call.details()
+
+    loop.run_until_complete(scenario())
+
+
+def test_a_hello_with_a_flipped_bit_is_refused(
+    shared: Group, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Its fields say whom it comes from: a wrong checksum means that they can't be believed."""
+
+    async def scenario() -> None:
+        node = shared.nodes["n1"]
+        size = node.config.store.segment_size_bytes
+        hello = Identity("g1", NodeId("n2"), size).hello(NodeId("n1"))
+        hello.checksum ^= 1
+        stream: Any = shared.channel("n1").stream_stream("/dledger.v1.RaftPeer/Replicate")
+        call = stream()
+        await call.write(hello.SerializeToString())
+        assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "checksum" in await call.details()
+
+    loop.run_until_complete(scenario())
+
+
+def test_an_absurd_message_ends_its_stream(shared: Group, loop: asyncio.AbstractEventLoop) -> None:
+    """It is dropped and counted, and the node goes on."""
+
+    async def scenario() -> None:
+        node = shared.nodes["n1"]
+        before = node.driver.statistics().messages_refused
+        size = node.config.store.segment_size_bytes
+        hello = Identity("g1", NodeId("n2"), size).hello(NodeId("n1"))
+        stream: Any = shared.channel("n1").stream_stream("/dledger.v1.RaftPeer/Replicate")
+        call = stream()
+        await call.write(hello.SerializeToString())
+        await call.read()
+        vote = seal(PeerMessage(term=(1 << 64) - 1, vote_request=VoteRequest()))
+        await call.write(vote.SerializeToString())
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "term" in await call.details()
+        assert node.driver.statistics().messages_refused == before + 1
+        assert node.driver.core.term < 1_000
 
     loop.run_until_complete(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,14 @@ import grpc
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from broker import digests
-from broker.digests import Meter, hash_blocks, slices
+from broker.assembly import committed_log
+from broker.reading import segments
+from broker.reading.committed import CommittedLog
+from broker.reading.segments import hash_blocks, slices
 from broker.replica import Replica
+from broker.services import audit
+from broker.services.audit import Meter
+from dledger.core.types import Index
 from dledger.wire import audit_pb2 as apb
 from dledger.wire import errors_pb2 as epb
 from tests.integration.group import SEGMENT_BYTES, WAIT_S, Group, error_of, running_group
@@ -37,7 +43,7 @@ def run_in(directory: Path, story: Callable[[Group], Any], **changes: Any) -> No
 
 
 def committed(node: Replica) -> int:
-    return node.status().committed_offset
+    return committed_log(node.parts).ends().committed_offset
 
 
 def wanted(edges: list[int], **changes: Any) -> apb.DigestRangesRequest:
@@ -118,7 +124,7 @@ def test_nothing_beyond_what_is_committed_is_told(tmp_path: Path) -> None:
         (wanted([]), epb.INVALID_ARGUMENT),
         (wanted([0, SEGMENT_BYTES + 1]), epb.INVALID_ARGUMENT),
         (wanted([0, SEGMENT_BYTES], base=SEGMENT_BYTES), epb.INVALID_ARGUMENT),
-        (wanted(list(range(digests.MAX_BLOCKS + 2))), epb.INVALID_ARGUMENT),
+        (wanted(list(range(audit.MAX_BLOCKS + 2))), epb.INVALID_ARGUMENT),
     ],
     ids=str,
 )
@@ -134,7 +140,7 @@ def test_requests_that_make_no_sense_are_refused(
     assert error_of(caught.value).code == code
 
 
-@pytest.mark.parametrize("size", [0, digests.MAX_READ_BYTES + 1])
+@pytest.mark.parametrize("size", [0, audit.MAX_READ_BYTES + 1])
 def test_a_read_is_bounded(shared: Group, loop: asyncio.AbstractEventLoop, size: int) -> None:
     """A mebibyte at once; a node's memory isn't an auditor's."""
     request = apb.ReadRangeRequest(group="g1", segment_size_bytes=SEGMENT_BYTES, size=size)
@@ -145,7 +151,7 @@ def test_a_read_is_bounded(shared: Group, loop: asyncio.AbstractEventLoop, size:
 
 def test_a_call_covers_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More is refused: a call must end in a foreseeable time."""
-    monkeypatch.setattr(digests, "MAX_CALL_BYTES", 1000)
+    monkeypatch.setattr(audit, "MAX_CALL_BYTES", 1000)
 
     async def story(group: Group) -> None:
         assert (await digests_of(group, wanted([0, 1000])))[-1].done
@@ -168,7 +174,7 @@ def test_a_third_call_is_told_to_come_back(tmp_path: Path, monkeypatch: pytest.M
             waiting.release()
             await go_on.wait()
 
-        monkeypatch.setattr(digests.AuditService, "_wait", hold)
+        monkeypatch.setattr(audit.Audit, "_wait", hold)
         held = [asyncio.ensure_future(digests_of(group, wanted([0, 10]))) for _ in range(2)]
         for _ in held:
             await waiting.acquire()
@@ -221,7 +227,7 @@ def test_a_segment_before_the_logs_begin_was_deleted_by_retention(
         path = file_of(node)
         path.rename(path.with_name("kept"))
         monkeypatch.setattr(node.log, "position_of", lambda index: SEGMENT_BYTES)
-        monkeypatch.setattr(digests.AuditService, "_committed", lambda self: SEGMENT_BYTES)
+        monkeypatch.setattr(CommittedLog, "durable_end", lambda self: SEGMENT_BYTES)
         (answer,) = await digests_of(group, wanted([0, BLOCK]))
         assert answer.problem == apb.SEGMENT_RETAINED
         path.with_name("kept").rename(path)
@@ -234,25 +240,10 @@ def test_what_is_committed_and_not_written_yet_is_not_told(tmp_path: Path) -> No
 
     async def story(group: Group) -> None:
         node = group.nodes["n1"]
-        service = digests.AuditService(node)
         real = node.driver.core.statistics()
-
-        class Behind:
-            commit_index = real.commit_index
-            durable_index = real.commit_index - 3
-
-        class Core:
-            def statistics(self) -> type[Behind]:
-                return Behind
-
-        class Driver:
-            core = Core()
-
-        class Fake:
-            config, log, driver, end_of_entry = node.config, node.log, Driver, node.end_of_entry
-
-        service._node = Fake  # type: ignore[assignment]
-        assert service._committed() == node.end_of_entry(real.commit_index - 3)
+        behind = replace(real, durable_index=Index(real.commit_index - 3))
+        log = CommittedLog(node.log, applied_index=lambda: 0, core=lambda: behind)
+        assert log.durable_end() == log.end_of_entry(real.commit_index - 3) < committed(node)
 
     run_in(tmp_path, story)
 
@@ -276,10 +267,10 @@ def test_a_call_keeps_to_the_slower_of_two_rates(
         waits.append(seconds)
 
     async def story(group: Group) -> None:
-        monkeypatch.setattr("broker.digests.time", SimpleNamespace(monotonic=lambda: 50.0))
-        monkeypatch.setattr("broker.digests.asyncio", SimpleNamespace(sleep=nap))
+        monkeypatch.setattr("broker.services.audit.time", SimpleNamespace(monotonic=lambda: 50.0))
+        monkeypatch.setattr("broker.services.audit.asyncio", SimpleNamespace(sleep=nap))
         end = 1 << 16
-        service = digests.AuditService(group.nodes["n1"])
+        service = group.nodes["n1"].services.audit
         await service._wait(Meter(1 << 14), end)
         await service._wait(Meter(0), end)
 
@@ -289,7 +280,7 @@ def test_a_call_keeps_to_the_slower_of_two_rates(
 
 def test_slices_cover_the_blocks_once() -> None:
     """In runs that fit a slice; a block larger than a slice is one."""
-    large = digests.SLICE_BYTES
+    large = segments.SLICE_BYTES
     edges = [0, 10, large - 5, large + 10, 3 * large, 3 * large + 1]
     cut = list(slices(edges))
     assert cut == [[0, 10, large - 5], [large - 5, large + 10], [large + 10, 3 * large],
@@ -310,4 +301,4 @@ def test_a_block_is_hashed_in_small_pieces(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert hashed.digests == xxh3_64_intdigest(content).to_bytes(8, "little")
-    assert peak < 2 * digests.CHUNK_BYTES < len(content)
+    assert peak < 2 * segments.CHUNK_BYTES < len(content)

@@ -337,7 +337,7 @@ async def test_consume_queues_that_cannot_be_synced_hold_the_checkpoint(
     tmp_path: Path, disks: Disks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk at a sync stops nothing, and nothing is called durable from then on; whatever
-    else goes wrong there stops the node (D8)."""
+    else goes wrong there stops the node (ADR 8)."""
     group = Group(make_configs(tmp_path, count=1), disks.machine, Rhythm(housekeeping_s=0.01))
     failure: list[Exception] = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
     tried = asyncio.Event()

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from chaos.real.network import Quality
+from dledger.checksum import seal
 from dledger.core.types import NodeId
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
@@ -120,7 +121,7 @@ async def stolen(two: Pair, victim: NodeId, name: NodeId, *, speaks: bool) -> No
             await thief.say(hello_of(name, victim))
             await thief.is_greeted()
             if speaks:
-                await thief.say(PeerMessage(keep_alive=KeepAlive()))
+                await thief.say(seal(PeerMessage(keep_alive=KeepAlive())))
         await asyncio.sleep(0.3)
 
 

@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,21 +18,14 @@ from broker.config import NodeConfig
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
 from dledger.core.types import NodeId
-from dledger.ports import InvalidFrames
+from dledger.errors import InvalidFrames
+from dledger.peers import PeerLink
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem, OsFiles
 
 T = TypeVar("T")
 WAIT_S = 20.0
 SEGMENT_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """`broker.ports.LinkPicture`."""
-
-    connected: bool
-    reconnects: int = 0
 
 
 class Wires:
@@ -80,8 +72,8 @@ class Loopback:
     async def stop(self) -> None:
         self._wires.gone(self._name)
 
-    def links(self) -> Mapping[NodeId, Link]:
-        return {name: Link(True) for name in self._wires.ends if name != self._name}
+    def links(self) -> Mapping[NodeId, PeerLink]:
+        return {name: PeerLink(True, 0, 0, 0) for name in self._wires.ends if name != self._name}
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
         self._wires.carry(self._name, peer, message)

@@ -6,11 +6,11 @@ from unittest.mock import patch
 
 import pytest
 
+from dledger.checksum import seal
 from dledger.core.errors import NotLeader, ReadRefused
 from dledger.core.types import EntryKind, LeaderChanged, NodeId
 from dledger.driver import APPLY_RETRY_TICKS, LogFull
-from dledger.errors import ReplicaDiverged
-from dledger.ports import InvalidFrames
+from dledger.errors import InvalidMessage
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import StorageFailed
 from tests.node.world import World, WorldNode
@@ -53,7 +53,7 @@ def test_proposals_of_one_turn_travel_in_one_append_per_peer() -> None:
 
 
 def test_nothing_is_applied_before_a_majority_is_durable() -> None:
-    """Without any fsync nothing commits, whatever travels (D3)."""
+    """Without any fsync nothing commits, whatever travels (ADR 3)."""
     world = World()
     leader = world.elect()
     propose(world, leader.name, b"unsafe")
@@ -268,7 +268,7 @@ def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
 
 
 def test_a_failed_disk_stops_the_node() -> None:
-    """After a failed fsync a leader leads no more and the node is stopped, once (D8)."""
+    """After a failed fsync a leader leads no more and the node is stopped, once (ADR 8)."""
     world = World()
     leader = world.elect()
     leader.driver.on_storage_failed(OSError("fsync"))
@@ -297,26 +297,11 @@ def test_broken_frames_are_refused_and_counted() -> None:
     message = PeerMessage(term=leader.driver.core.term)
     message.append_request.prev_index = follower.log.last_index
     message.append_request.frames = b"\x00\x00\x00\x40garbage" * 8
-    with pytest.raises(InvalidFrames):
-        follower.driver.on_message(leader.name, message)
+    message.append_request.frames_size = len(message.append_request.frames)
+    with pytest.raises(InvalidMessage):
+        follower.driver.on_message(leader.name, seal(message))
     assert follower.log.frames == before
-    assert follower.driver.statistics().invalid_frames == 1
-
-
-def test_differing_digest_in_a_heartbeat_stops_the_replica() -> None:
-    """The live divergence alarm: a committed index with another digest stops the node (D6)."""
-    world = World()
-    leader = world.elect()
-    follower = world.nodes[others(world, leader.name)[0]]
-    for _ in range(6):
-        world.tick()
-        world.settle()
-    message = PeerMessage(term=leader.driver.core.term)
-    message.heartbeat_request.commit_index = follower.driver.core.commit_index
-    message.heartbeat_request.digest_index = follower.driver.core.commit_index
-    message.heartbeat_request.digest = 12345
-    follower.driver.on_message(leader.name, message)
-    assert [type(error) for error in follower.record.failures] == [ReplicaDiverged]
+    assert follower.driver.statistics().messages_refused == 1
 
 
 def test_linearizable_read_is_confirmed_by_a_majority() -> None:

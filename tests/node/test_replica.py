@@ -14,13 +14,14 @@ from typing import Any, ParamSpec
 
 import pytest
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.batches import Placed
 from broker.ports import Rhythm
+from broker.reading.queues import Found
 from broker.replica import Replica
+from broker.services.messages import PullRequest
 from dledger.core.types import NodeId, Role
-from dledger.wire import broker_pb2 as pb
 from dledger.wire import commands_pb2 as kpb
-from dledger.wire import errors_pb2 as epb
 from store.files import Handle, OsFiles
 from tests.broker.leader import batch
 from tests.node.members import Members, make_configs, members, nothing_to_shut
@@ -72,15 +73,14 @@ def topic(name: str) -> kpb.Command:
 class Call:
     """What a service uses of a call's context."""
 
-    def add_done_callback(self, callback: object) -> None:
-        return None
+    def on_end(self, callback: Callable[[], None]) -> None:
+        del callback
 
 
-def held_pull(replica: Replica) -> asyncio.Task[pb.PullResponse]:
+def held_pull(replica: Replica) -> asyncio.Task[Found]:
     """A pull that finds nothing, and has 20 seconds."""
-    request = pb.PullRequest(topic="t", queue_id=0, offset=0, hold_ms=20_000)
-    context: Any = Call()
-    return asyncio.create_task(replica.broker_service.pull(request, context))
+    request = PullRequest("t", 0, 0, hold_ms=20_000)
+    return asyncio.create_task(replica.services.pulls.pull(request, Call()))
 
 
 async def made_alone(tmp_path: Path, files: OsFiles) -> tuple[Members, Replica]:
@@ -146,7 +146,7 @@ async def test_stop_leaves_nobody_waiting(tmp_path: Path) -> None:
     await group.until(lambda: replica.held.statistics().held)
     files.gate.clear()
     waiting = replica.appender.submit(topic("late"))
-    codes: list[epb.ErrorCode] = []
+    codes: list[ErrorCode] = []
 
     async def shut() -> None:
         for each in (waiting, pull):
@@ -156,7 +156,7 @@ async def test_stop_leaves_nobody_waiting(tmp_path: Path) -> None:
         files.gate.set()
 
     assert await replica.stop(shut)
-    assert codes == [epb.LEADERSHIP_LOST, epb.SHUTTING_DOWN]
+    assert codes == [ErrorCode.LEADERSHIP_LOST, ErrorCode.SHUTTING_DOWN]
 
 
 @on_a_loop
@@ -209,7 +209,7 @@ async def test_close_whose_flush_fails_is_no_clean_one(tmp_path: Path) -> None:
     files = StallingFiles()
     group, replica = await made_alone(tmp_path, files)
     answer = await sent(replica)
-    assert not answer.results[0].HasField("error")
+    assert isinstance(answer[0], Placed)
     noted = replica.log.checkpoint.state.consume_queue_index
     files.broken = "consumequeue"
     assert not await group.stop(N1)
@@ -221,7 +221,7 @@ async def test_close_whose_flush_fails_is_no_clean_one(tmp_path: Path) -> None:
     assert await group.stop(N1)
 
 
-async def sent(replica: Replica) -> pb.SendResponse:
+async def sent(replica: Replica) -> list[Placed | Failure]:
     """One message to the topic."""
     return await replica.appender.send(b"", [batch(0, b"x")])
 
@@ -235,7 +235,7 @@ async def test_full_consume_queues_are_a_full_disk_to_producers(
     monkeypatch.setattr(replica.driver, "_is_apply_paused", True)
     with pytest.raises(BrokerError) as told:
         await replica.appender.submit(topic("more"))
-    assert told.value.code == epb.STORAGE_FULL
+    assert told.value.code == ErrorCode.STORAGE_FULL
     monkeypatch.undo()
     await group.stop(N1)
 

@@ -24,13 +24,15 @@ from dledger.core.types import (
     TermRun,
 )
 from dledger.driver import Ports, RaftDriver
+from dledger.errors import ApplyPaused, InvalidFrames
 from dledger.hard_state import HardStateStore
-from dledger.ports import ApplyPaused, InvalidFrames
 from dledger.reading.entry import (
     EntryHeader,
     build_frame,
+    digest_of,
     parse_header,
     position_after,
+    verify_frame,
     walk_frames,
 )
 from dledger.records.errors import InvalidFrame
@@ -104,6 +106,24 @@ class MemoryLog:
         self.frames.append(header + bytes(body))
         return at
 
+    def refusal_of(self, blob: memoryview, headers: list[EntryHeader]) -> str | None:
+        at, digest = 0, self.digest_at(headers[0].index - 1)
+        for header in headers:
+            digest = digest_of(blob, at, header.total_size, digest)
+            if digest != header.digest:
+                return f"digest {header.digest:016x}, expected {digest:016x}"
+            at += header.total_size
+        return None
+
+    def verify(self, first: int, last: int, digest: int) -> int:
+        for frame in self.durable[first - 1 : last]:
+            digest = verify_frame(frame, 0, digest).digest
+        return digest
+
+    @property
+    def synced_index(self) -> int:
+        return len(self.durable)
+
     def append_frames(self, blob: memoryview, headers: list[EntryHeader]) -> None:
         at = 0
         for header in headers:
@@ -139,7 +159,7 @@ class MemoryLog:
         return index
 
     def digest_at(self, index: int) -> int:
-        return parse_header(self.frames[index - 1], 0).digest
+        return parse_header(self.frames[index - 1], 0).digest if index else 0
 
 
 @dataclass

@@ -136,7 +136,7 @@ def test_every_message_is_found_through_its_unit() -> None:
 
 
 def test_deleted_queues_are_rebuilt_to_the_same_bytes() -> None:
-    """D7: ConsumeQueues are a pure function of the log."""
+    """ADR 7: ConsumeQueues are a pure function of the log."""
     broker = make_broker()
     queues = broker.queues()
     broker.dispatch(queues)
@@ -163,7 +163,7 @@ def test_replaying_what_is_there_changes_nothing() -> None:
 
 
 def test_gap_and_difference_are_divergence() -> None:
-    """D5: the stamped queue offset must be the next one."""
+    """ADR 5: the stamped queue offset must be the next one."""
     queues = Broker().queues()
     queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0) * 3)
     with pytest.raises(DivergenceFound, match="queue t/0 diverges from the log: expected queue"):
@@ -437,7 +437,7 @@ def test_flush_overtaken_by_a_deletion_does_not_leave_the_old_files_half_durable
 
 
 def test_failed_flush_is_told() -> None:
-    """D8 holds for derived files as well: the node stops."""
+    """ADR 8 holds for derived files as well: the node stops."""
     broker = Broker()
     queues = broker.queues()
     queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))

@@ -1,4 +1,5 @@
-"""docs/formats.md and `dledger.records.layout` are one description: what either says, both say."""
+"""docs/formats.md and the layouts (`dledger.records.layout`, `broker.state.layout`) are one
+description: what either says, both say."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from broker.state.layout import STATE_LAYOUTS
 from dledger.core.types import RaftOptions
 from dledger.reading.dtypes import dtype_of
 from dledger.records.layout import (
@@ -23,6 +25,7 @@ from dledger.records.layout import (
 from store.stamping import STAMPED_OFFSETS, STAMPED_STORED
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+SHOWN = (*LAYOUTS, *STATE_LAYOUTS)
 Row = tuple[str, ...]
 
 
@@ -42,7 +45,7 @@ def tables(page: str) -> dict[str, list[Row]]:
 def differences(page: str) -> list[str]:
     """Where the page's tables and the layouts aren't the same, in words."""
     shown = {heading: [row[:3] for row in rows] for heading, rows in tables(page).items()}
-    stated = {layout.title: [field.row for field in layout] for layout in LAYOUTS}
+    stated = {layout.title: [field.row for field in layout] for layout in SHOWN}
     return [
         f"{title}: {row} is in one of the two only"
         for title in sorted(shown.keys() | stated.keys())
@@ -55,7 +58,7 @@ def test_the_page_shows_the_layouts_byte_for_byte() -> None:
     assert differences(PAGE.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.title)
+@pytest.mark.parametrize("layout", SHOWN, ids=lambda layout: layout.title)
 def test_a_wrong_offset_on_the_page_is_noticed(layout: Layout) -> None:
     """The comparison can fail: any row with another offset, size or meaning makes it."""
     page = PAGE.read_text(encoding="utf-8")
@@ -98,7 +101,7 @@ def test_sizes_that_the_page_and_the_core_state_in_words() -> None:
     assert CHECKPOINT.end("consume_queue_index") <= 512
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.title)
+@pytest.mark.parametrize("layout", SHOWN, ids=lambda layout: layout.title)
 def test_numpy_reads_what_struct_writes(layout: Layout) -> None:
     """A dtype is derived from the same table: each fixed field has the same bytes in both."""
     if not layout.fixed:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 import structlog
 
-from broker.append import Appender
-from broker.errors import BrokerError
-from broker.reads import HeldPulls
+from broker.errors import BrokerError, ErrorCode, NodeAddress
+from broker.leader.append import Appender
+from broker.reading.held import HeldPulls
 from dledger.core import Raft
 from dledger.core.errors import CoreError, NotLeader, TransferInProgress
 from dledger.core.types import (
@@ -35,8 +36,6 @@ from dledger.core.types import (
     StorageFailed,
     TransferEnded,
 )
-from dledger.wire import cluster_pb2 as cpb
-from dledger.wire import errors_pb2 as epb
 
 TRANSFER_WAIT_S = 2.0
 
@@ -51,6 +50,27 @@ class Replication(Protocol):
     @property
     def applied_index(self) -> Index: ...
     def transfer_leadership(self, target: NodeId | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """Who leads, as one node knows it. `is_serving` is true only of the leader itself, once it
+    answers sends and pulls."""
+
+    broker_group: str
+    node_id: str
+    leader: NodeAddress | None
+    term: int
+    is_serving: bool
+    members: tuple[NodeAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipStatistics:
+    is_serving: bool
+    leader: NodeAddress | None
+    elections: int
+    leader_changes: int
 
 
 class Leadership:
@@ -142,7 +162,7 @@ class Leadership:
             return
         self.serving = False
         text = f"{reason} after the proposal: it may have been stored"
-        self._appender.end(BrokerError(epb.LEADERSHIP_LOST, text))
+        self._appender.end(BrokerError(ErrorCode.LEADERSHIP_LOST, text))
         self._held.wake_all()
         log.info("serving_ended", term=self._core.term, reason=reason)
         self._changed()
@@ -155,7 +175,7 @@ class Leadership:
 
     # --- hand-over ----------------------------------------------------------------------------
 
-    async def hand_over(self, target: NodeId | None) -> cpb.LeaderView:
+    async def hand_over(self, target: NodeId | None) -> LeaderView:
         """Hands leadership to `target`, or to the best caught-up voter; the view afterwards.
 
         Raises:
@@ -173,16 +193,18 @@ class Leadership:
         except NotLeader as error:
             raise self.not_leader("") from error
         except TransferInProgress as error:
-            raise self.explain(BrokerError(epb.BUSY, str(error))) from error
+            raise self._error(ErrorCode.BUSY, str(error)) from error
         except CoreError as error:
-            raise BrokerError(epb.INVALID_ARGUMENT, str(error)) from error
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, str(error)) from error
         except TimeoutError as error:
-            raise BrokerError(epb.TRANSFER_FAILED, "no new leader showed itself in time") from error
+            raise BrokerError(
+                ErrorCode.TRANSFER_FAILED, "no new leader showed itself in time"
+            ) from error
         finally:
             if ended in self._transfers:
                 self._transfers.remove(ended)
         if failure:
-            raise BrokerError(epb.TRANSFER_FAILED, failure)
+            raise BrokerError(ErrorCode.TRANSFER_FAILED, failure)
         return self.view()
 
     def _finish_transfers(self, failure: str) -> None:
@@ -208,44 +230,49 @@ class Leadership:
             BrokerError: SHUTTING_DOWN.
         """
         if self.draining:
-            raise self.explain(BrokerError(epb.SHUTTING_DOWN, "this node is being stopped"))
+            raise self._error(ErrorCode.SHUTTING_DOWN, "this node is being stopped")
 
     def not_leader(self, reason: str) -> BrokerError:
         """The error for a call that only a serving leader answers."""
         core = self._core
         if core.role is Role.LEADER and self.draining:
-            return self.explain(BrokerError(epb.SHUTTING_DOWN, "this node is being stopped"))
+            return self._error(ErrorCode.SHUTTING_DOWN, "this node is being stopped")
         if core.role is Role.LEADER:
-            return self.explain(
-                BrokerError(epb.NOT_READY, reason or f"{self._node} is elected, not yet serving")
-            )
+            text = reason or f"{self._node} is elected, not yet serving"
+            return self._error(ErrorCode.NOT_READY, text)
         leader = core.leader or "unknown"
         text = f"{self._node} does not lead group {self._group}; the leader is {leader}"
-        return self.explain(BrokerError(epb.NOT_LEADER, f"{text}: {reason}" if reason else text))
+        return self._error(ErrorCode.NOT_LEADER, f"{text}: {reason}" if reason else text)
 
-    def explain(self, error: BrokerError) -> BrokerError:
-        """`error` with the term and the leader's address added."""
-        error.leader = self.leader()
-        error.term = self._core.term
-        return error
+    def _error(self, code: ErrorCode, message: str) -> BrokerError:
+        """An error that says whom to ask instead."""
+        return BrokerError(code, message, leader=self.leader(), term=self._core.term)
 
-    def leader(self) -> epb.NodeAddress | None:
+    def leader(self) -> NodeAddress | None:
         """The leader this node knows of."""
         leader = self._core.leader
         if leader is None or leader not in self._members:
             return None
-        return epb.NodeAddress(node_id=leader, address=self._members[leader])
+        return NodeAddress(leader, self._members[leader])
 
-    def view(self) -> cpb.LeaderView:
+    def view(self) -> LeaderView:
         """What watchers are told."""
-        return cpb.LeaderView(
-            group=self._group,
+        return LeaderView(
+            broker_group=self._group,
             node_id=self._node,
             leader=self.leader(),
             term=self._core.term,
-            serving=self.serving,
-            members=[
-                epb.NodeAddress(node_id=node, address=address)
-                for node, address in sorted(self._members.items())
-            ],
+            is_serving=self.serving,
+            members=tuple(
+                NodeAddress(node, address) for node, address in sorted(self._members.items())
+            ),
+        )
+
+    def statistics(self) -> LeadershipStatistics:
+        """A frozen picture, as of now."""
+        return LeadershipStatistics(
+            is_serving=self.serving,
+            leader=self.leader(),
+            elections=self.elections,
+            leader_changes=self.leader_changes,
         )

@@ -1,26 +1,21 @@
-"""Pulls: from queue offsets to record bytes, and waiting for what is not there yet.
+"""From queue offsets to record bytes.
 
 A pull costs two look-ups: units of the ConsumeQueue give physical offsets and sizes, and runs
 of adjacent records are read from the CommitLog as they lie (ADR 5). Consumers see what the state
-machine has applied and nothing else. A pull that finds nothing is held without a thread: a
-future per pull, woken when messages of its queue are applied, re-checked now and then, bounded
-in number. This reads; it never writes.
+machine has applied and nothing else. What lies elsewhere than its unit says is corruption, and is
+never given to anybody. This reads; it never writes.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.errors import BrokerError
-from broker.state.listening import QueueKey
+from broker.errors import BrokerError, ErrorCode
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicState
 from dledger.records import layout
-from dledger.wire import errors_pb2 as epb
 from store.errors import CorruptionFound, OutOfRange
 
 UNIT = layout.UNIT.struct()
@@ -29,14 +24,16 @@ DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768
 MAX_BYTES = 8 << 20
-RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be missed
 
 
 class Queues(Protocol):
-    """`store.ConsumeQueues`, as far as reading goes."""
+    """`store.consumequeue.ConsumeQueues`, as far as reading goes."""
 
     def units(self, topic: str, queue_id: int, first: int, count: int) -> bytes: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, read_at: Callable[[int, int], bytes]
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class QueueReader:
         """
         topic = self._machine.topics.get(name)
         if topic is None:
-            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
         return topic
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -80,7 +77,7 @@ class QueueReader:
         state = self.topic(topic)
         if queue_id >= len(state.next_offsets):
             raise BrokerError(
-                epb.QUEUE_NOT_FOUND,
+                ErrorCode.QUEUE_NOT_FOUND,
                 f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
             )
         return self._queues.min_offset(topic, queue_id), state.next_offsets[queue_id]
@@ -94,9 +91,18 @@ class QueueReader:
         low, high = self.bounds(topic, queue_id)
         if not low <= offset <= high:
             raise BrokerError(
-                epb.OFFSET_OUT_OF_RANGE,
+                ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {topic}/{queue_id} is outside {low} to {high}",
             )
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The first offset stored at or after `time_ms`, or one past the last.
+
+        Raises:
+            BrokerError: see `bounds`.
+        """
+        self.bounds(topic, queue_id)
+        return self._queues.offset_by_time(topic, queue_id, time_ms, self._read_at)
 
     def pull(
         self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int
@@ -159,66 +165,3 @@ def _check_places(records: bytes, units: bytes, queue: str, offset: int) -> None
                 found,
             )
         at += size
-
-
-@dataclass(frozen=True, slots=True)
-class HoldStatistics:
-    held: int
-    woken: int
-    refused: int
-
-
-class HeldPulls:
-    """Pulls that wait for messages; bounded."""
-
-    def __init__(self, limit: int) -> None:
-        """Args:
-        limit: pulls held at once; past it a pull is refused as BUSY.
-        """
-        self._limit = limit
-        # Dictionaries in the place of sets: pulls are woken in the order in which they came.
-        self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], None]] = defaultdict(dict)
-        self._held = self._woken = self._refused = 0
-
-    def wake(self, key: QueueKey) -> None:
-        """Messages arrived in a queue."""
-        for future in self._waiting.pop(key, ()):
-            if not future.done():
-                self._woken += 1
-                future.set_result(None)
-
-    def wake_topic(self, topic: str) -> None:
-        """The topic is gone: whoever waits for one of its queues looks again."""
-        for key in [key for key in self._waiting if key[0] == topic]:
-            self.wake(key)
-
-    def wake_all(self) -> None:
-        """Everybody looks again: leadership changed, or the node stops."""
-        for key in list(self._waiting):
-            self.wake(key)
-
-    async def wait(self, key: QueueKey, timeout_s: float) -> None:
-        """Returns when messages arrived, or after `timeout_s` or the re-check interval.
-
-        Raises:
-            BrokerError: BUSY when too many pulls are held.
-        """
-        if self._held >= self._limit:
-            self._refused += 1
-            raise BrokerError(epb.BUSY, f"{self._held} pulls are held, the limit")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[key][future] = None
-        self._held += 1
-        try:
-            await asyncio.wait([future], timeout=min(timeout_s, RECHECK_S))
-        finally:
-            self._held -= 1
-            waiting = self._waiting.get(key)
-            if waiting is not None:
-                waiting.pop(future, None)
-                if not waiting:
-                    del self._waiting[key]
-
-    def statistics(self) -> HoldStatistics:
-        """A frozen picture, as of now."""
-        return HoldStatistics(self._held, self._woken, self._refused)

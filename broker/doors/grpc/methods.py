@@ -1,17 +1,17 @@
-"""The edge between gRPC and the broker: services from descriptors, errors to statuses.
+"""Methods from descriptors: what every handler of the door is wrapped in.
 
 Every method of a service in proto/ is registered with a handler of the same name in snake case;
 a missing one fails at start, not at the first call. Bytes that are no request become
 INVALID_ARGUMENT (gRPC's default would be INTERNAL with a traceback in the log). A BrokerError
-becomes its gRPC status with the error itself in the trailing metadata; anything else is our
-fault: logged, and told as INTERNAL without details.
+becomes a status (`broker/doors/grpc/errors.py`); anything else is our fault: logged, and told as
+INTERNAL without details.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -19,12 +19,11 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from broker.errors import ERROR_METADATA_KEY, BrokerError
-from dledger.wire import errors_pb2 as epb
+from broker.doors.grpc.errors import Context, abort, malformed_request
+from broker.errors import BrokerError, ErrorCode
 
 log = structlog.get_logger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
 
 
@@ -97,19 +96,7 @@ def _guard(handler: Handler) -> Handler:
         except Exception as error:
             # The boundary: a caller must get an answer, and we the traceback.
             log.exception("call_failed", kind=type(error).__name__)
-            refusal = BrokerError(epb.INTERNAL, "the node failed to answer; its log says why")
+            refusal = BrokerError(ErrorCode.INTERNAL, "the node failed to answer; its log says why")
         return await abort(context, refusal)
 
     return guarded
-
-
-def malformed_request() -> BrokerError:
-    """What a caller learns whose bytes are no request."""
-    return BrokerError(epb.INVALID_ARGUMENT, "the request's bytes can't be parsed")
-
-
-async def abort(context: Context, error: BrokerError) -> NoReturn:
-    """Ends the call with `error`'s status; the error travels in the trailing metadata."""
-    wire = error.to_wire().SerializeToString()
-    await context.abort(error.traits.status, error.message, ((ERROR_METADATA_KEY, wire),))
-    raise AssertionError("context.abort raises")

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.errors import BrokerError
-from broker.rpc import service_handler
+from broker.doors.grpc.methods import service_handler
+from broker.errors import BrokerError, ErrorCode
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
 from tests.integration.group import SERVICES, error_of, free_ports
@@ -22,7 +22,7 @@ class Failing:
         raise ZeroDivisionError("secret detail")
 
     async def transfer_leadership(self, request: Any, context: Any) -> Any:
-        raise BrokerError(epb.BUSY, "too much to do")
+        raise BrokerError(ErrorCode.BUSY, "too much to do")
 
     async def watch_leader(self, request: Any, context: Any) -> None:
         raise ZeroDivisionError("secret detail")

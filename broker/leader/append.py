@@ -3,8 +3,8 @@
 This owns what only a leader of one term knows: the queue offsets and producer sequences of
 entries that are proposed and not yet applied, and who waits for them. All of it is thrown away
 when leadership ends; whoever waits then learns that the batch *may have been stored* and finds
-out by sending it again (promise 3). It must never answer a batch before the state machine has
-applied its entry, and never hand out a queue offset twice.
+out by sending it again, which stores it once. It must never answer a batch before the state
+machine has applied its entry, and never hand out a queue offset twice.
 
     Send ─ check ─┬─ new ────────── stamp, propose ── pending[index] ── applied ── answer
                   ├─ in flight ───────────────────────^ (same index)
@@ -15,42 +15,30 @@ applied its entry, and never hand out a queue offset twice.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.batches import Batch, BatchAnswer, BatchRules, Placed
+from broker.leader.pending import PendingSend, SequenceInFlight, Waiting
 from broker.state.machine import NO_PRODUCER, StateMachine
 from broker.state.refusals import Refusal
 from broker.state.sequences import SequenceKey, StoredBatch
 from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
 from dledger.core.types import EntryKind, Proposed
 from dledger.driver import LogBehind, LogFull, Stamp
+from dledger.limits import MAX_SEND_BATCHES
 from dledger.reading.entry import HEADER_SIZE
-from dledger.records.errors import FormatError, InvalidRecord
+from dledger.records.errors import FormatError
 from dledger.records.layout import HOST, RECORD
-from dledger.records.properties import MAX_PROPERTIES_BYTES
-from dledger.records.record import (
-    BATCH_PREAMBLE,
-    MAX_TOPIC_BYTES,
-    MIN_RECORD_SIZE,
-    validate_records,
-)
-from dledger.wire import errors_pb2 as epb
-from dledger.wire.broker_pb2 import SendBatch, SendResponse, SendResult
+from dledger.records.record import BATCH_PREAMBLE
 from dledger.wire.commands_pb2 import Command
 from store.errors import StoreError
 from store.stamping import stamp_records
 
-MAX_BATCHES = 1_024  # in one Send
-MAX_BATCH_RECORDS = 65_535  # the entry header counts them in two bytes
-BATCH_SLACK_BYTES = 512 << 10  # a batch may be this much longer than the largest message
 PRODUCER_ID_SIZE = 16
 RECORDS_AT = BATCH_PREAMBLE.size
-MAX_RECORD_OVERHEAD = MIN_RECORD_SIZE + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
-BODY_LENGTH = RECORD.run("body_length")
-BODY_LENGTH_AT = RECORD.at("body_length")
 STORE_HOST_AT = RECORD.at("store_host")
 
 
@@ -60,37 +48,6 @@ class Proposer(Protocol):
     def propose(
         self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
     ) -> Proposed: ...
-
-
-@dataclass(slots=True)
-class PendingSend:
-    """One Send whose batches are on their way; `done` gets the answer."""
-
-    results: list[SendResult]
-    remaining: int
-    done: asyncio.Future[SendResponse]
-
-    def finish_one(self, position: int, result: SendResult) -> None:
-        self.results[position] = result
-        self.remaining -= 1
-        if self.remaining == 0 and not self.done.done():
-            self.done.set_result(SendResponse(results=self.results))
-
-
-class Waiting(NamedTuple):
-    """A batch of a Send that waits for an entry to be applied."""
-
-    send: PendingSend
-    position: int
-    result: SendResult
-
-
-@dataclass(slots=True)
-class SequenceInFlight:
-    """A producer's batches to one queue that are proposed and not yet applied."""
-
-    next_sequence: int
-    batches: deque[tuple[int, StoredBatch]] = field(default_factory=deque)  # (index, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +89,7 @@ class Appender:
         self._machine = machine
         self._store_host = store_host
         self._store_host_wire = HOST.struct().pack(*store_host)
-        self._max_record = max_message_bytes + MAX_RECORD_OVERHEAD
-        self._max_message = max_message_bytes
-        self._max_batch = max_message_bytes + BATCH_SLACK_BYTES
+        self._rules = BatchRules(max_message_bytes)
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._sequences: dict[SequenceKey, SequenceInFlight] = {}
         self._waiting: dict[int, list[Waiting]] = {}
@@ -155,10 +110,9 @@ class Appender:
         """Leadership is lost: everybody who waits is told `error`."""
         waiting, commands = self._waiting, self._commands
         self._forget()
-        wire = error.to_wire()
         for batches in waiting.values():
             for batch in batches:
-                batch.send.finish_one(batch.position, SendResult(error=wire))
+                batch.send.finish_one(batch.position, error.failure)
         for future in commands.values():
             if not future.done():
                 future.set_exception(error)
@@ -187,8 +141,8 @@ class Appender:
     # --- sends --------------------------------------------------------------------------------
 
     def send(
-        self, producer_id: bytes, batches: Sequence[SendBatch]
-    ) -> asyncio.Future[SendResponse]:
+        self, producer_id: bytes, batches: Sequence[Batch]
+    ) -> asyncio.Future[list[BatchAnswer]]:
         """Takes a Send; the future gives one result for each batch, in order.
 
         Raises:
@@ -196,90 +150,51 @@ class Appender:
         """
         if producer_id and len(producer_id) != PRODUCER_ID_SIZE:
             raise BrokerError(
-                epb.INVALID_ARGUMENT, f"producer_id has {len(producer_id)} bytes, not 16 or none"
+                ErrorCode.INVALID_ARGUMENT,
+                f"producer_id has {len(producer_id)} bytes, not 16 or none",
             )
-        if not 0 < len(batches) <= MAX_BATCHES:
+        if not 0 < len(batches) <= MAX_SEND_BATCHES:
             raise BrokerError(
-                epb.INVALID_ARGUMENT, f"a Send holds 1 to {MAX_BATCHES} batches, not {len(batches)}"
+                ErrorCode.INVALID_ARGUMENT,
+                f"a Send holds 1 to {MAX_SEND_BATCHES} batches, not {len(batches)}",
             )
-        done: asyncio.Future[SendResponse] = asyncio.get_running_loop().create_future()
-        pending = PendingSend([SendResult()] * len(batches), len(batches), done)
+        done: asyncio.Future[list[BatchAnswer]] = asyncio.get_running_loop().create_future()
+        pending = PendingSend.of(len(batches), done)
         for position, batch in enumerate(batches):
             try:
                 self._take(producer_id or NO_PRODUCER, batch, pending, position)
             except BrokerError as error:
                 self._refused += 1
-                pending.finish_one(position, SendResult(error=error.to_wire()))
+                pending.finish_one(position, error.failure)
         return done
 
-    def _take(self, producer: bytes, batch: SendBatch, pending: PendingSend, position: int) -> None:
+    def _take(self, producer: bytes, batch: Batch, pending: PendingSend, position: int) -> None:
         topic, queue_id = batch.topic, batch.queue_id
         self._check_place(topic, queue_id)
         key = (producer, topic, queue_id)
         if producer != NO_PRODUCER and self._answer_known(key, batch, pending, position):
             return
-        records = batch.records  # each access copies them
-        starts = self._validate(batch, records)
-        stored, index = self._append(key, batch, records, starts)
+        starts = self._rules.record_starts(batch)
+        stored, index = self._append(key, batch, starts)
         self._batches += 1
         self._messages += batch.count
-        self._bytes += len(records)
+        self._bytes += len(batch.records)
         self._waiting.setdefault(index, []).append(Waiting(pending, position, self._result(stored)))
 
     def _check_place(self, topic: str, queue_id: int) -> None:
         state = self._machine.topics.get(topic)
         if state is None or topic in self._deleting.values():
-            raise BrokerError(epb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
         if queue_id >= len(state.next_offsets):
             raise BrokerError(
-                epb.QUEUE_NOT_FOUND,
+                ErrorCode.QUEUE_NOT_FOUND,
                 f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
             )
 
-    def _validate(self, batch: SendBatch, records: bytes) -> list[int]:
-        if not 0 < batch.count <= MAX_BATCH_RECORDS:
-            raise BrokerError(
-                epb.INVALID_ARGUMENT,
-                f"a batch holds 1 to {MAX_BATCH_RECORDS} messages, not {batch.count}",
-            )
-        if len(records) > self._max_batch:
-            raise BrokerError(
-                epb.MESSAGE_TOO_LARGE,
-                f"{len(records)} bytes of records, the limit is {self._max_batch} "
-                f"({self._max_message} for one message)",
-            )
-        try:
-            starts = validate_records(
-                records,
-                topic=batch.topic,
-                queue_id=batch.queue_id,
-                max_record_size=self._max_record,
-            )
-        except InvalidRecord as error:
-            raise BrokerError(epb.RECORD_CORRUPT, str(error)) from error
-        if len(starts) != batch.count:
-            raise BrokerError(
-                epb.RECORD_CORRUPT, f"{len(starts)} records in a batch that says {batch.count}"
-            )
-        if len(records) > self._max_message:
-            self._check_bodies(records, starts)
-        return starts
-
-    def _check_bodies(self, records: bytes, starts: list[int]) -> None:
-        for start in starts:
-            (size,) = BODY_LENGTH.unpack_from(records, start + BODY_LENGTH_AT)
-            if size > self._max_message:
-                raise BrokerError(
-                    epb.MESSAGE_TOO_LARGE,
-                    f"a message of {size} bytes, the limit is {self._max_message}",
-                )
-
-    def _append(
-        self, key: SequenceKey, batch: SendBatch, records: bytes, starts: list[int]
-    ) -> tuple[StoredBatch, int]:
+    def _append(self, key: SequenceKey, batch: Batch, starts: list[int]) -> tuple[StoredBatch, int]:
         """Proposes the batch; what it will be once committed, and the entry's index."""
         producer, topic, queue_id = key
-        place = (topic, queue_id)
+        place, records = (topic, queue_id), batch.records
         base = self._next_offsets.get(place)
         if base is None:
             base = self._machine.topics[topic].next_offsets[queue_id]
@@ -317,27 +232,31 @@ class Appender:
         try:
             return self._proposer.propose(kind, count, body, stamp).index
         except (TooMuchUncommitted, LogBehind) as error:
-            raise BrokerError(epb.BUSY, str(error)) from error
+            raise BrokerError(ErrorCode.BUSY, str(error)) from error
         except NotLeader as error:
-            raise BrokerError(epb.NOT_LEADER, str(error)) from error
+            raise BrokerError(ErrorCode.NOT_LEADER, str(error)) from error
         except ProposalRefused as error:
-            raise BrokerError(epb.NOT_READY, str(error)) from error
+            raise BrokerError(ErrorCode.NOT_READY, str(error)) from error
         except LogFull as error:
             if self._is_full():
                 raise BrokerError(
-                    epb.STORAGE_FULL, f"the leader's disk has no space for a new segment: {error}"
+                    ErrorCode.STORAGE_FULL,
+                    f"the leader's disk has no space for a new segment: {error}",
                 ) from error
-            raise BrokerError(epb.BUSY, f"the next segment is being prepared: {error}") from error
+            raise BrokerError(
+                ErrorCode.BUSY, f"the next segment is being prepared: {error}"
+            ) from error
         except (StoreError, FormatError) as error:
             # The log failed with the entry's place taken: the next leader knows what became of it.
             raise BrokerError(
-                epb.LEADERSHIP_LOST, f"the leader's log failed; it may have been stored: {error}"
+                ErrorCode.LEADERSHIP_LOST,
+                f"the leader's log failed; it may have been stored: {error}",
             ) from error
 
     # --- deduplication ------------------------------------------------------------------------
 
     def _answer_known(
-        self, key: SequenceKey, batch: SendBatch, pending: PendingSend, position: int
+        self, key: SequenceKey, batch: Batch, pending: PendingSend, position: int
     ) -> bool:
         """Answers or attaches a batch that is not new; False when it is the next one.
 
@@ -364,7 +283,7 @@ class Appender:
                 pending.finish_one(position, self._stored_before(stored))
                 return True
         raise BrokerError(
-            epb.INVALID_ARGUMENT,
+            ErrorCode.INVALID_ARGUMENT,
             f"sequence {batch.base_sequence} of {batch.count} messages is older than {expected} "
             "and is none of the batches that are remembered: it was stored before, or cut "
             "differently",
@@ -374,31 +293,29 @@ class Appender:
         _, topic, queue_id = key
         if expected == 0:
             raise BrokerError(
-                epb.UNKNOWN_PRODUCER,
+                ErrorCode.UNKNOWN_PRODUCER,
                 f"nothing is remembered of this producer in {topic}/{queue_id}; a new one "
                 f"starts at sequence 0, not {found}",
             )
         raise BrokerError(
-            epb.OUT_OF_SEQUENCE,
+            ErrorCode.OUT_OF_SEQUENCE,
             f"sequence {found} follows {expected - 1} in {topic}/{queue_id}: {expected} is missing",
         )
 
-    def _result(self, stored: StoredBatch, *, duplicate: bool = False) -> SendResult:
-        return SendResult(
+    def _result(self, stored: StoredBatch, *, duplicate: bool = False) -> Placed:
+        return Placed(
             base_queue_offset=stored.base_queue_offset,
             base_physical_offset=stored.base_physical_offset,
             store_time_ms=stored.store_time_ms,
             store_host=self._store_host_wire,
-            duplicate=duplicate,
+            is_duplicate=duplicate,
         )
 
-    def _stored_before(self, stored: StoredBatch) -> SendResult:
+    def _stored_before(self, stored: StoredBatch) -> Placed:
         """The first answer again; the host is in the record, another leader may have stored it."""
-        result = self._result(stored, duplicate=True)
-        result.store_host = self._read_at(
-            stored.base_physical_offset + STORE_HOST_AT, len(self._store_host_wire)
-        )
-        return result
+        at = stored.base_physical_offset + STORE_HOST_AT
+        host = self._read_at(at, len(self._store_host_wire))
+        return replace(self._result(stored, duplicate=True), store_host=host)
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -425,8 +342,8 @@ class Appender:
     def on_batch_voided(self, index: int) -> None:
         """Whoever waits for the batch at `index` learns that it was not stored."""
         if index in self._waiting:
-            error = BrokerError(epb.TOPIC_NOT_FOUND, "the topic was deleted before the batch")
-            result = SendResult(error=error.to_wire())
+            gone = "the topic was deleted before the batch"
+            result = Failure(ErrorCode.TOPIC_NOT_FOUND, gone)
             waiting = self._waiting[index]
             self._waiting[index] = [batch._replace(result=result) for batch in waiting]
 

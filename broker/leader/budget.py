@@ -7,8 +7,7 @@ made smaller; it never waits.
 
 from __future__ import annotations
 
-from broker.errors import BrokerError
-from dledger.wire import errors_pb2 as epb
+from broker.errors import BrokerError, ErrorCode
 
 
 class ByteBudget:
@@ -38,7 +37,7 @@ class ByteBudget:
         """
         if self.used_bytes and self.used_bytes + size > self._limit:
             raise BrokerError(
-                epb.BUSY,
+                ErrorCode.BUSY,
                 f"{self.used_bytes} bytes of {self._purpose} are under way, the limit is "
                 f"{self._limit}",
             )

@@ -1,0 +1,115 @@
+"""How the services of one replica are connected to its parts, and how its parts are pictured.
+
+The one place that knows both sides: services know the parts they are given, parts know no service.
+Nothing is started here and nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.config import NodeConfig
+from broker.leader.append import Appender
+from broker.leader.commands import Commands
+from broker.leader.leadership import Leadership
+from broker.picture import Facts, node_status
+from broker.reading.committed import CommittedLog
+from broker.reading.held import HeldPulls
+from broker.reading.queues import QueueReader
+from broker.services.audit import Audit, AuditedPlace
+from broker.services.cluster import Cluster, NodeStatus
+from broker.services.gate import Gate
+from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, SendTimings
+from broker.services.offsets import Offsets
+from broker.services.services import Services
+from broker.services.topics import Topics
+from broker.state.machine import StateMachine
+from dledger.core.types import NodeId
+from dledger.driver import RaftDriver
+from dledger.peers import PeerLink
+from dledger.reading.entry import EntryHeader
+from store.commitlog import CommitLog
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one replica that its services and its picture are made of."""
+
+    log: CommitLog
+    machine: StateMachine
+    driver: RaftDriver[EntryHeader]
+    leadership: Leadership
+    appender: Appender
+    reader: QueueReader
+    held: HeldPulls
+
+
+@dataclass(frozen=True, slots=True)
+class Surrounds:
+    """What a replica's services need of what is around it.
+
+    Attributes:
+        links: the connections to the peers, as of now.
+        fail: stops the replica for good.
+        timings: who is told how long Sends take.
+    """
+
+    links: Callable[[], Mapping[NodeId, PeerLink]]
+    fail: Callable[[BaseException], None]
+    timings: SendTimings = UNTIMED
+
+
+def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Services:
+    """The services of the replica that consists of `parts`."""
+    gate = Gate(parts.leadership, parts.driver)
+    commands = Commands(parts.appender)
+    committed = committed_log(parts)
+    limits, reader = config.broker, parts.reader
+    hold = HoldTimes(default_ms=limits.long_poll_default_ms, max_ms=limits.long_poll_max_ms)
+    folder = Path(config.data_directory) / "commitlog"
+    size = config.store.segment_size_bytes
+    place = AuditedPlace(config.group, config.node_id, folder, size)
+    sends = Sends(gate, parts.appender, surrounds.timings)
+    pulls = Pulls(gate, reader, parts.held, hold, surrounds.fail)
+
+    def status() -> NodeStatus:
+        facts = facts_of(parts, sends, pulls, surrounds.links())
+        return node_status(config, facts, committed.ends())
+
+    return Services(
+        sends=sends,
+        pulls=pulls,
+        lookups=Lookups(gate, reader, committed),
+        offsets=Offsets(gate, reader, commands, parts.machine),
+        topics=Topics(gate, reader, commands, parts.machine),
+        cluster=Cluster(config.group, parts.leadership, status, limits.max_held_pulls),
+        audit=Audit(place, committed, limits.audit_bytes_per_s),
+    )
+
+
+def committed_log(parts: Parts) -> CommittedLog:
+    """The replica's log, as far as it may be told to somebody."""
+    return CommittedLog(
+        parts.log,
+        applied_index=lambda: parts.driver.applied_index,
+        core=parts.driver.core.statistics,
+    )
+
+
+def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, PeerLink]) -> Facts:
+    """What the parts say of themselves now; on the thread that owns them."""
+    return Facts(
+        core=parts.driver.core.statistics(),
+        driver=parts.driver.statistics(),
+        log=parts.log.statistics(),
+        end_offset=parts.log.end_offset,
+        machine=parts.machine.statistics(),
+        leadership=parts.leadership.statistics(),
+        appender=parts.appender.statistics(),
+        held=parts.held.statistics(),
+        links=links,
+        request_bytes=sends.budget.used_bytes,
+        answer_bytes=pulls.budget.used_bytes,
+    )

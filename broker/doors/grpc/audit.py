@@ -1,0 +1,85 @@
+"""`dledger.v1.Audit` translated; see `broker/doors/grpc/broker.py`."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Final, Protocol
+
+from broker.reading.segments import SegmentProblem
+from broker.services.audit import Audit, RangeDigests, SegmentClaim, Survey
+from dledger.wire import audit_pb2 as apb
+
+_PROBLEMS: Final[dict[SegmentProblem | None, apb.RangeProblem]] = {
+    None: apb.RANGE_PROBLEM_UNSPECIFIED,
+    SegmentProblem.MISSING: apb.SEGMENT_MISSING,
+    SegmentProblem.RETAINED: apb.SEGMENT_RETAINED,
+    SegmentProblem.TRUNCATED: apb.SEGMENT_TRUNCATED,
+    SegmentProblem.UNREADABLE: apb.SEGMENT_UNREADABLE,
+}
+
+
+class DigestContext(Protocol):
+    """`grpc.aio.ServicerContext`, as far as a stream of digests uses it."""
+
+    async def write(self, message: apb.RangeDigests, /) -> None: ...
+
+
+class AuditDoor:
+    """Handlers of `dledger.v1.Audit`."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    async def survey_log(self, request: apb.SurveyLogRequest, context: object) -> apb.LogSurvey:
+        return _log_survey(await self._audit.survey(request.group))
+
+    async def digest_ranges(self, request: apb.DigestRangesRequest, context: DigestContext) -> None:
+        claim = SegmentClaim(request.group, request.segment_size_bytes, request.base)
+        answers = self._audit.digests(claim, tuple(request.edges), request.bytes_per_second)
+        async with aclosing(answers):
+            async for answer in answers:
+                await context.write(_range_digests(answer))
+
+    async def read_range(
+        self, request: apb.ReadRangeRequest, context: object
+    ) -> apb.ReadRangeResponse:
+        claim = SegmentClaim(request.group, request.segment_size_bytes, request.base)
+        found = await self._audit.read(
+            claim,
+            offset=request.offset,
+            size=request.size,
+            bytes_per_s=request.bytes_per_second,
+        )
+        return apb.ReadRangeResponse(
+            data=found.content, problem=_PROBLEMS[found.problem], detail=found.detail
+        )
+
+
+def _log_survey(survey: Survey) -> apb.LogSurvey:
+    place, content = survey.place, survey.content
+    answer = apb.LogSurvey(
+        group=place.broker_group,
+        node_id=place.node_id,
+        commitlog=str(place.folder),
+        segment_size_bytes=place.segment_size_bytes,
+        committed_offset=survey.committed_offset,
+        first_index=survey.first_index,
+        files=[apb.LogFile(name=each.name, size=each.size_bytes) for each in content.files],
+        checkpoint_readable=content.checkpoint is not None,
+        problem=content.problem,
+    )
+    if content.checkpoint is not None:
+        answer.checkpoint_first_offset = content.checkpoint.first_offset
+        answer.checkpoint_consume_queue_index = content.checkpoint.consume_queue_index
+    return answer
+
+
+def _range_digests(answer: RangeDigests) -> apb.RangeDigests:
+    hashed = answer.hashed
+    return apb.RangeDigests(
+        digests=hashed.digests,
+        done=answer.is_last,
+        problem=_PROBLEMS[hashed.problem],
+        readable=hashed.readable,
+        detail=hashed.detail,
+    )

@@ -1,0 +1,86 @@
+"""`dledger.v1.Cluster` translated; see `broker/doors/grpc/broker.py`."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Protocol
+
+from broker.doors.grpc.errors import wire_address
+from broker.leader.leadership import LeaderView
+from broker.services.cluster import Cluster, NodeStatus, PeerStatus
+from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import errors_pb2 as epb
+
+
+class ViewContext(Protocol):
+    """`grpc.aio.ServicerContext`, as far as a watch uses it."""
+
+    async def write(self, message: cpb.LeaderView, /) -> None: ...
+
+
+class ClusterDoor:
+    """Handlers of `dledger.v1.Cluster`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def get_status(self, request: cpb.GetStatusRequest, context: object) -> cpb.NodeStatus:
+        return wire_status(await self._cluster.status())
+
+    async def watch_leader(self, request: cpb.WatchLeaderRequest, context: ViewContext) -> None:
+        async with aclosing(self._cluster.watch_leader(request.group)) as views:
+            async for view in views:
+                await context.write(wire_view(view))
+
+    async def transfer_leadership(
+        self, request: cpb.TransferLeadershipRequest, context: object
+    ) -> cpb.TransferLeadershipResponse:
+        view = await self._cluster.transfer_leadership(request.target)
+        return cpb.TransferLeadershipResponse(leader=wire_address(view.leader))
+
+
+def wire_view(view: LeaderView) -> cpb.LeaderView:
+    """Who leads, as watchers are told."""
+    return cpb.LeaderView(
+        group=view.broker_group,
+        node_id=view.node_id,
+        leader=wire_address(view.leader),
+        term=view.term,
+        serving=view.is_serving,
+        members=[epb.NodeAddress(node_id=m.node_id, address=m.address) for m in view.members],
+    )
+
+
+def wire_status(status: NodeStatus) -> cpb.NodeStatus:
+    """A node's status, as tools are told."""
+    return cpb.NodeStatus(
+        group=status.broker_group,
+        node_id=status.node_id,
+        role=status.role,
+        term=status.term,
+        leader=wire_address(status.leader),
+        last_index=status.last_index,
+        durable_index=status.durable_index,
+        commit_index=status.commit_index,
+        applied_index=status.applied_index,
+        end_offset=status.end_offset,
+        committed_offset=status.committed_offset,
+        committed_digest=status.committed_digest,
+        peers=[_peer(each) for each in status.peers],
+        version=status.version,
+        segment_size_bytes=status.segment_size_bytes,
+        data_directory=status.data_directory,
+        serving=status.is_serving,
+        first_index=status.first_index,
+    )
+
+
+def _peer(peer: PeerStatus) -> cpb.PeerStatus:
+    return cpb.PeerStatus(
+        node_id=peer.node_id,
+        address=peer.address,
+        connected=peer.is_connected,
+        state=peer.state,
+        match_index=peer.match_index,
+        recently_active=peer.is_recently_active,
+    )

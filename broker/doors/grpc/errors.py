@@ -1,0 +1,83 @@
+"""Errors on the wire: the one place where a `BrokerError` gets its gRPC status and its message.
+
+A failed call ends with a status, and with the error itself in the trailing metadata; an answer
+that holds several results carries the same message in each that failed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from broker.errors import BrokerError, ErrorCode, Failure, NodeAddress
+from dledger.outcome import Outcome
+from dledger.wire import errors_pb2 as epb
+
+ERROR_METADATA_KEY: Final = "dledger-error-bin"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_S = grpc.StatusCode
+STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
+    ErrorCode.INVALID_ARGUMENT: _S.INVALID_ARGUMENT,
+    ErrorCode.MESSAGE_TOO_LARGE: _S.INVALID_ARGUMENT,
+    ErrorCode.RECORD_CORRUPT: _S.DATA_LOSS,
+    ErrorCode.TOPIC_NOT_FOUND: _S.NOT_FOUND,
+    ErrorCode.TOPIC_EXISTS: _S.ALREADY_EXISTS,
+    ErrorCode.QUEUE_NOT_FOUND: _S.NOT_FOUND,
+    ErrorCode.OFFSET_OUT_OF_RANGE: _S.OUT_OF_RANGE,
+    ErrorCode.MESSAGE_NOT_FOUND: _S.NOT_FOUND,
+    ErrorCode.NOT_LEADER: _S.FAILED_PRECONDITION,
+    ErrorCode.NOT_READY: _S.UNAVAILABLE,
+    ErrorCode.BUSY: _S.RESOURCE_EXHAUSTED,
+    ErrorCode.STORAGE_FULL: _S.RESOURCE_EXHAUSTED,
+    ErrorCode.OUT_OF_SEQUENCE: _S.FAILED_PRECONDITION,
+    ErrorCode.UNKNOWN_PRODUCER: _S.FAILED_PRECONDITION,
+    ErrorCode.LEADERSHIP_LOST: _S.ABORTED,
+    ErrorCode.TIMED_OUT: _S.DEADLINE_EXCEEDED,
+    ErrorCode.SHUTTING_DOWN: _S.UNAVAILABLE,
+    ErrorCode.WRONG_GROUP: _S.FAILED_PRECONDITION,
+    ErrorCode.LIMIT_REACHED: _S.RESOURCE_EXHAUSTED,
+    ErrorCode.TRANSFER_FAILED: _S.ABORTED,
+    ErrorCode.INTERNAL: _S.INTERNAL,
+}
+# Both have the same names on either side; one that the wire lacks fails at import.
+_WIRE_CODES: Final[dict[ErrorCode, epb.ErrorCode]] = {
+    code: getattr(epb, code.name) for code in ErrorCode
+}
+_WIRE_OUTCOMES: Final[dict[Outcome, epb.Outcome]] = {
+    outcome: getattr(epb, outcome.name) for outcome in Outcome
+}
+
+
+def wire_error(failure: Failure) -> epb.Error:
+    """The error as callers are told it."""
+    traits = failure.traits
+    return epb.Error(
+        code=_WIRE_CODES[failure.code],
+        message=failure.message,
+        retriable=traits.is_retriable,
+        outcome=_WIRE_OUTCOMES[traits.outcome],
+        leader=wire_address(failure.leader),
+        term=failure.term,
+    )
+
+
+def wire_address(address: NodeAddress | None) -> epb.NodeAddress | None:
+    """A node's address as callers are told it; nothing where none is known."""
+    if address is None:
+        return None
+    return epb.NodeAddress(node_id=address.node_id, address=address.address)
+
+
+async def abort(context: Context, error: BrokerError) -> NoReturn:
+    """Ends the call with `error`'s status; the error travels in the trailing metadata."""
+    wire = wire_error(error.failure).SerializeToString()
+    await context.abort(STATUS[error.code], error.message, ((ERROR_METADATA_KEY, wire),))
+    raise AssertionError("context.abort raises")
+
+
+def malformed_request() -> BrokerError:
+    """What a caller learns whose bytes are no request."""
+    return BrokerError(ErrorCode.INVALID_ARGUMENT, "the request's bytes can't be parsed")

@@ -1,0 +1,110 @@
+"""Batches on their way into the log, and what becomes of them: plain values and one judgement.
+
+A door makes a `Batch` of what it received; `BatchRules` says whether its records are what the
+batch claims. Nothing here knows of the log, of sequences or of who waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.errors import BrokerError, ErrorCode, Failure
+from dledger.records.errors import InvalidRecord
+from dledger.records.layout import RECORD
+from dledger.records.properties import MAX_PROPERTIES_BYTES
+from dledger.records.record import MAX_TOPIC_BYTES, MIN_RECORD_SIZE, validate_records
+
+MAX_BATCH_RECORDS = 65_535  # the entry header counts them in two bytes
+BATCH_SLACK_BYTES = 512 << 10  # a batch may be this much longer than the largest message
+MAX_RECORD_OVERHEAD = MIN_RECORD_SIZE + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
+BODY_LENGTH = RECORD.run("body_length")
+BODY_LENGTH_AT = RECORD.at("body_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages for one queue. `base_sequence` counts the producer's messages to that queue from
+    0; `records` are `count` records back to back, in the layout of docs/formats.md."""
+
+    topic: str
+    queue_id: int
+    base_sequence: int
+    count: int
+    records: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a batch is stored, on a majority of disks.
+
+    Attributes:
+        base_physical_offset: of the first record; the others follow back to back.
+        store_host: IPv4 address (4 bytes) and port (4 bytes, big-endian) of who stored it.
+        is_duplicate: it had been stored before.
+    """
+
+    base_queue_offset: int
+    base_physical_offset: int
+    store_time_ms: int
+    store_host: bytes
+    is_duplicate: bool = False
+
+
+BatchAnswer = Placed | Failure
+
+
+class BatchRules:
+    """What a batch must be like to be taken."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        """Args:
+        max_message_bytes: the largest body.
+        """
+        self._max_message = max_message_bytes
+        self._max_record = max_message_bytes + MAX_RECORD_OVERHEAD
+        self._max_batch = max_message_bytes + BATCH_SLACK_BYTES
+
+    def record_starts(self, batch: Batch) -> list[int]:
+        """Where each record of the batch begins; every length and CRC in them is right.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, MESSAGE_TOO_LARGE, RECORD_CORRUPT.
+        """
+        records = batch.records
+        if not 0 < batch.count <= MAX_BATCH_RECORDS:
+            raise BrokerError(
+                ErrorCode.INVALID_ARGUMENT,
+                f"a batch holds 1 to {MAX_BATCH_RECORDS} messages, not {batch.count}",
+            )
+        if len(records) > self._max_batch:
+            raise BrokerError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{len(records)} bytes of records, the limit is {self._max_batch} "
+                f"({self._max_message} for one message)",
+            )
+        try:
+            starts = validate_records(
+                records,
+                topic=batch.topic,
+                queue_id=batch.queue_id,
+                max_record_size=self._max_record,
+            )
+        except InvalidRecord as error:
+            raise BrokerError(ErrorCode.RECORD_CORRUPT, str(error)) from error
+        if len(starts) != batch.count:
+            raise BrokerError(
+                ErrorCode.RECORD_CORRUPT,
+                f"{len(starts)} records in a batch that says {batch.count}",
+            )
+        if len(records) > self._max_message:
+            self._check_bodies(records, starts)
+        return starts
+
+    def _check_bodies(self, records: bytes, starts: list[int]) -> None:
+        for start in starts:
+            (size,) = BODY_LENGTH.unpack_from(records, start + BODY_LENGTH_AT)
+            if size > self._max_message:
+                raise BrokerError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a message of {size} bytes, the limit is {self._max_message}",
+                )

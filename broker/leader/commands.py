@@ -1,0 +1,57 @@
+"""Commands of the replicated state, proposed by the leader: plain arguments in, a refusal out.
+
+The one place where a caller's wish becomes the bytes that lie in the log for ever
+(`proto/dledger/wire/commands.proto`); the services above know neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from broker.state.offsets import OffsetCommit
+from broker.state.refusals import Refusal
+from dledger.wire.commands_pb2 import (
+    Command,
+    CommitOffsetsCommand,
+    CommittedOffset,
+    CreateTopicCommand,
+    DeleteTopicCommand,
+)
+
+
+class Submitter(Protocol):
+    """The appender, as far as commands go."""
+
+    def submit(self, command: Command) -> Awaitable[Refusal | None]: ...
+
+
+class Commands:
+    """Each call proposes one command; awaiting it gives the state machine's refusal once the
+    command is applied, None when it took effect.
+
+    Raises:
+        BrokerError: from the call itself: nothing was proposed.
+    """
+
+    def __init__(self, submitter: Submitter) -> None:
+        self._submitter = submitter
+
+    def create_topic(self, name: str, queue_count: int) -> Awaitable[Refusal | None]:
+        """Proposes a topic."""
+        command = CreateTopicCommand(name=name, queue_count=queue_count)
+        return self._submitter.submit(Command(create_topic=command))
+
+    def delete_topic(self, name: str) -> Awaitable[Refusal | None]:
+        """Proposes the end of a topic."""
+        return self._submitter.submit(Command(delete_topic=DeleteTopicCommand(name=name)))
+
+    def commit_offsets(self, commit: OffsetCommit) -> Awaitable[Refusal | None]:
+        """Proposes a consumer group's offsets."""
+        command = CommitOffsetsCommand(
+            group=commit.group,
+            topic=commit.topic,
+            offsets=[CommittedOffset(queue_id=q, offset=o) for q, o in commit.wanted],
+            reset=commit.is_reset,
+        )
+        return self._submitter.submit(Command(commit_offsets=command))

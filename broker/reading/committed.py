@@ -1,0 +1,109 @@
+"""The CommitLog, as far as it may be told to somebody: what is committed.
+
+Answers come from the entries' own headers; nothing is cached here. An offset that lies in no entry,
+or beyond what is committed, has no answer rather than an error: callers ask with offsets that
+people typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.core.types import CoreStatistics, EntryKind
+from dledger.reading.entry import HEADER_SIZE, EntryHeader
+from dledger.records.record import BATCH_PREAMBLE, record_starts
+from store.errors import StoreError
+
+
+class EntryLog(Protocol):
+    """`store.commitlog.CommitLog`, as far as it is read here."""
+
+    @property
+    def first_index(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    def position_of(self, index: int) -> int: ...
+    def header_at(self, index: int) -> EntryHeader: ...
+    def index_at(self, physical_offset: int) -> int: ...
+    def digest_at(self, index: int) -> int: ...
+    def read(self, first: int, last: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """Where a log begins and ends. Offsets are physical, one past the last byte."""
+
+    first_index: int
+    end_offset: int
+    committed_offset: int
+    committed_digest: int
+
+
+class CommittedLog:
+    """A replica's log and how far it has come."""
+
+    def __init__(
+        self,
+        log: EntryLog,
+        *,
+        applied_index: Callable[[], int],
+        core: Callable[[], CoreStatistics],
+    ) -> None:
+        self._log = log
+        self._applied_index = applied_index
+        self._core = core
+
+    @property
+    def first_index(self) -> int:
+        """The first entry held."""
+        return self._log.first_index
+
+    def start(self) -> int:
+        """Where the first entry lies; 0 of an empty log."""
+        try:
+            return self._log.position_of(self._log.first_index)
+        except StoreError:
+            return 0
+
+    def ends(self) -> LogEnds:
+        """A frozen picture, as of now."""
+        commit = self._core().commit_index
+        return LogEnds(
+            first_index=self._log.first_index,
+            end_offset=self._log.end_offset,
+            committed_offset=self.end_of_entry(commit),
+            committed_digest=self._log.digest_at(commit) if commit else 0,
+        )
+
+    def end_of_entry(self, index: int) -> int:
+        """The byte after entry `index`; 0 for index 0."""
+        if index == 0:
+            return 0
+        return self._log.position_of(index) + self._log.header_at(index).total_size
+
+    def durable_end(self) -> int:
+        """Bytes that are committed and on this node's disk: a leader may commit by its followers'
+        disks before its own write is done, and what isn't written yet would look like zeros."""
+        core = self._core()
+        return self.end_of_entry(min(core.commit_index, core.durable_index))
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The record that begins at `physical_offset`, if it is applied; None otherwise."""
+        if not 0 <= physical_offset < self.end_of_entry(self._applied_index()):
+            return None
+        try:
+            index = self._log.index_at(physical_offset)
+        except StoreError:
+            return None
+        header = self._log.header_at(index)
+        if header.kind != EntryKind.DATA:
+            return None
+        frame = self._log.read(index, index)
+        at = physical_offset - header.physical_offset
+        starts = record_starts(frame, HEADER_SIZE + BATCH_PREAMBLE.size, header.record_count)
+        if at not in starts:
+            return None
+        end = starts[starts.index(at) + 1] if at != starts[-1] else len(frame)
+        return frame[at:end]

@@ -1,0 +1,136 @@
+"""The broker group itself: how this node is, who leads, and handing leadership over.
+
+Every node answers, leader or not: this is how callers find the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.errors import BrokerError, ErrorCode, NodeAddress
+from broker.leader.leadership import LeaderView
+from dledger.core.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """One peer, as this node sees it. `state` is empty unless this node leads."""
+
+    node_id: str
+    address: str
+    is_connected: bool
+    state: str = ""
+    match_index: int = 0
+    is_recently_active: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node, as it sees itself.
+
+    Attributes:
+        end_offset: bytes of log, uncommitted included.
+        committed_offset: bytes of log up to the commit index.
+        is_serving: it leads, and answers sends and pulls.
+    """
+
+    broker_group: str
+    node_id: str
+    role: str
+    term: int
+    leader: NodeAddress | None
+    first_index: int
+    last_index: int
+    durable_index: int
+    commit_index: int
+    applied_index: int
+    end_offset: int
+    committed_offset: int
+    committed_digest: int
+    peers: tuple[PeerStatus, ...]
+    version: str
+    segment_size_bytes: int
+    data_directory: str
+    is_serving: bool
+
+
+class LeadershipView(Protocol):
+    """`broker.leader.leadership.Leadership`, as far as the group is told of it."""
+
+    def check_serving(self) -> None: ...
+    def view(self) -> LeaderView: ...
+    def hand_over(self, target: NodeId | None) -> Awaitable[LeaderView]: ...
+
+
+class Cluster:
+    """Tells of the broker group; owns the list of who watches its leader."""
+
+    def __init__(
+        self,
+        broker_group: str,
+        leadership: LeadershipView,
+        status: Callable[[], NodeStatus],
+        max_watchers: int,
+    ) -> None:
+        self._broker_group = broker_group
+        self._leadership = leadership
+        self._status = status
+        self._max_watchers = max_watchers
+        self._watchers: set[asyncio.Event] = set()
+        self._is_closed = False
+
+    def notify(self) -> None:
+        """The leader, or its readiness, changed."""
+        for watcher in self._watchers:
+            watcher.set()
+
+    def close(self) -> None:
+        """Every watch ends."""
+        self._is_closed = True
+        self.notify()
+
+    async def status(self) -> NodeStatus:
+        """This node, as of now."""
+        return self._status()
+
+    async def watch_leader(self, broker_group: str = "") -> AsyncGenerator[LeaderView, None]:
+        """The present view at once, then the view after each change; a slow reader misses some,
+        never the last one.
+
+        Args:
+            broker_group: empty: any.
+
+        Raises:
+            BrokerError: WRONG_GROUP, BUSY.
+        """
+        if broker_group and broker_group != self._broker_group:
+            raise BrokerError(
+                ErrorCode.WRONG_GROUP,
+                f"this node is of group {self._broker_group!r}, not {broker_group!r}",
+            )
+        if len(self._watchers) >= self._max_watchers:
+            raise BrokerError(ErrorCode.BUSY, f"{len(self._watchers)} watchers, the limit")
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            while not self._is_closed:
+                changed.clear()
+                yield self._leadership.view()
+                await changed.wait()
+        finally:
+            self._watchers.discard(changed)
+
+    async def transfer_leadership(self, target: str = "") -> LeaderView:
+        """The view after leadership was handed over.
+
+        Args:
+            target: a node; empty: the best caught-up voter.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY, INVALID_ARGUMENT, BUSY, TRANSFER_FAILED.
+        """
+        self._leadership.check_serving()
+        return await self._leadership.hand_over(NodeId(target) if target else None)

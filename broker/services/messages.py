@@ -1,0 +1,248 @@
+"""Messages in and out: sends, pulls, and single messages by id or position.
+
+A send is answered when its batches are committed and applied; what waits meanwhile is a future and
+the bytes that the budget counts. A pull is served by a leader that has committed in its term, from
+applied entries; one that finds nothing is held. Corruption is never skipped and never served: the
+replica stops, and one with good bytes takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.batches import Batch, BatchAnswer
+from broker.leader.budget import ByteBudget
+from broker.reading.held import HeldPulls
+from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
+from broker.services.gate import ABSENCES, Gate
+from dledger.records.errors import InvalidRecord
+from dledger.records.record import parse_message_id
+from store.errors import CorruptionFound
+
+REQUEST_BYTES: Final = 64 << 20  # over all Sends that wait for their commit
+ANSWER_BYTES: Final = 32 << 20  # over all pulls whose clients have not read the answer
+
+
+# --- sends -------------------------------------------------------------------------------------
+
+
+class Sender(Protocol):
+    """The appender, as far as sends go."""
+
+    def send(self, producer_id: bytes, batches: Sequence[Batch]) -> Awaitable[list[BatchAnswer]]:
+        """Takes the batches; awaiting gives one answer for each, in order."""
+        ...
+
+
+def _unmeasured(seconds: float) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SendTimings:
+    """Who is told how long a Send took, in seconds: until its batches were proposed, and until it
+    was answered."""
+
+    proposed: Callable[[float], None] = _unmeasured
+    answered: Callable[[float], None] = _unmeasured
+
+
+UNTIMED: Final = SendTimings()
+
+
+class Sends:
+    """Takes batches into the log."""
+
+    def __init__(self, gate: Gate, sender: Sender, timings: SendTimings = UNTIMED) -> None:
+        self._gate = gate
+        self._sender = sender
+        self._timings = timings
+        self.budget = ByteBudget(REQUEST_BYTES, "messages on their way into the log")
+
+    async def send(self, producer_id: bytes, batches: Sequence[Batch]) -> list[BatchAnswer]:
+        """One answer for each batch, in order; they are stored independently of each other.
+
+        Args:
+            producer_id: 16 random bytes; empty: no deduplication.
+
+        Raises:
+            BrokerError: nothing happened.
+        """
+        self._gate.check_writable()
+        arrived = time.perf_counter()
+        size = sum(len(batch.records) for batch in batches)
+        self.budget.take(size)
+        try:
+            pending = self._sender.send(producer_id, batches)
+            del batches  # The log has them by now; while this waits nobody needs them twice.
+            proposed = time.perf_counter()
+            answers = await pending
+        finally:
+            self.budget.give_back(size)
+        if any(_is_absence(each) for each in answers):
+            answers = await self._doubt_absences(answers)
+        self._timings.proposed(proposed - arrived)
+        self._timings.answered(time.perf_counter() - arrived)
+        return answers
+
+    async def _doubt_absences(self, answers: list[BatchAnswer]) -> list[BatchAnswer]:
+        """A leader that was deposed without knowing it may lack what it says does not exist: only
+        a confirmed one may say so; otherwise the batch is sent to the leader's door."""
+        try:
+            await self._gate.confirm()
+        except BrokerError as error:
+            return [error.failure if _is_absence(each) else each for each in answers]
+        return answers
+
+
+def _is_absence(answer: BatchAnswer) -> bool:
+    return isinstance(answer, Failure) and answer.code in ABSENCES
+
+
+# --- pulls -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """Messages of one queue from `offset` on. 0 messages or bytes: as many as is usual;
+    `hold_ms` None: as long as is usual."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    max_messages: int = 0
+    max_bytes: int = 0
+    hold_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldTimes:
+    """How long a pull that finds nothing waits, in milliseconds."""
+
+    default_ms: int
+    max_ms: int
+
+
+class Call(Protocol):
+    """The call that is being answered, as its door knows it."""
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """`callback` is called once, when the answer has left or nobody wants it any more."""
+        ...
+
+
+class Pulls:
+    """Gives messages to consumers."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        reader: QueueReader,
+        held: HeldPulls,
+        hold: HoldTimes,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """Args:
+        fail: stops the replica for good.
+        """
+        self._gate = gate
+        self._reader = reader
+        self._held = held
+        self._hold = hold
+        self._fail = fail
+        self.budget = ByteBudget(ANSWER_BYTES, "pulled messages that were not read yet")
+
+    async def pull(self, request: PullRequest, call: Call) -> Found:
+        """The messages there are, or that arrive while the pull is held; none at its end.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY, BUSY, and what `QueueReader.pull` raises.
+        """
+        wanted_ms = self._hold.default_ms if request.hold_ms is None else request.hold_ms
+        now = asyncio.get_running_loop().time
+        deadline = now() + min(wanted_ms, self._hold.max_ms) / 1000
+        while True:
+            self._gate.check_serving()
+            found = await self._pull_once(request)
+            left = deadline - now()
+            if found.count or left <= 0:
+                self._account(len(found.records), call)
+                return found
+            await self._held.wait((request.topic, request.queue_id), left)
+
+    def _account(self, size: int, call: Call) -> None:
+        """The answer's bytes count until the call is over: a client may be slow to read."""
+        if size:
+            self.budget.take(size)
+            call.on_end(lambda: self.budget.give_back(size))
+
+    async def _pull_once(self, request: PullRequest) -> Found:
+        place = (request.topic, request.queue_id, request.offset)
+        await self._gate.surely(lambda: self._reader.check_offset(*place))
+        max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
+        try:
+            return self._reader.pull(*place, request.max_messages, max_bytes)
+        except CorruptionFound as error:
+            self._fail(error)
+            text = "this replica's log is corrupt; it stops"
+            raise BrokerError(ErrorCode.NOT_READY, text) from error
+
+
+# --- single messages ---------------------------------------------------------------------------
+
+
+class Records(Protocol):
+    """`broker.reading.committed.CommittedLog`, as far as single records go."""
+
+    def record_at(self, physical_offset: int) -> bytes | None: ...
+
+
+class Lookups:
+    """Finds single messages."""
+
+    def __init__(self, gate: Gate, reader: QueueReader, records: Records) -> None:
+        self._gate = gate
+        self._reader = reader
+        self._records = records
+
+    async def by_id(self, message_id: str) -> bytes:
+        """The record that a message id (32 hex digits) names.
+
+        Raises:
+            BrokerError: MESSAGE_NOT_FOUND, INVALID_ARGUMENT, NOT_LEADER, NOT_READY.
+        """
+        self._gate.check_serving()
+        try:
+            _, physical_offset = parse_message_id(message_id)
+        except (ValueError, InvalidRecord) as error:
+            raise BrokerError(
+                ErrorCode.INVALID_ARGUMENT,
+                f"message id {message_id[:64]!r}: 32 hex digits are expected",
+            ) from error
+        record = self._records.record_at(physical_offset)
+        if record is None:
+            await self._gate.confirm()  # Only then may it be said that there is none.
+            record = self._records.record_at(physical_offset)
+        if record is None:
+            raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, f"no message has the id {message_id}")
+        return record
+
+    async def by_position(self, topic: str, queue_id: int, offset: int) -> bytes:
+        """The record at a queue's offset.
+
+        Raises:
+            BrokerError: MESSAGE_NOT_FOUND at the queue's end, and what `QueueReader.pull` raises.
+        """
+        await self._gate.confirm()
+        found = self._reader.pull(topic, queue_id, offset, 1, 1)
+        if not found.count:
+            raise BrokerError(
+                ErrorCode.MESSAGE_NOT_FOUND,
+                f"{topic}/{queue_id} ends at offset {found.max_offset}",
+            )
+        return found.records

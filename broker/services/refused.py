@@ -1,0 +1,38 @@
+"""What the proposer of a command is told when the replicated state refused it."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from broker.errors import BrokerError, ErrorCode
+from broker.state.refusals import (
+    OffsetOutOfRange,
+    Refusal,
+    TooManyQueues,
+    TooMuchProgress,
+    TopicExists,
+    TopicNotFound,
+)
+
+
+def refused(refusal: Refusal) -> BrokerError:
+    """The error for each kind of refusal."""
+    match refusal:
+        case TopicNotFound(topic):
+            return BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+        case TopicExists(topic, queue_count):
+            return BrokerError(
+                ErrorCode.TOPIC_EXISTS, f"topic {topic!r} exists, with {queue_count} queues"
+            )
+        case TooManyQueues(wanted):
+            return BrokerError(
+                ErrorCode.LIMIT_REACHED, f"no room for {wanted} more queues in this group"
+            )
+        case TooMuchProgress():
+            return BrokerError(ErrorCode.LIMIT_REACHED, "too many groups have committed offsets")
+        case OffsetOutOfRange(topic):
+            return BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"topic {topic!r} was made anew meanwhile"
+            )
+        case _:
+            assert_never(refusal)

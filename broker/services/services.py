@@ -1,0 +1,24 @@
+"""Everything that a broker can be asked, in one value: what a door is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.services.audit import Audit
+from broker.services.cluster import Cluster
+from broker.services.messages import Lookups, Pulls, Sends
+from broker.services.offsets import Offsets
+from broker.services.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services of one replica."""
+
+    sends: Sends
+    pulls: Pulls
+    lookups: Lookups
+    offsets: Offsets
+    topics: Topics
+    cluster: Cluster
+    audit: Audit

@@ -1,0 +1,144 @@
+"""Topics: made, deleted, listed, described.
+
+Making and deleting go through the log; what is told of topics is linearizable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.commands import Commands
+from broker.reading.progress import QueueOffset, committed_offsets
+from broker.reading.queues import QueueReader
+from broker.services.gate import Gate
+from broker.services.refused import refused
+from broker.state.machine import StateMachine
+from broker.state.refusals import TopicExists
+from dledger.records.record import TOPIC_PATTERN
+
+DEFAULT_QUEUES: Final = 4
+MAX_QUEUES: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic."""
+
+    name: str
+    queue_count: int
+    created_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """One queue: the first offset held, and one past the last message."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far one consumer group has come in a topic."""
+
+    group: str
+    offsets: tuple[QueueOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic, its queues, and the consumer groups that committed offsets in it, by name."""
+
+    topic: Topic
+    queues: tuple[QueueDescription, ...]
+    groups: tuple[GroupProgress, ...]
+
+
+class Topics:
+    """Makes, deletes and describes topics."""
+
+    def __init__(
+        self, gate: Gate, reader: QueueReader, commands: Commands, state: StateMachine
+    ) -> None:
+        self._gate = gate
+        self._reader = reader
+        self._commands = commands
+        self._state = state
+
+    async def create(self, name: str, queue_count: int = 0, *, if_not_exists: bool) -> Topic:
+        """The topic, which exists now.
+
+        Args:
+            queue_count: 0: as many as is usual.
+            if_not_exists: an equal topic that exists is a success.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, TOPIC_EXISTS, LIMIT_REACHED; whatever a command meets
+                on its way into the log.
+        """
+        self._gate.check_writable()
+        queues = queue_count or DEFAULT_QUEUES
+        _check_creatable(name, queues)
+        refusal = await self._commands.create_topic(name, queues)
+        is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
+        if refusal is not None and not (if_not_exists and is_same):
+            raise refused(refusal)
+        return self._topic(name)
+
+    async def delete(self, name: str) -> None:
+        """The topic, its queues and what consumer groups committed in it are gone.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND; whatever a command meets on its way into the log.
+        """
+        self._gate.check_writable()
+        await self._gate.surely(lambda: self._reader.topic(name))
+        refusal = await self._commands.delete_topic(name)
+        if refusal is not None:
+            raise refused(refusal)
+
+    async def list(self) -> tuple[Topic, ...]:
+        """Every topic, by name.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY.
+        """
+        await self._gate.confirm()
+        return tuple(self._topic(name) for name in sorted(self._state.topics))
+
+    async def describe(self, name: str) -> TopicDescription:
+        """The topic and who reads it.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND, NOT_LEADER, NOT_READY.
+        """
+        await self._gate.confirm()
+        topic = self._topic(name)
+        queues = tuple(
+            QueueDescription(queue_id, *self._reader.bounds(name, queue_id))
+            for queue_id in range(topic.queue_count)
+        )
+        groups = tuple(
+            GroupProgress(group, committed_offsets(self._state.offsets, group, name))
+            for group in sorted(self._state.offsets.groups(name))
+        )
+        return TopicDescription(topic, queues, groups)
+
+    def _topic(self, name: str) -> Topic:
+        state = self._reader.topic(name)
+        return Topic(name, len(state.next_offsets), state.created_time_ms)
+
+
+def _check_creatable(name: str, queues: int) -> None:
+    if not TOPIC_PATTERN.fullmatch(name):
+        raise BrokerError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"topic name {name[:160]!r}: 1 to 127 characters of A-Z a-z 0-9 _ % - are allowed",
+        )
+    if queues > MAX_QUEUES:
+        raise BrokerError(
+            ErrorCode.INVALID_ARGUMENT, f"a topic has 1 to {MAX_QUEUES} queues, not {queues}"
+        )

@@ -1,0 +1,118 @@
+"""The bytes of a snapshot: its chunks, and the records that each owner of state writes.
+
+As `dledger.records.layout` describes the files: one table for each, from which whoever packs or
+reads derives its structs, shown in `docs/formats.md` and compared with it by a test. A section's
+records are in its payloads back to back, each whole in one chunk. A topic, or a pair of group and
+topic, of more than 1,024 queues takes several records.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger.records.layout import Field, Layout
+
+SNAPSHOT_CHUNK: Final = Layout(
+    "Chunk of a snapshot",
+    24,
+    (
+        Field(0, "I", "magic", "magic", value=0xDAA320F1),
+        Field(4, "B", "version", "version", value=1),
+        Field(5, "B", "name_length", "length n of the section's name"),
+        Field(6, "H", "section_version", "version of the section"),
+        Field(8, "Q", "applied_index", "index of the last entry applied, the same in all chunks"),
+        Field(16, "I", "number", "number of the chunk, from 0 without gaps"),
+        Field(20, "I", "payload_size", "size s of the payload"),
+        Field(24, "", "section", "name of the section, ASCII", length="n"),
+        Field(24, "", "payload", "payload: whole records", length="s", behind="n"),
+        Field(24, "I", "crc", "CRC32C of all bytes before", behind="n + s"),
+    ),
+)
+
+SNAPSHOT_END: Final = Layout(
+    "Section end", 4, (Field(0, "I", "count", "count of the chunks before this one"),)
+)
+
+MACHINE_SECTION: Final = Layout(
+    "Section machine",
+    16,
+    (
+        Field(0, "q", "append_time_ms", "append time of the last entry, ms"),
+        Field(8, "Q", "messages_applied", "messages applied"),
+    ),
+)
+
+TOPICS_SECTION: Final = Layout(
+    "Section topics",
+    2,
+    (
+        Field(0, "H", "name_length", "length t of the topic's name"),
+        Field(2, "", "name", "the topic's name, UTF-8", length="t"),
+        Field(2, "q", "created_time_ms", "created, ms", behind="t"),
+        Field(10, "I", "queue_count", "queues of the topic", behind="t"),
+        Field(14, "I", "first_queue", "the first queue in this record", behind="t"),
+        Field(18, "I", "count", "count c of queues in this record, at most 1,024", behind="t"),
+        Field(22, "", "queues", "queues of a topic", length="8c", behind="t"),
+    ),
+)
+
+TOPIC_QUEUE: Final = Layout(
+    "Queue of a topic", 8, (Field(0, "Q", "next_offset", "next queue offset"),)
+)
+
+OFFSETS_SECTION: Final = Layout(
+    "Section offsets",
+    2,
+    (
+        Field(0, "H", "topic_length", "length t of the topic's name"),
+        Field(2, "", "topic", "the topic's name, UTF-8", length="t"),
+        Field(2, "H", "group_length", "length g of the group's name", behind="t"),
+        Field(4, "", "group", "the group's name, UTF-8", length="g", behind="t"),
+        Field(4, "I", "before", "queues of the pair in records before", behind="t + g"),
+        Field(8, "I", "count", "count c of queues in this record, at most 1,024", behind="t + g"),
+        Field(12, "", "offsets", "committed offsets", length="12c", behind="t + g"),
+    ),
+)
+
+COMMITTED_OFFSET: Final = Layout(
+    "Committed offset",
+    12,
+    (Field(0, "I", "queue_id", "queue id; ascending"), Field(4, "Q", "offset", "offset")),
+)
+
+SEQUENCES_SECTION: Final = Layout(
+    "Section sequences",
+    18,
+    (
+        Field(0, "16s", "producer_id", "producer id"),
+        Field(16, "H", "topic_length", "length t of the topic's name"),
+        Field(18, "", "topic", "the topic's name, UTF-8", length="t"),
+        Field(18, "I", "queue_id", "queue id", behind="t"),
+        Field(22, "B", "count", "count c of stored batches, 1 to 5, oldest first", behind="t"),
+        Field(23, "", "batches", "stored batches", length="36c", behind="t"),
+    ),
+)
+
+STORED_BATCH: Final = Layout(
+    "Stored batch",
+    36,
+    (
+        Field(0, "Q", "base_sequence", "base sequence"),
+        Field(8, "I", "count", "messages"),
+        Field(12, "Q", "base_queue_offset", "queue offset of the first message"),
+        Field(20, "Q", "base_physical_offset", "physical offset of the first record"),
+        Field(28, "q", "store_time_ms", "append time of its entry, ms"),
+    ),
+)
+
+STATE_LAYOUTS: Final = (
+    SNAPSHOT_CHUNK,
+    SNAPSHOT_END,
+    MACHINE_SECTION,
+    TOPICS_SECTION,
+    TOPIC_QUEUE,
+    OFFSETS_SECTION,
+    COMMITTED_OFFSET,
+    SEQUENCES_SECTION,
+    STORED_BATCH,
+)

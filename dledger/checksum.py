@@ -1,0 +1,156 @@
+"""The checksum that every message between peers carries.
+
+A bit that flips between two nodes, in a memory, a switch or a library, must not act: in the
+previous index of an append, in a vote or in a digest it is a lie that nothing else would catch. So
+a message carries a CRC32C over all its fields, and this owns which bytes that is taken of. They
+are packed by hand instead of being protobuf's own bytes, because protobuf promises no one encoding
+of a message. The frames of an append count by their length alone, as the message states it: each
+has a CRC over all of itself (`dledger/reading/entry.py`), and hashing the payload twice, or copying
+it out of the message to count it, would be the dearest thing that a message costs. Whoever takes
+the frames compares their length with the stated one.
+
+    all messages   kind u8 (the field number of the body, 0 for none), term u64, then:
+     2 hello                version u32, segment size u64, then group, speaker and addressee, each
+                            as u32 length and UTF-8 bytes
+     3 pre-vote request     last index u64, last term u64
+     4 pre-vote response    granted u8
+     5 vote request         last index u64, last term u64, reason i32
+     6 vote response        granted u8
+     7 append request       previous index, previous term, commit index, size of frames: u64
+     8 append response      accepted u8, then match index, rejected previous index, conflict
+                            term, conflict first index, last index: u64
+     9 heartbeat request    commit index, read context, digest index, digest: u64
+    10 heartbeat response   read context u64, last index u64, short of space u8
+    11 timeout now          nothing
+    14 keep-alive           nothing
+
+All integers are big-endian. A message without a body that is known here has no valid checksum.
+It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's
+authentication to prevent.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from crc32c import crc32c
+
+from dledger.wire import raft_pb2 as pb
+
+_HELLO: Final = struct.Struct(">BQIQ")
+_LENGTH: Final = struct.Struct(">I")
+_BARE: Final = struct.Struct(">BQ")
+_GRANTED: Final = struct.Struct(">BQ?")
+_LOG_END: Final = struct.Struct(">BQQQ")
+_VOTE_REQUEST: Final = struct.Struct(">BQQQi")
+_FOUR: Final = struct.Struct(">BQQQQQ")
+_APPEND_RESPONSE: Final = struct.Struct(">BQ?QQQQQ")
+_HEARTBEAT_RESPONSE: Final = struct.Struct(">BQQQ?")
+
+
+def seal(message: pb.PeerMessage) -> pb.PeerMessage:
+    """`message` itself, with the checksum of its fields as they are now: the last thing done to
+    it before it is sent."""
+    message.checksum = crc32c(control_bytes(message))
+    return message
+
+
+def is_intact(message: pb.PeerMessage) -> bool:
+    """Whether `message` has a known body and the checksum of its fields."""
+    control = control_bytes(message)
+    return bool(control) and message.checksum == crc32c(control)
+
+
+def control_bytes(message: pb.PeerMessage) -> bytes:
+    """What the checksum is taken of, see the table; nothing for a message without a known body."""
+    pack = _PACKERS.get(message.WhichOneof("body"))
+    return b"" if pack is None else pack(message)
+
+
+def _hello(message: pb.PeerMessage) -> bytes:
+    body = message.hello
+    parts = [
+        _HELLO.pack(2, message.term, body.protocol_version, body.segment_size_bytes),
+    ]
+    for name in (body.group, body.node_id, body.to_node_id):
+        encoded = name.encode()
+        parts += (_LENGTH.pack(len(encoded)), encoded)
+    return b"".join(parts)
+
+
+def _pre_vote_request(message: pb.PeerMessage) -> bytes:
+    body = message.pre_vote_request
+    return _LOG_END.pack(3, message.term, body.last_index, body.last_term)
+
+
+def _pre_vote_response(message: pb.PeerMessage) -> bytes:
+    return _GRANTED.pack(4, message.term, message.pre_vote_response.granted)
+
+
+def _vote_request(message: pb.PeerMessage) -> bytes:
+    body = message.vote_request
+    return _VOTE_REQUEST.pack(5, message.term, body.last_index, body.last_term, body.reason)
+
+
+def _vote_response(message: pb.PeerMessage) -> bytes:
+    return _GRANTED.pack(6, message.term, message.vote_response.granted)
+
+
+def _append_request(message: pb.PeerMessage) -> bytes:
+    body = message.append_request
+    return _FOUR.pack(
+        7, message.term, body.prev_index, body.prev_term, body.commit_index, body.frames_size
+    )
+
+
+def _append_response(message: pb.PeerMessage) -> bytes:
+    body = message.append_response
+    return _APPEND_RESPONSE.pack(
+        8,
+        message.term,
+        body.accepted,
+        body.match_index,
+        body.rejected_prev_index,
+        body.conflict_term,
+        body.conflict_first_index,
+        body.last_index,
+    )
+
+
+def _heartbeat_request(message: pb.PeerMessage) -> bytes:
+    body = message.heartbeat_request
+    return _FOUR.pack(
+        9, message.term, body.commit_index, body.read_context, body.digest_index, body.digest
+    )
+
+
+def _heartbeat_response(message: pb.PeerMessage) -> bytes:
+    body = message.heartbeat_response
+    return _HEARTBEAT_RESPONSE.pack(
+        10, message.term, body.read_context, body.last_index, body.is_short_of_space
+    )
+
+
+def _timeout_now(message: pb.PeerMessage) -> bytes:
+    return _BARE.pack(11, message.term)
+
+
+def _keep_alive(message: pb.PeerMessage) -> bytes:
+    return _BARE.pack(14, message.term)
+
+
+_PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
+    "hello": _hello,
+    "pre_vote_request": _pre_vote_request,
+    "pre_vote_response": _pre_vote_response,
+    "vote_request": _vote_request,
+    "vote_response": _vote_response,
+    "append_request": _append_request,
+    "append_response": _append_response,
+    "heartbeat_request": _heartbeat_request,
+    "heartbeat_response": _heartbeat_response,
+    "timeout_now": _timeout_now,
+    "keep_alive": _keep_alive,
+}

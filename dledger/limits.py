@@ -1,0 +1,20 @@
+"""How large messages may be, for everybody who sends or receives one over gRPC.
+
+One number for nodes, clients and auditors: a message that one side sends and the other refuses is
+a call that fails for ever. The largest things that travel stay far below it: a Send with the
+largest batch, an append with one entry of that batch, an answer to a Pull (8 MiB at most).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RPC_LIMIT_BYTES: Final = 16 << 20
+MAX_MESSAGE_BYTES: Final = 4 << 20  # of a message's body; RocketMQ's maxMessageSize
+MAX_SEND_BATCHES: Final = 1_024  # in one Send
+
+# For channels and servers alike.
+MESSAGE_LENGTHS: Final = (
+    ("grpc.max_send_message_length", RPC_LIMIT_BYTES),
+    ("grpc.max_receive_message_length", RPC_LIMIT_BYTES),
+)
