@@ -1,14 +1,15 @@
 """What was derived becomes durable, now and then, and the checkpoint says how far it got.
 
-A round has three steps. *Take*, on the event loop: which files were written up to which applied
-entry. *Sync*, on the disk's hand: they are durable. *Note*, there as well, and only after that:
-the checkpoint says so, and the next start replays from there. A process may die between any two of
-them. It must never note what no sync has covered, and no round may be torn away once it has begun:
-what it took nobody would sync any more.
+A round has three steps. *Take*, on the event loop: which files were written, and which entry is
+*settled*: applied, and durable in this node's own log. *Sync*, on the disk's hand: the files are
+durable. *Note*, there as well, and only after that: the checkpoint says so, and the next start
+replays up to there. A process may die between any two of them. It must never note what no sync has
+covered, nor what only others hold, and no round may be torn away once it has begun: what it took
+nobody would sync any more.
 
 A full disk is no failure of the log. But what an fsync refused may be lost even if the next one
-succeeds (D8), so from then on the checkpoint stays where it is: the next start derives again what
-lies behind it. Any other error ends the replica.
+succeeds (ADR 8), so from then on the checkpoint stays where it is: the next start derives again
+what lies behind it. Any other error ends the replica.
 """
 
 from __future__ import annotations
@@ -36,13 +37,6 @@ class Derived(Protocol):
     def take(self) -> Work: ...
 
 
-class Applied(Protocol):
-    """The state machine, as far as housekeeping looks at it."""
-
-    @property
-    def applied_index(self) -> int: ...
-
-
 log = structlog.get_logger(__name__)
 
 
@@ -50,7 +44,8 @@ class Housekeeping:
     """Rounds, `period_s` apart, from `start` to `stop`.
 
     Args:
-        machine: says through which entry the queues are derived.
+        settled: through which entry the queues are derived and this node's own log is durable: a
+            start takes what is noted for committed, so nothing is noted that only others hold.
         queues: what is made durable.
         note: writes into the checkpoint that everything through an entry is.
         hand: runs the blocking steps.
@@ -59,13 +54,13 @@ class Housekeeping:
 
     def __init__(
         self,
-        machine: Applied,
+        settled: Callable[[], int],
         queues: Derived,
         note: Callable[[int], None],
         hand: DiskHand,
         failed: Callable[[Exception], None],
     ) -> None:
-        self._machine = machine
+        self._settled = settled
         self._queues = queues
         self._note = note
         self._hand = hand
@@ -96,11 +91,11 @@ class Housekeeping:
         Raises:
             OSError: the disk failed; nothing was noted.
         """
-        applied, work = self._machine.applied_index, self._queues.take()
+        settled, work = self._settled(), self._queues.take()
         try:
             await self._hand.run(work.perform)
-            if not self.is_checkpoint_held:
-                await self._hand.run(partial(self._note, applied))
+            if settled and not self.is_checkpoint_held:
+                await self._hand.run(partial(self._note, settled))
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise

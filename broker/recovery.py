@@ -99,18 +99,32 @@ def recover(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
         queues = ConsumeQueues(path, files, units_per_file=machinery.units_per_file)
-        checkpoint = commit_log.checkpoint
         machine = replay_derived(
             commit_log,
             queues,
-            checkpoint.state.consume_queue_index,
-            checkpoint.distrust_consume_queues,
+            trusted_note(commit_log),
+            commit_log.checkpoint.distrust_consume_queues,
         )
     except BaseException:
         opened.close()
         raise
     summary = summarize(commit_log)
     return Recovered(directory, commit_log, queues, machine, store, hard_state, summary)
+
+
+def trusted_note(commit_log: CommitLog) -> int:
+    """Through which entry the ConsumeQueues are known to be derived, all of it committed: what the
+    checkpoint notes. 0, durably, if that is beyond what this log was known to hold when it was
+    noted: then it speaks of entries that others had, those that lie in their places here may never
+    have been committed, and everything is derived again as a leader says what is."""
+    noted = commit_log.checkpoint.state.consume_queue_index
+    durable = commit_log.ends_by(commit_log.recovery.watermark)
+    if noted <= durable:
+        return noted
+    log.warning("checkpoint_ahead_of_its_log", noted_index=noted, durable_index=durable)
+    commit_log.checkpoint.note_consume_queue(0, 0)
+    commit_log.checkpoint.sync()
+    return 0
 
 
 def log_options(config: NodeConfig) -> CommitLogOptions:

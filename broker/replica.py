@@ -87,7 +87,11 @@ class Replica:
         self.leadership = Leadership(config.group, node, members, self.appender, self.held)
         self.driver = self._make_driver(probe)
         self.housekeeping = Housekeeping(
-            self.machine, self.queues, self._note_derived, ports.hand, self.driver.on_storage_failed
+            lambda: self.driver.settled_index,
+            self.queues,
+            self._note_derived,
+            ports.hand,
+            self.driver.on_storage_failed,
         )
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, self.driver.tick, ports.latencies.loop_lateness_seconds
@@ -252,9 +256,9 @@ class Replica:
     def _is_full(self) -> bool:
         return self.log.statistics().is_full or self.driver.statistics().is_apply_paused
 
-    def _note_derived(self, applied_index: int) -> None:
-        """The ConsumeQueues hold everything up to `applied_index`, durably."""
-        self.log.checkpoint.note_consume_queue(applied_index, self._ports.now_ms())
+    def _note_derived(self, settled_index: int) -> None:
+        """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log."""
+        self.log.checkpoint.note_consume_queue(settled_index, self._ports.now_ms())
 
 
 def parse_frames(blob: bytes) -> list[EntryHeader]:

@@ -61,12 +61,7 @@ from dledger.core.types import (
     Role,
 )
 from dledger.doubt import Doubt
-from dledger.errors import (
-    ApplyPaused,
-    InvalidMessage,
-    LogBehind,
-    LogFull,
-)
+from dledger.errors import ApplyPaused, InvalidMessage, LogBehind, LogFull
 from dledger.hard_state import HardStateStore
 from dledger.ports import (
     ConfigurationCodec,
@@ -190,6 +185,13 @@ class RaftDriver(Generic[H]):
     @property
     def applied_index(self) -> Index:
         return self._applied
+
+    @property
+    def settled_index(self) -> Index:
+        """The last entry that is applied and that this node's own disk would keep through a loss
+        of power. A commit needs a majority of disks, of which this one may not be one: what is
+        noted on it must not run ahead of its own log."""
+        return Index(min(self._applied, self._core.durable_index, self._ports.log.synced_index))
 
     def start(self) -> None:
         """Applies what is known to be committed; call once, before the first tick."""

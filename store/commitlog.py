@@ -222,8 +222,7 @@ class CommitLog:
         """The last entry that a loss of power would leave: the checkpoint's watermark, which only
         fdatasync moves on, has passed its end. After a cut that the flusher has not performed yet
         it speaks of what is cut; such entries aren't durable for the core either."""
-        watermark = self.checkpoint.state.watermark
-        return self.last_index if watermark >= self.end_offset else self._table.ends_by(watermark)
+        return self.ends_by(self.checkpoint.state.watermark)
 
     @property
     def unwritten_bytes(self) -> int:
@@ -445,6 +444,13 @@ class CommitLog:
         self._check_held(index)
         segment, slot = self._table.locate(index)
         return segment.base + segment.starts.start_of(slot)
+
+    def ends_by(self, physical_offset: int) -> int:
+        """The last entry that ends at or before `physical_offset`; `first_index - 1` if none
+        does."""
+        if physical_offset >= self.end_offset:
+            return self.last_index
+        return self._table.ends_by(physical_offset)
 
     def index_at(self, physical_offset: int) -> int:
         """The index of the entry that the byte at `physical_offset` belongs to.

@@ -126,7 +126,7 @@ class Leadership:
             case PeerMessageRefused(peer=peer, reason=reason, unreported=unreported):
                 log.error("peer_message_refused", peer=peer, reason=reason, unreported=unreported)
             case PeerContradicted(peer=peer, reason=reason, unreported=unreported):
-                log.critical("replicas_differ", peer=peer, reason=reason, unreported=unreported)
+                log.error("replicas_differ", peer=peer, reason=reason, unreported=unreported)
             case OwnLogVerified(index=index, digest=digest):
                 log.warning("own_log_verified", index=index, digest=f"{digest:016x}")
             case StorageFailed(term=term):

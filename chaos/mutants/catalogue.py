@@ -672,7 +672,7 @@ FOUND = (
     Mutant(
         "rebuilt-queues-trusted",
         "broker/recovery.py",
-        "            checkpoint.distrust_consume_queues,\n",
+        "            commit_log.checkpoint.distrust_consume_queues,\n",
         "            lambda: None,\n",
     ),
     Mutant(
@@ -690,17 +690,17 @@ WIRING = (
         "noted-before-the-sync",
         "broker/housekeeping.py",
         "            await self._hand.run(work.perform)\n"
-        "            if not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(self._note, applied))\n",
-        "            if not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(self._note, applied))\n"
+        "            if settled and not self.is_checkpoint_held:\n"
+        "                await self._hand.run(partial(self._note, settled))\n",
+        "            if settled and not self.is_checkpoint_held:\n"
+        "                await self._hand.run(partial(self._note, settled))\n"
         "            await self._hand.run(work.perform)\n",
     ),
     Mutant(
         "noted-what-was-applied-meanwhile",
         "broker/housekeeping.py",
-        "await self._hand.run(partial(self._note, applied))",
-        "await self._hand.run(partial(self._note, self._machine.applied_index))",
+        "await self._hand.run(partial(self._note, settled))",
+        "await self._hand.run(partial(self._note, self._settled()))",
     ),
     Mutant(
         "noted-after-a-sync-that-failed",
@@ -1111,4 +1111,115 @@ CLIENT = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *WIRING, *LINKS, *CLIENT)
+# What peers may say, and what may be noted of them.
+SPEECH = (
+    Mutant(
+        "checksum-not-verified",
+        "dledger/driver.py",
+        "        if not is_intact(wire):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "checksum-omits-the-digest",
+        "dledger/checksum.py",
+        "body.commit_index, body.read_context, body.digest_index, body.digest\n",
+        "body.commit_index, body.read_context, body.digest_index, 0\n",
+        masked="a contradiction is refused as well",
+    ),
+    Mutant(
+        "checksum-omits-the-previous-term",
+        "dledger/checksum.py",
+        "body.prev_index, body.prev_term, body.commit_index, body.frames_size",
+        "body.prev_index, 0, body.commit_index, body.frames_size",
+        masked="few bits of an append are its previous term",
+    ),
+    Mutant(
+        "size-of-frames-not-compared",
+        "dledger/driver.py",
+        "        if len(frames) != wire.append_request.frames_size:\n",
+        "        if False:\n",
+        masked="each frame has a CRC of its own",
+    ),
+    Mutant(
+        "any-term-is-followed",
+        "dledger/core/admission.py",
+        "    furthest = min(MAX_TERM, state.term + terms_in_reach(state))\n",
+        "    furthest = 1 << 64\n",
+    ),
+    Mutant(
+        "terms-that-others-moved-are-not-counted",
+        "dledger/core/roles.py",
+        "        state.terms_adopted += term - state.term\n",
+        "",
+        masked="it takes longer than any run to be led to the end of all terms",
+    ),
+    Mutant(
+        "acknowledgement-beyond-the-log",
+        "dledger/core/admission.py",
+        "    furthest = state.log.last_index if leads else MAX_INDEX\n",
+        "    furthest = MAX_INDEX\n",
+    ),
+    Mutant(
+        "answer-to-a-round-that-has-not-begun",
+        "dledger/core/admission.py",
+        "state.heartbeat_round if leads else MAX_ROUND)",
+        "MAX_ROUND)",
+        masked="a stale read needs a leader that is cut off after the lie",
+    ),
+    Mutant(
+        "settled-entries-not-compared",
+        "dledger/core/admission.py",
+        "        _check_settled(state, message)\n",
+        "",
+        masked="the digest of the frames tells it too",
+    ),
+    Mutant(
+        "second-leader-of-a-term",
+        "dledger/core/admission.py",
+        "    if leader is not None and leader != message.sender:\n",
+        "    if False:\n",
+        masked="only a lie of leading would show it",
+    ),
+    Mutant(
+        "anybody-hands-over",
+        "dledger/core/election.py",
+        "    if state.term_leader == message.sender and state.is_promotable():\n",
+        "    if state.is_promotable():\n",
+        masked="one more election does no harm",
+    ),
+    Mutant(
+        "frames-that-continue-another-log",
+        "dledger/driver.py",
+        "        if new and self._is_to_be_appended(message, new):\n",
+        "        if False:\n",
+        seed=80,
+    ),
+    Mutant(
+        "own-log-not-read-again",
+        "dledger/doubt.py",
+        "            self._begin_look(min(error.index, settled_index))\n",
+        "            pass\n",
+        masked="here a log is never other than it says",
+    ),
+    Mutant(
+        "noted-without-looking-at-the-own-disk",
+        "dledger/driver.py",
+        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
+        "self._applied",
+    ),
+    Mutant(
+        "noted-by-what-an-async-flush-calls-durable",
+        "dledger/driver.py",
+        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
+        "min(self._applied, self._core.durable_index)",
+    ),
+    Mutant(
+        "note-ahead-of-the-log-is-trusted",
+        "broker/recovery.py",
+        "    if noted <= durable:\n",
+        "    if True:\n",
+        masked="only an earlier version notes so",
+    ),
+)
+
+MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *WIRING, *LINKS, *CLIENT, *SPEECH)

@@ -15,8 +15,9 @@ from random import Random
 from chaos.sim.loop import ProcessLoop, Timer
 from chaos.sim.network import End, Network
 from chaos.sim.timeline import Actor, Timeline
+from dledger.checksum import seal
 from dledger.core.types import NodeId
-from dledger.errors import PeerRefused
+from dledger.errors import InvalidMessage, PeerRefused
 from dledger.greeting import Identity
 from dledger.links import Why
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
@@ -128,6 +129,9 @@ class SimulatedLinks:
         except PeerRefused:
             self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation, refused=True)
+        except InvalidMessage:
+            self._ends.pop(generation).close()
+            self._links.on_ended(generation)
 
     def _on_closed(self, generation: int) -> None:
         del self._ends[generation]
@@ -159,5 +163,5 @@ class Thief:
         self._say(end, signs)
 
     def _say(self, end: End, signs: int) -> None:
-        if signs and end.send(PeerMessage(keep_alive=KeepAlive())):
+        if signs and end.send(seal(PeerMessage(keep_alive=KeepAlive()))):
             self._timeline.after(THEFT_US, self._actor, self._say, end, signs - 1)

@@ -16,7 +16,7 @@ from typing import Protocol
 from chaos.sim import network
 from chaos.sim.disk import UNLIMITED
 from chaos.sim.links import Thief
-from chaos.sim.network import FAIR, Link
+from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.world import NOBODY, World
@@ -73,6 +73,8 @@ class Nemesis:
             Fault.MUTE_STREAMS: self._mute_streams,
             Fault.STOLEN_STREAM: self._stolen_stream,
             Fault.SLOW_CONNECT: self._slow_connect,
+            Fault.GARBLE: self._garble,
+            Fault.LIAR: self._liar,
         }
 
     def schedule(self, events: Iterable[FaultEvent]) -> None:
@@ -301,6 +303,26 @@ class Nemesis:
     def _slow_connect(self, chance: Random) -> None:
         self._world.network.connecting_us = chance.choice((300_000, 3_000_000))
         self._later(chance.choice((1_000, 4_000)), setattr, self._world.network, "connecting_us", 0)
+
+    # --- what is said ------------------------------------------------------------------------
+
+    def _garble(self, chance: Random) -> None:
+        """Bits flip on all links, for a while."""
+        network = self._world.network
+        network.garbling = Garbling(chance.choice((0.001, 0.01, 0.1)), chance)
+        self._later(chance.randrange(200, 3000), setattr, network, "garbling", None)
+
+    def _liar(self, chance: Random) -> None:
+        """One member says absurd and contradictory things among the true ones, for a while. As a
+        rule the leader, whose word moves most."""
+        leader = self._leader()
+        liar = (leader if leader and chance.random() < 0.6 else self._any(chance)).name
+        liars = self._world.network.liars
+        liars[liar] = chance
+        self._world.log("nemesis", f"{liar} lies")
+        self._later(chance.randrange(200, 4000), liars.pop, liar, None)
+
+    # --- clients -----------------------------------------------------------------------------
 
     def _client_cut(self, chance: Random) -> None:
         node = self._any(chance).name

@@ -6,7 +6,8 @@ pauses that double, so the end of a cut is noticed late; a connection may be res
 without a word; one to a process that is gone is reset by its machine. Two tempers: messages of a
 connection arrive in order and all of them until it breaks, as in production, or single ones are
 lost, repeated and reordered, which Raft has to bear all the same. Messages travel as the objects
-that the driver built; their bytes go into the trace.
+that the driver built; their bytes go into the trace. Some arrive with a flipped bit, some are lies
+of their sender (`chaos.sim.lies`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from random import Random
 
+from chaos.sim.lies import garble, is_of_the_core, lie
 from chaos.sim.timeline import Actor, Timeline
 from dledger.core.types import NodeId
 from dledger.wire.raft_pb2 import PeerMessage
@@ -24,6 +26,8 @@ RETRANSMISSION_US = 200_000  # the first pause of a connection; each next one is
 CONNECT_AGAIN_US = 1_000_000  # the first pause of one that is being made
 LONGEST_PAUSE_US = 120_000_000
 MAX_STUCK = 4_096  # messages that a connection holds while its link is cut
+
+LIE_SHARE = 0.3  # of what a liar says
 
 Link = tuple[NodeId, NodeId]
 
@@ -47,6 +51,14 @@ class Weather:
 
 
 FAIR = Weather()
+
+
+@dataclass(frozen=True, slots=True)
+class Garbling:
+    """So many of all messages have a bit flipped when they arrive, while it lasts."""
+
+    share: float
+    chance: Random
 
 
 def _nobody_hears(_: PeerMessage) -> None:
@@ -125,6 +137,10 @@ class Network:
         self.weather = weather
         self.cut: set[Link] = set()
         self.delivered = self.dropped = 0
+        self.lies = 0  # told so far
+        self.liars: dict[NodeId, Random] = {}
+        self.garbling: Garbling | None = None
+        self.is_garbled = False  # the message that is being delivered
         self.connecting_us = 0  # connecting takes up to so much longer
         self._timeline = timeline
         self._random = random
@@ -219,12 +235,15 @@ class Network:
         self.cut.clear()
         self.weather = weather
         self.connecting_us = 0
+        self.garbling = None
+        self.liars.clear()
 
     # --- messages ----------------------------------------------------------------------------
 
     def carry(self, end: End, message: PeerMessage | None) -> None:
         """`message`, or the news that `end` was closed, is under way, or lost."""
         if message is not None:
+            message = self._said(end.here, message)
             self._timeline.note(message.SerializeToString())
         if end.is_lost:
             self.dropped += 1
@@ -236,6 +255,27 @@ class Network:
             self._let_go(end, message)
         else:
             self._let_go_perhaps(end, message)
+
+    def _said(self, speaker: NodeId, message: PeerMessage) -> PeerMessage:
+        """`message`, unless its speaker lies."""
+        liar = self.liars.get(speaker)
+        if liar is None or not is_of_the_core(message) or liar.random() >= LIE_SHARE:
+            return message
+        self.lies += 1
+        return lie(message, liar)
+
+    def _deliver(self, far: End, message: PeerMessage) -> None:
+        self.delivered += 1
+        garbling = self.garbling
+        if garbling is None or garbling.chance.random() >= garbling.share:
+            far.on_message(message)
+            return
+        # Bytes that are no message any more stand for one that says nothing. And a flipped bit may
+        # change nothing: true is written as any number but 0.
+        arrived = garble(message, garbling.chance) or PeerMessage()
+        self.is_garbled = arrived != message
+        far.on_message(arrived)
+        self.is_garbled = False
 
     def _let_go_perhaps(self, end: End, message: PeerMessage) -> None:
         weather, random = self.weather, self._random
@@ -270,8 +310,7 @@ class Network:
         elif message is None:
             far.shut()
         elif far.is_open:
-            self.delivered += 1
-            far.on_message(message)
+            self._deliver(far, message)
         elif end.is_open and (end.there, end.here) not in self.cut:
             self.dropped += 1
             self._timeline.after(self.delay(), end.actor, end.shut)

@@ -141,10 +141,23 @@ class Links:
         self._links.send_answer(peer, message)
 
     def _receive(self, peer: NodeId, message: PeerMessage) -> None:
+        """A garbled message has to be refused; an honest one must not be, unless lies are about,
+        which may have led its receiver or its sender astray.
+
+        Raises:
+            InvalidMessage: to the links, which end the stream.
+        """
+        network, name = self._world.network, self._node.name
         try:
             self._on_message(peer, message)
         except InvalidMessage as error:
-            raise Defect("invalid frames", f"{peer} to {self._node.name}: {error}") from error
+            if not network.is_garbled and not network.lies:
+                raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
+            self._world.log(name, f"refuses: {error}")
+            raise
+        if network.is_garbled:
+            kind = message.WhichOneof("body")
+            raise Defect("garbled message taken", f"{peer} to {name}: {kind}")
 
 
 class SimNode:
@@ -296,7 +309,8 @@ class SimNode:
         replica = life.replica
         noted = replica.log.checkpoint.state.consume_queue_index
         is_held = replica.housekeeping.is_checkpoint_held
-        if is_clean and not is_held and noted != replica.machine.applied_index:
+        is_behind = noted != replica.driver.settled_index and self.config.store.flush == "sync"
+        if is_clean and not is_held and is_behind:
             raise Defect("stop", f"{self.name}: the checkpoint stays at {noted} at a clean stop")
 
     def _check_rot_was_found(self) -> None:

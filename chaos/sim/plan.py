@@ -54,11 +54,17 @@ class Fault(Enum):
     MUTE_STREAMS = "mute-streams"  # they carry nothing any more, and nobody is told
     STOLEN_STREAM = "stolen-stream"  # a stranger calls in a node's name
     SLOW_CONNECT = "slow-connect"  # connections take seconds to be made; late ones arrive late
+    GARBLE = "garble"  # bits flip in messages between nodes
+    LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
 
 
 # Drawn apart from the others, so that a seed keeps those that it had before there were these.
 LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLOW_CONNECT)
 
+# What is done to what is said, drawn by itself for the same reason.
+SPEECH = (Fault.GARBLE, Fault.LIAR)
+SPEECH_SHARE = 0.25  # of the seeds
+SPOKEN_SHARE = 0.15  # of the faults of such a seed
 
 # After these a log that is flushed later may lack what was acknowledged, as documented.
 NEED_SYNC = frozenset(
@@ -136,7 +142,22 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_slices(_with_flush(_with_link_faults(plan)))
+    return _with_slices(_with_flush(_with_speech(_with_link_faults(plan))))
+
+
+def _with_speech(plan: Plan) -> Plan:
+    """In some groups faults give way to such of speech; each is drawn by its own number, so that
+    a shorter plan is the beginning of a longer one."""
+    if plan.random("speech").random() >= SPEECH_SHARE:
+        return plan
+    return replace(plan, faults=tuple(_spoken(plan, event) for event in plan.faults))
+
+
+def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
+    chance = plan.random(f"speech/{event.number}")
+    if chance.random() >= SPOKEN_SHARE:
+        return event
+    return replace(event, kind=chance.choice(SPEECH))
 
 
 def _with_slices(plan: Plan) -> Plan:
@@ -201,7 +222,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    others = (kind for kind in Fault if kind not in LINK_FAULTS)
+    others = (kind for kind in Fault if kind not in LINK_FAULTS + SPEECH)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))
     events: list[FaultEvent] = []

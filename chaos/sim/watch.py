@@ -55,6 +55,7 @@ class Watch:
         self._led: dict[str, tuple[int, int]] = {}  # (term, commit index) of those that lead
         self._fingerprints: dict[str, tuple[object, ...]] = {}
         self._derived: dict[str, int] = {}  # what each checkpoint last said, in its present life
+        self._notes: dict[str, int] = {}  # what each checkpoint noted, as last looked at
 
     @property
     def committed(self) -> int:
@@ -73,6 +74,7 @@ class Watch:
             self._check_pulls(node, life)
         if replica.log.checkpoint.state.consume_queue_index != self._derived.get(node.name):
             self._check_derived(node, life)
+        self._check_note(node, life)
         fingerprint = (
             core.term,
             core.commit_index,
@@ -111,6 +113,38 @@ class Watch:
         self._derived.pop(node.name, None)
         self.pictures[node.name].is_running = False
         self.checker.on_restart(node.name)
+        self._notes.pop(node.name, None)
+        self._check_replayed(node)
+
+    def _check_note(self, node: SimNode, life: Life) -> None:
+        """Noted is never more than durable here: everything through the entry that the checkpoint
+        notes is on this node's own platter, in either flush mode. A start takes it for committed,
+        whatever lies there."""
+        log = life.replica.log
+        noted = log.checkpoint.state.consume_queue_index
+        if noted == self._notes.get(node.name, 0) or node.spoiled:
+            return
+        self._notes[node.name] = noted
+        node.disk.is_observed = True
+        header = log.header_at(noted)
+        found = self.durable_digest(node, header, needs_platter=True)
+        node.disk.is_observed = False
+        if found != header.digest:
+            raise Defect("noted beyond durable", f"{node.name} noted entry {noted}")
+
+    def _check_replayed(self, node: SimNode) -> None:
+        """What a start takes for committed has been committed, in the same bytes."""
+        if node.life is None or node.spoiled:
+            return
+        through, committed = node.life.replica.machine.applied_index, self.checker.committed
+        if through == 0:
+            return
+        log = node.life.replica.log
+        node.disk.is_observed = True
+        is_same = through <= len(committed) and log.digest_at(through) == committed[through - 1]
+        node.disk.is_observed = False
+        if not is_same:
+            raise Defect("replayed beyond committed", f"{node.name} starts at entry {through}")
 
     def _check_derived(self, node: SimNode, life: Life) -> None:
         """What the checkpoint calls derived durably is so: the units of those entries are on the
@@ -254,16 +288,24 @@ class Watch:
 
     # --- the platter -------------------------------------------------------------------------
 
-    def durable_digest(self, node: SimNode, header: EntryHeader) -> int | None:
+    def durable_digest(
+        self, node: SimNode, header: EntryHeader, *, needs_platter: bool | None = None
+    ) -> int | None:
         """The digest of the entry on the platter where `header`'s lies; None if there is none.
-        Where flushing is asynchronous the page cache is all that was promised."""
+        Where flushing is asynchronous the page cache is all that was promised, unless
+        `needs_platter` says otherwise."""
         base = header.physical_offset - header.physical_offset % self.segment_bytes
         at = header.physical_offset - base
         path = self._paths.get(base)
         if path is None:
             path = self._paths[base] = DATA / "commitlog" / file_name(base)
         end = at + header.total_size
-        frame = node.disk.bytes_between(path, at, end, on_platter=self._needs_platter)
+        frame = node.disk.bytes_between(
+            path,
+            at,
+            end,
+            on_platter=needs_platter if needs_platter is not None else self._needs_platter,
+        )
         try:
             found = verify_frame(frame, 0, None)
         except InvalidFrame:

@@ -25,7 +25,9 @@ class Store:
         self.gate = asyncio.Event()
         self.gate.set()
         self.failures: list[Exception] = []
-        self.kept = Housekeeping(self, self, self._note, self, self.failures.append)
+        self.kept = Housekeeping(
+            lambda: self.applied_index, self, self._note, self, self.failures.append
+        )
 
     def take(self) -> Store:
         self.done.append(f"take at {self.applied_index}")

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
-from chaos.sim.plan import Fault, FaultEvent, Plan, draw_plan
+from chaos.sim.plan import SPEECH, Fault, FaultEvent, Plan, draw_plan
 from chaos.sim.run import Failure, Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
 
@@ -100,6 +101,59 @@ def test_seed_that_once_failed(seed: int, duration_ms: int, what: str) -> None:
 def test_full_disks_that_once_failed(seed: int) -> None:
     """Entries that wait for a stalled disk aren't looked for in the files."""
     assert run_plan(full_disks(seed)).failure is None
+
+
+def with_speech(seed: int, kind: Fault) -> Plan:
+    """A group in which every second fault is of `kind`, and the others kill."""
+    faults = tuple(
+        FaultEvent(number, 300 + 400 * number, kind if number % 2 else Fault.KILL)
+        for number in range(7)
+    )
+    return replace(draw_plan(seed, duration_ms=SHORT_MS), faults=faults)
+
+
+def refusals(report: Report) -> int:
+    return sum(line.what.startswith("refuses: ") for line in report.transcript)
+
+
+def test_flipped_bits_change_nothing() -> None:
+    """Every message with a flipped bit is refused, and none without; nobody stops for it."""
+    reports = [run_plan(with_speech(seed, Fault.GARBLE)) for seed in range(4)]
+    assert [report.failure for report in reports] == [None] * 4
+    assert sum(refusals(report) for report in reports) > 20
+
+
+def test_lying_member_harms_nobody() -> None:
+    """It may stop progress while it lies, never safety, and never another node."""
+    reports = [run_plan(with_speech(seed, Fault.LIAR)) for seed in range(4)]
+    assert [report.failure for report in reports] == [None] * 4
+    assert sum(refusals(report) for report in reports) > 50
+
+
+def test_seeds_without_speech_are_what_they_were() -> None:
+    """Its faults take the place of others in a quarter of the seeds, and change no other draw."""
+
+    def has_speech(seed: int, duration_ms: int) -> bool:
+        faults = draw_plan(seed, duration_ms=duration_ms).faults
+        return any(fault.kind in SPEECH for fault in faults)
+
+    assert 20 < sum(has_speech(seed, 20_000) for seed in range(200)) < 60
+    assert not any(has_speech(seed, duration_ms) for seed, duration_ms, _ in KEPT)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_nothing_is_noted_beyond_the_own_log(flush: Literal["sync", "async"]) -> None:
+    """A disk that lags behind what the others have committed, and kills: seeds 0 to 3 each noted
+    what the node's own disk didn't hold."""
+    kinds = (Fault.SLOW_DISK, Fault.KILL, Fault.ISOLATE_LEADER, Fault.KILL)
+    for seed in range(4):
+        plan = draw_plan(seed, duration_ms=4_000)
+        faults = tuple(
+            FaultEvent(number, 400 + 250 * number, kinds[(number * 3 + seed) % 4])
+            for number in range(14)
+        )
+        tuning = replace(plan.tuning, housekeeping_ms=20, flush=flush)
+        assert run_plan(replace(plan, faults=faults, tuning=tuning)).failure is None
 
 
 def test_group_that_cannot_progress_is_noticed() -> None:

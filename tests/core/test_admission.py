@@ -40,7 +40,7 @@ from dledger.core import (
     VoteResponse,
 )
 from dledger.core.admission import TERMS_PER_TICK
-from tests.core.harness import A, B, C, Cluster, Node, entries_of
+from tests.core.harness import A, B, C, Cluster, Node, describe, entries_of
 from tests.core.test_chaos import Storm
 
 THREE = Configuration(frozenset({A, B, C}))
@@ -206,7 +206,7 @@ def test_nobody_campaigns_beyond_the_last_term() -> None:
         ack(6, 1),
         TimeoutNow(B, A, Term(6)),
     ],
-    ids=str,
+    ids=describe,
 )  # fmt: skip
 def test_follower_refuses_what_no_peer_can_say(message: IncomingMessage) -> None:
     """Indexes, terms, counts and claims out of range: nothing changes, nothing is said."""
@@ -226,7 +226,7 @@ def test_follower_refuses_what_no_peer_can_say(message: IncomingMessage) -> None
         HeartbeatRequest(C, A, Term(5), Index(0)),
         TimeoutNow(C, A, Term(5)),
     ],
-    ids=str,
+    ids=describe,
 )
 def test_follower_takes_a_contradiction_for_an_alarm(message: IncomingMessage) -> None:
     """What is committed, or was shown by the leader of this term, isn't disputed by a peer's word;
@@ -251,7 +251,7 @@ def test_follower_takes_a_contradiction_for_an_alarm(message: IncomingMessage) -
         ack(4, 1000),
         VoteRequest(C, A, Term(6), Index(1000), Term(1)),
     ],
-    ids=str,
+    ids=describe,
 )
 def test_follower_bears_what_a_genuine_peer_can_say(message: IncomingMessage) -> None:
     """Late, repeated, of an older leader or of one that is far ahead."""
@@ -277,7 +277,7 @@ def test_follower_bears_what_a_genuine_peer_can_say(message: IncomingMessage) ->
         HeartbeatResponse(B, A, Term(1), TOP - 1),
         HeartbeatResponse(B, A, Term(1), 0, Index(TOP - 1)),
     ],
-    ids=str,
+    ids=describe,
 )
 def test_leader_refuses_what_no_follower_can_say(message: IncomingMessage) -> None:
     """An acknowledgement beyond the log, an answer to a round that has not begun."""
@@ -287,7 +287,7 @@ def test_leader_refuses_what_no_follower_can_say(message: IncomingMessage) -> No
 @pytest.mark.parametrize(
     "message",
     [append(1, 0, 0), HeartbeatRequest(B, A, Term(1), Index(0)), TimeoutNow(B, A, Term(1))],
-    ids=str,
+    ids=describe,
 )
 def test_leader_refuses_another_leader_of_its_term(message: IncomingMessage) -> None:
     """It leads itself: who says the same lies, or the election went wrong."""

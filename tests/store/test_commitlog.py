@@ -318,3 +318,53 @@ def test_old_segments_find_entries_by_walking_one_block() -> None:
 
 def one_by_one(log: CommitLog, first: int, last: int) -> bytes:
     return b"".join(log.read(index, index) for index in range(first, last + 1))
+
+
+def test_frames_that_could_follow_are_told_before_anything_changes() -> None:
+    """In place and in digest, behind the last entry or behind one whose successors are to be cut;
+    what was found out is not computed again, and counts for these very frames and this end only."""
+    leader, follower = make_log(BODIES[:9]), make_log(BODIES[:5])
+    blob = memoryview(leader.log.read(6, 9))
+    headers = walk_frames(blob)
+    assert follower.log.refusal_of(blob, headers) is None
+    follower.log.append_frames(blob, headers)
+    assert follower.log.refusal_of(blob, headers) is None  # behind entry 5 as before
+    with pytest.raises(AppendRefused):
+        follower.log.append_frames(blob, headers)
+    other = make_log([*BODIES[:4], b"another fifth entry"])
+    refusal = other.log.refusal_of(blob, headers)
+    assert refusal is not None
+    assert other.log.last_index == 5
+
+
+@pytest.mark.parametrize("path_number", [0, 1])
+def test_digests_are_verified_from_the_files(path_number: int) -> None:
+    """Past every cache: what rots in a file shows, although memory still has the right bytes."""
+    made = make_log(BODIES)
+    assert made.log.verify(1, 20, 0) == made.log.last_digest
+    assert made.log.verify(8, 20, made.log.digest_at(7)) == made.log.last_digest
+    with pytest.raises(CorruptionFound):
+        made.log.verify(8, 20, 12345)
+    made.disk.flip(segment_paths(made.disk)[path_number], 100, 3)
+    with pytest.raises(CorruptionFound):
+        made.log.verify(1, 20, 0)
+
+
+def test_entries_that_end_by_an_offset() -> None:
+    """Fillers and segments included; before the first entry's end there is none."""
+    made = make_log(BODIES)
+    log = made.log
+    ends = [log.position_of(index) + HEADER_SIZE + len(BODIES[index - 1]) for index in range(1, 21)]
+    for offset in {0, 1, *ends, *(end - 1 for end in ends), *(end + 1 for end in ends), SEGMENT}:
+        assert log.ends_by(offset) == sum(end <= offset for end in ends)
+    assert log.ends_by(log.end_offset + 1_000) == 20
+
+
+def test_synced_index_follows_fdatasync_and_nothing_else() -> None:
+    """Neither an append nor a write moves it."""
+    made = make_log(BODIES[:3])
+    assert made.log.synced_index == 3
+    made.append(b"not yet")
+    assert made.log.synced_index == 3
+    made.flush()
+    assert made.log.synced_index == 4

@@ -1,0 +1,139 @@
+"""What goes wrong with a message on its way: a bit flips, or its sender lies.
+
+`garble` flips one bit of the bytes that travel. `lie` changes what a member says and seals it
+again, so that nothing but the ranges and the rules of admission can notice: absurd numbers, claims
+that contradict what everybody holds, messages that have no business where they arrive.
+
+Lies that are in range and false are left out on purpose: an acknowledgement of what isn't there, a
+vote given twice, a log's end that is made up, the leadership of a later term. Raft believes its
+members so far, and no check of a message could tell (docs/adr/0019-what-a-peer-may-say.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from google.protobuf.message import DecodeError
+
+from dledger.checksum import seal
+from dledger.reading.entry import HEADER_SIZE, build_frame, parse_header
+from dledger.wire import raft_pb2 as pb
+
+ABSURD = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+LATE_MS = 1 << 60  # a time of appending that no clock shows
+BEYOND = 1 << 40
+MODEST_TERMS = 5_000  # so far a term may be ahead and be believed
+
+# Numbers that have a range, by message. Of terms of campaigns and of answers see `_ahead`.
+FIELDS = {
+    "pre_vote_request": ("last_index", "last_term"),
+    "vote_request": ("last_index", "last_term"),
+    "append_request": ("prev_index", "prev_term", "commit_index", "frames_size"),
+    "append_response": ("match_index", "rejected_prev_index", "conflict_term",
+                        "conflict_first_index", "last_index"),
+    "heartbeat_request": ("commit_index", "read_context", "digest_index", "digest"),
+    "heartbeat_response": ("read_context", "last_index"),
+}  # fmt: skip
+
+
+def is_of_the_core(message: pb.PeerMessage) -> bool:
+    """Whether it is more than a greeting or a sign of life."""
+    return message.WhichOneof("body") not in (None, "hello", "keep_alive")
+
+
+def garble(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage | None:
+    """What arrives when one bit has flipped; None: bytes that are no message."""
+    data = bytearray(message.SerializeToString())
+    at = chance.randrange(8 * len(data))
+    data[at // 8] ^= 1 << at % 8
+    try:
+        return pb.PeerMessage.FromString(bytes(data))
+    except DecodeError:
+        return None
+
+
+def lie(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage:
+    """What a lying member says instead of `message`; sealed."""
+    told = pb.PeerMessage()
+    told.CopyFrom(message)
+    ways: list[Callable[[pb.PeerMessage, Random], None]] = [_absurd_term, _foreign]
+    if told.WhichOneof("body") in FIELDS:
+        ways += [_absurd_field] * 3
+    if told.WhichOneof("body") in ("vote_request", "vote_response", "heartbeat_response"):
+        ways.append(_ahead)
+    if told.heartbeat_request.digest_index:
+        ways.append(_other_digest)
+    if told.append_request.frames_size:
+        ways += [_other_frames] * 3
+    if told.append_response.accepted or told.WhichOneof("body") == "heartbeat_response":
+        ways += [_beyond] * 2
+    chance.choice(ways)(told, chance)
+    return seal(told)
+
+
+def _absurd_term(told: pb.PeerMessage, chance: Random) -> None:
+    told.term = chance.choice(ABSURD)
+
+
+def _absurd_field(told: pb.PeerMessage, chance: Random) -> None:
+    kind = told.WhichOneof("body")
+    if kind is None:
+        return
+    setattr(getattr(told, kind), chance.choice(FIELDS[kind]), chance.choice(ABSURD))
+
+
+def _beyond(told: pb.PeerMessage, chance: Random) -> None:
+    """A number that could be, and not here: more than any leader has sent in a run."""
+    if told.append_response.accepted:
+        told.append_response.match_index = BEYOND + chance.randrange(9)
+    else:
+        told.heartbeat_response.read_context = BEYOND + chance.randrange(9)
+
+
+def _ahead(told: pb.PeerMessage, chance: Random) -> None:
+    """A later term, in what can only disturb: it makes others campaign, and gives nobody a vote,
+    an entry or an acknowledgement that isn't there."""
+    told.term += chance.randrange(1, MODEST_TERMS)
+
+
+def _foreign(told: pb.PeerMessage, chance: Random) -> None:
+    """Another message in the place of this one: one that only the leader may send, a second Hello,
+    or none."""
+    term = told.term
+    told.Clear()
+    told.term = term
+    match chance.randrange(3):
+        case 0:
+            told.timeout_now.SetInParent()
+        case 1:
+            told.hello.node_id = "n1"
+        case _:
+            pass
+
+
+def _other_digest(told: pb.PeerMessage, chance: Random) -> None:
+    told.heartbeat_request.digest ^= 1 << chance.randrange(64)
+
+
+def _other_frames(told: pb.PeerMessage, chance: Random) -> None:
+    """Frames whose CRC fits and which continue no log, or are of a time that never comes, or
+    bytes that are no frames."""
+    body = told.append_request
+    frames = body.frames
+    header = parse_header(frames, 0)
+    if chance.random() < 0.2:
+        body.frames = bytes(len(frames))
+        return
+    is_late = chance.random() < 0.3
+    head, _ = build_frame(
+        header.kind,
+        header.index,
+        header.term,
+        header.physical_offset,
+        LATE_MS if is_late else header.append_time_ms,
+        header.record_count,
+        frames[HEADER_SIZE : header.total_size],
+        chance.getrandbits(64),
+    )
+    body.frames = head + frames[HEADER_SIZE:]
