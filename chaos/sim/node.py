@@ -224,6 +224,10 @@ class SimNode:
             loop.die()
             self.life = None
             self._failed_to_start(error)
+        except Defect:
+            raise
+        except Exception as error:
+            raise Defect("start", f"{self.name}: {error!r}") from error
         else:
             loop.leave()
         finally:
