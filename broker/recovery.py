@@ -99,8 +99,12 @@ def recover(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
         queues = ConsumeQueues(path, files, units_per_file=machinery.units_per_file)
+        checkpoint = commit_log.checkpoint
         machine = replay_derived(
-            commit_log, queues, commit_log.checkpoint.state.consume_queue_index
+            commit_log,
+            queues,
+            checkpoint.state.consume_queue_index,
+            checkpoint.distrust_consume_queues,
         )
     except BaseException:
         opened.close()
