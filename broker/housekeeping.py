@@ -7,8 +7,8 @@ them. It must never note what no sync has covered, and no round may be torn away
 what it took nobody would sync any more.
 
 A full disk is no failure of the log. But what an fsync refused may be lost even if the next one
-succeeds (D8), so from then on the checkpoint stays where it is: the next start derives again what
-lies behind it. Any other error ends the replica.
+succeeds (ADR 8), so from then on the checkpoint stays where it is: the next start derives again
+what lies behind it. Any other error ends the replica.
 """
 
 from __future__ import annotations
