@@ -67,7 +67,7 @@ def test_what_was_taken_is_synced_and_then_noted() -> None:
 
 
 def test_full_disk_holds_the_checkpoint_for_good() -> None:
-    """A sync that succeeds later tells nothing of the one before (D8)."""
+    """A sync that succeeds later tells nothing of the one before (ADR 8)."""
 
     async def play() -> None:
         store = Store()
