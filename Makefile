@@ -10,7 +10,7 @@ ENGINE ?= local
 EXTRAS ?= audit
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim mutants chaos check format lint types verify-proto proto architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim mutants chaos check format lint types verify-proto proto picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -69,6 +69,9 @@ verify-proto: setup  ## the committed protobuf code is what proto/ generates
 	@for f in $$(cd .proto-check && find . -type f); do \
 	  cmp -s .proto-check/$$f $$f || { echo "stale: $$f (run make proto)"; rm -rf .proto-check; exit 1; }; done
 	@rm -rf .proto-check; echo "generated protobuf code is current"
+
+picture: setup   ## draw the import pictures into docs/ from the test that holds them
+	$(BIN)/python -m tests.test_architecture
 
 architecture: setup  ## the import picture holds
 	$(BIN)/pytest -q tests/test_architecture.py

@@ -3,7 +3,7 @@
 Order matters: the lock first (two processes must never write one log), then the log (what was
 torn is cut, what is corrupt stops here), then term and vote, then the replay. A hard state that
 is older than the log cannot be: term and vote are made durable before any entry of that term,
-so it was lost or put back from a copy, and this node may have voted since (scenario 57).
+so it was lost or put back from a copy, and this node may have voted since.
 """
 
 from __future__ import annotations
@@ -99,8 +99,12 @@ def recover(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
         queues = ConsumeQueues(path, files, units_per_file=machinery.units_per_file)
+        checkpoint = commit_log.checkpoint
         machine = replay_derived(
-            commit_log, queues, commit_log.checkpoint.state.consume_queue_index
+            commit_log,
+            queues,
+            checkpoint.state.consume_queue_index,
+            checkpoint.distrust_consume_queues,
         )
     except BaseException:
         opened.close()

@@ -3,7 +3,7 @@
 This is the only place that knows both vocabularies. It keeps no state. What it encodes is sealed
 (`dledger/checksum.py`) and must not be changed any more; what it decodes has been checked against
 its checksum. Frames of an append are bytes on the wire and metas in the core: the caller parses
-and reads them (D4), so the two append functions take them as arguments.
+and reads them (ADR 4), so the two append functions take them as arguments.
 """
 
 from __future__ import annotations

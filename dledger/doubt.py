@@ -3,9 +3,9 @@
 This counts messages that no working peer sends, says so at a bounded rate, and raises the alarm
 when a peer contradicts what is settled here. One of the two nodes is wrong then, and a peer's word
 must never be what stops this one: the node looks into its own log instead. It reads what is
-committed again, from the files, verifies every frame and computes the running digest anew (D6). If
-that isn't what the log has always said, the node stops; if it is, the node goes on and says so. The
-stream of the peer is closed either way, by whoever hears of the refusal.
+committed again, from the files, verifies every frame and computes the running digest anew (ADR 6).
+If that isn't what the log has always said, the node stops; if it is, the node goes on and says so.
+The stream of the peer is closed either way, by whoever hears of the refusal.
 
 The look is done in slices, one a tick, so that it never holds the event loop; one at a time, and
 not again for a while, so that a peer can't keep the disk busy by contradicting.

@@ -1,9 +1,9 @@
-"""Drives the Raft core: persist, send, apply, in the order of D3.
+"""Drives the Raft core: persist, send, apply, in the order of ADR 3.
 
 This owns the order in which a node touches the world. The core says what is safe; the driver
 does it: it builds the frames of proposals, hands durable work to the flusher, reads ranges of
 the log for outgoing appends, applies committed entries in bounded slices, and checks the
-running digest that heartbeats carry (D6). It must never send a message that the core has not
+running digest that heartbeats carry (ADR 6). It must never send a message that the core has not
 handed out, apply past the commit index, or block: durable work happens elsewhere and comes
 back through `on_durable`. Everything here runs on one thread, the event loop's.
 
@@ -145,8 +145,17 @@ class Ports(Generic[H]):
 class RaftDriver(Generic[H]):
     """One node's replication, from the thread that owns it."""
 
-    def __init__(self, core: Raft, node: NodeId, ports: Ports[H], applied_index: Index) -> None:
+    def __init__(
+        self,
+        core: Raft,
+        node: NodeId,
+        ports: Ports[H],
+        applied_index: Index,
+        *,
+        apply_slice_bytes: int = APPLY_SLICE_BYTES,
+    ) -> None:
         self._core = core
+        self._apply_slice_bytes = apply_slice_bytes
         self._node = node
         self._ports = ports
         self._applied = applied_index
@@ -288,7 +297,7 @@ class RaftDriver(Generic[H]):
         self._guarded(lambda: self._core.on_persisted(PersistSequence(ticket)))
 
     def on_storage_failed(self, error: BaseException) -> None:
-        """The disk failed: stop leading and voting, then stop the node (D8)."""
+        """The disk failed: stop leading and voting, then stop the node (ADR 8)."""
         if not self._stopped:
             self._core.on_storage_failed()
             self._run()
@@ -515,7 +524,7 @@ class RaftDriver(Generic[H]):
         self._latest_append = (message, wire)
         return wire
 
-    # --- the live divergence alarm (D6) -------------------------------------------------------
+    # --- the live divergence alarm (ADR 6) -------------------------------------------------------
 
     def _digest_at(self, index: Index) -> int:
         if self._digest[0] != index:
@@ -559,7 +568,8 @@ class RaftDriver(Generic[H]):
             first = Index(self._applied + 1)
             last = first
             if commit > first:
-                last = Index(self._ports.log.last_that_fits(first, commit, APPLY_SLICE_BYTES))
+                size = self._apply_slice_bytes
+                last = Index(self._ports.log.last_that_fits(first, commit, size))
             self._note_applied(self._apply_frames(self._ports.log.read(first, last), last))
         finally:
             self._applying = False

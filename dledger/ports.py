@@ -1,8 +1,8 @@
 """What the driver needs from the world, as protocols.
 
 The driver is real code in production and in the simulator; these are the seams where the two
-differ. `store.CommitLog` behind an adapter is the production log, `broker` supplies the state
-machine, `dledger.transport` the peers. Nothing here has behaviour.
+differ. `store.commitlog.CommitLog` behind an adapter is the production log, `broker` supplies the
+state machine, `dledger.transport` the peers. Nothing here has behaviour.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ReplicatedLog(Protocol[Header]):
     def last_that_fits(self, first: int, last: int, max_bytes: int) -> int: ...
 
     def digest_at(self, index: int) -> int:
-        """The running digest at `index` (D6)."""
+        """The running digest at `index` (ADR 6)."""
         ...
 
     def verify(self, first: int, last: int, digest: int) -> int:

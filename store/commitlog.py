@@ -411,7 +411,7 @@ class CommitLog:
         return self._reader.header_at(index)
 
     def digest_at(self, index: int) -> int:
-        """The running digest (D6) at `index`; 0 at index 0.
+        """The running digest (ADR 6) at `index`; 0 at index 0.
 
         The whole frame is read, so that its CRC vouches for the digest: a rotten one, told to
         healthy replicas, would stop them.

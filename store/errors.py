@@ -56,7 +56,7 @@ class StorageFull(StoreError):
 
 class StorageFailed(StoreError):
     """A write or fsync failed. The kernel may have marked the lost pages clean, so no retry can
-    tell what is on disk: the process must stop and recover from the files (D8)."""
+    tell what is on disk: the process must stop and recover from the files (ADR 8)."""
 
     outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED
 

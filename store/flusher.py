@@ -5,7 +5,7 @@ writes they were submitted with, writes and cuts in the order in which they were
 checkpoint after the fdatasync that it speaks of, and only then the news. It takes everything that
 is queued at once, so that many submits share one fdatasync. It never retries: after a failed
 write or fsync the kernel may have marked the lost pages clean (ATC'20), so the queue refuses all
-further work and says so once (D8).
+further work and says so once (ADR 8).
 
 Source: RocketMQ `GroupCommitService`, `FlushRealTimeService`, `CommitRealTimeService`.
 """

@@ -32,7 +32,7 @@ class FlushWork:
         """All of them are durable, or gone. A file that is missing belonged to a deleted topic.
 
         Raises:
-            OSError: an fsync failed; the units written since the last one may be lost (D8).
+            OSError: an fsync failed; the units written since the last one may be lost (ADR 8).
         """
         for path in self._written:
             with contextlib.suppress(FileNotFoundError):

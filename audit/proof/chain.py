@@ -1,9 +1,9 @@
 """Reading one segment of one replica from end to end: CRCs, running digests, ConsumeQueue units.
 
 The work of the check of derived files, done beside the files. Each entry's digest must continue the
-one before it (D6), and each record must be where its queue's ConsumeQueue says (D7). What can only
-be judged with other segments at hand is returned for `audit.proof.derived` to judge: where queues
-end, which topics were deleted later, how the first digest continues the segment before.
+one before it (ADR 6), and each record must be where its queue's ConsumeQueue says (ADR 7). What can
+only be judged with other segments at hand is returned for `audit.proof.derived` to judge: where
+queues end, which topics were deleted later, how the first digest continues the segment before.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every replica is checked against *its own* log, so this finds what comparing replicas can't: all
 of them wrong in the same way, and derived files, which needn't be compared as they are a function
-of the log (D7). IndexFiles and snapshots will have their place here.
+of the log (ADR 7). IndexFiles and snapshots will have their place here.
 
 Three rounds of tasks: each segment from end to end (`audit.proof.chain`), then the seams between
 segments, and the ends of the queues, which only the whole log knows.

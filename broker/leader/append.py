@@ -3,8 +3,8 @@
 This owns what only a leader of one term knows: the queue offsets and producer sequences of
 entries that are proposed and not yet applied, and who waits for them. All of it is thrown away
 when leadership ends; whoever waits then learns that the batch *may have been stored* and finds
-out by sending it again (promise 3). It must never answer a batch before the state machine has
-applied its entry, and never hand out a queue offset twice.
+out by sending it again, which stores it once. It must never answer a batch before the state
+machine has applied its entry, and never hand out a queue offset twice.
 
     Send ─ check ─┬─ new ────────── stamp, propose ── pending[index] ── applied ── answer
                   ├─ in flight ───────────────────────^ (same index)

@@ -18,7 +18,7 @@ from store.errors import StoreError
 
 
 class EntryLog(Protocol):
-    """`store.CommitLog`, as far as it is read here."""
+    """`store.commitlog.CommitLog`, as far as it is read here."""
 
     @property
     def first_index(self) -> int: ...

@@ -27,7 +27,7 @@ MAX_BYTES = 8 << 20
 
 
 class Queues(Protocol):
-    """`store.ConsumeQueues`, as far as reading goes."""
+    """`store.consumequeue.ConsumeQueues`, as far as reading goes."""
 
     def units(self, topic: str, queue_id: int, first: int, count: int) -> bytes: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...

@@ -44,13 +44,13 @@ from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header
+from dledger.records.layout import FIRST_RECORD_AT
 from dledger.records.record import BATCH_PREAMBLE
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
 from store.dispatch import units_for_entry
 from store.errors import StorageFull
 
 NO_PRODUCER: Final = bytes(16)
-FIRST_RECORD_AT: Final = HEADER_SIZE + BATCH_PREAMBLE.size  # in the frame of a data entry
 SECTION: Final = "machine"
 VERSION: Final = 1
 _OWN: Final = MACHINE_SECTION.struct()
@@ -58,7 +58,7 @@ SECTIONS: Final = (SECTION, topics.SECTION, offsets.SECTION, sequences.SECTION)
 
 
 class QueueFiles(Protocol):
-    """The ConsumeQueues, as far as the state machine uses them (`store.ConsumeQueues`)."""
+    """`store.consumequeue.ConsumeQueues`, as far as the state machine uses them."""
 
     def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None: ...
     def delete_topic(self, topic: str) -> None: ...

@@ -2,8 +2,8 @@
 
 Only the wall clock. Elections and time-outs run on the monotonic clock of the node's event loop,
 which no operator can step; what a wrong pace of *that* does is tried with other ticks in the
-node's configuration (`chaos.real.timers`). How wrong the clock is depends on the real time alone,
-so a node that is started again is as wrong as it was.
+node's configuration (`chaos.scenarios.clocks`). How wrong the clock is depends on the real time
+alone, so a node that is started again is as wrong as it was.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The nemeses of links: which directed links a partition cuts, and how bad the others become.
 
 Partitions are sets of directed pairs `(from, to)`; what a cut or a loss does to a connection is
-the network's (`chaos.real.network`). Source: Jepsen's grudges; `shared/durability.md`.
+the network's (`chaos.real.network`). Source: Jepsen's grudges.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ thing to processes, links or disks through the `Arena` and knows nothing of sche
 something is drawn, it is drawn from the strike's own random source, so that a seed repeats it as
 far as real time allows.
 
-Source: the fault vocabulary of `shared/durability.md`; Jepsen's nemeses.
+Source: Jepsen's nemeses.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _flipping_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
 
 
 async def _fail_disk(blow: Blow) -> str:
-    """A disk that fails a write or a sync stops its node (D8): one that runs on is a finding."""
+    """A disk that fails a write or a sync stops its node (ADR 8): one that runs on is a finding."""
     operation, code = str(blow.options["operation"]), str(blow.options["errno"])
     blow.arena.meant_to_be_down.update(blow.victims)
     for victim in blow.victims:
@@ -181,7 +181,7 @@ _NONE: Final[Mapping[str, Option | Choices]] = {}
 NEMESES: Final[dict[str, Nemesis]] = {
     each.name: each
     for each in (
-        Nemesis("kill", "SIGKILL", "leader", _NONE, kill, start, True),
+        Nemesis("kill", "SIGKILL", "leader", _NONE, kill, start, ends_leadership=True),
         Nemesis("terminate", "SIGTERM, and waits for the end", "one", _NONE, terminate, start),
         Nemesis(
             "restart-loop",
@@ -191,7 +191,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             restart_again_and_again,
             start,
         ),
-        Nemesis("pause", "SIGSTOP", "leader", _NONE, pause, resume, True),
+        Nemesis("pause", "SIGSTOP", "leader", _NONE, pause, resume, ends_leadership=True),
         Nemesis(
             "transfer",
             "hands leadership over",
@@ -208,13 +208,27 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _NONE,
             cutting(isolated),
             clear,
-            True,
+            ends_leadership=True,
         ),
         Nemesis("scatter", "cuts everybody from everybody", "", _NONE, cutting(scattered), clear),
         Nemesis(
-            "deafen", "victims send and don't hear", "leader", _NONE, cutting(deaf), clear, True
+            "deafen",
+            "victims send and don't hear",
+            "leader",
+            _NONE,
+            cutting(deaf),
+            clear,
+            ends_leadership=True,
         ),
-        Nemesis("mute", "victims hear and can't send", "leader", _NONE, cutting(mute), clear, True),
+        Nemesis(
+            "mute",
+            "victims hear and can't send",
+            "leader",
+            _NONE,
+            cutting(mute),
+            clear,
+            ends_leadership=True,
+        ),
         Nemesis(
             "cut-off",
             "cuts the victims from peers and clients",
@@ -222,7 +236,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _NONE,
             cutting(cut_off),
             clear,
-            True,
+            ends_leadership=True,
         ),
         Nemesis(
             "client-cut",
@@ -281,7 +295,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _NONE,
             _cut_power,
             start,
-            True,
+            ends_leadership=True,
         ),
         Nemesis(
             "slow-disk",
@@ -306,7 +320,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             {"operation": OPERATIONS, "errno": "EIO"},
             _fail_disk,
             _replace_failed_disk,
-            True,
+            ends_leadership=True,
         ),
         Nemesis(
             "rot",

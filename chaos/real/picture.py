@@ -224,14 +224,16 @@ def _linear(values: Sequence[float]) -> Scale:
     step = 10 ** math.floor(math.log10(highest))
     step = next(each for each in (step / 2, step, step * 2, step * 5) if highest / each <= 4)
     top = math.ceil(highest / step) * step
-    return Scale(tuple(step * i for i in range(round(top / step) + 1)), 0.0, top, False)
+    return Scale(
+        tuple(step * i for i in range(round(top / step) + 1)), 0.0, top, is_logarithmic=False
+    )
 
 
 def _logarithmic(values: Sequence[float]) -> Scale:
     low = 10 ** math.floor(math.log10(max(0.1, min(values, default=1.0))))
     high = max(10 ** math.ceil(math.log10(max([*values, 1.0]))), low * 10)
     decades = round(math.log10(high / low))
-    return Scale(tuple(low * 10**i for i in range(decades + 1)), low, high, True)
+    return Scale(tuple(low * 10**i for i in range(decades + 1)), low, high, is_logarithmic=True)
 
 
 def _chart(

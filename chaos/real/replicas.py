@@ -1,9 +1,9 @@
 """Are the replicas the same? Their digests at the commit index, then their bytes.
 
-The digest that each node reports covers its whole log (D6) and costs nothing to compare. It is
+The digest that each node reports covers its whole log (ADR 6) and costs nothing to compare. It is
 computed by the code under test, so the files of the stopped nodes are compared as well, by code
 that knows nothing but where committed bytes end. All nodes have applied the same entries by then,
-so their ConsumeQueues, which are a function of these (D7), are the same files with the same bytes.
+so their ConsumeQueues, a function of these (ADR 7), are the same files with the same bytes.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A minority is cut off, the majority takes writes, one of the majority loses its 
 had not synced), the other holders are cut off, and the crashed one comes back together with the
 minority. If it has forgotten what it acknowledged, those nodes are a majority that knows nothing
 of the writes: they elect a leader, and acknowledged messages are gone. Source: Jepsen's analysis
-of NATS JetStream (2025); `shared/durability.md`.
+of NATS JetStream (2025).
 """
 
 from chaos.real.scenario import Plan, Steps, heal, strike, wait, whole

@@ -90,6 +90,7 @@ class Tuning:
     sync_us: int = 300
     turn_us: int = 0
     housekeeping_ms: int = 200
+    apply_slice_bytes: int = 1 << 20
     flush: Literal["sync", "async"] = "sync"
 
 
@@ -135,7 +136,13 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_flush(_with_link_faults(plan))
+    return _with_slices(_with_flush(_with_link_faults(plan)))
+
+
+def _with_slices(plan: Plan) -> Plan:
+    """Applying takes turns of one entry, of a few, or of all there are."""
+    size = plan.random("slices").choice((1, 2 << 10, 1 << 20))
+    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size))
 
 
 def _with_link_faults(plan: Plan) -> Plan:

@@ -2,7 +2,7 @@
 
 This owns a producer's lanes, its Send calls and their timing; the order and the fate of batches
 belong to the lanes (`dledger.client.lane`), bounds and topics to the producer. Nothing here may
-cost a task, timer, event or lock per message (D10).
+cost a task, timer, event or lock per message (ADR 10).
 
 When the gathers are sent (self-clocking, as Nagle's algorithm and Kafka's linger):
 

@@ -2,7 +2,7 @@
 
 This owns the mapping from what a node answers, or from how a call broke, to one exception that
 a caller can act on. It must never guess in the comfortable direction: whatever is not known to
-have been refused *may have happened* (promise 6 of the design).
+have been refused *may have happened*.
 
     ClientError
     ├── InvalidArgument      the request is wrong; the same one will never work
@@ -33,7 +33,7 @@ have been refused *may have happened* (promise 6 of the design).
     └── ClientClosed         the client was closed
 
 Three facts are common to all: `code` (the wire's name for it), `retriable` (the same call may
-succeed later) and `outcome`. Source: `dledger/wire/errors.proto`.
+succeed later) and `outcome`. Source: `proto/dledger/wire/errors.proto`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ named leader of a newer one: a leader that is stopped or cut off goes on believi
 A node of a higher term that names no leader does not count against a leader that serves: it may
 be a candidate that was cut off from its group in the middle of an election, for good.
 
-Source: `dledger/wire/cluster.proto` (WatchLeader).
+Source: `proto/dledger/wire/cluster.proto` (WatchLeader).
 """
 
 from __future__ import annotations

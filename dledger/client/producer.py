@@ -2,7 +2,7 @@
 
 This owns the bounds (messages, bytes), the topics' routes, and the end. It hands messages to the
 `Dispatcher` and never talks to a node itself but to ask how many queues a topic has. `send` must
-stay a few microseconds: no task, timer, event or lock per message (D10).
+stay a few microseconds: no task, timer, event or lock per message (ADR 10).
 
 A future whose caller never looks at it makes no noise; `statistics()` counts what failed.
 Cancelling a future does not take the message back.

@@ -1,6 +1,7 @@
-"""The pure Raft core: a deterministic state machine without clock, socket, file or thread (D2).
+"""The pure Raft core: a deterministic state machine without clock, socket, file or thread (ADR 2).
 
-Public names: `Raft`, its vocabulary (`types`) and its errors.
+Public names: `Raft`, its vocabulary (`types`) and its errors. A comment that ends with `test_s43`
+means the tests of that number in `tests/core`: they fail without what it explains.
 """
 
 from dledger.core.errors import (

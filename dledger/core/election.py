@@ -52,7 +52,7 @@ def on_election_tick(state: RaftState) -> None:
 
 
 def on_own_vote_durable(state: RaftState) -> None:
-    """The candidate's vote for itself survives a crash: it counts from now on (D3)."""
+    """The candidate's vote for itself survives a crash: it counts from now on (ADR 3)."""
     if state.role is Role.CANDIDATE and state.node not in state.votes:
         state.votes[state.node] = True
         _count_votes(state)
@@ -133,7 +133,7 @@ def _may_vote_for(state: RaftState, message: VoteRequest) -> bool:
 
 
 def _is_free_to_vote_for(state: RaftState, candidate: NodeId) -> bool:
-    """One vote per term; the same candidate may ask again (scenario 6)."""
+    """One vote per term; the same candidate may ask again (`test_s06`)."""
     if state.vote is None:
         return state.term_leader is None
     return state.vote == candidate

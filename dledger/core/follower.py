@@ -66,7 +66,7 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
     )
     if message.commit_index > max(log.commit_index, state.verified_index):
         # The leader believes that this node has entries which it hasn't seen verified: it was
-        # restarted, or its disk was wiped (scenario 43). Ask to be probed.
+        # restarted, or its disk was wiped (`test_s43`). Ask to be probed.
         state.send(
             AppendResponse(
                 state.node,
@@ -80,7 +80,7 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
 
 
 def on_entries_durable(state: RaftState) -> None:
-    """The disk made progress: give the acknowledgement that is owed, as far as it goes (D3)."""
+    """The disk made progress: give the acknowledgement that is owed, as far as it goes (ADR 3)."""
     if state.ack_wanted_index == NO_INDEX or state.term_leader is None:
         return
     _send_acknowledgement(state, state.term_leader)
@@ -101,7 +101,7 @@ def on_leader_heard(state: RaftState, sender: NodeId) -> None:
 
 
 def _take_entries(state: RaftState, entries: tuple[EntryMeta, ...]) -> None:
-    """Append what is new; truncate only where a term really differs (scenario 29)."""
+    """Append what is new; truncate only where a term really differs (`test_s29`)."""
     log = state.log
     first_new = len(entries)
     for position, entry in enumerate(entries):
@@ -128,7 +128,7 @@ def _truncate(state: RaftState, index: Index) -> None:
 
 
 def _commit_to(state: RaftState, leader_commit: Index) -> None:
-    """Never beyond what this leader has verified (scenario 41)."""
+    """Never beyond what this leader has verified (`test_s41`)."""
     index = min(leader_commit, state.verified_index)
     if index > state.log.commit_index:
         state.log.commit_to(index)
@@ -146,7 +146,9 @@ def _send_acknowledgement(state: RaftState, leader: NodeId) -> None:
     """Name what is both durable here and known to be in this leader's log."""
     log = state.log
     match_index = min(log.durable_index, max(state.verified_index, log.commit_index))
-    state.send(AppendResponse(state.node, leader, state.term, True, match_index))
+    state.send(
+        AppendResponse(state.node, leader, state.term, accepted=True, match_index=match_index)
+    )
 
 
 def _refuse(state: RaftState, message: AppendRequest) -> None:

@@ -1,7 +1,7 @@
 """What the core knows of the log: term runs, three watermarks, sizes of the uncommitted tail.
 
 Owns `last_index`, `durable_index` (on this node's disk), `commit_index`, and the configurations
-found in the log. It never holds an entry or a payload (D4), and its memory is
+found in the log. It never holds an entry or a payload (ADR 4), and its memory is
 O(term runs + uncommitted entries + configuration entries), never O(entries): terms are kept as
 runs, sizes are forgotten at commit. Watermarks hold `commit <= last` and `durable <= last` at all
 times; breaking one raises `InvariantViolation`, because DLedger #316
@@ -145,7 +145,7 @@ class RaftLog:
         """Drop the entry at `index` and everything after it, and what they had in force.
 
         Raises:
-            InvariantViolation: a committed entry would go (scenario 30).
+            InvariantViolation: a committed entry would go (`test_s30`).
         """
         if index <= self.commit_index or index > self.last_index:
             raise InvariantViolation(
@@ -175,7 +175,7 @@ class RaftLog:
         """Move the commit index forward to `index` and forget the sizes below it.
 
         Raises:
-            InvariantViolation: it would go back or beyond the log (scenario 42).
+            InvariantViolation: it would go back or beyond the log (`test_s42`).
         """
         if not self.commit_index <= index <= self.last_index:
             raise InvariantViolation(
@@ -187,7 +187,7 @@ class RaftLog:
     # --- Configurations ---------------------------------------------------------------------
 
     def has_uncommitted_configuration(self) -> bool:
-        """Tell whether a change is pending (scenario 51)."""
+        """Tell whether a change is pending."""
         return bool(self._configurations) and self._configurations[-1][0] > self.commit_index
 
     # --- Sizes of the uncommitted tail ------------------------------------------------------

@@ -1,9 +1,9 @@
-"""What has been asked of the disk and what it has finished (decision D3).
+"""What has been asked of the disk and what it has finished (ADR 3).
 
 Owns the numbering of `Persist` requests, the one being gathered, and those outstanding. It
 answers two questions: up to which entry is the log durable, and is the current term and vote
 durable. A truncation clips every outstanding append: otherwise a late completion for entry 7 of
-an old term would count for entry 7 of a new one (etcd's append ABA race, scenario 38).
+an old term would count for entry 7 of a new one (etcd's append ABA race, `test_s38`).
 
 Bound: one outstanding record per request the driver has not completed; the driver completes
 requests in order and groups them.

@@ -1,4 +1,4 @@
-"""The Raft core as its driver sees it: events in, effects out (decision D2).
+"""The Raft core as its driver sees it: events in, effects out (ADR 2).
 
 `Raft` owns one node's `RaftState`, fences every incoming message by its term, and hands it to the
 rule that decides. It must never touch a clock, a socket, a file or a thread, and never let a
@@ -91,7 +91,7 @@ _FRESH_HARD_STATE = HardState()
 
 
 class Raft:
-    """One node's Raft state machine. Not thread-safe: one event loop owns it (D9)."""
+    """One node's Raft state machine. Not thread-safe: one event loop owns it (ADR 9)."""
 
     __slots__ = ("_state",)
 
@@ -235,7 +235,7 @@ class Raft:
         report_space(self._state, is_short=is_short)
 
     def on_storage_failed(self) -> None:
-        """The disk failed: stop leading, and never vote, acknowledge or campaign again (D8)."""
+        """The disk failed: stop leading, and never vote, acknowledge or campaign again (ADR 8)."""
         state = self._state
         if state.has_failed:
             return
@@ -432,18 +432,21 @@ class Raft:
 
     def _answer_old_term(self, message: IncomingMessage) -> None:
         # A deposed leader learns the term from the answer. Without one, a node that is ahead of
-        # the leader's term could neither follow nor be elected (scenario 17).
+        # the leader's term could neither follow nor be elected (`test_s17`).
         state = self._state
         node, sender, term = state.node, message.sender, state.term
         match message:
             case AppendRequest():
                 state.send(
                     AppendResponse(
-                        node, sender, term, False, rejected_prev_index=message.prev_index
+                        node, sender, term, accepted=False, rejected_prev_index=message.prev_index
                     )
                 )
             case HeartbeatRequest():
-                state.send(HeartbeatResponse(node, sender, term, message.read_context))
+                # Without its round: should the sender lead this node's term by the time it hears
+                # of it, it would take the number for one of its own rounds, begun or to come, and
+                # confirm reads by an answer that was given before they were asked.
+                state.send(HeartbeatResponse(node, sender, term))
             case _:
                 pass
 

@@ -3,7 +3,7 @@
 A read takes the commit index of its moment and the number of the next heartbeat round; once a
 majority has answered that round or a later one, no newer leader can have committed anything
 before the read began. Several reads share a round. No clock and no lease: a paused leader wakes
-up and still has to ask (scenario 59).
+up and still has to ask (`test_s59`).
 
 Source: dissertation §6.4. Bound: `RaftOptions.max_pending_reads`.
 """

@@ -2,7 +2,7 @@
 
 A proposal only extends the log; appends are made when effects are taken (`send_appends`), so
 that one turn of the event loop becomes one append per peer. The core names ranges, the driver
-reads the bytes (D4). A peer's refusal moves it back by whole terms (scenario 32), and the commit
+reads the bytes (ADR 4). A peer's refusal moves it back by whole terms (`test_s32`), and the commit
 index moves only over entries of the leader's own term (§5.4.2).
 
 Source: Raft paper §5.3, §5.4.2, figure 2; dissertation §10.2.1 (the leader's disk in parallel).
@@ -86,7 +86,7 @@ def on_append_response(state: RaftState, message: AppendResponse) -> None:
 def advance_commit(state: RaftState) -> None:
     """Commit what a majority has on disk, if it is of this leader's term.
 
-    An entry of an older term is never committed by counting (figure 8, scenario 27); the
+    An entry of an older term is never committed by counting (figure 8, `test_s27`); the
     leader's log holds only its own term from `term_start_index` on.
     """
     index = agreed(state.log.configuration, state.match_of)
@@ -96,7 +96,7 @@ def advance_commit(state: RaftState) -> None:
 
 
 def peer_unreachable(state: RaftState, peer: NodeId) -> None:
-    """Stop streaming to `peer`: what was under way may be lost (scenario 35)."""
+    """Stop streaming to `peer`: what was under way may be lost (`test_s35`)."""
     progress = state.peers.get(peer)
     if progress is not None and progress.state is PeerState.REPLICATE:
         become_probe(state, progress, Index(progress.match_index + 1))
@@ -205,7 +205,7 @@ def _on_refused(state: RaftState, progress: Progress, message: AppendResponse) -
         become_probe(state, progress, next_index)
     elif progress.state is PeerState.PROBE and rejected == progress.next_index - 1:
         progress.next_index = _next_index_by_hint(state, message)
-        # A peer that refuses what it once acknowledged has lost its disk (scenario 43). Taking
+        # A peer that refuses what it once acknowledged has lost its disk (`test_s43`). Taking
         # the match back is the cautious side: it can only delay a commit.
         progress.match_index = min(progress.match_index, Index(progress.next_index - 1))
         progress.probe_paused = False

@@ -29,7 +29,7 @@ _SUSPICION_RETRIES = 3
 
 
 def become_follower(state: RaftState, term: Term, leader: NodeId | None, *, reason: str) -> None:
-    """Follow in `term`. The vote is cleared by a later term only (scenario 18)."""
+    """Follow in `term`. The vote is cleared by a later term only (`test_s18`)."""
     old_role = state.role
     if term > state.term:
         state.terms_adopted += term - state.term
@@ -61,7 +61,7 @@ def become_pre_candidate(state: RaftState) -> None:
 
 def become_candidate(state: RaftState, campaign_reason: CampaignReason) -> None:
     """Start an election in the next term. The own vote counts, and the requests leave, when
-    the vote is durable (D3)."""
+    the vote is durable (ADR 3)."""
     state.set_term(Term(state.term + 1))
     state.set_vote(state.node)
     state.role = Role.CANDIDATE

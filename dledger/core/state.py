@@ -2,7 +2,7 @@
 
 `RaftState` is the single owner of the core's mutable state; `election`, `replication`,
 `follower`, `reading` and `transfer` hold the rules as functions over it, and `roles` the
-transitions. Nothing here decides anything. What it does guard is decision D3: while the current
+transitions. Nothing here decides anything. What it does guard is ADR 3: while the current
 term and vote are not durable, `send` holds messages back, and a held message is dropped when the
 term moves on, so that a vote of an old term is never delivered as news.
 
@@ -128,7 +128,7 @@ class RaftState:
     # --- Derived facts ----------------------------------------------------------------------
 
     def is_promotable(self) -> bool:
-        """Whether this node may campaign: only voters do (scenario 25), while there are terms."""
+        """Whether this node may campaign: only voters do (`test_s25`), while there are terms."""
         return self.log.configuration.is_voter(self.node) and self.term < MAX_TERM
 
     def other_voters(self) -> list[NodeId]:
@@ -151,7 +151,7 @@ class RaftState:
         self.events.append(event)
 
     def send(self, message: OutgoingMessage) -> None:
-        """Send once the current term and vote are durable; now, if they are (D3)."""
+        """Send once the current term and vote are durable; now, if they are (ADR 3)."""
         if self.persists.hard_state_is_durable:
             self.outbox.append(message)
         else:

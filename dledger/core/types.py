@@ -1,7 +1,7 @@
 """The vocabulary of the Raft core: identifiers, messages, and the effects it asks for.
 
 Everything here is a value. The core never sees a payload: an entry is its index, term, kind
-and size (D4). Incoming appends carry `EntryMeta`s that the driver parsed from the bytes;
+and size (ADR 4). Incoming appends carry `EntryMeta`s that the driver parsed from the bytes;
 outgoing appends name a range of indexes that the driver reads from the log.
 
 Source: Ongaro & Ousterhout, "In Search of an Understandable Consensus Algorithm" (the Raft
@@ -381,7 +381,7 @@ class OwnLogVerified:
 
 @dataclass(frozen=True, slots=True)
 class StorageFailed:
-    """The disk failed: this node leads, votes, acknowledges and campaigns no more (D8)."""
+    """The disk failed: this node leads, votes, acknowledges and campaigns no more (ADR 8)."""
 
     term: Term
 

@@ -6,7 +6,7 @@ it. Then the load is turned down, the node is started again (or continued), and 
 waits until every node has caught up. At the end the whole topic is read back and held against
 what each message's future had said: a benchmark that loses messages measures nothing.
 
-Source: issue 2, "Figures".
+What came of it, and on what machine: `docs/performance.md`.
 """
 
 from __future__ import annotations

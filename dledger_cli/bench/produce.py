@@ -4,7 +4,7 @@ Cases run in turn within each round, against the same topic and with one produce
 promises this reports where processor time went, since on a small machine the rate is nothing
 else: microseconds a message in this process, in the leader, and in a follower.
 
-Source: issue 2, "Figures".
+What came of it, and on what machine: `docs/performance.md`.
 """
 
 from __future__ import annotations

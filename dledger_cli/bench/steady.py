@@ -3,7 +3,7 @@
 Watches what nobody sees in a rate: changes of leader, how late the nodes' event loops came, the
 memory of each node. Reads nothing back; `failover` does.
 
-Source: issue 2, "Figures".
+What came of it, and on what machine: `docs/performance.md`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ client in this one and on the same kind of event loop as the client under test. 
 appends, each made durable, into a preallocated file where the nodes keep their data. This owns
 the echo server's process and the disk's file, and leaves neither behind.
 
-Source: issue 2, "Figures".
+What came of it, and on what machine: `docs/performance.md`.
 """
 
 from __future__ import annotations

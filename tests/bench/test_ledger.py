@@ -43,7 +43,7 @@ def test_an_acknowledged_message_that_is_missing_is_lost() -> None:
 
 
 def test_a_refused_message_that_is_there_was_a_lie() -> None:
-    """Promise 6: *was not stored* means it."""
+    """*Was not stored* means it: an honest error."""
     ledger = ledger_of(Fate.REFUSED)
     ledger.find(body(0))
     assert ledger.audit().refused_but_stored == 1

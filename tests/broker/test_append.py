@@ -78,7 +78,7 @@ def test_queue_offsets_go_on_over_batches_in_flight() -> None:
 
 
 def test_a_retry_after_the_commit_is_answered_as_the_first_time() -> None:
-    """Stored once, the same offsets, nothing proposed (promise 3)."""
+    """Stored once, the same offsets, nothing proposed."""
     bench = Bench()
     bench.topic()
     first = bench.send(batch(0, b"once"))
@@ -123,7 +123,7 @@ def test_a_retry_at_the_next_leader_is_stored_once() -> None:
 
 
 def test_a_gap_is_refused_and_did_not_happen() -> None:
-    """Order survives: a later batch can't overtake a missing one (promise 2)."""
+    """Order survives: a later batch can't overtake a missing one."""
     bench = Bench()
     bench.topic()
     bench.send(batch(0, b"a"))
@@ -365,7 +365,7 @@ def test_a_follower_that_rejoins_walks_no_entries() -> None:
 
 
 def test_a_replica_that_replays_the_log_holds_the_same_state() -> None:
-    """Topics, offsets and sequences are a function of the log alone (promise 4)."""
+    """Topics, offsets and sequences are a function of the log alone."""
     bench = Bench()
     bench.topic("t", 3)
     for number in range(30):

@@ -121,7 +121,7 @@ def test_entries_must_follow_each_other() -> None:
 
 
 def test_a_queue_offset_that_does_not_continue_stops_the_node() -> None:
-    """Dispatch checks the stamped queue offset: a divergence shows itself at once (D5)."""
+    """Dispatch checks the stamped queue offset: a divergence shows itself at once (ADR 5)."""
     bench = Bench()
     bench.topic()
     bench.send(batch(0, b"x"))

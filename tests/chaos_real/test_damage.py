@@ -214,7 +214,7 @@ def test_node_that_refuses_an_old_copy_is_replaced(arena: FakeArena, file: str) 
 
 
 def test_derived_file_is_no_reason_to_refuse(arena: FakeArena) -> None:
-    """D7: it can be made from the log, whatever it holds."""
+    """ADR 7: it can be made from the log, whatever it holds."""
     assert asyncio.run(put_back(blow(arena, {"file": "consume-queue"}))).endswith("n1 started")
     arena.refuses = "corruption in consumequeue"
     with pytest.raises(LocalGroupError, match="an old copy of a ConsumeQueue"):

@@ -30,7 +30,7 @@ def test_summary_has_the_designs_keys() -> None:
 
 
 def test_unknown_is_neither_acknowledged_nor_failed() -> None:
-    """Promise 6: what may have been stored is counted apart."""
+    """What may have been stored is counted apart: an honest error."""
     tally = Tally(sent=4)
     tally.on_acked(10, 0.001)
     tally.on_error(3, ClientError("timed out", outcome=Outcome.MAY_HAVE_HAPPENED))

@@ -147,7 +147,7 @@ def test_nothing_is_sent_after_a_failure_until_every_answer_is_in(bench: Bench) 
 
 
 def test_retry_carries_the_same_bytes_and_number(bench: Bench) -> None:
-    """Promise 3: the group recognises a retry by its number."""
+    """Stored once: the group recognises a retry by its number."""
     (batch,) = bench.fly("a")
     before = (batch.records, batch.base_sequence, bench.lane.epoch)
     bench.lane.on_error(batch, lost())
@@ -371,7 +371,7 @@ def test_deadline_of_a_batch_in_flight_ends_the_epoch(bench: Bench) -> None:
 
 
 def test_close_tells_apart_what_was_sent_and_what_was_not(bench: Bench) -> None:
-    """Honest to the end (promise 6)."""
+    """Honest to the end."""
     bench.fly("a")
     bench.gather("b")
     failures = bench.lane.break_off(Busy("closing"))

@@ -401,7 +401,7 @@ async def test_failure_of_old_messages_does_not_lose_those_that_wait_for_the_top
 
 @async_test
 async def test_lost_answer_is_retried_and_stored_once() -> None:
-    """Promise 3; the result says that an earlier attempt had stored it."""
+    """Stored once; the result says that an earlier attempt had stored it."""
     async with producing() as (group, _, producer):
         group.after.append(refusing("Send", wire_error(epb.LEADERSHIP_LOST)))
         result = await producer.send("t", b"once")

@@ -257,7 +257,7 @@ def test_storms_make_progress() -> None:
 
 
 def test_same_seed_gives_the_same_trace() -> None:
-    """Determinism (D2): the trace depends on the seed, and not on Python's hashing."""
+    """Determinism (ADR 2): the trace depends on the seed, and not on Python's hashing."""
     here = run_storm((A, B, C), 42, 500).digest.hexdigest()
     assert run_storm((A, B, C), 42, 500).digest.hexdigest() == here
     assert run_storm((A, B, C), 43, 500).digest.hexdigest() != here

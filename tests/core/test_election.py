@@ -1,4 +1,5 @@
-"""Elections: scenarios 1 to 25, as transcripts of the pure core."""
+"""Elections, as transcripts of the pure core. The number in a name, `s06`, is what the core's
+comments find the test by."""
 
 from __future__ import annotations
 
@@ -112,6 +113,14 @@ def test_s02_older_term_changes_nothing(message: IncomingMessage) -> None:
         assert answer.term == 3
         assert not getattr(answer, "granted", False)
         assert not getattr(answer, "accepted", False)
+
+
+def test_heartbeat_of_an_older_term_is_answered_without_its_round() -> None:
+    """Its sender may lead the newer term when the answer comes, and have begun that round anew:
+    the reads of that round would be confirmed by what was said before them (dissertation §6.4)."""
+    node = Node(A, THREE, term=3, vote=B)
+    [answer] = node.step(HeartbeatRequest(B, A, Term(2), Index(0), 5))
+    assert answer == HeartbeatResponse(A, B, Term(3), 0)
 
 
 def test_s03_boots_as_follower() -> None:
@@ -400,7 +409,7 @@ def test_s19_vote_survives_a_crash() -> None:
 
 
 def test_s19_vote_leaves_only_when_durable() -> None:
-    """The answer to a vote request waits for the disk (figure 2, D3)."""
+    """The answer to a vote request waits for the disk (figure 2, ADR 3)."""
     node = Node(A, THREE)
     node.writes_complete = False
     assert node.step(vote_request(1, sender=B)) == []
@@ -408,7 +417,7 @@ def test_s19_vote_leaves_only_when_durable() -> None:
 
 
 def test_s19_a_vote_of_a_past_term_is_never_released() -> None:
-    """A held vote is dropped when the term moves on: it would be false (D3)."""
+    """A held vote is dropped when the term moves on: it would be false (ADR 3)."""
     node = Node(A, THREE)
     node.writes_complete = False
     node.step(vote_request(1, sender=B))
@@ -417,7 +426,7 @@ def test_s19_a_vote_of_a_past_term_is_never_released() -> None:
 
 
 def test_s20_no_vote_without_a_disk() -> None:
-    """The vote can't be persisted: none is requested or granted; the node falls silent (D8)."""
+    """The vote can't be persisted: none is requested or granted; the node falls silent (ADR 8)."""
     cluster = Cluster(options=WITHOUT_PRE_VOTE)
     node = cluster[A]
     node.writes_complete = False
@@ -436,7 +445,7 @@ def test_s20_no_vote_without_a_disk() -> None:
 
 
 def test_s20_an_earlier_write_does_not_make_the_own_vote_count() -> None:
-    """A single voter leads when the write that holds its vote is done, no earlier (D3)."""
+    """A single voter leads when the write that holds its vote is done, no earlier (ADR 3)."""
     node = Node(A, Configuration(frozenset({A})))
     node.writes_complete = False
     node.step(HeartbeatResponse(B, A, Term(4)))  # a stray message: the term moves on

@@ -1,4 +1,4 @@
-"""The core (D2) and the links stay pure: a test reads what they import."""
+"""The core (ADR 2) and the links stay pure: a test reads what they import."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def impurities(source: str) -> list[str]:
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_module_is_pure(path: Path) -> None:
-    """No clock, socket, file, thread, logger or global randomness (D2)."""
+    """No clock, socket, file, thread, logger or global randomness (ADR 2)."""
     assert impurities(path.read_text()) == []
 
 

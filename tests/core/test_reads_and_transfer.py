@@ -1,4 +1,4 @@
-"""Linearizable reads and leadership transfer: scenarios 58 to 60, as transcripts."""
+"""Linearizable reads and leadership transfer, as transcripts; numbered as in `test_election`."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_s60_best_caught_up_voter_is_chosen() -> None:
 
 
 def test_s60_transfer_waits_for_the_targets_disk() -> None:
-    """The target asks for votes only when its own vote is durable (D3)."""
+    """The target asks for votes only when its own vote is durable (ADR 3)."""
     cluster = Cluster()
     cluster.elect(A)
     target = cluster[B]

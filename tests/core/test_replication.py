@@ -1,4 +1,4 @@
-"""Replication: scenarios 26 to 44, as transcripts of the pure core."""
+"""Replication, as transcripts of the pure core; numbered as in `test_election`."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_s33_duplicate_appends_are_idempotent() -> None:
 
 
 def test_s33_duplicate_of_an_append_being_written_waits_for_the_disk() -> None:
-    """A duplicate is not acknowledged before the first one's entries are durable (D3)."""
+    """A duplicate is not acknowledged before the first one's entries are durable (ADR 3)."""
     node = Node(A, THREE)
     node.writes_complete = False
     message = append(1, 0, 0, 1, 1)
@@ -219,7 +219,7 @@ def test_s33_duplicate_of_an_append_being_written_waits_for_the_disk() -> None:
 
 
 def test_s33_acknowledgement_waits_for_the_disk() -> None:
-    """A follower acknowledges an entry when it is durable and not before (figure 2, D3)."""
+    """A follower acknowledges an entry when it is durable and not before (figure 2, ADR 3)."""
     node = Node(A, THREE, term=1)
     node.writes_complete = False
     assert node.step(append(1, 0, 0, 1)) == []
@@ -286,7 +286,7 @@ def test_s34_old_heartbeat_answers_prove_no_loss() -> None:
 
 
 def test_s34_proposals_of_one_turn_become_one_append() -> None:
-    """Sends are lazy: a turn's proposals travel together (D10)."""
+    """Sends are lazy: a turn's proposals travel together (ADR 10)."""
     node = connected(Node(A, THREE))
     for _ in range(10):
         node.propose()
@@ -365,7 +365,7 @@ def test_s36_cap_on_uncommitted_bytes() -> None:
 
 
 def test_s36_memory_does_not_grow_with_the_log() -> None:
-    """Memory is O(term runs + uncommitted entries), never O(entries) (D4)."""
+    """Memory is O(term runs + uncommitted entries), never O(entries) (ADR 4)."""
     log = RaftLog(THREE, LogSummary(), Index(0))
 
     def grow(entries: int) -> None:
@@ -434,7 +434,7 @@ def test_s39_followers_commit_past_a_slow_leader_disk() -> None:
 
 
 def test_s40_leader_whose_storage_fails_stops_leading() -> None:
-    """The leader's storage fails: it stops leading and falls silent (D8)."""
+    """The leader's storage fails: it stops leading and falls silent (ADR 8)."""
     cluster = Cluster()
     leader = cluster.elect(A)
     leader.propose()

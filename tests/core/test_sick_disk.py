@@ -160,7 +160,7 @@ def test_operators_transfer_goes_first() -> None:
 
 
 def test_learner_is_no_successor() -> None:
-    """Only voters lead (scenario 25)."""
+    """Only voters lead (`test_s25_removed_node_neither_campaigns_nor_disturbs`)."""
     cluster = Cluster(A, B, C, D, learners=[A])
     leader = cluster.elect(B)
     pass_time(cluster, 2 * INTERVAL, B)

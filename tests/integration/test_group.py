@@ -78,7 +78,7 @@ def test_all_nodes_restart_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_replicas_hold_the_same_bytes(tmp_path: Path) -> None:
-    """CommitLogs equal up to the commit index, digests and ConsumeQueues equal (promise 5)."""
+    """CommitLogs equal up to the commit index, digests and ConsumeQueues equal."""
 
     async def scenario() -> None:
         async with running_group(tmp_path) as group:
@@ -100,7 +100,7 @@ def test_replicas_hold_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_deleted_consume_queues_are_rebuilt_to_the_same_bytes(tmp_path: Path) -> None:
-    """Derived files are disposable (D7)."""
+    """Derived files are disposable (ADR 7)."""
 
     async def scenario() -> None:
         async with running_group(tmp_path) as group:

@@ -53,7 +53,7 @@ def test_proposals_of_one_turn_travel_in_one_append_per_peer() -> None:
 
 
 def test_nothing_is_applied_before_a_majority_is_durable() -> None:
-    """Without any fsync nothing commits, whatever travels (D3)."""
+    """Without any fsync nothing commits, whatever travels (ADR 3)."""
     world = World()
     leader = world.elect()
     propose(world, leader.name, b"unsafe")
@@ -268,7 +268,7 @@ def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
 
 
 def test_a_failed_disk_stops_the_node() -> None:
-    """After a failed fsync a leader leads no more and the node is stopped, once (D8)."""
+    """After a failed fsync a leader leads no more and the node is stopped, once (ADR 8)."""
     world = World()
     leader = world.elect()
     leader.driver.on_storage_failed(OSError("fsync"))

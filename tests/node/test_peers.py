@@ -137,8 +137,8 @@ def test_digest_of_what_is_not_committed_is_refused() -> None:
 
 
 def test_differing_digest_raises_the_alarm_and_stops_nobody() -> None:
-    """A committed index with another digest: one of the two replicas is wrong (D6). This one reads
-    its own log again, finds it as it always was, and goes on."""
+    """A committed index with another digest: one of the two replicas is wrong (ADR 6). This one
+    reads its own log again, finds it as it always was, and goes on."""
     world, leader, follower = running()
     refuse(follower, leader.name, heartbeat(leader, 5, 12345))
     assert follower.driver.statistics().contradictions == 1

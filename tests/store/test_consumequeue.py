@@ -136,7 +136,7 @@ def test_every_message_is_found_through_its_unit() -> None:
 
 
 def test_deleted_queues_are_rebuilt_to_the_same_bytes() -> None:
-    """D7: ConsumeQueues are a pure function of the log."""
+    """ADR 7: ConsumeQueues are a pure function of the log."""
     broker = make_broker()
     queues = broker.queues()
     broker.dispatch(queues)
@@ -163,7 +163,7 @@ def test_replaying_what_is_there_changes_nothing() -> None:
 
 
 def test_gap_and_difference_are_divergence() -> None:
-    """D5: the stamped queue offset must be the next one."""
+    """ADR 5: the stamped queue offset must be the next one."""
     queues = Broker().queues()
     queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0) * 3)
     with pytest.raises(DivergenceFound, match="queue t/0 diverges from the log: expected queue"):
@@ -392,6 +392,22 @@ def test_flush_makes_units_and_names_durable() -> None:
     assert broker.files() == flushed
 
 
+def test_flush_after_a_crash_covers_names_that_only_the_page_cache_knew() -> None:
+    """The process that made a topic's directories died before its flush. What the next one
+    dispatches to that queue and flushes counts as durable, and must be."""
+    broker = make_broker()
+    broker.dispatch(broker.queues())
+    broker.made.disk.kill()
+    broker.made = LogUnderTest(broker.made.disk)
+    queues = broker.queues()
+    queues.recover(0, broker.made.log.read_at)
+    broker.dispatch(queues)
+    queues.flush()
+    flushed = broker.files()
+    broker.made.disk.power_cut()
+    assert broker.files() == flushed
+
+
 def test_flush_of_a_deleted_topic_is_harmless() -> None:
     queues = Broker().queues()
     queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))
@@ -421,7 +437,7 @@ def test_flush_overtaken_by_a_deletion_does_not_leave_the_old_files_half_durable
 
 
 def test_failed_flush_is_told() -> None:
-    """D8 holds for derived files as well: the node stops."""
+    """ADR 8 holds for derived files as well: the node stops."""
     broker = Broker()
     queues = broker.queues()
     queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))

@@ -74,7 +74,7 @@ def test_every_flipped_bit_is_found(bit: int) -> None:
 
 
 def test_digest_tells_histories_of_equal_shape_apart() -> None:
-    """Same index, term and size, another past: only the digest knows (D6)."""
+    """Same index, term and size, another past: only the digest knows (ADR 6)."""
     one, other = chain(b"aaaa", b"same"), chain(b"bbbb", b"same")
     half = len(one) // 2
     first = parse_header(one, 0).digest

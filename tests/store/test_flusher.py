@@ -107,7 +107,7 @@ def test_submit_of_nothing_still_answers() -> None:
 def test_failure_of_a_write_or_fsync_is_fatal_and_never_retried(
     operation: str, name: str, code: int
 ) -> None:
-    """D8: one notice, no announcement, no further call to the disk, readable all the same."""
+    """ADR 8: one notice, no announcement, no further call to the disk, readable all the same."""
     made = LogUnderTest(SimulatedDisk())
     made.append(b"kept")
     made.flush()

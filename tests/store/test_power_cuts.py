@@ -23,7 +23,7 @@ from tests.store.logs import (
 
 
 def test_everything_announced_survives_a_power_cut() -> None:
-    """Promise 1, with nothing kept that was not synced."""
+    """Nothing acknowledged is lost, with nothing kept that was not synced."""
     made = make_log(BODIES)
     expected = all_frames(made.log)
     made.disk.power_cut()
