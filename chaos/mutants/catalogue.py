@@ -551,8 +551,8 @@ STATE = (
     Mutant(
         "surplus-producers-forgotten-at-the-wrong-end",
         "broker/state/sequences.py",
-        "            oldest = next(iter(states))\n",
-        "            oldest = next(reversed(states))\n",
+        "            oldest = next(iter(self._recent))\n",
+        "            oldest = next(reversed(self._recent))\n",
         masked="no run has as many producers as are remembered, nor lasts a week",
     ),
     Mutant(
@@ -576,9 +576,9 @@ STATE = (
     Mutant(
         "snapshot-loses-who-was-used-last",
         "broker/state/sequences.py",
-        "        keys, states = list(self._states), list(self._states.values())\n",
-        "        keys = sorted(self._states)\n"
-        "        states = [self._states[key] for key in keys]\n",
+        "        keys, values = list(self._recent), list(self._recent.values())\n",
+        "        keys = sorted(self._recent)\n"
+        "        values = [self._recent[key] for key in keys]\n",
     ),
     Mutant(
         "restored-topic-forgets-its-birth",
@@ -589,8 +589,8 @@ STATE = (
     Mutant(
         "restored-producer-remembers-one-batch",
         "broker/state/sequences.py",
-        "SequenceState(tuple(batches))",
-        "SequenceState(tuple(batches[-1:]))",
+        "self._recent[key] = tuple(batches)",
+        "self._recent[key] = tuple(batches[-1:])",
     ),
     Mutant(
         "restored-offsets-are-not-counted",

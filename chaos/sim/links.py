@@ -130,7 +130,7 @@ class SimulatedLinks:
             self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation, refused=True)
         except InvalidMessage:
-            self._ends.pop(generation).close()
+            self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation)
 
     def _on_closed(self, generation: int) -> None:
