@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from dledger.checksum import seal
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
 from dledger.greeting import Identity
@@ -22,7 +23,7 @@ from dledger.wire.raft_pb2 import (
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 TIMES = LinkTimes()
 MOST_TURNS = 10_000
-PING = PeerMessage(keep_alive=KeepAlive())
+PING = seal(PeerMessage(keep_alive=KeepAlive()))
 REQUEST = PeerMessage(term=7, heartbeat_request=HeartbeatRequest())
 ANSWER = PeerMessage(term=7, heartbeat_response=HeartbeatResponse())
 
@@ -241,7 +242,7 @@ def test_a_large_append_has_the_time_that_it_takes() -> None:
     node = Node()
     generation = node.rise()
     node.links.on_message(generation, PING)
-    large = PeerMessage(append_request=AppendRequest(frames=bytes(4 << 20)))
+    large = PeerMessage(append_request=AppendRequest(frames_size=4 << 20))
     node.links.send_request(N2, large)
     node.wait(TIMES.silence_s + 1.0)
     assert node.sockets.ended == []
