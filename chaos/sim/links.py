@@ -131,6 +131,7 @@ class SimulatedLinks:
             self._links.on_ended(generation, refused=True)
         except InvalidMessage:
             self._ends.pop(generation).close()
+            self._dialed.pop(generation, None)
             self._links.on_ended(generation)
 
     def _on_closed(self, generation: int) -> None:
