@@ -73,6 +73,9 @@ NEED_SYNC = frozenset(
 ASYNC_SHARE = 0.3  # of the seeds without any of those
 
 
+FIRST_LINK_FAULT = 10_000  # their numbers; far fewer other faults are drawn
+
+
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
     """One fault to come. `number` is its place in the whole schedule; its own randomness comes
@@ -167,7 +170,8 @@ def _with_slices(plan: Plan) -> Plan:
 
 
 def _with_link_faults(plan: Plan) -> Plan:
-    """Beside what else happens, in numbers that follow."""
+    """Beside what else happens, in numbers of their own and in the order of time: a shorter plan is
+    the beginning of a longer one."""
     chance = plan.random("link-faults")
     kinds = [kind for kind in LINK_FAULTS if chance.random() < 0.3]
     every_ms = chance.choice((500, 2_000, 5_000))
@@ -177,8 +181,10 @@ def _with_link_faults(plan: Plan) -> Plan:
         at += chance.expovariate(1 / every_ms)
         if at >= plan.duration_ms:
             break
-        events.append(FaultEvent(len(events), int(at), chance.choice(kinds)))
-    return replace(plan, faults=tuple(events))
+        number = FIRST_LINK_FAULT + len(events) - len(plan.faults)
+        events.append(FaultEvent(number, int(at), chance.choice(kinds)))
+    ordered = sorted(events, key=lambda event: (event.time_ms, event.number))
+    return replace(plan, faults=tuple(ordered))
 
 
 def _with_flush(plan: Plan) -> Plan:
