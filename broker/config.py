@@ -44,7 +44,6 @@ GIB = 1 << 30
 MAX_MEMBERS = 15
 RECORD_SLACK_BYTES = MIB  # what a segment must hold beside the largest body: headers, properties
 PAGE_BYTES = 4096
-FAULT_INJECTION_VARIABLE = "DLEDGER_FAULT_INJECTION"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -199,27 +198,6 @@ class LogConfig(_Section):
     file: FilePath | None = None
 
 
-class FaultsConfig(_Section):
-    """`[faults]`: this node is under test, and its disk and clock fail on order (ADR 16).
-
-    The folder holds what the tester orders and what a power cut would take back. A node that
-    finds this section without `FAULT_INJECTION_VARIABLE` in its environment doesn't start: a
-    file that was copied from a test must never make a real node lie about its disk.
-    """
-
-    directory: FilePath
-
-    @model_validator(mode="after")
-    def _is_admitted(self) -> Self:
-        if os.environ.get(FAULT_INJECTION_VARIABLE) != "1":
-            refuse(
-                f"no such section, or {FAULT_INJECTION_VARIABLE}=1 in the environment",
-                key="directory",
-                found=str(self.directory),
-            )
-        return self
-
-
 class NodeConfig(_Section):
     """Everything one node needs to know before it starts."""
 
@@ -234,7 +212,6 @@ class NodeConfig(_Section):
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     log: LogConfig = LogConfig()
-    faults: FaultsConfig | None = None
 
     @model_validator(mode="after")
     def _node_is_a_member(self) -> Self:
@@ -301,8 +278,6 @@ def dump_toml(config: NodeConfig, folder: Path) -> str:
     document["data_directory"] = _relative(config.data_directory, folder)
     if config.log.file is not None:
         document["log"]["file"] = _relative(config.log.file, folder)
-    if config.faults is not None:
-        document["faults"]["directory"] = _relative(config.faults.directory, folder)
     return tomli_w.dumps({key: value for key, value in document.items() if value != {}})
 
 
@@ -310,13 +285,8 @@ def _anchored(config: NodeConfig, folder: Path) -> NodeConfig:
     log = config.log
     if log.file is not None:
         log = log.model_copy(update={"file": folder / log.file})
-    faults = config.faults
-    if faults is not None:
-        faults = faults.model_copy(update={"directory": folder / faults.directory})
     data_directory = Path(os.path.normpath(folder / config.data_directory))
-    return config.model_copy(
-        update={"data_directory": data_directory, "log": log, "faults": faults}
-    )
+    return config.model_copy(update={"data_directory": data_directory, "log": log})
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -140,8 +140,17 @@ class Ports(Generic[H]):
 class RaftDriver(Generic[H]):
     """One node's replication, from the thread that owns it."""
 
-    def __init__(self, core: Raft, node: NodeId, ports: Ports[H], applied_index: Index) -> None:
+    def __init__(
+        self,
+        core: Raft,
+        node: NodeId,
+        ports: Ports[H],
+        applied_index: Index,
+        *,
+        apply_slice_bytes: int = APPLY_SLICE_BYTES,
+    ) -> None:
         self._core = core
+        self._apply_slice_bytes = apply_slice_bytes
         self._node = node
         self._ports = ports
         self._applied = applied_index
@@ -561,7 +570,8 @@ class RaftDriver(Generic[H]):
             first = Index(self._applied + 1)
             last = first
             if commit > first:
-                last = Index(self._ports.log.last_that_fits(first, commit, APPLY_SLICE_BYTES))
+                size = self._apply_slice_bytes
+                last = Index(self._ports.log.last_that_fits(first, commit, size))
             self._note_applied(self._apply_frames(self._ports.log.read(first, last), last))
         finally:
             self._applying = False

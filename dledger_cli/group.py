@@ -114,7 +114,7 @@ def up(
     options = GroupOptions(nodes, base_port, size, setting)
     with errors_told():
         group = LocalGroup.open_or_create(directory, options)
-    _tell_status(run(group.up()), as_json)
+    _tell_status(run(group.up()), as_json=as_json)
 
 
 @app.command()
@@ -138,7 +138,7 @@ def status(
         found = run(group.status())
     else:
         found = run(group_status(bootstrap_addresses(bootstrap, directory)))
-    _tell_status(found, as_json)
+    _tell_status(found, as_json=as_json)
     if not found.serves:
         complain("no leader serves")
         end(ExitCode.UNREACHABLE)
@@ -193,7 +193,7 @@ def start(
     """
     with errors_told():
         group = LocalGroup.open(directory)
-    _tell_status(run(group.start(node_id)), as_json)
+    _tell_status(run(group.start(node_id)), as_json=as_json)
 
 
 @app.command()
@@ -248,7 +248,7 @@ async def _transfer(addresses: list[str], target: str | None) -> str:
         return (await client.transfer_leadership(target)).node_id
 
 
-def _tell_status(status: GroupStatus, as_json: bool) -> None:
+def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
     if as_json:
         print_json(status.facts())
         return

@@ -98,7 +98,7 @@ def produce(
     job = Job(topic, key, tag, keep_line_ending)
     tally = Tally()
     interrupted = run(_produce(addresses, descriptor, job, tally))
-    _tell(tally, interrupted, as_json)
+    _tell(tally, interrupted=interrupted, as_json=as_json)
 
 
 def _open_input(source: str) -> int:
@@ -179,7 +179,7 @@ class Sender:
         return True
 
 
-def _tell(tally: Tally, interrupted: bool, as_json: bool) -> None:
+def _tell(tally: Tally, *, interrupted: bool, as_json: bool) -> None:
     facts = tally.facts()
     if as_json:
         print_json(facts)

@@ -37,7 +37,7 @@ def by_id(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    _tell(run(_find_id(addresses, message_id)), as_json)
+    _tell(run(_find_id(addresses, message_id)), as_json=as_json)
 
 
 @app.command("offset")
@@ -57,7 +57,7 @@ def by_offset(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    _tell(run(_find_offset(addresses, topic, queue_id, offset)), as_json)
+    _tell(run(_find_offset(addresses, topic, queue_id, offset)), as_json=as_json)
 
 
 async def _find_id(addresses: list[str], message_id: str) -> Message:
@@ -70,7 +70,7 @@ async def _find_offset(addresses: list[str], topic: str, queue_id: int, offset: 
         return await client.get_message(topic=topic, queue_id=queue_id, offset=offset)
 
 
-def _tell(message: Message, as_json: bool) -> None:
+def _tell(message: Message, *, as_json: bool) -> None:
     facts = message_facts(message)
     if as_json:
         print_json(facts)

@@ -47,7 +47,7 @@ def create(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    info = run(_create(addresses, name, queues, if_not_exists))
+    info = run(_create(addresses, name, queues, if_not_exists=if_not_exists))
     if as_json:
         print_json(_facts(info))
     else:
@@ -131,7 +131,9 @@ def delete(
         typer.echo(f"{name}: deleted")
 
 
-async def _create(addresses: list[str], name: str, queues: int, if_not_exists: bool) -> TopicInfo:
+async def _create(
+    addresses: list[str], name: str, queues: int, *, if_not_exists: bool
+) -> TopicInfo:
     async with connect(addresses) as client:
         return await client.create_topic(name, queues=queues, if_not_exists=if_not_exists)
 

@@ -72,6 +72,11 @@ class Checkpoint:
                 )
             )
 
+    def distrust_consume_queues(self) -> None:
+        """No unit counts as durable, whatever happens from here on; durably."""
+        self.note_consume_queue(0, self._state.consume_queue_timestamp_ms)
+        self.sync()
+
     def sync(self) -> None:
         """What was written is durable."""
         self._files.fdatasync(self._handle)

@@ -206,8 +206,11 @@ class ConsumeQueues:
             if topic.startswith(_DELETED):
                 remove_topic(self._files, self._root / topic)
                 continue
-            self._topics[topic] = self._root / topic
-            for name in self._files.listdir(self._root / topic):
+            directory = self._topics[topic] = self._root / topic
+            # Made by a process that died before its flush, these names may be known to the page
+            # cache only; what is dispatched to their queues must not count as durable then.
+            self._renamed[self._root] = self._renamed[directory] = None
+            for name in self._files.listdir(directory):
                 if _QUEUE_NAME.fullmatch(name):
                     self._recover_queue(topic, int(name), keep_below, read_at)
 

@@ -62,7 +62,7 @@ class LogWalker:
                 those before it headers and fillers' headers are checked.
         """
         for segment in segments:
-            window = _Window(self._files, segment, segment.base >= first_thorough)
+            window = _Window(self._files, segment, thorough=segment.base >= first_thorough)
             if not self._table.segments:
                 self._table.add(segment, self._history.last_index + 1)
             stop = self._walk_segment(segment, window)
@@ -155,7 +155,7 @@ class LogWalker:
 class _Window:
     """Reads a segment in chunks: large ones when every byte is wanted, small ones for headers."""
 
-    def __init__(self, files: FileSystem, segment: Segment, thorough: bool) -> None:
+    def __init__(self, files: FileSystem, segment: Segment, *, thorough: bool) -> None:
         self.thorough = thorough
         self._files = files
         self._segment = segment

@@ -52,11 +52,8 @@ ALLOWED: dict[str, set[str]] = {
         *("dledger.core", "dledger.limits", "dledger.outcome", "dledger.records", "dledger.wire")
     },
     "store": FORMATS,
-    "chaos.faults": {"store"},  # a disk that fails on order: loaded by nodes under test only
-    "broker": FORMATS
-    | FLOOR
-    | RAFT
-    | {"dledger.client", "dledger.limits", "store", "chaos.faults"},
+    "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
+    "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "dledger.limits", "store"},
     "audit": FORMATS
     | FLOOR
     | {

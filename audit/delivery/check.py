@@ -122,7 +122,7 @@ def audit_delivery(
         tuple(queues),
         {kind.value: counts[kind] for kind in Kind},
         tuple(sorted((a for each in judged for a in each.anomalies), key=_place)),
-        tuple(_notes(judged, queues, len(replicas), answered, tail_is_known)),
+        tuple(_notes(judged, queues, len(replicas), answered, tail_is_known=tail_is_known)),
         round(time.monotonic() - started, 4),
     )
 
@@ -240,6 +240,7 @@ def _notes(
     queues: Sequence[QueueCount],
     replicas: int,
     answered: int,
+    *,
     tail_is_known: bool,
 ) -> list[str]:
     notes = [

@@ -107,7 +107,7 @@ def file_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
     return list(found.values())
 
 
-def survey_findings(plan: Plan, accept_retention: bool) -> list[Finding]:
+def survey_findings(plan: Plan, *, accept_retention: bool) -> list[Finding]:
     """What the surveys alone show: replicas that can't be read, hold nothing, end too early, or
     begin later than others."""
     found: list[Finding] = []

@@ -198,10 +198,10 @@ def _finding(
 
 def _view(replica: str, item: Item | None) -> EntryView:
     if item is None:
-        return EntryView(replica, "absent", False)
+        return EntryView(replica, "absent", crc_valid=False)
     valid = item.kind in (ItemKind.ENTRY, ItemKind.MISPLACED)
     if not item.index:
-        return EntryView(replica, item.kind, item.kind in _INTACT, detail=item.detail)
+        return EntryView(replica, item.kind, crc_valid=item.kind in _INTACT, detail=item.detail)
     has_records = item.queue_offset is not None
     return EntryView(
         replica,

@@ -110,7 +110,7 @@ def audit_replicas(
     located, skipped = _locate(plan, comparison, engine, hosts, options, started)
     clock.finished("locate")
     found = [
-        *survey_findings(plan, options.accept_retention),
+        *survey_findings(plan, accept_retention=options.accept_retention),
         *_position_findings(replicas),
         *file_findings(plan, parts),
         *located.findings,

@@ -2,20 +2,21 @@
 
 The page is for a person who was woken by an alarm: first the verdict in words, then who has what,
 each finding with its first divergent entry, and the map of replica by segment by block.
-Whatever comes from a replica's bytes or names is escaped. Colours carry nothing alone: damaged
-cells have a letter, and every cell says in words what it is.
+The layout is `templates/report.html`, which escapes what comes from a replica's bytes or names;
+here are words, classes and coordinates. Colours carry nothing alone: damaged cells have a letter,
+and every cell says in words what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Final
 
 from audit.proof.findings import EntryView, Finding, Verdict
 from audit.proof.report import Audit, Report
-from audit.showing.block_map import State, Strip, draw_map
+from audit.showing.block_map import Cell, State, Strip, draw_map
 from dledger.terminal.figures import human_bytes
+from dledger.terminal.pages import rendered
 
 _CELL: Final = 12
 _ROW: Final = 18
@@ -58,80 +59,72 @@ _SENTENCE: Final = {
     Verdict.DIVERGENCE: "Replicas hold different bytes with good checksums. Raft rules this out: "
     "stop writing, keep every data directory, find out why.",
 }
+_CLASS_OF: Final = {
+    Verdict.IDENTICAL: "same",
+    Verdict.INCOMPLETE: "lack",
+    Verdict.MISPLACED: "place",
+    Verdict.BIT_ROT: "rot",
+    Verdict.DIVERGENCE: "split",
+}
 
-_STYLE: Final = """
-:root{--fg:#1d2329;--soft:#5d6873;--bg:#f6f7f8;--card:#fff;--line:#d9dee3;--same:#6fb58f;
---alone:#a9c6d8;--none:#e7eaed;--lack:#e2a93b;--differ:#8b8f94;--place:#d9722e;--rot:#c8323c;
---split:#7a3fb0;color-scheme:light dark}
-@media(prefers-color-scheme:dark){:root{--fg:#e6e9ec;--soft:#9aa5b0;--bg:#14181c;--card:#1d2329;
---line:#343c45;--same:#3f8a63;--alone:#4b7186;--none:#2a3138}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
-main{max-width:1180px;margin:0 auto;padding:20px 16px 60px}
-h1{font-size:1.05rem;color:var(--soft);font-weight:600;margin:0}
-h2{font-size:1.05rem;margin:32px 0 10px}
-.verdict{font-size:2rem;font-weight:700;margin:4px 0;text-transform:capitalize}
-.verdict::before{content:"";display:inline-block;width:.6em;height:.6em;border-radius:50%;
-margin-right:.4em;background:currentColor}
-.verdict.same{color:var(--same)}.verdict.lack{color:var(--lack)}.verdict.place{color:var(--place)}
-.verdict.rot{color:var(--rot)}.verdict.split{color:var(--split)}
-.soft{color:var(--soft)}
-.scroll{overflow-x:auto;background:var(--card);border:1px solid var(--line);border-radius:8px}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:7px 12px;white-space:nowrap;border-top:1px solid var(--line)}
-tr:first-child th{border-top:0}th{color:var(--soft);font-weight:600;font-size:.85rem}
-.legend{display:flex;flex-wrap:wrap;gap:6px 16px;margin:0 0 12px;padding:0;list-style:none;
-font-size:.88rem}
-.legend svg{width:14px;height:14px;vertical-align:-2px;margin-right:5px}
-.map{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:10px}
-.strip{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px 10px}
-.strip.bad{border-color:var(--rot);border-width:2px;padding:7px 9px}
-.strip h3{margin:0 0 4px;font-size:.8rem;font-weight:600;color:var(--soft);
-font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
-.strip svg{width:100%;height:auto;display:block}
-.strip text{font:11px system-ui,sans-serif;fill:var(--soft)}
-.strip text.letter{fill:#fff;font-weight:700;font-size:9px;text-anchor:middle}
-rect.same{fill:var(--same)}rect.alone{fill:var(--alone)}rect.none{fill:var(--none)}
-rect.lack{fill:var(--lack)}rect.differ{fill:var(--differ)}rect.place{fill:var(--place)}
-rect.rot{fill:var(--rot)}rect.split{fill:var(--split)}
-.finding{background:var(--card);border:1px solid var(--line);border-left:5px solid var(--rot);
-border-radius:8px;padding:12px 14px;margin:0 0 12px}
-.finding.lack{border-left-color:var(--lack)}.finding.place{border-left-color:var(--place)}
-.finding.split{border-left-color:var(--split)}
-.finding h3{margin:0 0 4px;font-size:1rem}.finding p{margin:2px 0;overflow-wrap:anywhere}
-.finding .scroll{margin-top:8px;border-radius:6px}
-code{font:.9em ui-monospace,monospace}
-.bad{color:var(--rot);font-weight:700}
-"""
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A block of one replica, in px."""
+
+    kind: str
+    x: int
+    y: int
+    width: int
+    height: int
+    said: str
+    letter: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Strip:
+    """A segment's picture; of each row the replica's name, its y, and the cells."""
+
+    said: str
+    worst: str
+    is_bad: bool
+    width: int
+    height: int
+    rows: tuple[tuple[str, int, tuple[_Cell, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A finding with its heading, and the first divergent entry as each replica has it."""
+
+    finding: Finding
+    kind: str
+    heading: str
+    rows: tuple[tuple[str, ...], ...]
 
 
 def render_page(audited: Audit, title: str = "Replica audit") -> str:
     """The whole page."""
     report = audited.report
     strips = draw_map(audited.plan, audited.comparison, report.findings)
-    body = "".join(
-        (
-            _head(report, title),
-            _coverage(report),
-            _findings(report),
-            _map(strips),
-            _notes(report),
-        )
-    )
-    return whole_page(f"{title}: {report.verdict}", body)
-
-
-def whole_page(title: str, body: str) -> str:
-    """The page around a body of HTML; the title is text."""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title>"
-        f"<style>{_STYLE}</style></head><body><main>{body}</main></body></html>\n"
+    used = {cell.state for strip in strips for _, cells in strip.rows for cell in cells}
+    return rendered(
+        "audit.showing",
+        "report.html",
+        title=title,
+        report=report,
+        verdict_class=_CLASS_OF[report.verdict],
+        sentence=_SENTENCE[report.verdict],
+        facts=_facts(report),
+        coverage=_coverage(report),
+        findings=[_shown(each) for each in report.findings[:MAX_FINDINGS]],
+        more=len(report.findings) - MAX_FINDINGS,
+        legend=[(_CLASS[state], _legend(state)) for state in State if state in used],
+        strips=[_strip(each) for each in strips],
     )
 
 
-def _head(report: Report, title: str) -> str:
+def _facts(report: Report) -> str:
     timings = report.timings
     facts = (
         f"{report.blocks} blocks of {human_bytes(report.block_size)}; "
@@ -143,16 +136,11 @@ def _head(report: Report, title: str) -> str:
             f" Running digests and ConsumeQueues: {report.derived.entries} entries, "
             f"{report.derived.records} records, {report.derived.queues} queues."
         )
-    group = f", group {escape(report.group)}" if report.group else ""
-    return (
-        f"<h1>{escape(title)}{group}</h1>"
-        f'<p class="verdict {_class_of(report.verdict)}">{escape(report.verdict)}</p>'
-        f'<p>{_SENTENCE[report.verdict]}</p><p class="soft">{escape(facts)}</p>'
-    )
+    return facts
 
 
-def _coverage(report: Report) -> str:
-    rows = [
+def _coverage(report: Report) -> list[tuple[str, ...]]:
+    return [
         (
             each.replica,
             each.verdict.value,
@@ -163,84 +151,50 @@ def _coverage(report: Report) -> str:
         )
         for each in report.coverage
     ]
-    titles = ("Replica", "Verdict", "Claims bytes", "Segments", "Compared", "Path")
-    return f"<h2>Replicas</h2>{html_table(titles, rows)}"
 
 
-def _map(strips: Sequence[Strip]) -> str:
-    if not strips:
-        return "<h2>Map</h2><p>No replica claims a log.</p>"
-    used = {cell.state for strip in strips for _, cells in strip.rows for cell in cells}
-    legend = "".join(
-        f'<li><svg viewBox="0 0 12 12" aria-hidden="true">'
-        f'<rect class="{_CLASS[state]}" width="12" height="12" rx="2"/></svg>'
-        f"{_WORDS[state]}{f' ({_LETTER[state]})' if state in _LETTER else ''}</li>"
-        for state in State
-        if state in used
-    )
-    drawn = "".join(map(_strip, strips))
-    return (
-        f'<h2>Map: segments, one row a replica</h2><ul class="legend">{legend}</ul>'
-        f'<div class="map">{drawn}</div>'
-    )
+def _legend(state: State) -> str:
+    return _WORDS[state] + (f" ({_LETTER[state]})" if state in _LETTER else "")
 
 
-def _strip(strip: Strip) -> str:
+def _strip(strip: Strip) -> _Strip:
     columns = max(len(cells) for _, cells in strip.rows)
     wide = max(columns, 24)
     cell = max(wide * _CELL // max(columns, 1), _CELL)
     label = _LABEL + 6 * max(0, max(len(name) for name, _ in strip.rows) - 4)
-    width, height = label + columns * cell, _ROW * len(strip.rows)
-    parts = []
+    rows = []
     for line, (replica, cells) in enumerate(strip.rows):
         y = line * _ROW
-        parts.append(f'<text x="0" y="{y + 12}">{escape(replica[:16])}</text>')
-        for column, each in enumerate(cells):
-            x = label + column * cell
-            said = f"{replica}, bytes {each.start:,} to {each.end:,}: {_WORDS[each.state]}"
-            parts.append(
-                f'<rect class="{_CLASS[each.state]}" x="{x}" y="{y + 1}" width="{cell - 1}" '
-                f'height="{_ROW - 3}" rx="2"><title>{escape(said)}</title></rect>'
-            )
-            if each.state in _LETTER:
-                parts.append(
-                    f'<text class="letter" x="{x + (cell - 1) / 2:g}" y="{y + 12}">'
-                    f"{_LETTER[each.state]}</text>"
-                )
-    bad = " bad" if strip.worst > State.ALONE else ""
-    said = f"bytes {strip.start:,} to {strip.end:,}"
-    return (
-        f'<div class="strip{bad}"><h3>{said}</h3><svg viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{said}: {_WORDS[strip.worst]} at worst">{"".join(parts)}</svg></div>'
+        drawn = [
+            _cell(each, replica, x=label + at * cell, y=y, width=cell)
+            for at, each in enumerate(cells)
+        ]
+        rows.append((replica[:16], y + 12, tuple(drawn)))
+    return _Strip(
+        f"bytes {strip.start:,} to {strip.end:,}",
+        _WORDS[strip.worst],
+        strip.worst > State.ALONE,
+        label + columns * cell,
+        _ROW * len(strip.rows),
+        tuple(rows),
     )
 
 
-def _findings(report: Report) -> str:
-    if not report.findings:
-        return ""
-    shown = "".join(map(_finding, report.findings[:MAX_FINDINGS]))
-    rest = len(report.findings) - MAX_FINDINGS
-    more = f"<p>{rest} more are in the JSON report.</p>" if rest > 0 else ""
-    if report.not_located:
-        more += f"<p>{report.not_located} differing blocks were not looked into.</p>"
-    return f"<h2>Findings</h2>{shown}{more}"
+def _cell(cell: Cell, replica: str, *, x: int, y: int, width: int) -> _Cell:
+    said = f"{replica}, bytes {cell.start:,} to {cell.end:,}: {_WORDS[cell.state]}"
+    letter = _LETTER.get(cell.state, "")
+    return _Cell(_CLASS[cell.state], x, y + 1, width - 1, _ROW - 3, said, letter)
 
 
-def _finding(finding: Finding) -> str:
+def _shown(finding: Finding) -> _Shown:
     who = " and ".join(finding.replicas)
-    lines = [f"<h3>{escape(finding.verdict.capitalize())} on {escape(who)}: {finding.cause}</h3>"]
-    if finding.segment is not None:
-        lines.append(
-            f"<p>File <code>{escape(finding.file)}</code>, bytes "
-            f"{finding.start - finding.segment:,} to {finding.end - finding.segment:,} of it</p>"
-        )
-    if finding.detail:
-        lines.append(f'<p class="soft">{escape(finding.detail)}</p>')
-    if finding.entry_offset is not None and finding.views:
-        lines.append(f"<p>First divergent entry, at physical offset {finding.entry_offset:,}:</p>")
-        titles = ("Replica", "Is", "CRC", "Index", "Term", "Queue", "Queue offset")
-        lines.append(html_table(titles, [_view_cells(view) for view in finding.views]))
-    return f'<div class="finding {_class_of(finding.verdict)}">{"".join(lines)}</div>'
+    views = finding.views if finding.entry_offset is not None else ()
+    return _Shown(
+        finding,
+        _CLASS_OF[finding.verdict],
+        f"{finding.verdict.capitalize()} on {who}: {finding.cause}",
+        tuple(_view_cells(view) for view in views),
+    )
 
 
 def _view_cells(view: EntryView) -> tuple[str, ...]:
@@ -254,32 +208,3 @@ def _view_cells(view: EntryView) -> tuple[str, ...]:
         queue,
         "–" if view.queue_offset is None else f"{view.queue_offset:,}",
     )
-
-
-def _notes(report: Report) -> str:
-    if not report.notes:
-        return ""
-    items = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
-    return f"<h2>Notes</h2><ul>{items}</ul>"
-
-
-def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose cells are text; "bad" stands out."""
-    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{' class=bad' if cell == 'bad' else ''}>{escape(cell)}</td>" for cell in row)
-        + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _class_of(verdict: Verdict) -> str:
-    return {
-        Verdict.IDENTICAL: "same",
-        Verdict.INCOMPLETE: "lack",
-        Verdict.MISPLACED: "place",
-        Verdict.BIT_ROT: "rot",
-        Verdict.DIVERGENCE: "split",
-    }[verdict]

@@ -1,7 +1,8 @@
 """What is in the log as one self-contained HTML page: bars over time and of delays, by queue.
 
 Pure: sums in, text out. Queues of one topic share their scales, so that they can be compared by
-eye; every bar says in words what it stands for. Names come from the log and are escaped.
+eye; every bar says in words what it stands for. The layout is `templates/stats.html`, which escapes
+the names that come from the log.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from html import escape
 from typing import Final
 
 from audit.contents.stats import LogSum, QueueSum, bucket_edges, counted_percentile
 from audit.contents.timeline import Timeline
-from audit.showing.page import html_table, whole_page
 from dledger.terminal.figures import human_bytes
+from dledger.terminal.pages import rendered
 
 MAX_QUEUES: Final = 64  # Drawn a topic; the table and the JSON have all.
 _EPOCH: Final = datetime(1970, 1, 1)  # UTC, as everything here.
@@ -26,11 +26,35 @@ _FOOT: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """One bar: its column of the chart, its value, and what it says."""
+    """One bar, in px, and what it says."""
 
-    column: int
-    value: int
+    x: float
+    width: float
+    height: float
     said: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """Bars of one colour; `first` and `last` stand below the ends of the axis."""
+
+    caption: str
+    kind: str
+    bars: tuple[_Bar, ...]
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A topic's table, charts and hot keys; `more` queues are in the table only."""
+
+    name: str
+    rows: tuple[tuple[str, ...], ...]
+    span_s: float
+    cards: tuple[tuple[_Chart, ...], ...]
+    more: int
+    hot: tuple[tuple[str, str], ...]
 
 
 def render_stats(sums: LogSum, source: str) -> str:
@@ -39,34 +63,31 @@ def render_stats(sums: LogSum, source: str) -> str:
     Args:
         source: where the log was read.
     """
-    sections = "".join(_topic(sums, topic, total) for topic, total in sums.topics().items())
-    messages = sum(queue.messages for queue in sums.queues.values())
-    head = (
-        "<h1>What is in the log</h1>"
-        f'<p class="soft">{messages:,} messages, {len(sums.topics())} topics, '
-        f"{len(sums.queues)} queues, read from <code>{escape(source)}</code>. Times are the "
-        "leader's, in UTC; a delay is from the producer's clock to the leader's, right to 20 %.</p>"
+    return rendered(
+        "audit.showing",
+        "stats.html",
+        messages=sum(queue.messages for queue in sums.queues.values()),
+        queues=len(sums.queues),
+        topics=[_topic(sums, name, total) for name, total in sums.topics().items()],
+        source=source,
+        width=_WIDTH,
+        height=_HEIGHT,
+        foot=_FOOT,
     )
-    return whole_page("What is in the log", head + sections)
 
 
-def _topic(sums: LogSum, topic: str, total: QueueSum) -> str:
+def _topic(sums: LogSum, topic: str, total: QueueSum) -> _Topic:
     own = sorted((number, queue) for (name, number), queue in sums.queues.items() if name == topic)
-    titles = ("Queue", "Messages", "Bytes", "Messages/s", "Size p50", "Delay p50", "Delay p99")
-    rows = [_row(label, queue) for label, queue in [("all", total), *_labelled(own)]]
     shown = own[:MAX_QUEUES]
-    width = total.timeline.width_ms
-    cards = "".join(
-        _card(f"{topic}, queue {number}", queue, shown, total) for number, queue in shown
-    )
-    whole = _card(f"{topic}, all queues", total, [(0, total)], total)
-    rest = f"<p>{len(own) - MAX_QUEUES} more queues are in the table.</p>" * (len(own) > MAX_QUEUES)
-    hot = [(key, str(n)) for (name, key), n in sums.keys.most_common() if name == topic][:10]
-    keys = f"<h3>Hot keys</h3>{html_table(('Key', 'Messages'), hot)}" if hot else ""
-    return (
-        f"<h2>Topic {escape(topic)}</h2>{html_table(titles, rows)}"
-        f'<p class="soft">Over time: spans of {width / 1000:g} s.</p>'
-        f'<div class="map">{whole}{cards}</div>{rest}{keys}'
+    cards = [_card(f"{topic}, queue {number}", queue, shown, total) for number, queue in shown]
+    hot = [(key, str(n)) for (name, key), n in sums.keys.most_common() if name == topic]
+    return _Topic(
+        topic,
+        tuple(_row(label, queue) for label, queue in [("all", total), *_labelled(own)]),
+        total.timeline.width_ms / 1000,
+        (_card(f"{topic}, all queues", total, [(0, total)], total), *cards),
+        len(own) - MAX_QUEUES,
+        tuple(hot[:10]),
     )
 
 
@@ -89,7 +110,7 @@ def _row(label: str, queue: QueueSum) -> tuple[str, ...]:
 
 def _card(
     name: str, queue: QueueSum, scaled: Sequence[tuple[int, QueueSum]], total: QueueSum
-) -> str:
+) -> tuple[_Chart, ...]:
     """Three charts of one queue, as high as the highest bar of the `scaled` queues."""
     line = total.timeline
     first, last = min(line.messages, default=0), max(line.messages, default=0)
@@ -101,54 +122,45 @@ def _card(
         tops = [_values(q.timeline, line.width_ms, what).values() for _, q in scaled]
         top = max(max(each, default=0) for each in tops)
         bars = [
-            _Bar(span - first, value, f"{_moment(span * line.width_ms)}: {_said(what, value)}")
+            _bar(
+                (span - first, columns),
+                (value, top),
+                f"{_moment(span * line.width_ms)}: {_said(what, value)}",
+            )
             for span, value in sorted(values.items())
         ]
         caption = f"{name}, {what} over time; highest {_said(what, top)}"
-        charts.append(_chart(caption, kind, bars, (columns, top), ends))
-    charts.append(_delays(name, queue, scaled))
-    return f'<div class="strip">{"".join(charts)}</div>'
+        charts.append(_Chart(caption, kind, tuple(bars), *ends))
+    return (*charts, _delays(name, queue, scaled))
 
 
-def _delays(name: str, queue: QueueSum, scaled: Sequence[tuple[int, QueueSum]]) -> str:
+def _delays(name: str, queue: QueueSum, scaled: Sequence[tuple[int, QueueSum]]) -> _Chart:
     """The distribution of delays."""
     top = max(int(q.delay_counts.max()) for _, q in scaled)
     used = [at for _, q in scaled for at in q.delay_counts.nonzero()[0].tolist()]
     first, last = min(used, default=0), max(used, default=0)
     bars = [
-        _Bar(at - first, int(queue.delay_counts[at]), f"{_span_of(at)}: {queue.delay_counts[at]}")
+        _bar(
+            (at - first, last - first + 1),
+            (int(queue.delay_counts[at]), top),
+            f"{_span_of(at)}: {queue.delay_counts[at]}",
+        )
         for at in queue.delay_counts.nonzero()[0].tolist()
     ]
-    ends = (f"{bucket_edges(first)[0]} ms", f"{bucket_edges(last)[1]} ms")
-    caption = f"{name}, messages by delay; highest {top:,}"
-    return _chart(caption, "lack", bars, (last - first + 1, top), ends)
-
-
-def _chart(
-    caption: str,
-    kind: str,
-    bars: Sequence[_Bar],
-    scale: tuple[int, int],
-    ends: tuple[str, str],
-) -> str:
-    """Bars over `scale` = (columns, highest value); `ends` stand below the first and last."""
-    columns, top = scale
-    step = _WIDTH / max(columns, 1)
-    drawn = []
-    for bar in bars:
-        height = max(_HEIGHT * bar.value / max(top, 1), 1)
-        drawn.append(
-            f'<rect class="{kind}" x="{bar.column * step:.1f}" y="{_HEIGHT - height:.1f}" '
-            f'width="{max(step - 1, 1):.1f}" height="{height:.1f}">'
-            f"<title>{escape(bar.said)}</title></rect>"
-        )
-    said = escape(caption)
-    return (
-        f'<h3>{said}</h3><svg viewBox="0 0 {_WIDTH} {_HEIGHT + _FOOT}" role="img" '
-        f'aria-label="{said}">{"".join(drawn)}'
-        f'<text x="0" y="{_HEIGHT + 13}">{escape(ends[0])}</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT + 13}" text-anchor="end">{escape(ends[1])}</text></svg>'
+    return _Chart(
+        f"{name}, messages by delay; highest {top:,}",
+        "lack",
+        tuple(bars),
+        f"{bucket_edges(first)[0]} ms",
+        f"{bucket_edges(last)[1]} ms",
     )
+
+
+def _bar(place: tuple[int, int], value: tuple[int, int], said: str) -> _Bar:
+    """A bar in a column of so many, and as high as its value is of the highest."""
+    step = _WIDTH / max(place[1], 1)
+    height = max(_HEIGHT * value[0] / max(value[1], 1), 1)
+    return _Bar(place[0] * step, max(step - 1, 1), height, said)
 
 
 def _values(line: Timeline, width_ms: int, what: str) -> Mapping[int, int]:

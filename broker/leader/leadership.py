@@ -235,6 +235,8 @@ class Leadership:
     def not_leader(self, reason: str) -> BrokerError:
         """The error for a call that only a serving leader answers."""
         core = self._core
+        if core.role is Role.LEADER and self.draining:
+            return self._error(ErrorCode.SHUTTING_DOWN, "this node is being stopped")
         if core.role is Role.LEADER:
             text = reason or f"{self._node} is elected, not yet serving"
             return self._error(ErrorCode.NOT_READY, text)

@@ -53,12 +53,25 @@ LOG_TAIL_LINES = 8
 LOG_TAIL_BYTES = 16 << 10
 AS_IT_IS = GroupOptions()
 
+NodeCommand = Callable[[LocalNode], list[str]]  # what starts a node: the program, its arguments
+
+
+def program(node: LocalNode) -> list[str]:
+    """`dledger node`. -P: a folder `broker/` where the program was called is not ours to import."""
+    return [sys.executable, "-P", "-m", "dledger_cli", "node", "--config", node.config]
+
 
 class LocalGroup:
-    """The group in a folder. Made with `create`, `open` or `open_or_create`."""
+    """The group in a folder. Made with `create`, `open` or `open_or_create`.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: the folder.
+        command: what starts a node of it.
+    """
+
+    def __init__(self, directory: Path, command: NodeCommand = program) -> None:
         self.directory = directory.absolute()
+        self._command = command
         self._reservation: PortReservation | None = None  # of a group that was made here
 
     @classmethod
@@ -74,14 +87,16 @@ class LocalGroup:
         return group
 
     @classmethod
-    def create(cls, directory: Path, options: GroupOptions = AS_IT_IS) -> LocalGroup:
+    def create(
+        cls, directory: Path, options: GroupOptions = AS_IT_IS, command: NodeCommand = program
+    ) -> LocalGroup:
         """A new group in `directory`, configured and not yet started.
 
         Raises:
             GroupDiffers: there is one already.
             LocalGroupError: the directory can't be written, or no ports are free.
         """
-        group = cls(directory)
+        group = cls(directory, command)
         ports, group._reservation = plan_ports(options)
         record = plan_group(group.directory, options, ports)
         with locked(group.directory):
@@ -281,10 +296,8 @@ class LocalGroup:
         return log_ends
 
     def _launch_one(self, node: LocalNode, record: LocalGroupFile) -> LocalNode:
-        # -P: a folder `broker/` where the program was called is not ours to import.
-        command = [sys.executable, "-P", "-m", "dledger_cli", "node", "--config", node.config]
         try:
-            process = spawn_detached(command, node.log_file)
+            process = spawn_detached(self._command(node), node.log_file)
         except OSError as error:
             raise LocalGroupError(f"can't start {node.id}: {error}") from error
         launched = node.model_copy(update={"pid": process.pid, "started": process.started})

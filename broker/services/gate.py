@@ -75,7 +75,7 @@ class Gate:
         self._leadership.check_serving()
         confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def done(served: bool) -> None:
+        def done(served: bool) -> None:  # noqa: FBT001  the driver's callback has one argument
             if not confirmed.done():
                 confirmed.set_result(served)
 

@@ -44,7 +44,12 @@ class DerivedQueues(QueueFiles, Protocol):
     def flush(self) -> None: ...
 
 
-def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: int) -> StateMachine:
+def replay_derived(
+    source: ReplayLog,
+    queues: DerivedQueues,
+    derived_through: int,
+    distrust: Callable[[], None],
+) -> StateMachine:
     """The state machine as of entry `derived_through`, with ConsumeQueues that agree with it.
 
     Args:
@@ -52,6 +57,9 @@ def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: in
         queues: the ConsumeQueues as an earlier life left them, not yet recovered.
         derived_through: every entry up to it was dispatched and made durable; clipped to the
             log's end.
+        distrust: makes the next start derive everything again. Called before the queues are
+            dropped: those derived here are on no disk yet, and after a power cut some of their
+            pages would be and some not.
 
     Raises:
         StorageFull: the ConsumeQueues have to be derived again, and don't fit.
@@ -67,6 +75,7 @@ def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: in
     if reason is None:
         return machine
     log.warning("consume_queues_rebuilt", reason=reason, through_index=derived_through)
+    distrust()
     for topic in dict.fromkeys(name for name, _ in queues.queues()):  # in order, unlike a set
         queues.delete_topic(topic)
     queues.flush()  # The space of the old ones is needed for the new ones.

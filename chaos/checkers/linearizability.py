@@ -109,7 +109,7 @@ def _next(calls: list[Operation], ends: list[int], taken: int) -> list[int]:
 # --- the models --------------------------------------------------------------------------------
 
 
-def _apply_topic(exists: bool, operation: Operation) -> bool | None:
+def _apply_topic(exists: bool, operation: Operation) -> bool | None:  # noqa: FBT001  the state
     match operation.action:
         case Create():
             return True if not exists or operation.outcome is Outcome.UNKNOWN else None
@@ -138,7 +138,7 @@ def _apply_offset(state: int, operation: Operation) -> int | None:
             raise TypeError(f"{operation.action} says nothing of an offset")
 
 
-TOPIC: Model[bool] = Model(False, _apply_topic)
+TOPIC: Model[bool] = Model(initial=False, apply=_apply_topic)
 COMMITTED_OFFSET: Model[int] = Model(-1, _apply_offset)
 
 

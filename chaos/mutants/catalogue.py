@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Mutant:
     """One defect. `seed` is where the hunt begins; any later one will do. `masked` says why no
     run shows it: something behind it holds, or it costs time and no truth. Then the unit tests
-    have to find it."""
+    have to find it; `tests` names those that are its own."""
 
     name: str
     file: str
@@ -22,6 +22,7 @@ class Mutant:
     new: str
     seed: int = 0
     masked: str = ""
+    tests: tuple[str, ...] = ()
 
 
 CORE = (
@@ -656,6 +657,25 @@ FOUND = (
         seed=398,
     ),
     Mutant(
+        "round-of-an-older-term-echoed",
+        "dledger/core/raft.py",
+        "                state.send(HeartbeatResponse(node, sender, term))\n",
+        "                state.send(HeartbeatResponse(node, sender, term, message.read_context))\n",
+        seed=45,
+    ),
+    Mutant(
+        "names-of-a-dead-process-not-synced",
+        "store/consumequeue.py",
+        "            self._renamed[self._root] = self._renamed[directory] = None\n",
+        "",
+    ),
+    Mutant(
+        "rebuilt-queues-trusted",
+        "broker/recovery.py",
+        "            checkpoint.distrust_consume_queues,\n",
+        "            lambda: None,\n",
+    ),
+    Mutant(
         "no-space-kept-for-term-and-vote",
         "store/files.py",
         "        if not self._spare_bytes:\n            return\n",
@@ -775,4 +795,431 @@ SPEECH = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *SPEECH)
+# How the parts of a replica are joined, kept and taken down.
+WIRING = (
+    Mutant(
+        "noted-before-the-sync",
+        "broker/housekeeping.py",
+        "            await self._hand.run(work.perform)\n"
+        "            if not self.is_checkpoint_held:\n"
+        "                await self._hand.run(partial(self._note, settled))\n",
+        "            if not self.is_checkpoint_held:\n"
+        "                await self._hand.run(partial(self._note, settled))\n"
+        "            await self._hand.run(work.perform)\n",
+    ),
+    Mutant(
+        "noted-what-was-settled-meanwhile",
+        "broker/housekeeping.py",
+        "await self._hand.run(partial(self._note, settled))",
+        "await self._hand.run(partial(self._note, self._driver.settled_index))",
+    ),
+    Mutant(
+        "noted-after-a-sync-that-failed",
+        "broker/housekeeping.py",
+        "            self.is_checkpoint_held = True\n",
+        "",
+    ),
+    Mutant(
+        "round-torn-away-by-the-stop",
+        "broker/housekeeping.py",
+        "            await self._round\n",
+        "            self._round.cancel()\n",
+    ),
+    Mutant(
+        "rounds-go-on-after-a-failed-disk",
+        "broker/housekeeping.py",
+        "            self._failed(error)\n            return\n",
+        "            del error\n",
+    ),
+    Mutant(
+        "housekeeping-never-begins",
+        "broker/replica.py",
+        "        self.housekeeping.start(self._ports.rhythm.housekeeping_s)\n",
+        "",
+        masked="a start replays more, and comes to the same state",
+    ),
+    Mutant(
+        "ticker-not-started",
+        "broker/replica.py",
+        "        self.ticker.start()\n",
+        "",
+    ),
+    Mutant(
+        "links-not-started",
+        "broker/replica.py",
+        "        self.transport.start()\n",
+        "",
+    ),
+    Mutant(
+        "durable-news-dropped",
+        "broker/replica.py",
+        "        self.log.on_durable = partial(from_worker, self.driver.on_durable)\n",
+        "",
+    ),
+    Mutant(
+        "durable-news-told-on-the-flushers-thread",
+        "broker/replica.py",
+        "self.log.on_durable = partial(from_worker, self.driver.on_durable)",
+        "self.log.on_durable = self.driver.on_durable",
+    ),
+    Mutant(
+        "failed-flush-not-told",
+        "broker/replica.py",
+        "        self.log.on_failed = partial(from_worker, self.driver.on_storage_failed)\n",
+        "",
+    ),
+    Mutant(
+        "broken-streams-not-told",
+        "broker/replica.py",
+        "        self.driver.suspect(peer)\n",
+        "        del peer\n",
+        masked="the election timeout comes to the same, later",
+    ),
+    Mutant(
+        "term-and-vote-not-given-to-the-core",
+        "broker/replica.py",
+        "            hard_state=recovered.hard_state,\n",
+        "",
+    ),
+    Mutant(
+        "applied-index-not-given-to-the-driver",
+        "broker/replica.py",
+        "            core, node, driver_ports, applied, apply_slice_bytes",
+        "            core, node, driver_ports, Index(0), apply_slice_bytes",
+    ),
+    Mutant(
+        "full-queues-called-busy",
+        "broker/replica.py",
+        "return self.log.statistics().is_full or self.driver.statistics().is_apply_paused",
+        "return self.log.statistics().is_full",
+        masked="a producer sends again either way",
+    ),
+    Mutant(
+        "hand-over-skipped",
+        "broker/replica.py",
+        "            await self._hand_over()\n",
+        "",
+        masked="the others elect somebody, later",
+    ),
+    Mutant(
+        "drain-skipped",
+        "broker/replica.py",
+        "            await self._drain()\n",
+        "",
+        masked="who waits is told that it may have been stored, and asks again",
+    ),
+    Mutant(
+        "nobody-told-at-the-stop",
+        "broker/replica.py",
+        '        self.leadership.end_serving("the node stopped")\n',
+        "",
+    ),
+    Mutant(
+        "driver-goes-on-behind-a-stop",
+        "broker/replica.py",
+        "        self.driver.stop()\n",
+        "",
+    ),
+    Mutant(
+        "files-closed-before-the-doors",
+        "broker/replica.py",
+        "            await self._rest()\n            await shut_doors()\n",
+        "            await self._rest()\n            await self.close()\n"
+        "            await shut_doors()\n",
+    ),
+    Mutant(
+        "last-round-skipped",
+        "broker/replica.py",
+        "                    await self.housekeeping.make_round()\n",
+        "                    pass\n",
+    ),
+    Mutant(
+        "last-round-after-a-failure",
+        "broker/replica.py",
+        "                if self.failure is None:\n"
+        "                    await self.housekeeping.make_round()\n",
+        "                await self.housekeeping.make_round()\n",
+    ),
+    Mutant(
+        "log-marked-clean-after-a-failure",
+        "broker/replica.py",
+        "is_clean=self.failure is None",
+        "is_clean=True",
+    ),
+    Mutant(
+        "failure-ends-nothing",
+        "broker/replica.py",
+        "exc_info=error)\n        self._stop_asked.set()\n",
+        "exc_info=error)\n",
+    ),
+    Mutant(
+        "failed-node-goes-on-serving",
+        "broker/replica.py",
+        '        self.leadership.end_serving("the node failed")\n',
+        "",
+        masked="the stop that follows ends it a moment later",
+    ),
+    Mutant(
+        "serving-before-the-log-is-applied",
+        "broker/leader/leadership.py",
+        "core.is_ready_leader and index == core.last_index:",
+        "core.is_ready_leader:",
+    ),
+    Mutant(
+        "arrivals-not-announced",
+        "broker/announcing.py",
+        "        self._held.wake(queue)\n",
+        "        del queue\n",
+    ),
+    Mutant(
+        "deleted-topic-not-announced-to-the-appender",
+        "broker/announcing.py",
+        "        self._appender.on_topic_deleted(topic)\n",
+        "",
+    ),
+    Mutant(
+        "applied-commands-not-announced",
+        "broker/announcing.py",
+        "        self._appender.on_command(index, refusal)\n",
+        "        del index, refusal\n",
+    ),
+    Mutant(
+        "voided-batches-not-announced",
+        "broker/announcing.py",
+        "        self._appender.on_batch_voided(index)\n",
+        "        del index\n",
+        masked="a leader refuses what would be void",
+    ),
+)
+
+
+LINKS = (
+    Mutant(
+        "watchdog-off",
+        "dledger/links/dialed.py",
+        "        if now >= self._silent_at:\n",
+        "        if now >= self._silent_at + 1e9:\n",
+    ),
+    Mutant(
+        "a-call-that-is-over-is-still-heard",
+        "dledger/links/dialed.py",
+        "        if generation != self.generation:\n            return False\n",
+        "        if self.generation is None:\n            return False\n",
+        masked="the table of calls has forgotten it already",
+    ),
+    Mutant(
+        "end-of-an-older-call-takes-the-newer-down",
+        "dledger/links/dialed.py",
+        "        if generation == self.generation:\n            self._lose()\n",
+        "        if self.generation is not None:\n            self._lose()\n",
+        masked="the table of calls has forgotten it already",
+    ),
+    Mutant(
+        "attempts-that-lost-go-on",
+        "dledger/links/dialed.py",
+        "        self._end_attempts(Why.LOST)\n",
+        "",
+    ),
+    Mutant(
+        "attempts-without-a-bound",
+        "dledger/links/dialed.py",
+        "        return len(self._attempts) >= self._times.max_attempts\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "attempts-never-given-up",
+        "dledger/links/dialed.py",
+        "next(iter(self._attempts.values())) <= now:",
+        "next(iter(self._attempts.values())) <= now - 1e9:",
+    ),
+    Mutant(
+        "hung-attempt-holds-up-the-next",
+        "dledger/links/dialed.py",
+        "        self._dial_at = now + self._times.attempt_every_s\n        self._effects",
+        "        self._dial_at = now + self._times.attempt_s\n        self._effects",
+        masked="it costs time, less than the simulator allows for a leader",
+    ),
+    Mutant(
+        "back-off-never-reset",
+        "dledger/links/dialed.py",
+        "            self._has_heard = True\n            self._failures = 0\n",
+        "            self._has_heard = True\n",
+        masked="half a second at most",
+    ),
+    Mutant(
+        "refusal-taken-for-a-break",
+        "dledger/links/dialed.py",
+        "        self._end_attempts(Why.REFUSED)\n",
+        "        self._end_attempts(Why.REFUSED)\n        self._lose()\n",
+        masked="nobody is refused in the simulator",
+    ),
+    Mutant(
+        "break-of-a-dialed-stream-never-told",
+        "dledger/links/dialed.py",
+        "        self.streams_ended += 1\n        self._effects.append(Broken())\n",
+        "        self.streams_ended += 1\n",
+        masked="the election timeout notices, later",
+    ),
+    Mutant(
+        "break-told-for-every-stream",
+        "dledger/links/accepted.py",
+        "        if had_some and not self._in_use:\n",
+        "        if had_some:\n",
+        masked="a suspicion in error costs a PreVote that is refused",
+    ),
+    Mutant(
+        "replaced-stream-left-open",
+        "dledger/links/accepted.py",
+        "            del self._adopted[each]\n            self._effects.append(End(each, why))\n",
+        "            del self._adopted[each]\n",
+    ),
+    Mutant(
+        "hello-alone-takes-a-stream-into-use",
+        "dledger/links/accepted.py",
+        "        self._waiting[generation] = now + self._times.attempt_s\n",
+        "        self._adopt(generation, now)\n",
+    ),
+    Mutant(
+        "answers-on-the-newest-stream-only",
+        "dledger/peers.py",
+        "        for generation in link.accepted.in_use:\n",
+        "        for generation in link.accepted.in_use[-1:]:\n",
+    ),
+    Mutant(
+        "keep-alives-not-answered",
+        "dledger/peers.py",
+        "        elif not call.is_dialed:\n",
+        "        elif call.peer is None:\n",
+    ),
+    Mutant(
+        "sleep-taken-for-silence",
+        "dledger/peers.py",
+        "            if slept > OVERSLEPT_S:\n",
+        "            if slept > 1e9:\n",
+        masked="streams are renewed without need",
+    ),
+)
+
+# The client's promises when it breaks itself. The simulator's clients are other ones, without
+# batches or an event loop of the usual kind.
+_NO_SUCH_CLIENT = "the simulator's clients have no such code"
+_ARGUMENTS = ("tests/client/test_arguments.py",)
+_DISPATCH = ("tests/client/test_dispatch.py",)
+_FAULTS = ("tests/client/test_faults.py",)
+CLIENT = (
+    Mutant(
+        "send-takes-arguments-of-any-kind",
+        "dledger/client/producer.py",
+        "if (type(topic), type(body), type(key), type(tag), type(queue_id)) not in USUAL:",
+        "if False:",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "keys-with-blanks",
+        "dledger/client/arguments.py",
+        "    if _NOT_IN_A_KEY.search(decoded):\n",
+        "    if not decoded:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "one-bad-message-takes-those-behind-it",
+        "dledger/client/producer.py",
+        'with contained("placing a message", partial(self._fail_one, message)):',
+        "if message:",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAULTS,
+    ),
+    Mutant(
+        "search-for-a-topic-breaks-in-silence",
+        "dledger/client/producer.py",
+        "        except Exception as error:  # noqa: BLE001 - those who wait must hear of it\n",
+        "        except NotImplementedError as error:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAULTS,
+    ),
+    Mutant(
+        "flush-forgets-who-waits-for-a-topic",
+        "dledger/client/producer.py",
+        "        if self._resolving:\n            await asyncio.wait(list(self._resolving))\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_producer.py",),
+    ),
+    Mutant(
+        "request-named-by-the-epoch-that-came-since",
+        "dledger/client/dispatch.py",
+        "            producer_id=producer_id,\n",
+        "            producer_id=self._epochs.producer_id(parcel[0][0].epoch),\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "wait-for-the-topic-comes-on-top",
+        "dledger/client/dispatch.py",
+        "        lane.gather_deadline = min(lane.gather_deadline, deadline)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "request-that-breaks-is-nobodys",
+        "dledger/client/dispatch.py",
+        "        except Exception as error:  # noqa: BLE001 - a fault of ours costs an attempt\n",
+        "        except NotImplementedError as error:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "deadlines-end-with-the-first-lane",
+        "dledger/client/dispatch.py",
+        "            self._arm_expiry(max(soonest, now + PAUSE_MIN_S))\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client",),
+    ),
+    Mutant(
+        "given-up-taken-for-not-stored",
+        "dledger/client/lane.py",
+        "        sent, unsent = Outcome.MAY_HAVE_HAPPENED, Outcome.DID_NOT_HAPPEN\n",
+        "        sent, unsent = Outcome.DID_NOT_HAPPEN, Outcome.DID_NOT_HAPPEN\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "numbers-used-again-after-giving-up",
+        "dledger/client/lane.py",
+        "        self._begin_epoch()\n        sent, unsent",
+        "        sent, unsent",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "watch-ends-with-a-fault",
+        "dledger/client/connection.py",
+        '            with contained(f"watching {self.address}"):\n',
+        "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAULTS,
+    ),
+    Mutant(
+        "reading-that-breaks-in-silence",
+        "dledger/client/consumer.py",
+        '            self._fail(client_error("reading a queue", error))\n',
+        "            del error\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAULTS,
+    ),
+    Mutant(
+        "reading-goes-on-behind-what-could-not-be-decoded",
+        "dledger/client/consumer.py",
+        '            self._failure = client_error("decoding messages", error)\n'
+        "            raise self._failure",
+        '            raise client_error("decoding messages", error)',
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_consumer.py",),
+    ),
+)
+
+MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *WIRING, *LINKS, *CLIENT, *SPEECH)

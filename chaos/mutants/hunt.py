@@ -25,7 +25,9 @@ from chaos.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("dledger", "docs", "dledger_cli", "store", "broker", "chaos", "tests", "pyproject.toml")
-UNIT_TESTS = ("tests/core", "tests/node", "tests/store", "tests/broker")
+UNIT_TESTS = tuple(
+    f"tests/{folder}" for folder in ("core", "links", "node", "store", "broker", "client")
+)
 DURATION_MS = 6_000
 MAX_SEEDS = 400
 TIME_LIMIT_S = 90.0
@@ -70,7 +72,7 @@ def hunt_one(mutant: Mutant, *, limit_s: float = TIME_LIMIT_S, last_resort: bool
     started = time.perf_counter()
     with _copy_with(mutant) as tree:
         if mutant.masked:
-            name = _failing_test(tree) if last_resort else ""
+            name = _failing_test(tree, mutant) if last_resort else ""
             return Kill(mutant, "unit test" if name else "", None, name, _since(started))
         arguments = [str(mutant.seed), str(MAX_SEEDS), str(DURATION_MS), str(limit_s)]
         done = _python(tree, "-c", _HUNTER, *arguments, timeout_s=limit_s + 60)
@@ -83,13 +85,14 @@ def hunt_one(mutant: Mutant, *, limit_s: float = TIME_LIMIT_S, last_resort: bool
         if found is not None:
             seed, check, detail = found
             return Kill(mutant, check, seed, detail, _since(started))
-        name = _failing_test(tree) if last_resort else ""
+        name = _failing_test(tree, mutant) if last_resort else ""
     return Kill(mutant, "unit test" if name else "", None, name, _since(started))
 
 
-def _failing_test(tree: Path) -> str:
+def _failing_test(tree: Path, mutant: Mutant) -> str:
     """The first unit test that fails in `tree`; empty if none does."""
-    arguments = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *UNIT_TESTS)
+    tests = mutant.tests or UNIT_TESTS
+    arguments = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
     done = _python(tree, *arguments, timeout_s=300)
     if done is None:
         return "a test that hangs"

@@ -13,6 +13,7 @@ import filecmp
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -22,18 +23,17 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from broker.config import (
-    FAULT_INJECTION_VARIABLE,
-    MIB,
-    FaultsConfig,
-    NodeConfig,
-    RaftConfig,
-    dump_toml,
-    load_config,
-)
-from broker.local_group import FlushName, GroupOptions, LocalGroup, LocalGroupError
+from broker.config import MIB, NodeConfig, RaftConfig, dump_toml, load_config
+from broker.local_group import FlushName, GroupOptions, LocalGroup, LocalGroupError, LocalNode
 from broker.local_group.ports import port_is_free
-from chaos.faults import NO_FAULTS, FaultOrders, Loss, cut_power, give_orders
+from chaos.faults import (
+    FAULT_INJECTION_VARIABLE,
+    NO_FAULTS,
+    FaultOrders,
+    Loss,
+    cut_power,
+    give_orders,
+)
 from chaos.real.network import Network, client_address
 from dledger.terminal.loops import uninterrupted
 
@@ -150,7 +150,7 @@ class Arena:
 
     def faults_folder(self, node_id: str) -> Path:
         """Where the node's disk takes its orders."""
-        return self.group.directory / node_id / "faults"
+        return _faults_folder(self.group.node(node_id))
 
     def data_directory(self, node_id: str) -> Path:
         """What the node owns."""
@@ -241,6 +241,19 @@ class Arena:
         return default.tick_ms / tick
 
 
+def node_under_test(node: LocalNode) -> list[str]:
+    """Starts a node on a disk and a clock that take orders (`chaos.node`)."""
+    folder = str(_faults_folder(node))
+    return [
+        *(sys.executable, "-P", "-m", "chaos.node"),
+        *("--config", node.config, "--faults", folder),
+    ]
+
+
+def _faults_folder(node: LocalNode) -> Path:
+    return Path(node.config).parent / "faults"
+
+
 def _scaled(value: int | tuple[int, ...], tick: int, was: int) -> int | tuple[int, ...]:
     """A time, or a range of them, in whole ticks of the new length."""
     if isinstance(value, tuple):
@@ -260,6 +273,7 @@ async def arena(directory: Path, options: ArenaOptions) -> AsyncIterator[Arena]:
         group = LocalGroup.create(
             directory,
             GroupOptions(nodes=options.nodes, base_port=options.base_port, flush=options.flush),
+            node_under_test,
         )
         network = Network({node.id: node.address for node in group.nodes}, options.seed)
         try:
@@ -278,14 +292,13 @@ async def arena(directory: Path, options: ArenaOptions) -> AsyncIterator[Arena]:
 
 
 def _configure(file: Path, dial: dict[str, str]) -> None:
-    """Adds to the node's configuration what makes it one under test."""
+    """Makes what the node is configured with small, and lets it dial through the proxies."""
     config = load_config(file)
     store = {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": RESERVE_BYTES}
     document = config.model_dump() | {
         "listen": client_address(config.listen),
         "peers": {name: client_address(address) for name, address in config.peers.items()},
         "dial": dial,
-        "faults": FaultsConfig(directory=file.parent / "faults"),
         "store": config.store.model_copy(update=store),
         "broker": config.broker.model_copy(update={"max_message_bytes": MESSAGE_BYTES}),
     }

@@ -83,7 +83,7 @@ async def replace_rotten(blow: Blow) -> str:
         refused = await _refuses(blow, victim)
         if is_rotten and not refused:
             raise LocalGroupError(f"{victim} starts with a closed segment that has rotted")
-        done.append(await _outcome(blow, victim, refused))
+        done.append(await _outcome(blow, victim, refused=refused))
     return "; ".join(done)
 
 
@@ -117,7 +117,7 @@ async def put_back(blow: Blow) -> str:
         if refused and blow.options["file"] == DERIVED:
             raise LocalGroupError(f"{victim} doesn't start with an old copy of a ConsumeQueue")
         what = "an older copy put back" if changed else "the copy was still the same"
-        done.append(f"{what}; {await _outcome(blow, victim, refused)}")
+        done.append(f"{what}; {await _outcome(blow, victim, refused=refused)}")
     return "; ".join(done)
 
 
@@ -136,7 +136,7 @@ async def _refuses(blow: Blow, victim: str) -> bool:
     return False
 
 
-async def _outcome(blow: Blow, victim: str, refused: bool) -> str:
+async def _outcome(blow: Blow, victim: str, *, refused: bool) -> str:
     if not refused:
         return f"{victim} started"
     await blow.arena.start_anew(victim)

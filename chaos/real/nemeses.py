@@ -181,7 +181,7 @@ _NONE: Final[Mapping[str, Option | Choices]] = {}
 NEMESES: Final[dict[str, Nemesis]] = {
     each.name: each
     for each in (
-        Nemesis("kill", "SIGKILL", "leader", _NONE, kill, start, True),
+        Nemesis("kill", "SIGKILL", "leader", _NONE, kill, start, ends_leadership=True),
         Nemesis("terminate", "SIGTERM, and waits for the end", "one", _NONE, terminate, start),
         Nemesis(
             "restart-loop",
@@ -191,7 +191,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             restart_again_and_again,
             start,
         ),
-        Nemesis("pause", "SIGSTOP", "leader", _NONE, pause, resume, True),
+        Nemesis("pause", "SIGSTOP", "leader", _NONE, pause, resume, ends_leadership=True),
         Nemesis(
             "transfer",
             "hands leadership over",
@@ -208,13 +208,27 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _NONE,
             cutting(isolated),
             clear,
-            True,
+            ends_leadership=True,
         ),
         Nemesis("scatter", "cuts everybody from everybody", "", _NONE, cutting(scattered), clear),
         Nemesis(
-            "deafen", "victims send and don't hear", "leader", _NONE, cutting(deaf), clear, True
+            "deafen",
+            "victims send and don't hear",
+            "leader",
+            _NONE,
+            cutting(deaf),
+            clear,
+            ends_leadership=True,
         ),
-        Nemesis("mute", "victims hear and can't send", "leader", _NONE, cutting(mute), clear, True),
+        Nemesis(
+            "mute",
+            "victims hear and can't send",
+            "leader",
+            _NONE,
+            cutting(mute),
+            clear,
+            ends_leadership=True,
+        ),
         Nemesis(
             "cut-off",
             "cuts the victims from peers and clients",
@@ -222,7 +236,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _NONE,
             cutting(cut_off),
             clear,
-            True,
+            ends_leadership=True,
         ),
         Nemesis(
             "client-cut",
@@ -281,7 +295,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _NONE,
             _cut_power,
             start,
-            True,
+            ends_leadership=True,
         ),
         Nemesis(
             "slow-disk",
@@ -306,7 +320,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             {"operation": OPERATIONS, "errno": "EIO"},
             _fail_disk,
             _replace_failed_disk,
-            True,
+            ends_leadership=True,
         ),
         Nemesis(
             "rot",

@@ -3,8 +3,8 @@
 From top to bottom: one lane for each kind of fault that happened, one row for each node with its
 role and term, then acknowledged messages a second and the latency of their sends. Where a fault
 was on, its shade runs through the charts below, so that one sees what it did. Colours are classes
-that the page defines, so that the picture follows light and dark. It draws; it computes no figure
-that isn't in the facts.
+that the page defines, so that the picture follows light and dark. It places shapes, which
+`templates/timeline.svg` draws and escapes; it computes no figure that isn't in the facts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from dledger.terminal.pages import Markup, rendered
 
 LANE: Final = 20  # heights, in px
 ROW: Final = 22
@@ -67,13 +68,51 @@ class Frame:
         return x, max(1.5, self.x(end_ms) - x)
 
 
-def timeline(facts: Mapping[str, Any], width: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rectangle, in px; `title` is what it says when it is pointed at."""
+
+    shape: ClassVar[str] = "bar"
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A text; `anchor`: which of its ends, or its middle, is at `x`."""
+
+    shape: ClassVar[str] = "words"
+    x: float
+    y: float
+    words: str
+    kind: str = ""
+    anchor: str = "start"
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A path; `d` is as SVG writes it."""
+
+    shape: ClassVar[str] = "curve"
+    kind: str
+    d: str
+
+
+Shape = Bar | Words | Curve
+
+
+def timeline(facts: Mapping[str, Any], width: int) -> Markup:
     """The picture, `width` px wide."""
     narrow = width < 600
     frame = Frame(width, 92 if narrow else 128, max(1.0, facts["duration_s"] * 1000))
     lanes = list(dict.fromkeys(band["nemesis"] for band in facts["bands"]))
     y = 8.0
-    parts: list[str] = []
+    parts: list[Shape] = []
     for name in lanes:
         parts += _lane(facts, frame, name, y, narrow=narrow)
         y += LANE
@@ -99,36 +138,26 @@ def timeline(facts: Mapping[str, Any], width: int) -> str:
     parts = [*_shades(facts, frame, charts_from, y), *parts, *_axis(frame, charts_from, y)]
     height = y + 28
     label = f"Timeline of {facts['scenario']}: faults, roles of the nodes, throughput, latency"
-    return (
-        f'<svg role="img" aria-label="{escape(label)}" width="{width}" height="{height:.0f}" '
-        f'viewBox="0 0 {width} {height:.0f}">{"".join(parts)}</svg>'
+    return rendered(
+        "chaos.real",
+        "timeline.svg",
+        label=label,
+        width=width,
+        height=f"{height:.0f}",
+        shapes=parts,
     )
 
 
-def _rect(x: float, y: float, width: float, height: float, kind: str, title: str = "") -> str:
-    inside = f"<title>{escape(title)}</title>" if title else ""
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
-        f'class="{kind}">{inside}</rect>'
-    )
-
-
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
-
-
-def _name(frame: Frame, y: float, text: str) -> str:
+def _name(frame: Frame, y: float, text: str) -> Words:
     """A row's name, cut to the space left of the axis."""
     room = int((frame.left - 8) / CHARACTER)
     shown = text if len(text) <= room else text[: room - 1] + "…"
-    return f"<g>{_text(frame.left - 8, y, shown, 'name', 'end')}<title>{escape(text)}</title></g>"
+    return Words(frame.left - 8, y, shown, "name", "end", text)
 
 
 def _lane(
     facts: Mapping[str, Any], frame: Frame, name: str, y: float, *, narrow: bool
-) -> Iterator[str]:
+) -> Iterator[Shape]:
     yield _name(frame, y + 12, name)
     for band in facts["bands"]:
         if band["nemesis"] != name:
@@ -136,35 +165,35 @@ def _lane(
         x, width = frame.span(band["start_ms"], band["end_ms"])
         victims = ", ".join(band["victims"])
         title = f"{name} {victims} at {band['start_ms'] / 1000:.1f} s. {band['detail']}"
-        yield _rect(x, y + 1, width, BAR, f"fault {family_of(name)}", title)
+        yield Bar(x, y + 1, width, BAR, f"fault {family_of(name)}", title)
         if victims and not narrow and len(victims) * CHARACTER + 4 < width:
-            yield _text(x + 4, y + 12, victims, "on")
+            yield Words(x + 4, y + 12, victims, "on")
 
 
 def _node(
     frame: Frame, node_id: str, spans: Sequence[Mapping[str, Any]], y: float
-) -> Iterator[str]:
+) -> Iterator[Shape]:
     yield _name(frame, y + 13, node_id)
     for span in spans:
         x, width = frame.span(span["start_ms"], span["end_ms"])
         kind = ROLE_CLASSES.get(span["role"], "silent")
         title = f"{node_id}: {span['role']}, term {span['term']}"
-        yield _rect(x, y + 1, width, ROW - 4, f"role {kind}", title)
+        yield Bar(x, y + 1, width, ROW - 4, f"role {kind}", title)
         label = f"term {span['term']}"
         if kind == "leader":
             fitting = (each for each in (label, str(span["term"])) if _fits(each, width))
             if text := next(fitting, ""):
-                yield _text(x + 4, y + 14, text, "on")
+                yield Words(x + 4, y + 14, text, "on")
 
 
 def _fits(text: str, width: float) -> bool:
     return len(text) * CHARACTER + 6 < width
 
 
-def _shades(facts: Mapping[str, Any], frame: Frame, top: float, bottom: float) -> Iterator[str]:
+def _shades(facts: Mapping[str, Any], frame: Frame, top: float, bottom: float) -> Iterator[Shape]:
     for band in facts["bands"]:
         x, width = frame.span(band["start_ms"], band["end_ms"])
-        yield _rect(x, top, width, bottom - top, f"shade {family_of(band['nemesis'])}")
+        yield Bar(x, top, width, bottom - top, f"shade {family_of(band['nemesis'])}")
 
 
 # --- charts -----------------------------------------------------------------------------------
@@ -195,14 +224,16 @@ def _linear(values: Sequence[float]) -> Scale:
     step = 10 ** math.floor(math.log10(highest))
     step = next(each for each in (step / 2, step, step * 2, step * 5) if highest / each <= 4)
     top = math.ceil(highest / step) * step
-    return Scale(tuple(step * i for i in range(round(top / step) + 1)), 0.0, top, False)
+    return Scale(
+        tuple(step * i for i in range(round(top / step) + 1)), 0.0, top, is_logarithmic=False
+    )
 
 
 def _logarithmic(values: Sequence[float]) -> Scale:
     low = 10 ** math.floor(math.log10(max(0.1, min(values, default=1.0))))
     high = max(10 ** math.ceil(math.log10(max([*values, 1.0]))), low * 10)
     decades = round(math.log10(high / low))
-    return Scale(tuple(low * 10**i for i in range(decades + 1)), low, high, True)
+    return Scale(tuple(low * 10**i for i in range(decades + 1)), low, high, is_logarithmic=True)
 
 
 def _chart(
@@ -211,14 +242,14 @@ def _chart(
     title: str,
     scale: Scale,
     lines: Sequence[tuple[Sequence[float | None], str]],
-) -> Iterator[str]:
+) -> Iterator[Shape]:
     bottom = top + CHART
     right = frame.x(frame.end_ms)
-    yield _text(frame.left, top - 8, title, "title")
+    yield Words(frame.left, top - 8, title, "title")
     for mark in scale.marks:
         y = bottom - CHART * scale.height(mark)
-        yield f'<path class="grid" d="M{frame.left} {y:.1f}H{right:.1f}"/>'
-        yield _text(frame.left - 8, y + 4, f"{mark:,g}", "name", "end")
+        yield Curve("grid", f"M{frame.left} {y:.1f}H{right:.1f}")
+        yield Words(frame.left - 8, y + 4, f"{mark:,g}", "name", "end")
     for values, kind in lines:
         for run in _runs(values):
             points = [
@@ -245,22 +276,22 @@ def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
         yield run
 
 
-def _curve(points: Sequence[tuple[float, float]], bottom: float, kind: str) -> str:
+def _curve(points: Sequence[tuple[float, float]], bottom: float, kind: str) -> Curve:
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     if kind == "area":
-        return f'<path class="area" d="M{points[0][0]:.1f} {bottom:.1f}L{path}V{bottom:.1f}Z"/>'
+        return Curve("area", f"M{points[0][0]:.1f} {bottom:.1f}L{path}V{bottom:.1f}Z")
     if len(points) == 1:  # a line of one point shows nothing
         path += "h1.5"
-    return f'<path class="line {kind}" d="M{path}"/>'
+    return Curve(f"line {kind}", f"M{path}")
 
 
-def _axis(frame: Frame, top: float, bottom: float) -> Iterator[str]:
+def _axis(frame: Frame, top: float, bottom: float) -> Iterator[Shape]:
     seconds = frame.end_ms / 1000
     room = (frame.width - frame.left) / 70
     step = next((each for each in TICKS_S if seconds / each <= room), TICKS_S[-1])
     unit, size = ("s", 1) if seconds < 300 else ("min", 60)
     for i in range(int(seconds // step) + 1):
         x = frame.x(i * step * 1000)
-        yield f'<path class="tick" d="M{x:.1f} {top + 4:.1f}V{bottom + 4:.1f}"/>'
+        yield Curve("tick", f"M{x:.1f} {top + 4:.1f}V{bottom + 4:.1f}")
         label = f"{i * step / size:g}" + (f" {unit}" if i == 0 or i == int(seconds // step) else "")
-        yield _text(x, bottom + 18, label, "name", "middle")
+        yield Words(x, bottom + 18, label, "name", "middle")

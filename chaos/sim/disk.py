@@ -56,7 +56,7 @@ class SimulatedDisk:
     # --- what happens to disks ---------------------------------------------------------------
 
     def fail_next(self, operation: str, code: int, name: str = "") -> None:
-        """The next `operation` on a file whose name holds `name` raises OSError(code)."""
+        """The next `operation` on a file whose path holds `name` raises OSError(code)."""
         self._faults.append((operation, name, code))
 
     def heal(self) -> None:
@@ -126,10 +126,20 @@ class SimulatedDisk:
         found = self._find(path)
         return bytes(found.content[start:end]) if isinstance(found, SimulatedFile) else b""
 
+    def unsettled(self, folder: Path) -> list[tuple[Path, bytes, bytes]]:
+        """Files below `folder` whose bytes are not all on the platter: path, what a read gives,
+        and what the platter has, trailing zeros left out of both."""
+        found = self._find(folder)
+        held = self._find(folder, on_platter=True)
+        if not isinstance(found, Directory):
+            return []
+        return [
+            (folder.joinpath(*names), bytes(file.content), durable)
+            for names, file, durable in found.differences(held)
+        ]
+
     def _durable_file(self, path: Path) -> SimulatedFile | None:
-        found: Directory | SimulatedFile | None = self._root
-        for name in path.parts[1:]:
-            found = found.durable.get(name) if isinstance(found, Directory) else None
+        found = self._find(path, on_platter=True)
         return found if isinstance(found, SimulatedFile) else None
 
     def flip(self, path: Path, at: int, bit: int) -> int:
@@ -282,7 +292,7 @@ class SimulatedDisk:
 
     def _fail_if_told(self, operation: str, path: Path) -> None:
         for fault in self._faults:
-            if fault[0] == operation and fault[1] in path.name:
+            if fault[0] == operation and fault[1] in str(path):
                 self._faults.remove(fault)
                 self.failures.append(f"{operation} of {path.name}: {errno.errorcode[fault[2]]}")
                 raise OSError(fault[2], os.strerror(fault[2]), str(path))
@@ -310,10 +320,12 @@ class SimulatedDisk:
             self.failures.append("no space")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _find(self, path: Path) -> Directory | SimulatedFile | None:
+    def _find(self, path: Path, *, on_platter: bool = False) -> Directory | SimulatedFile | None:
         found: Directory | SimulatedFile | None = self._root
         for name in path.parts[1:]:
-            found = found.children.get(name) if isinstance(found, Directory) else None
+            if not isinstance(found, Directory):
+                return None
+            found = (found.durable if on_platter else found.children).get(name)
         return found
 
     def _file(self, path: Path) -> SimulatedFile:

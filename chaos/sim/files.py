@@ -128,6 +128,22 @@ class Directory:
             else:
                 yield (name,), child
 
+    def differences(
+        self, held: Directory | SimulatedFile | None
+    ) -> Iterator[tuple[tuple[str, ...], SimulatedFile, bytes]]:
+        """Every file below that the platter's `held`, which is looked for at the same place, has
+        with other bytes or not at all: the names that lead to it, and the platter's bytes."""
+        names_held = held.durable if isinstance(held, Directory) else {}
+        for name, child in self.children.items():
+            other = names_held.get(name)
+            if isinstance(child, Directory):
+                for names, file, durable in child.differences(other):
+                    yield (name, *names), file, durable
+            else:
+                durable = bytes(other.durable) if isinstance(other, SimulatedFile) else b""
+                if child.content != durable:
+                    yield (name,), child, durable
+
 
 def _adopt(
     names: dict[str, Directory | SimulatedFile],

@@ -24,6 +24,7 @@ from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
 from dledger.wire.raft_pb2 import KeepAlive, PeerMessage
 
 STRANGER = NodeId("stranger")  # where thieves call from: no partition is about them
+MAX_DIALED = 8  # calls to one peer at a time, the one in use included
 THEFT_US = 200_000  # from one sign of life of a thief to the next
 
 
@@ -50,6 +51,7 @@ class SimulatedLinks:
         self._loop = loop
         self._name = identity.node
         self._ends: dict[int, End] = {}
+        self._dialed: dict[int, NodeId] = {}
         self._timer: Timer | None = None
         self._links = PeerLinks(identity, network.others(identity.node), ears, self, pace)
         self.send_request = self._links.send_request
@@ -68,6 +70,10 @@ class SimulatedLinks:
         """The connection to each peer, as of now."""
         return self._links.pictures()
 
+    def dialed_to(self, peer: NodeId) -> int:
+        """The calls to `peer` that are not over."""
+        return sum(each == peer for each in self._dialed.values())
+
     @property
     def connections(self) -> int:
         """The calls that are not over."""
@@ -84,6 +90,9 @@ class SimulatedLinks:
         self._timer = self._loop.call_at(time_s, self._links.on_time)
 
     def dial(self, peer: NodeId, generation: int) -> None:
+        if self.dialed_to(peer) >= MAX_DIALED:
+            raise AssertionError(f"{self._name} has {MAX_DIALED} calls to {peer} and makes another")
+        self._dialed[generation] = peer
         self._use(generation, self._network.connect(self._loop, self._name, peer))
 
     def send(self, generation: int, message: PeerMessage) -> bool:
@@ -91,6 +100,7 @@ class SimulatedLinks:
         return end is not None and end.send(message)
 
     def end(self, peer: NodeId, generation: int, why: Why) -> None:
+        self._dialed.pop(generation, None)
         if (end := self._ends.pop(generation, None)) is not None:
             end.close()
 
@@ -117,14 +127,15 @@ class SimulatedLinks:
         try:
             self._links.on_message(generation, message)
         except PeerRefused:
-            self._ends.pop(generation).close()
+            self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation, refused=True)
         except InvalidMessage:
-            self._ends.pop(generation).close()
+            self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation)
 
     def _on_closed(self, generation: int) -> None:
         del self._ends[generation]
+        self._dialed.pop(generation, None)
         self._links.on_ended(generation)
 
 

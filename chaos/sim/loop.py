@@ -57,6 +57,11 @@ class ProcessLoop(Actor):
         """Seconds on this process's monotonic clock."""
         return self._local_base + (self._timeline.now - self._global_base) * self._rate / 1e6
 
+    @property
+    def now_us(self) -> int:
+        """The one time of all processes, microseconds."""
+        return self._timeline.now
+
     def wall_ms(self) -> int:
         """Milliseconds on this process's wall clock."""
         return WALL_START_MS + int(self.time() * 1000) + self.wall_offset_ms

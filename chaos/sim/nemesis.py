@@ -225,7 +225,7 @@ class Nemesis:
 
     def _transfer(self, chance: Random) -> None:
         leader = self._leader()
-        if leader is None or leader.life is None or not leader.life.leadership.serving:
+        if leader is None or leader.life is None or not leader.life.replica.leadership.serving:
             return
         target = chance.choice([None, *self._world.members])
         self._world.log("nemesis", f"asks {leader.name} to hand over to {target or 'anyone'}")
@@ -369,6 +369,8 @@ class Nemesis:
         disk = node.disk
         disk.capacity_bytes = disk.used_bytes() + chance.choice((0, 1_000, 20_000))
         disk.failures.append("no space")
+        if chance.random() < 0.3:  # found out by the fsync, as where blocks are given late
+            disk.fail_next("fsync", errno.ENOSPC, "consumequeue")
         self._later(chance.randrange(500, 4000), setattr, disk, "capacity_bytes", UNLIMITED)
         self._later(4_100, node.boot)
 
@@ -423,9 +425,9 @@ class Nemesis:
         """The end of what is committed and durably known to be durable on a running node."""
         page = node.disk.durable(DATA / "checkpoint")
         state = decode_checkpoint(page.ljust(4096, b"\0")) if page else None
-        if state is None or node.life is None or node.life.driver.applied_index == 0:
+        if state is None or node.life is None or node.life.replica.driver.applied_index == 0:
             return 0
-        applied = node.life.recovered.log.position_of(node.life.driver.applied_index)
+        applied = node.life.replica.log.position_of(node.life.replica.driver.applied_index)
         return max(0, min(state.watermark - 512, applied))
 
     # --- the killer schedule -----------------------------------------------------------------

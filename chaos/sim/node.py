@@ -1,11 +1,10 @@
-"""One simulated node: the real parts on a simulated machine.
+"""One simulated node: the product's replica on a simulated machine.
 
-This is the simulator's composition root, the sibling of `broker/node.py`: the same recovery, core,
-driver, store, state machine, appender, reader and services, joined in the same way, over a
-process loop in virtual time instead of asyncio's and a network of the simulator's instead of
-gRPC. It owns the machine's life: boot, kill, power cut, pause, clean stop. What is a defect and
-what is a fault's consequence is decided here by one rule: a node may stop for what was done to its
-disk, and for nothing else. Longer than most: it is to be read beside `broker/node.py`.
+Nothing of a replica is built, joined, kept or stopped here: that is `broker.replica`, the very file
+that runs in production. This hands it its ports (a simulated disk and the threads on it, links over
+the simulator's network, clocks in virtual time) and owns the machine's life: boot, kill, power cut,
+pause, SIGTERM. What is a defect and what is a fault's consequence is decided here by one rule: a
+node may stop for what was done to its disk, and for nothing else.
 """
 
 from __future__ import annotations
@@ -13,49 +12,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
-from broker.announcing import Announcer
-from broker.assembly import Parts, Surrounds, services_of
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.doors.grpc.broker import BrokerDoor
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.append import Appender
-from broker.leader.leadership import Leadership
-from broker.node import configuration_of, parse_frames, raft_options
-from broker.reading.held import HeldPulls
-from broker.reading.queues import QueueReader
-from broker.recovery import Recovered, StoreMachinery, log_options, recover
-from broker.state.machine import StateMachine
-from broker.ticker import Ticker
+from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
+from broker.recovery import StoreMachinery, log_options
+from broker.replica import Replica
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
-from chaos.sim.timeline import Timeline
-from chaos.sim.worker import TimedWorker
+from chaos.sim.timeline import ActorDied, Timeline
+from chaos.sim.worker import Workers
 from dledger.core import Raft
 from dledger.core.errors import CoreError
-from dledger.core.types import Configuration, Index, NodeId
-from dledger.driver import Ports, RaftDriver
+from dledger.core.types import NodeId
 from dledger.errors import HardStateCorrupt, InvalidMessage
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
-from dledger.reading.entry import EntryHeader
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import CorruptionFound, StorageFailed, StorageFull
-from store.files import FULL_ERRNOS
-from store.worker import Step
 
 DATA = Path("/data")
 GROUP = "sim"
-WAKE_US = 20  # from a wake to a worker's first look
 DRAIN_S = 1.0
+GRACE_S = 0.02  # within which calls under way have their answers once the replica is at rest
 
 
 class Defect(AssertionError):
@@ -79,14 +68,26 @@ class World(Protocol):
     def on_stopped(self, node: SimNode) -> None: ...
 
 
-class _NoMetrics:
+class _NoLatencies:
     """Histograms that measure nothing: there is no real time here."""
 
     class _Nothing:
         def observe(self, amount: float) -> None:
             return None
 
-    append_seconds = send_seconds = _Nothing()
+    send_seconds = append_seconds = commit_seconds = _Nothing()
+    apply_seconds = loop_lateness_seconds = _Nothing()
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A call that a node has not answered yet. `arrivals`: for how many of the node's events the
+    messages that a pull waits for have been there, and since when."""
+
+    method: str
+    request: object
+    arrivals: int = 0
+    since_us: int = 0
 
 
 @dataclass(slots=True)
@@ -94,26 +95,69 @@ class Life:
     """One process, from boot to death."""
 
     loop: ProcessLoop
-    recovered: Recovered
-    driver: RaftDriver[EntryHeader]
-    leadership: Leadership
-    appender: Appender
-    reader: QueueReader
-    held: HeldPulls
+    replica: Replica
+    links: Links
     door: BrokerDoor
-    ticker: Ticker
-    links: SimulatedLinks
-    failed: BaseException | None = None
-    stopping: bool = False
-    is_checkpoint_held: bool = False
+    is_stopping: bool = False
+    is_judged: bool = False
+    is_shut: bool = False
+    calls: dict[int, OpenCall] = field(default_factory=dict)
 
     @property
-    def machine(self) -> StateMachine:
-        return self.recovered.machine
+    def failed(self) -> BaseException | None:
+        return self.replica.failure
 
     @property
     def core(self) -> Raft:
-        return self.driver.core
+        return self.replica.driver.core
+
+
+class Links:
+    """`broker.ports.Peers` over simulated connections; what leaves the node is looked at."""
+
+    def __init__(
+        self, world: World, node: SimNode, on_message: OnMessage, on_broken: OnBroken
+    ) -> None:
+        self._world = world
+        self._node = node
+        self._on_message = on_message
+        times = LinkTimes.of(node.config.raft.election_timeout_ms[1] / 1000)
+        pace = LinkPace(times, Random(node.draw()))
+        ears = Ears(self._receive, on_broken)
+        self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace)
+        self.start = self._links.start
+        self.links = self._links.links
+        self.dialed_to = self._links.dialed_to
+
+    async def stop(self) -> None:
+        self._links.stop()
+
+    def send_request(self, peer: NodeId, message: PeerMessage) -> None:
+        self._world.on_sent(self._node, peer, message)
+        self._links.send_request(peer, message)
+
+    def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
+        self._world.on_sent(self._node, peer, message)
+        self._links.send_answer(peer, message)
+
+    def _receive(self, peer: NodeId, message: PeerMessage) -> None:
+        """A garbled message has to be refused; an honest one must not be, unless lies are about,
+        which may have led its receiver or its sender astray.
+
+        Raises:
+            InvalidMessage: to the links, which end the stream.
+        """
+        network, here = self._world.network, self._node.name
+        try:
+            self._on_message(peer, message)
+        except InvalidMessage as error:
+            if not network.is_garbled and not network.lies:
+                raise Defect("honest message refused", f"{peer} to {here}: {error}") from error
+            self._world.log(here, f"refuses: {error}")
+            raise
+        if network.is_garbled:
+            kind = message.WhichOneof("body")
+            raise Defect("garbled message taken", f"{peer} to {here}: {kind}")
 
 
 class SimNode:
@@ -127,6 +171,7 @@ class SimNode:
         self.spoiled = False  # a bit of its disk was flipped
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
         self.life: Life | None = None
+        self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
@@ -136,25 +181,9 @@ class SimNode:
         self._chance = plan.random(f"node/{name}")
         self._disk_chance = plan.random(f"disk/{name}")
         self.disk = SimulatedDisk(self._sync_latency)
-        self._workers: dict[str, TimedWorker] = {}  # of the present life, by name
+        self._calls = 0
         self.config = node_config(plan, name, self.members)
         self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
-
-    @property
-    def _alive(self) -> Life:
-        if self.life is None:
-            raise RuntimeError(f"{self.name} is down")
-        return self.life
-
-    @property
-    def driver(self) -> RaftDriver[EntryHeader]:
-        """Of the present life."""
-        return self._alive.driver
-
-    @property
-    def machine(self) -> StateMachine:
-        """Of the present life."""
-        return self._alive.machine
 
     # --- life --------------------------------------------------------------------------------
 
@@ -176,7 +205,7 @@ class SimNode:
         timeline = self._world.timeline
         before = timeline.current
         number = self.number + 1
-        loop = ProcessLoop(timeline, self.name, number, self._plan.tuning.turn_us)
+        loop = self.loop = ProcessLoop(timeline, self.name, number, self._plan.tuning.turn_us)
         loop.drift(self.drift)
         loop.wall_offset_ms = self.wall_offset_ms
         timeline.switch(loop)
@@ -201,30 +230,86 @@ class SimNode:
             timeline.switch(before)
 
     def _start(self, loop: ProcessLoop) -> None:
-        machinery = StoreMachinery(
-            workers=lambda name, step: self._worker(loop, name, step),
-            clock=loop.time,
-            log_options=replace(
-                log_options(self.config), cache_bytes=self._plan.tuning.cache_bytes
-            ),
-            units_per_file=self._plan.tuning.units_per_file,
-        )
-        recovered = recover(self.config, self.disk, machinery)
+        made: list[Links] = []
+
+        def connect(on_message: OnMessage, on_broken: OnBroken) -> Links:
+            made.append(Links(self._world, self, on_message, on_broken))
+            return made[0]
+
+        replica = Replica.open(self.config, self._ports(loop, connect))
         self.disk.take_latency()
-        life = self.life = self._build(loop, recovered)
-        report = recovered.log.recovery
+        life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services))
+        report = replica.log.recovery
         self._world.log(
             self.name,
             f"started: log to {report.last_index}, cut {report.cut_bytes} bytes, "
-            f"applied {recovered.machine.applied_index}",
+            f"applied {replica.machine.applied_index}",
         )
         if not report.clean_shutdown:
             self._check_rot_was_found()
         self._world.on_boot(self)
-        life.links.start()
-        life.driver.start()
-        life.ticker.start()
-        loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
+        replica.start()
+        process = loop.create_task(self._live(life))
+        process.add_done_callback(partial(_tell_of_crash, loop))
+
+    def _ports(
+        self, loop: ProcessLoop, connect: Callable[[OnMessage, OnBroken], Links]
+    ) -> ReplicaPorts:
+        tuning = self._plan.tuning
+        workers = Workers(self._world.timeline, loop, self.disk)
+        return ReplicaPorts(
+            files=self.disk,
+            hand=workers,
+            connect=connect,
+            store_host=(bytes((10, 0, 0, self.number + 1)), 7000),
+            call_soon=loop.post,
+            call_from_worker=workers.announce,
+            now_ms=loop.wall_ms,
+            random=Random(self.draw()),
+            latencies=_NoLatencies(),
+            machinery=StoreMachinery(
+                workers=workers.make,
+                clock=loop.time,
+                log_options=replace(log_options(self.config), cache_bytes=tuning.cache_bytes),
+                units_per_file=tuning.units_per_file,
+            ),
+            rhythm=Rhythm(
+                housekeeping_s=tuning.housekeeping_ms / 1e3,
+                drain_s=DRAIN_S,
+                apply_slice_bytes=tuning.apply_slice_bytes,
+            ),
+        )
+
+    async def _live(self, life: Life) -> None:
+        """What a node's process does once it has started, to its end."""
+        await life.replica.wait()
+        is_clean = await life.replica.stop(partial(self._shut_doors, life))
+        self._check_the_end(life, is_clean=is_clean)
+        self._bury("stopped" if is_clean else "ended by a failure")
+        self.disk.kill()
+
+    async def _shut_doors(self, life: Life) -> None:
+        """Takes no more calls; the replica has answered the ones it had."""
+        life.is_shut = True
+        await asyncio.sleep(GRACE_S)
+        if life.calls:
+            methods = sorted(call.method for call in life.calls.values())
+            raise Defect("unanswered", f"{self.name} stops, and {', '.join(methods)} wait")
+
+    def _check_the_end(self, life: Life, *, is_clean: bool) -> None:
+        """The next start trusts the log exactly if nothing has failed; and then it has nothing to
+        derive again but what was not on this disk before its last flush, unless the disk was
+        full."""
+        if self.disk.exists(DATA / "abort") == is_clean:
+            ending = "a clean stop" if is_clean else f"a failure ({life.failed})"
+            raise Defect("stop", f"{self.name}: the log is marked wrongly after {ending}")
+        replica = life.replica
+        noted = replica.log.checkpoint.state.consume_queue_index
+        is_held = replica.housekeeping.is_checkpoint_held
+        settled = replica.driver.settled_index
+        is_synced = self._plan.tuning.flush == "sync"
+        if is_clean and not is_held and (noted > settled or (is_synced and noted < settled)):
+            raise Defect("stop", f"{self.name}: the checkpoint stays at {noted} at a clean stop")
 
     def _check_rot_was_found(self) -> None:
         """Recovery has read the whole log: a rotten byte in it can't have escaped."""
@@ -242,104 +327,6 @@ class SimNode:
         elif not self.disk.failures:
             raise Defect("start", f"{self.name}: {error!r}") from error
         self.disk.kill()
-
-    def _build(self, loop: ProcessLoop, recovered: Recovered) -> Life:
-        config, name = self.config, self.name
-        members = {NodeId(each): address for each, address in config.peers.items()}
-        core = Raft(
-            name,
-            Configuration(voters=frozenset(members)),
-            view=recovered.log,
-            rng=Random(self._chance.random()),
-            options=replace(
-                raft_options(config),
-                max_inflight_appends=self._plan.tuning.max_inflight_appends,
-            ),
-            log=recovered.summary,
-            hard_state=recovered.hard_state,
-            commit_index=Index(recovered.machine.applied_index),
-        )
-        self._transport = _Transport(self._world, self, loop)
-        held = HeldPulls(config.broker.max_held_pulls)
-        proposer = _Proposer()
-        appender = Appender(
-            proposer,
-            recovered.machine,
-            recovered.log.read_at,
-            lambda: recovered.log.statistics().is_full,
-            (bytes((10, 0, 0, self.number + 1)), 7000),
-            config.broker.max_message_bytes,
-        )
-        leadership = Leadership(GROUP, name, members, appender, held)
-        ports = Ports(
-            log=recovered.log,
-            parse_frames=parse_frames,
-            hard_state=recovered.hard_state_store,
-            transport=self._transport,
-            machine=recovered.machine,
-            observer=leadership,
-            configuration_of=configuration_of,
-            call_soon=loop.post,
-            now_ms=loop.wall_ms,
-            fail=lambda error: self._on_failed(loop, error),
-        )
-        driver = RaftDriver(core, name, ports, Index(recovered.machine.applied_index))
-        proposer.driver = driver
-        reader = QueueReader(recovered.machine, recovered.queues, recovered.log.read_at)
-        recovered.machine.listen(Announcer(appender, held))
-        flusher = self._workers["store-flusher"]
-        recovered.log.on_durable = lambda ticket: flusher.announce(driver.on_durable, ticket)
-        recovered.log.on_failed = lambda error: flusher.announce(driver.on_storage_failed, error)
-        parts = Parts(recovered.log, recovered.machine, driver, leadership, appender, reader, held)
-        around = Surrounds(links=dict, fail=lambda error: self._on_failed(loop, error))
-        services = services_of(config, parts, around)
-        leadership.attach(driver, services.cluster.notify)
-        door = BrokerDoor(services)
-        ticker = Ticker(config.raft.tick_ms / 1000, driver.tick, _NoMetrics.append_seconds)
-        links = self._transport.links
-        return Life(
-            loop, recovered, driver, leadership, appender, reader, held, door, ticker, links
-        )
-
-    def _worker(self, loop: ProcessLoop, name: str, step: Step) -> TimedWorker:
-        worker = TimedWorker(self._world.timeline, loop, self.disk, step, WAKE_US)
-        self._workers[name] = worker
-        return worker
-
-    def _keep_house(self, life: Life) -> None:
-        """As `Node._keep_house`, in one piece: the ConsumeQueues are durable, then noted. A full
-        disk is no failure; what was not synced then is derived again by the next start."""
-        recovered = life.recovered
-        settled = life.driver.settled_index
-        try:
-            recovered.queues.flush()
-            if not life.is_checkpoint_held:
-                recovered.log.checkpoint.note_consume_queue(settled, life.loop.wall_ms())
-        except OSError as error:
-            if error.errno not in FULL_ERRNOS:
-                self._on_failed(life.loop, error)
-                return
-            life.is_checkpoint_held = True
-        life.loop.call_later(self._plan.tuning.housekeeping_ms / 1e3, self._keep_house, life)
-
-    def receive(self, peer: NodeId, message: PeerMessage) -> None:
-        """A garbled message has to be refused; an honest one must not be, unless lies are about,
-        which may have led its receiver or its sender astray.
-
-        Raises:
-            InvalidMessage: to the links, which end the stream.
-        """
-        network = self._world.network
-        try:
-            self._alive.driver.on_message(peer, message)
-        except InvalidMessage as error:
-            if not network.is_garbled and not network.lies:
-                raise Defect("honest message refused", f"{peer} to {self.name}: {error}") from error
-            self._world.log(self.name, f"refuses: {error}")
-            raise
-        if network.is_garbled:
-            kind = message.WhichOneof("body")
-            raise Defect("garbled message taken", f"{peer} to {self.name}: {kind}")
 
     # --- how it ends -------------------------------------------------------------------------
 
@@ -363,54 +350,23 @@ class SimNode:
             self.cut_power("lost power in the midst of a disk operation")
 
     def stop(self) -> None:
-        """SIGTERM: hand leadership over, drain, flush, close."""
+        """SIGTERM."""
         life = self.life
-        if life is None or life.stopping or life.failed is not None:
-            return
-        life.stopping = True
-        life.loop.create_task(self._stop(life))
-        self._world.timeline.after(0, life.loop, lambda: None)
-
-    async def _stop(self, life: Life) -> None:
-        life.leadership.draining = True
-        if life.leadership.serving and len(self.members) > 1:
-            with contextlib.suppress(BrokerError):
-                await life.leadership.hand_over(None)
-        if not life.appender.idle:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(life.appender.idled(), DRAIN_S)
-        if self.life is life and life.failed is None:
-            life.held.wake_all()
-            life.ticker.stop()
-            life.driver.stop()
-            self._close(life)
+        if life is not None and not life.is_stopping:
+            life.is_stopping = True
+            self._world.timeline.after(0, life.loop, life.replica.ask_to_stop)
 
     def hand_over(self, target: NodeId | None) -> None:
         """An operator asks for leadership to move; a refusal is fine."""
         with contextlib.suppress(CoreError):
-            self._alive.driver.transfer_leadership(target)
+            self._alive.replica.driver.transfer_leadership(target)
 
-    def _close(self, life: Life) -> None:
-        recovered = life.recovered
-        try:
-            settled = life.driver.settled_index
-            recovered.queues.flush()
-            if not life.is_checkpoint_held:
-                recovered.log.checkpoint.note_consume_queue(settled, life.loop.wall_ms())
-            recovered.log.close()
-        except (OSError, StorageFailed) as error:
-            self._world.log(self.name, f"closed with {error}")
-        recovered.queues.close()
-        recovered.directory.close()
-        self._bury("stopped")
-        self.disk.kill()
-
-    def _on_failed(self, loop: ProcessLoop, error: BaseException) -> None:
-        """A part failed for good: the process ends."""
-        life = self.life
-        if life is None or life.loop is not loop or life.failed is not None:
+    def judge(self, life: Life) -> None:
+        """A part failed for good, and the process is on its way to its end: was there a reason?"""
+        error = life.failed
+        if error is None or life.is_judged:
             return
-        life.failed = error
+        life.is_judged = True
         if isinstance(error, Defect):
             raise error
         self._world.log(self.name, f"failed: {type(error).__name__}: {error}")
@@ -418,7 +374,6 @@ class SimNode:
             raise Defect("node failed", f"{self.name}: {type(error).__name__}: {error}") from error
         if isinstance(error, CorruptionFound):
             self.is_ruined = True
-        self._world.timeline.after(0, loop, self.kill, "ended by a failure")
 
     def _is_excused(self, error: BaseException) -> bool:
         cause = error.cause if isinstance(error, StorageFailed) else error
@@ -431,7 +386,6 @@ class SimNode:
         if life is None:
             return
         self._world.log(self.name, why)
-        self._workers.clear()
         life.loop.die()
         self._world.on_stopped(self)
 
@@ -449,14 +403,24 @@ class SimNode:
 
     # --- calls -------------------------------------------------------------------------------
 
+    @property
+    def _alive(self) -> Life:
+        if self.life is None:
+            raise RuntimeError(f"{self.name} is down")
+        return self.life
+
     async def serve(self, method: str, request: object) -> object:
         """The answer of a service's method.
 
         Raises:
             BrokerError: as the client learns it.
         """
-        handler = getattr(self._alive.door, method)
+        life = self._alive
+        handler = getattr(life.door, method)
         context = _CallContext()
+        self._calls += 1
+        number = self._calls
+        life.calls[number] = OpenCall(method, request)
         try:
             return await handler(request, context)
         except BrokerError:
@@ -466,6 +430,7 @@ class SimNode:
                 raise BrokerError(ErrorCode.INTERNAL, str(error)) from error
             raise
         finally:
+            del life.calls[number]
             context.finish()
 
     def draw(self) -> float:
@@ -491,34 +456,11 @@ class _CallContext:
             callback(self)
 
 
-class _Proposer:
-    """The appender is made before the driver that it proposes to."""
-
-    driver: RaftDriver[EntryHeader]
-
-    def propose(self, *arguments: Any) -> Any:
-        return self.driver.propose(*arguments)
-
-
-class _Transport:
-    """`PeerTransport` onto the simulated network."""
-
-    def __init__(self, world: World, node: SimNode, loop: ProcessLoop) -> None:
-        self._world = world
-        self._node = node
-        ears = Ears(node.receive, lambda peer: node.driver.suspect(peer))
-        pace = LinkPace(
-            LinkTimes.of(node.config.raft.election_timeout_ms[1] / 1000), Random(node.draw())
-        )
-        self.links = SimulatedLinks(world.network, loop, node.identity, ears, pace)
-
-    def send_request(self, peer: NodeId, message: PeerMessage) -> None:
-        self._world.on_sent(self._node, peer, message)
-        self.links.send_request(peer, message)
-
-    def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
-        self._world.on_sent(self._node, peer, message)
-        self.links.send_answer(peer, message)
+def _tell_of_crash(loop: ProcessLoop, process: asyncio.Task[None]) -> None:
+    """An error of a process, its stop included, ends the run."""
+    error = None if process.cancelled() else process.exception()
+    if error is not None and not isinstance(error, ActorDied):
+        loop.crashes.append(error)
 
 
 def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
@@ -539,6 +481,7 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
     raft = config.raft.model_copy(
         update={
             "max_append_bytes": tuning.max_append_bytes,
+            "max_inflight_appends": tuning.max_inflight_appends,
             "max_uncommitted_bytes": tuning.max_uncommitted_bytes,
         }
     )

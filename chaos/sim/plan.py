@@ -59,6 +59,7 @@ class Fault(Enum):
 
 
 # Drawn apart from the others, so that a seed keeps those that it had before there were these.
+FIRST_LINK_FAULT = 1_000  # the number of the first of them
 LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLOW_CONNECT)
 
 # What is done to what is said, drawn by itself for the same reason.
@@ -96,6 +97,7 @@ class Tuning:
     sync_us: int = 300
     turn_us: int = 0
     housekeeping_ms: int = 200
+    apply_slice_bytes: int = 1 << 20
     flush: Literal["sync", "async"] = "sync"
 
 
@@ -141,7 +143,13 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_flush(_with_speech(_with_link_faults(plan)))
+    return _with_slices(_with_flush(_with_link_faults(_with_speech(plan))))
+
+
+def _with_slices(plan: Plan) -> Plan:
+    """Applying takes turns of one entry, of a few, or of all there are."""
+    size = plan.random("slices").choice((1, 2 << 10, 1 << 20))
+    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size))
 
 
 def _with_speech(plan: Plan) -> Plan:
@@ -160,7 +168,8 @@ def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
 
 
 def _with_link_faults(plan: Plan) -> Plan:
-    """Beside what else happens, in numbers that follow."""
+    """Beside what else happens, in numbers of their own: if they followed the others, a plan that
+    is cut shorter would give them other ones, and other randomness with them."""
     chance = plan.random("link-faults")
     kinds = [kind for kind in LINK_FAULTS if chance.random() < 0.3]
     every_ms = chance.choice((500, 2_000, 5_000))
@@ -170,7 +179,8 @@ def _with_link_faults(plan: Plan) -> Plan:
         at += chance.expovariate(1 / every_ms)
         if at >= plan.duration_ms:
             break
-        events.append(FaultEvent(len(events), int(at), chance.choice(kinds)))
+        number = FIRST_LINK_FAULT + len(events) - len(plan.faults)
+        events.append(FaultEvent(number, int(at), chance.choice(kinds)))
     return replace(plan, faults=tuple(events))
 
 

@@ -25,7 +25,13 @@ def compare_replicas(nodes: Iterable[SimNode]) -> None:
     running = [(node, node.life) for node in nodes if node.life is not None and not node.spoiled]
     for (one, one_life), (other, other_life) in pairwise(running):
         _compare_files(one, other)
-        _compare("state", one, other, picture(one_life.machine), picture(other_life.machine))
+        _compare(
+            "state",
+            one,
+            other,
+            picture(one_life.replica.machine),
+            picture(other_life.replica.machine),
+        )
     compare_snapshots(node for node, _ in running)
     if running:
         _compare_with_replay(*running[0])
@@ -64,12 +70,12 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
 
 def _compare_with_replay(node: SimNode, life: Life) -> None:
     machine = StateMachine(NoQueues())
-    log = life.recovered.log
+    log = life.replica.log
     append_time_ms = 0
-    for index in range(1, life.machine.applied_index + 1):
+    for index in range(1, life.replica.machine.applied_index + 1):
         machine.apply(log.read(index, index))
         if machine.append_time_ms < append_time_ms:
             raise Defect("time runs backwards", f"entry {index} of {node.name} is older")
         append_time_ms = machine.append_time_ms
-    if picture(machine) != picture(life.machine):
+    if picture(machine) != picture(life.replica.machine):
         raise Defect("replicas differ", f"{node.name}'s state isn't what its log gives")

@@ -69,7 +69,7 @@ class Snapshots:
         life = node.life
         if life is None or life.failed is not None or node.spoiled:
             return
-        machine = life.machine
+        machine = life.replica.machine
         applied = machine.applied_index
         if applied == self._applied.get(node.name):
             return
@@ -106,7 +106,7 @@ class Snapshots:
         if second.applied_index < machine.applied_index:
             node.disk.is_observed = True
             try:
-                log = node.life.recovered.log
+                log = node.life.replica.log
                 second.apply(log.read(second.applied_index + 1, machine.applied_index))
             except InvariantViolation as error:
                 raise Defect("restored state", f"at {node.name}'s log: {error}") from error
@@ -125,8 +125,8 @@ def compare_snapshots(nodes: Iterable[SimNode]) -> None:
     for node in nodes:
         if node.life is None or node.spoiled:
             continue
-        chunks = list(node.life.machine.snapshot())
-        compare("restored state", node, node.life.machine, restored(node, chunks))
+        chunks = list(node.life.replica.machine.snapshot())
+        compare("restored state", node, node.life.replica.machine, restored(node, chunks))
         if known is not None and chunks != known:
             raise Defect("snapshots differ", f"{node.name}'s, at the end")
         known = chunks
@@ -136,7 +136,7 @@ def restored(node: SimNode, chunks: list[bytes]) -> StateMachine:
     """A machine from the chunks that `node` wrote, which is its state and writes them again."""
     if node.life is None:
         raise RuntimeError(f"{node.name} is down")
-    machine = node.life.machine
+    machine = node.life.replica.machine
     try:
         machine.check_invariants()
     except InvariantViolation as error:

@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.assembly import committed_log
 from chaos.invariants import InvariantBroken, InvariantChecker
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
@@ -22,13 +23,16 @@ from dledger.core.types import Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, verify_frame
 from dledger.records.errors import InvalidFrame
-from dledger.records.layout import file_name
+from dledger.records.layout import UNIT, file_name
+from dledger.wire import broker_pb2 as pb
 from dledger.wire.raft_pb2 import PeerMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HARD_STATE = DATA / "raft" / "hard_state"
+QUEUES = DATA / "consumequeue"
+WAKE_EVENTS, WAKE_US = 20, 20_000  # of a node, with what a pull waits for there
 CRC_BYTES = 4  # behind the content of an `AtomicFile`
 
 
@@ -50,7 +54,7 @@ class Watch:
         self._terms: dict[str, int] = {}  # in which each acknowledged, in its present life
         self._led: dict[str, tuple[int, int]] = {}  # (term, commit index) of those that lead
         self._fingerprints: dict[str, tuple[object, ...]] = {}
-        self._notes: dict[str, int] = {}  # what each checkpoint noted, as last looked at
+        self._derived: dict[str, int] = {}  # what each checkpoint last said, in its present life
 
     @property
     def committed(self) -> int:
@@ -63,8 +67,13 @@ class Watch:
         if life is None or life.failed is not None:
             self.pictures[node.name].is_running = False
             return
-        core, log = life.core, life.recovered.log
-        self._check_note(node, life)
+        replica = life.replica
+        core, log = replica.driver.core, replica.log
+        if life.calls:
+            self._check_pulls(node, life)
+        if replica.log.checkpoint.state.consume_queue_index != self._derived.get(node.name):
+            self._check_derived(node, life)
+            self._check_note(node, life)
         fingerprint = (
             core.term,
             core.commit_index,
@@ -72,7 +81,7 @@ class Watch:
             core.durable_index,
             core.role,
             core.vote,
-            life.driver.applied_index,
+            replica.driver.applied_index,
             log.last_digest,
         )
         if self._fingerprints.get(node.name) == fingerprint:
@@ -100,20 +109,19 @@ class Watch:
         self._fingerprints.pop(node.name, None)
         self._acknowledged.pop(node.name, None)
         self._terms.pop(node.name, None)
+        self._derived.pop(node.name, None)
         self.pictures[node.name].is_running = False
         self.checker.on_restart(node.name)
-        self._notes.pop(node.name, None)
         self._check_replayed(node)
 
     def _check_note(self, node: SimNode, life: Life) -> None:
         """Noted is never more than durable here: everything through the entry that the checkpoint
         notes is on this node's own platter, in either flush mode. A start takes it for committed,
         whatever lies there."""
-        log = life.recovered.log
+        log = life.replica.log
         noted = log.checkpoint.state.consume_queue_index
-        if noted == self._notes.get(node.name, 0) or node.spoiled:
+        if noted == 0 or node.spoiled:
             return
-        self._notes[node.name] = noted
         node.disk.is_observed = True
         header = log.header_at(noted)
         found = self.durable_digest(node, header, needs_platter=True)
@@ -125,15 +133,61 @@ class Watch:
         """What a start takes for committed has been committed, in the same bytes."""
         if node.life is None or node.spoiled:
             return
-        through, committed = node.life.machine.applied_index, self.checker.committed
+        log = node.life.replica.log
+        through, committed = node.life.replica.machine.applied_index, self.checker.committed
         if through == 0:
             return
-        log = node.life.recovered.log
         node.disk.is_observed = True
         is_same = through <= len(committed) and log.digest_at(through) == committed[through - 1]
         node.disk.is_observed = False
         if not is_same:
             raise Defect("replayed beyond committed", f"{node.name} starts at entry {through}")
+
+    def _check_derived(self, node: SimNode, life: Life) -> None:
+        """What the checkpoint calls derived durably is so: the units of those entries are on the
+        platter, under names that are. A start takes its word for it."""
+        index = life.replica.log.checkpoint.state.consume_queue_index
+        self._derived[node.name] = index
+        if node.spoiled:
+            return
+        self._observe(is_observed=True)
+        end = committed_log(life.replica.parts).end_of_entry(
+            min(index, life.replica.machine.applied_index)
+        )
+        self._observe(is_observed=False)
+        for path, content, durable in node.disk.unsettled(QUEUES):
+            if path.relative_to(QUEUES).parts[0].startswith("."):
+                continue  # what a deleted topic left
+            for at in range(0, len(content), UNIT.size):
+                unit = content[at : at + UNIT.size]
+                if not any(unit) or durable[at : at + len(unit)] == unit:
+                    continue
+                if int.from_bytes(unit[:8], "big") < end:
+                    raise Defect(
+                        "noted before sync",
+                        f"{node.name} calls entry {index} derived durably, {path} isn't",
+                    )
+
+    def _check_pulls(self, node: SimNode, life: Life) -> None:
+        """A pull whose messages have come is answered in that turn or the next: a wake-up that is
+        lost would show itself as a hold to its end only."""
+        topics, now_us = life.replica.machine.topics, life.loop.now_us
+        for call in life.calls.values():
+            request = call.request
+            if not isinstance(request, pb.PullRequest):
+                continue
+            topic = topics.get(request.topic)
+            if topic is None or topic.next_offsets[request.queue_id] <= request.offset:
+                call.arrivals = 0
+                continue
+            call.since_us = call.since_us if call.arrivals else now_us
+            call.arrivals += 1
+            if call.arrivals > WAKE_EVENTS and now_us > call.since_us + WAKE_US:
+                raise Defect(
+                    "not woken",
+                    f"{node.name} holds a pull of {request.topic}/{request.queue_id} from "
+                    f"{request.offset} on, and has more",
+                )
 
     def _check_commit_of_leader(self, picture: Picture) -> None:
         """A leader's commit index moves onto entries of its own term only (§5.4.2): figure 8's
@@ -209,7 +263,7 @@ class Watch:
         node.disk.is_observed = True
         first = min(self._acknowledged.get(node.name, 0) + 1, match_index)
         for index in range(first, match_index + 1):
-            header = life.recovered.log.header_at(index)
+            header = life.replica.log.header_at(index)
             if self.durable_digest(node, header) != header.digest:
                 raise Defect(
                     "acknowledged before fsync",
@@ -225,7 +279,7 @@ class Watch:
         life = node.life
         if life is None:
             return
-        index = life.recovered.log.index_at(physical_offset)
+        index = life.replica.log.index_at(physical_offset)
         if index > life.core.commit_index:
             raise Defect("answered before commit", f"{node.name} answered entry {index}")
 
@@ -289,7 +343,7 @@ class Picture:
         self.term, self.vote = core.term, core.vote
         self.leads = core.role is Role.LEADER
         self.last_index, self.commit_index = core.last_index, core.commit_index
-        self.applied_index = life.driver.applied_index
+        self.applied_index = life.replica.driver.applied_index
 
     @property
     def _life(self) -> Life:
@@ -304,7 +358,7 @@ class Picture:
         committed = self._watch.checker.committed
         if self._node.spoiled and index <= min(self.commit_index, len(committed)):
             return committed[index - 1]  # its bytes may have rotted; reading them is the node's
-        log = self._life.recovered.log
+        log = self._life.replica.log
         if index == log.last_index and index <= len(committed):
             return log.last_digest
         header = log.header_at(index)

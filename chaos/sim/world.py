@@ -111,6 +111,8 @@ class World:
                 raise error
             raise Defect("crash", f"{actor.name}: {error!r}") from error
         if node is not None:
+            if node.life is not None and node.life.replica.failure is not None:
+                node.judge(node.life)
             self._tell_of_leadership(node)
             self.watch.after_event(node)
             self.snapshots.after_event(node)
@@ -163,6 +165,10 @@ class World:
     def _serve(
         self, node: SimNode, life: Life, method: str, request: object, future: asyncio.Future[Any]
     ) -> None:
+        if life.is_shut:
+            self._open_calls.get(node.name, {}).pop(future, None)
+            self._answer(_fail, future, CallFailed(None, may_have_happened=False))
+            return
         task = life.loop.create_task(node.serve(method, request))
         task.add_done_callback(lambda done: self._respond(node, life, future, done))
 

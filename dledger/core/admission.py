@@ -195,7 +195,7 @@ def _check_append_response(state: RaftState, message: AppendResponse) -> None:
             _refuse(message, "match_index", message.match_index, f"[0, {furthest}]")
         hints = (message.rejected_prev_index, message.conflict_first_index, message.last_index)
         if any(hints) or message.conflict_term != NO_TERM:
-            _refuse(message, "accepted", True, "no hint of a conflict")
+            _refuse(message, "accepted", message.accepted, "no hint of a conflict")
         return
     if message.match_index != NO_INDEX:
         _refuse(message, "match_index", message.match_index, "0 in a refusal")

@@ -439,11 +439,14 @@ class Raft:
             case AppendRequest():
                 state.send(
                     AppendResponse(
-                        node, sender, term, False, rejected_prev_index=message.prev_index
+                        node, sender, term, accepted=False, rejected_prev_index=message.prev_index
                     )
                 )
             case HeartbeatRequest():
-                state.send(HeartbeatResponse(node, sender, term, message.read_context))
+                # Without its round: should the sender lead this node's term by the time it hears
+                # of it, it would take the number for one of its own rounds, begun or to come, and
+                # confirm reads by an answer that was given before they were asked.
+                state.send(HeartbeatResponse(node, sender, term))
             case _:
                 pass
 

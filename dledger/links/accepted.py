@@ -92,7 +92,7 @@ class AcceptedLinks:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             self._effects.append(End(oldest, Why.TOO_LATE))
-        self._end_silent(now - self._times.abandoned_s, Why.SILENT)
+        self._end_silent(now, self._times.abandoned_s, Why.SILENT)
 
     def forgive(self, slept_s: float) -> None:
         """This process did nothing for so long: what it didn't hear meanwhile is not the peer's
@@ -114,7 +114,7 @@ class AcceptedLinks:
             self._effects.append(End(generation, Why.CROWDED))
             return False
         self._adopted[generation] = now
-        self._end_silent(now - self._times.silence_s, Why.REPLACED)
+        self._end_silent(now, self._times.silence_s, Why.REPLACED)
         self._count()
         self._effects.append(Adopted(generation))
         return True
@@ -123,8 +123,8 @@ class AcceptedLinks:
         """There is room for one more stream. When all work, the oldest gives way, because the
         peer itself must always be able to come back; but seldom, so that whoever opens streams
         in a loop doesn't end one in each turn."""
-        heard_since = now - self._times.silence_s
-        working = [each for each, heard in self._adopted.items() if heard >= heard_since]
+        silence_s = self._times.silence_s
+        working = [each for each, heard in self._adopted.items() if heard + silence_s > now]
         if len(working) < self._times.max_streams:
             return True
         if now < self._evict_at:
@@ -134,8 +134,9 @@ class AcceptedLinks:
         self._effects.append(End(working[0], Why.REPLACED))
         return True
 
-    def _end_silent(self, heard_since: float, why: Why) -> None:
-        silent = [each for each, heard in self._adopted.items() if heard < heard_since]
+    def _end_silent(self, now: float, silence_s: float, why: Why) -> None:
+        # Added as `deadline` adds: a difference may be rounded to just before it, for ever.
+        silent = [each for each, heard in self._adopted.items() if heard + silence_s <= now]
         for each in silent:
             del self._adopted[each]
             self._effects.append(End(each, why))

@@ -125,7 +125,7 @@ def produce(
     def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
         return measure_produce(place, echo, cases, seconds=seconds, rounds=rounds, tell=tell)
 
-    _benchmark([measure], Place(directory, bootstrap, nodes), as_json, strict)
+    _benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -151,7 +151,7 @@ def consume(
             place, echo, size_bytes=size, messages=messages, rounds=rounds, tell=tell
         )
 
-    _benchmark([measure], Place(directory, bootstrap, nodes), as_json, strict)
+    _benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -186,7 +186,7 @@ def e2e(
             tell=tell,
         )
 
-    _benchmark([measure], Place(directory, bootstrap, nodes), as_json, strict)
+    _benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -215,7 +215,7 @@ def failover(
       dledger bench failover --signal STOP
     """
     measure = _failover(kills, fault, size, in_flight)
-    _benchmark([measure], Place(directory, None, nodes), as_json, strict)
+    _benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -243,7 +243,7 @@ def steady(
     """
     limit = None if bytes_limit is None else parse_size(bytes_limit)
     measure = _steady(minutes, limit, size, in_flight)
-    _benchmark([measure], Place(directory, None, nodes), as_json, strict)
+    _benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
 
 
 @app.command(name="import")
@@ -308,7 +308,7 @@ def everything(
 
     faults = [_failover(kills, fault, 1024, 512) for fault in FaultSignal]
     measures = [producing, consuming, both, *faults, _steady(minutes, None, 1024, 512)]
-    _benchmark(measures, Place(directory, None, nodes), as_json, strict)
+    _benchmark(measures, Place(directory, None, nodes), as_json=as_json, strict=strict)
 
 
 def _failover(kills: int, fault: FaultSignal, size: int, in_flight: int) -> Measure:
@@ -341,7 +341,7 @@ def _steady(minutes: float, bytes_limit: int | None, size: int, in_flight: int) 
     return measure
 
 
-def _benchmark(measures: list[Measure], where: Place, as_json: bool, strict: bool) -> None:
+def _benchmark(measures: list[Measure], where: Place, *, as_json: bool, strict: bool) -> None:
     """Runs each on a group as asked for, prints the reports, ends with the exit code."""
     found: list[tuple[Report, dict[str, str | int]]] = []
     with errors_told(), sigterm_interrupts():

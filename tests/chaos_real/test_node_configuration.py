@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from broker.config import FAULT_INJECTION_VARIABLE, ConfigError, dump_toml, load_config
-from broker.surroundings import surroundings_of
-from chaos.faults import ClockFault, FaultOrders, FaultyFiles, give_orders
+from broker.config import ConfigError, dump_toml, load_config
+from broker.node import this_machine
+from chaos.faults import (
+    FAULT_INJECTION_VARIABLE,
+    ClockFault,
+    FaultOrders,
+    FaultyFiles,
+    give_orders,
+)
+from chaos.node import machine_under_test
 from store.files import OsFiles
 
 BASE = """\
@@ -53,34 +63,49 @@ def test_dialed_address_is_checked(tmp_path: Path) -> None:
         load_config(written(tmp_path, '[dial]\nn2 = "nowhere"\n'))
 
 
+def started(folder: Path, *, variable: str | None) -> subprocess.CompletedProcess[str]:
+    """`python -m chaos.node` with a configuration that can't be read."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("DLEDGER")}
+    if variable is not None:
+        environment[FAULT_INJECTION_VARIABLE] = variable
+    command = [sys.executable, "-P", "-m", "chaos.node"]
+    return subprocess.run(
+        [*command, "--config", str(folder / "none.toml"), "--faults", str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("variable", [None, "0", "true"])
 def test_faults_are_refused_unless_the_environment_admits_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, variable: str | None
 ) -> None:
-    """A file that was copied from a test doesn't make a real node lie about its disk."""
-    monkeypatch.delenv(FAULT_INJECTION_VARIABLE, raising=False)
-    with pytest.raises(ConfigError, match=FAULT_INJECTION_VARIABLE) as caught:
+    """Whoever starts this entry by mistake gets no node that lies about its disk."""
+    refused = started(tmp_path, variable=variable)
+    assert refused.returncode == 2
+    assert FAULT_INJECTION_VARIABLE in refused.stderr
+
+
+def test_admitted_entry_reads_its_configuration(tmp_path: Path) -> None:
+    """With the variable it goes on to what any node does first."""
+    admitted = started(tmp_path, variable="1")
+    assert admitted.returncode == 2
+    assert "none.toml" in admitted.stderr
+
+
+def test_configuration_knows_no_faults(tmp_path: Path) -> None:
+    """The product's file can't ask for them, whatever the environment says."""
+    with pytest.raises(ConfigError, match="unknown key"):
         load_config(written(tmp_path, '[faults]\ndirectory = "faults"\n'))
-    assert caught.value.key == "faults.directory"
 
 
-def test_unknown_key_of_faults_is_told_with_the_right_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An optional section has keys of its own."""
-    monkeypatch.setenv(FAULT_INJECTION_VARIABLE, "1")
-    with pytest.raises(ConfigError, match=r"expected directory\?"):
-        load_config(written(tmp_path, '[faults]\ndirectory = "faults"\ndirektory = "f"\n'))
-
-
-def test_admitted_faults_reach_the_disk_and_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the section a node has the real ones."""
-    monkeypatch.setenv(FAULT_INJECTION_VARIABLE, "1")
-    real = surroundings_of(load_config(written(tmp_path)))
+def test_orders_reach_the_disk_and_the_clock_of_a_machine_under_test(tmp_path: Path) -> None:
+    """The product's own has the real ones."""
+    real, faulty = this_machine(), machine_under_test(tmp_path / "faults")
     assert isinstance(real.files, OsFiles)
-    config = load_config(written(tmp_path, '[faults]\ndirectory = "faults"\n'))
-    faulty = surroundings_of(config)
     assert isinstance(faulty.files, FaultyFiles)
     give_orders(tmp_path / "faults", FaultOrders(clock=(ClockFault(offset_ms=3_600_000),)))
     assert faulty.now_ms() - real.now_ms() > 3_500_000

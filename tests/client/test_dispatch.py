@@ -233,3 +233,23 @@ async def test_request_goes_under_the_id_that_its_batches_were_numbered_for() ->
     answer.set_result(stored(request))
     await other
     await dispatching.abort(ClientError("over"))
+
+
+@async_test
+async def test_call_that_breaks_costs_one_attempt() -> None:
+    """Not the whole delivery timeout, though nobody foresaw what it raised."""
+    link = ToldLink("h1:1")
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    dispatching = dispatcher(ToldGroup(link))
+    future = add(dispatching, b"x")
+    await turns()
+    link.calls[0][1].set_exception(ZeroDivisionError())
+    while len(link.calls) < 2:
+        await turns()
+    first, second = link.sequences()
+    assert first == second
+    link.calls[1][1].set_result(stored(link.calls[1][0]))
+    await future
+    assert [type(context["exception"]) for context in told] == [ZeroDivisionError]
+    await dispatching.abort(ClientError("over"))

@@ -284,6 +284,30 @@ def test_exception_in_any_function_of_the_consumer(owner: Any, name: str, at: in
     run(broken)
 
 
+def test_node_is_heard_again_after_a_fault() -> None:
+    """The watch goes on, and comes back to the node when it is there again."""
+
+    async def failover() -> None:
+        async with FakeGroup() as group:
+            group.model.create("t", 1)
+            first, second, _ = group.nodes
+            with broken_function(Group, "_on_lost", Once(1)):
+                async with (
+                    Client.connect(group.bootstrap, options=QUICK) as client,
+                    client.producer() as producer,
+                ):
+                    await producer.send("t", b"1")
+                    await first.kill()
+                    group.elect(second)
+                    await producer.send("t", b"2")
+                    watches = first.calls["WatchLeader"]
+                    await first.start()
+                    await first.called("WatchLeader", watches + 1)
+            assert group.model.bodies("t", 0) == [b"1", b"2"]
+
+    run(failover)
+
+
 def test_scenarios_hold_where_nothing_breaks() -> None:
     """Or the others would show nothing."""
     run(lambda: produce(nothing()))

@@ -115,6 +115,14 @@ def test_s02_older_term_changes_nothing(message: IncomingMessage) -> None:
         assert not getattr(answer, "accepted", False)
 
 
+def test_heartbeat_of_an_older_term_is_answered_without_its_round() -> None:
+    """Its sender may lead the newer term when the answer comes, and have begun that round anew:
+    the reads of that round would be confirmed by what was said before them (dissertation §6.4)."""
+    node = Node(A, THREE, term=3, vote=B)
+    [answer] = node.step(HeartbeatRequest(B, A, Term(2), Index(0), 5))
+    assert answer == HeartbeatResponse(A, B, Term(3), 0)
+
+
 def test_s03_boots_as_follower() -> None:
     """A node boots as a follower, with the term and vote of its disk (figure 4)."""
     node = Node(A, THREE, term=7, vote=A)

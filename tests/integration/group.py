@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.config import NodeConfig
-from broker.node import Node
+from broker.node import Machine, Node, this_machine
+from broker.ports import STEADY, Rhythm
+from broker.replica import Replica
 from dledger.wire import broker_pb2, cluster_pb2, errors_pb2, raft_pb2
 from tests.broker.leader import batch
 
@@ -64,21 +66,31 @@ def make_configs(directory: Path, count: int = 3, **changes: Any) -> list[NodeCo
 class Group:
     """A running group; every call has a deadline."""
 
-    def __init__(self, configs: list[NodeConfig]) -> None:
+    def __init__(
+        self,
+        configs: list[NodeConfig],
+        machine_of: Callable[[NodeConfig], Machine] = lambda _: this_machine(),
+        rhythm: Rhythm = STEADY,
+    ) -> None:
         self.configs = {config.node_id: config for config in configs}
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Replica] = {}
+        self._processes: dict[str, Node] = {}
+        self._machine_of = machine_of
+        self._rhythm = rhythm
         self._channels: dict[str, Any] = {}  # the stubs want arguments that have defaults
 
     async def start(self, *names: str) -> None:
         """Starts `names`, or everybody."""
         for name in names or self.configs:
-            node = Node(self.configs[name])
+            config = self.configs[name]
+            node = Node(config, self._machine_of(config), self._rhythm)
             await node.start()
-            self.nodes[name] = node
+            self._processes[name], self.nodes[name] = node, node.replica
 
     async def stop(self, name: str) -> int:
         """A clean stop, as SIGTERM does it."""
-        return await self.nodes.pop(name).stop()
+        del self.nodes[name]
+        return await self._processes.pop(name).stop()
 
     async def close(self) -> None:
         """Everything is stopped."""
@@ -86,7 +98,7 @@ class Group:
             await channel.close()
         await asyncio.gather(*(self.stop(name) for name in list(self.nodes)))
 
-    async def leader(self) -> Node:
+    async def leader(self) -> Replica:
         """The node that serves, as soon as there is one."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:

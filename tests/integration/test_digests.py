@@ -15,10 +15,10 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from broker.assembly import committed_log
-from broker.node import Node
 from broker.reading import segments
 from broker.reading.committed import CommittedLog
 from broker.reading.segments import hash_blocks, slices
+from broker.replica import Replica
 from broker.services import audit
 from broker.services.audit import Meter
 from dledger.core.types import Index
@@ -42,7 +42,7 @@ def run_in(directory: Path, story: Callable[[Group], Any], **changes: Any) -> No
     asyncio.run(play())
 
 
-def committed(node: Node) -> int:
+def committed(node: Replica) -> int:
     return committed_log(node.parts).ends().committed_offset
 
 
@@ -70,7 +70,7 @@ async def read(group: Group, request: apb.ReadRangeRequest) -> apb.ReadRangeResp
     return answer
 
 
-def file_of(node: Node) -> Path:
+def file_of(node: Replica) -> Path:
     return Path(node.config.data_directory) / "commitlog" / f"{0:020d}"
 
 

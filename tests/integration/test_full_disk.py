@@ -18,10 +18,10 @@ from typing import Any, ParamSpec
 import grpc
 import pytest
 
-import broker.node
 from broker.config import NodeConfig
-from broker.node import Node
-from broker.surroundings import Surroundings
+from broker.node import Machine
+from broker.ports import Rhythm
+from broker.replica import Replica
 from dledger.records.record import decode_records
 from dledger.wire import broker_pb2, errors_pb2
 from store.errors import StorageFull
@@ -101,9 +101,9 @@ class Disks:
     def __init__(self) -> None:
         self.of: dict[str, Disk] = {}
 
-    def surroundings(self, config: NodeConfig) -> Surroundings:
+    def machine(self, config: NodeConfig) -> Machine:
         disk = self.of.setdefault(config.node_id, Disk())
-        return Surroundings(disk, lambda: int(time.time() * 1000))
+        return Machine(disk, lambda: int(time.time() * 1000))
 
     def set_full(self, *, queues: bool = False, log: bool = False) -> None:
         for disk in self.of.values():
@@ -111,10 +111,8 @@ class Disks:
 
 
 @pytest.fixture
-def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
-    made = Disks()
-    monkeypatch.setattr(broker.node, "surroundings_of", made.surroundings)
-    return made
+def disks() -> Disks:
+    return Disks()
 
 
 async def outcome(group: Group, sequence: int, size: int = 10) -> errors_pb2.ErrorCode:
@@ -141,7 +139,7 @@ async def test_full_consume_queues_pause_the_group_and_nothing_is_lost(
 ) -> None:
     """A send under way waits, the next are refused, pulls go on; with space back the first is
     stored once, and no node has failed or been restarted."""
-    group = Group(make_configs(tmp_path))
+    group = Group(make_configs(tmp_path), disks.machine)
     try:
         await group.start()
         await group.create_topic()
@@ -168,7 +166,7 @@ async def test_node_that_stopped_with_full_consume_queues_starts_again(
     tmp_path: Path, disks: Disks
 ) -> None:
     """What was not derived before the stop is derived after it, still on a full disk or not."""
-    group = Group(make_configs(tmp_path, count=1))
+    group = Group(make_configs(tmp_path, count=1), disks.machine)
     try:
         await group.start()
         await group.create_topic()
@@ -193,7 +191,7 @@ async def test_consume_queues_that_do_not_fit_at_the_start_are_a_clear_error(
 ) -> None:
     """They were lost and have to be derived again: StorageFull names the place; nothing stays
     open, so that the same directory starts when there is space."""
-    group = Group(make_configs(tmp_path, count=1))
+    group = Group(make_configs(tmp_path, count=1), disks.machine)
     try:
         await group.start()
         await group.create_topic()
@@ -216,7 +214,7 @@ async def test_elections_on_full_logs_stop_no_node(tmp_path: Path, disks: Disks)
     """No segment can be made and the last one is all but full: leaders come and go all the same,
     sends are refused, pulls served, and space ends it."""
     configs = make_configs(tmp_path, store={"segment_size_bytes": 8 << 20, "reserve_bytes": 0})
-    group = Group(configs)
+    group = Group(configs, disks.machine)
     try:
         await group.start()
         await group.create_topic()
@@ -237,7 +235,7 @@ async def test_elections_on_full_logs_stop_no_node(tmp_path: Path, disks: Disks)
     assert codes == [0, 0, 0]
 
 
-async def led_for_a_while(group: Group) -> Node:
+async def led_for_a_while(group: Group) -> Replica:
     """A leader that may hand over of itself."""
     leader = await group.leader()
     core = leader.driver.core
@@ -254,7 +252,7 @@ async def test_leader_with_a_full_disk_hands_over_and_sends_go_on(
 ) -> None:
     """Its disk alone takes no further segment: a node with room leads within a second, nothing
     is lost or stored twice, and leadership doesn't come back."""
-    group = Group(make_configs(tmp_path))
+    group = Group(make_configs(tmp_path), disks.machine)
     bodies: list[bytes] = []
     try:
         await group.start()
@@ -340,7 +338,7 @@ async def test_consume_queues_that_cannot_be_synced_hold_the_checkpoint(
 ) -> None:
     """A full disk at a sync stops nothing, and nothing is called durable from then on; whatever
     else goes wrong there stops the node (ADR 8)."""
-    group = Group(make_configs(tmp_path, count=1))
+    group = Group(make_configs(tmp_path, count=1), disks.machine, Rhythm(housekeeping_s=0.01))
     failure: list[Exception] = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
     tried = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -351,7 +349,6 @@ async def test_consume_queues_that_cannot_be_synced_hold_the_checkpoint(
             raise failure[0]
 
     monkeypatch.setattr(FlushWork, "perform", perform)
-    monkeypatch.setattr(broker.node, "HOUSEKEEPING_S", 0.01)
     try:
         await group.start()
         await group.create_topic()

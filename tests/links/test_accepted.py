@@ -137,8 +137,9 @@ def test_an_abandoned_stream_is_ended_and_its_break_told() -> None:
     assert links.deadline == TIMES.abandoned_s > 8 * TIMES.silence_s + 3
     links.on_time(TIMES.abandoned_s - 0.1)
     assert links.take_effects() == []
-    links.on_time(TIMES.abandoned_s + 0.1)
+    links.on_time(links.deadline)
     assert links.take_effects() == [End(1, Why.SILENT), Broken()]
+    assert links.deadline == inf
 
 
 def test_what_one_slept_through_is_not_the_peers_silence() -> None:

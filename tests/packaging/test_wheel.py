@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,6 +102,17 @@ def test_extra_brings_the_program(tmp_path: Path) -> None:
     finally:
         done = run(programs / "dledger", "group", "down", "--wipe", folder=user)
     assert done.returncode == 0, done.stderr
+
+
+def test_wheel_has_what_pages_and_sessions_read(tmp_path: Path) -> None:
+    """Templates, styles and Spark's logging: files that no import would miss."""
+    with zipfile.ZipFile(build(tmp_path / "dist", "wheel")) as archive:
+        names = set(archive.namelist())
+    for folder in ("audit/showing/templates", "chaos/real/templates"):
+        files = {f"{folder}/{path.name}" for path in (ROOT / folder).iterdir()}
+        assert files
+        assert files <= names
+    assert "dledger/spark/log4j2.properties" in names
 
 
 def test_sdist_has_what_a_reader_wants(tmp_path: Path) -> None:

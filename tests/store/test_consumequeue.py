@@ -392,6 +392,22 @@ def test_flush_makes_units_and_names_durable() -> None:
     assert broker.files() == flushed
 
 
+def test_flush_after_a_crash_covers_names_that_only_the_page_cache_knew() -> None:
+    """The process that made a topic's directories died before its flush. What the next one
+    dispatches to that queue and flushes counts as durable, and must be."""
+    broker = make_broker()
+    broker.dispatch(broker.queues())
+    broker.made.disk.kill()
+    broker.made = LogUnderTest(broker.made.disk)
+    queues = broker.queues()
+    queues.recover(0, broker.made.log.read_at)
+    broker.dispatch(queues)
+    queues.flush()
+    flushed = broker.files()
+    broker.made.disk.power_cut()
+    assert broker.files() == flushed
+
+
 def test_flush_of_a_deleted_topic_is_harmless() -> None:
     queues = Broker().queues()
     queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))

@@ -1,0 +1,129 @@
+"""What was derived becomes durable, now and then, and the checkpoint says how far it got.
+
+A round has three steps. *Take*, on the event loop: which files were written up to which entry
+that is applied and durable here. *Sync*, on the disk's hand: they are durable. *Note*, there as
+well, and only after that: the checkpoint says so, and the next start replays from there. A process
+may die between any two of them. It must never note what no sync has covered, or what this node's
+own log may lack; and no round may be torn away once it has begun: what it took nobody would sync
+any more.
+
+A full disk is no failure of the log. But what an fsync refused may be lost even if the next one
+succeeds (D8), so from then on the checkpoint stays where it is: the next start derives again what
+lies behind it. Any other error ends the replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from broker.ports import DiskHand
+from store.files import FULL_ERRNOS
+
+
+class Work(Protocol):
+    """Files to be made durable (`store.queue_flush.FlushWork`)."""
+
+    def perform(self) -> None: ...
+
+
+class Derived(Protocol):
+    """The ConsumeQueues, as far as making them durable goes."""
+
+    def take(self) -> Work: ...
+
+
+class Settled(Protocol):
+    """The driver, as far as housekeeping looks at it."""
+
+    @property
+    def settled_index(self) -> int:
+        """The last entry that is applied and that this node's own disk would keep."""
+        ...
+
+
+log = structlog.get_logger(__name__)
+
+
+class Housekeeping:
+    """Rounds, `period_s` apart, from `start` to `stop`.
+
+    Args:
+        driver: says through which entry the queues are derived and the own log holds what they
+            are derived from: a commit needs other disks, and a note may not run ahead of this one.
+        queues: what is made durable.
+        note: writes into the checkpoint that everything through an entry is.
+        hand: runs the blocking steps.
+        failed: is told, once, of an error that ends the rounds.
+    """
+
+    def __init__(
+        self,
+        driver: Settled,
+        queues: Derived,
+        note: Callable[[int], None],
+        hand: DiskHand,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._driver = driver
+        self._queues = queues
+        self._note = note
+        self._hand = hand
+        self._failed = failed
+        self._period_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._round: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self.is_checkpoint_held = False
+
+    def start(self, period_s: float) -> None:
+        """The first round comes one period from now."""
+        self._period_s = period_s
+        self._set_timer()
+
+    async def stop(self) -> None:
+        """The round under way is over, and no other begins."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._round is not None:
+            await self._round
+
+    async def make_round(self) -> None:
+        """Everything applied so far is derived durably, and the checkpoint says so, unless the
+        disk is full.
+
+        Raises:
+            OSError: the disk failed; nothing was noted.
+        """
+        settled, work = self._driver.settled_index, self._queues.take()
+        try:
+            await self._hand.run(work.perform)
+            if not self.is_checkpoint_held:
+                await self._hand.run(partial(self._note, settled))
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            self.is_checkpoint_held = True
+            log.warning("consume_queues_not_synced", reason=str(error))
+
+    def _set_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._period_s, self._begin_round)
+
+    def _begin_round(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._round = loop.create_task(self._keep(), name="housekeeping")
+
+    async def _keep(self) -> None:
+        try:
+            await self.make_round()
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            self._failed(error)
+            return
+        if not self._is_stopped:
+            self._set_timer()

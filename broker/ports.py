@@ -1,0 +1,113 @@
+"""What a replica needs of the world it runs in; see `broker.replica`.
+
+A process hands in the operating system's disk, threads, sockets and clocks, the simulator its own,
+a test what it likes: the replica is the same. Beside these ports a replica knows the world only by
+the event loop that runs it: timers, tasks and futures are asyncio's, on whatever loop that is.
+Nothing here has behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, TypeVar
+
+from broker.recovery import REAL_MACHINERY, StoreMachinery
+from dledger.core.types import NodeId
+from dledger.driver import APPLY_SLICE_BYTES
+from dledger.peers import PeerLink
+from dledger.ports import PeerTransport
+from dledger.wire.raft_pb2 import PeerMessage
+from store.files import FileSystem
+
+T = TypeVar("T")
+# Of a peer; raises InvalidFrames for one that is broken: the stream it came on is to be ended.
+OnMessage = Callable[[NodeId, PeerMessage], None]
+OnBroken = Callable[[NodeId], None]  # a stream with the peer, in either direction, has ended
+
+
+class Histogram(Protocol):
+    """Where seconds go."""
+
+    def observe(self, amount: float) -> None: ...
+
+
+class Latencies(Protocol):
+    """What is measured while a replica works; all of it may be thrown away."""
+
+    @property
+    def send_seconds(self) -> Histogram: ...
+    @property
+    def append_seconds(self) -> Histogram: ...
+    @property
+    def commit_seconds(self) -> Histogram: ...
+    @property
+    def apply_seconds(self) -> Histogram: ...
+    @property
+    def loop_lateness_seconds(self) -> Histogram: ...
+
+
+class DiskHand(Protocol):
+    """Does blocking disk work beside the event loop, one step at a time, in the order given."""
+
+    async def run(self, step: Callable[[], T]) -> T:
+        """What `step` gives, once it has been done; raises what it raises."""
+        ...
+
+
+class Peers(PeerTransport, Protocol):
+    """The connections to the peers. Nothing is sent or received before `start`."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        """Every stream is closed; neither of the two callbacks is called any more."""
+        ...
+
+    def links(self) -> Mapping[NodeId, PeerLink]: ...
+
+
+Connect = Callable[[OnMessage, OnBroken], Peers]
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """How often and in what pieces a replica does what nobody waits for."""
+
+    housekeeping_s: float = 1.0  # from one round to the next: queues durable, checkpoint moved on
+    drain_s: float = 2.0  # how long a stop waits for those who wait for a commit
+    apply_slice_bytes: int = APPLY_SLICE_BYTES
+
+
+STEADY = Rhythm()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPorts:
+    """The world, as one replica sees it.
+
+    Attributes:
+        files: the disk.
+        machinery: who runs the store's workers, and the store's monotonic clock.
+        hand: runs the blocking steps of housekeeping and of the close.
+        connect: makes the links to the peers, given what to do with what comes of them.
+        store_host: IPv4 address (4 bytes) and port that records are stamped with.
+        call_soon: runs a call in a turn of the event loop.
+        call_from_worker: the same, of a worker's thread; the loop may be closed by then.
+        now_ms: the wall clock; it may step.
+        random: for the core's timeouts.
+        latencies: where measurements go.
+    """
+
+    files: FileSystem
+    hand: DiskHand
+    connect: Connect
+    store_host: tuple[bytes, int]
+    call_soon: Callable[[Callable[[], None]], object]
+    call_from_worker: Callable[..., None]
+    now_ms: Callable[[], int]
+    random: Random
+    latencies: Latencies
+    machinery: StoreMachinery = REAL_MACHINERY
+    rhythm: Rhythm = STEADY

@@ -1,0 +1,295 @@
+"""One replica: a member of a group, built from ports.
+
+This is the only place where the parts of a member are made and joined: the recovered store, the
+core and its driver, the state machine, what only a leader does, what reads, what keeps house. It
+owns their life: in which order they start, how they are kept, handed over, drained and closed,
+and what a failure does to them. A process (`broker.node`) adds sockets, signals and metrics;
+whoever has other disks, links and clocks hands in those. The rules of the wiring stand here only.
+
+It must never touch the operating system but through its ports, and it must never limp on: a part
+that fails for good (a disk, an invariant, a divergence) ends it, and what it had promised is on a
+majority of disks.
+
+    open ─ recover ─ build      start ─ links, driver, ticker, housekeeping
+    stop ─ hand over ─ drain ─ rest ─ doors shut ─ last round ─ close
+
+Source: TigerBeetle's replica, which is generic over storage, message bus and time, and is what
+its simulator instantiates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import structlog
+
+from broker.announcing import Announcer
+from broker.assembly import Parts, Surrounds, services_of
+from broker.config import NodeConfig
+from broker.errors import BrokerError
+from broker.housekeeping import Housekeeping
+from broker.leader.append import Appender
+from broker.leader.leadership import Leadership
+from broker.ports import ReplicaPorts
+from broker.probes import CommitProbe, TimedMachine
+from broker.reading.held import HeldPulls
+from broker.reading.queues import QueueReader
+from broker.recovery import Recovered, recover
+from broker.services.messages import SendTimings
+from broker.ticker import Ticker
+from dledger.codec import decode_configuration
+from dledger.core import Raft
+from dledger.core.types import Configuration, Index, NodeId, RaftOptions
+from dledger.driver import Ports, RaftDriver
+from dledger.errors import InvalidFrames
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
+from dledger.records.errors import InvalidFrame
+from dledger.wire import raft_pb2
+from store.errors import StoreError
+
+STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
+HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
+
+log = structlog.get_logger(__name__)
+
+
+class Replica:
+    """A member of a group: `open`, `start`, then `wait`, then `stop`."""
+
+    def __init__(self, config: NodeConfig, ports: ReplicaPorts, recovered: Recovered) -> None:
+        """Makes the parts and connects them; no I/O, and nothing runs yet."""
+        self.config = config
+        self.metrics = ports.latencies
+        self.stopping = False
+        self.failure: BaseException | None = None
+        self._ports = ports
+        self._recovered = recovered
+        self._stop_asked = asyncio.Event()
+        self.log, self.queues = recovered.log, recovered.queues
+        self.machine = recovered.machine
+        self.transport = ports.connect(self._on_message, self._on_broken)
+        self.held = HeldPulls(config.broker.max_held_pulls)
+        self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
+        node = NodeId(config.node_id)
+        members = {NodeId(name): address for name, address in config.peers.items()}
+        probe = CommitProbe(ports.latencies.commit_seconds)
+        self.appender = Appender(
+            probe,
+            self.machine,
+            self.log.read_at,
+            self._is_full,
+            ports.store_host,
+            config.broker.max_message_bytes,
+        )
+        self.leadership = Leadership(config.group, node, members, self.appender, self.held)
+        self.driver = self._make_driver(probe)
+        self.housekeeping = Housekeeping(
+            self.driver, self.queues, self._note_derived, ports.hand, self.driver.on_storage_failed
+        )
+        self.ticker = Ticker(
+            config.raft.tick_ms / 1000, self.driver.tick, ports.latencies.loop_lateness_seconds
+        )
+        self.parts = Parts(
+            self.log,
+            self.machine,
+            self.driver,
+            self.leadership,
+            self.appender,
+            self.reader,
+            self.held,
+        )
+        latencies = ports.latencies
+        timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
+        around = Surrounds(self.transport.links, self.fail, timings)
+        self.services = services_of(config, self.parts, around)
+        self._join(probe)
+
+    @classmethod
+    def open(cls, config: NodeConfig, ports: ReplicaPorts) -> Replica:
+        """A replica of what is on the disk; it takes part once it is started.
+
+        Raises:
+            StoreError, HardStateCorrupt, OSError: it can't be; nothing is left open.
+        """
+        return cls(config, ports, recover(config, ports.files, ports.machinery))
+
+    def _make_driver(self, probe: CommitProbe) -> RaftDriver[EntryHeader]:
+        ports, recovered, node = self._ports, self._recovered, NodeId(self.config.node_id)
+        applied = Index(self.machine.applied_index)
+        core = Raft(
+            node,
+            Configuration(voters=frozenset(map(NodeId, self.config.peers))),
+            view=self.log,
+            rng=ports.random,
+            options=raft_options(self.config),
+            log=recovered.summary,
+            hard_state=recovered.hard_state,
+            commit_index=applied,
+        )
+        driver_ports = Ports(
+            log=self.log,
+            parse_frames=parse_frames,
+            hard_state=recovered.hard_state_store,
+            transport=self.transport,
+            machine=TimedMachine(self.machine, ports.latencies.apply_seconds),
+            observer=probe,
+            configuration_of=configuration_of,
+            call_soon=ports.call_soon,
+            now_ms=ports.now_ms,
+            fail=self.fail,
+        )
+        return RaftDriver(
+            core, node, driver_ports, applied, apply_slice_bytes=ports.rhythm.apply_slice_bytes
+        )
+
+    def _join(self, probe: CommitProbe) -> None:
+        """Who tells whom; made last, as each of them has to be there."""
+        probe.attach(self.driver, self.leadership)
+        self.leadership.attach(self.driver, self.services.cluster.notify)
+        self.machine.listen(Announcer(self.appender, self.held))
+        from_worker = self._ports.call_from_worker
+        self.log.on_durable = partial(from_worker, self.driver.on_durable)
+        self.log.on_failed = partial(from_worker, self.driver.on_storage_failed)
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The replica takes part in its group."""
+        self.transport.start()
+        self.driver.start()
+        self.ticker.start()
+        self.housekeeping.start(self._ports.rhythm.housekeeping_s)
+        log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
+
+    def ask_to_stop(self) -> None:
+        """`wait` returns; safe from a signal handler."""
+        self._stop_asked.set()
+
+    async def wait(self) -> None:
+        """Until the replica is asked to stop, or fails."""
+        await self._stop_asked.wait()
+
+    async def stop(self, shut_doors: Callable[[], Awaitable[None]]) -> bool:
+        """Everything is closed; True if nothing has failed.
+
+        Args:
+            shut_doors: is awaited when everybody who waited has been answered, and before the
+                files are closed that calls under way may still read.
+        """
+        self.leadership.draining = True
+        if self.failure is None:
+            await self._hand_over()
+            await self._drain()
+        try:
+            await self._rest()
+            await shut_doors()
+        finally:
+            await self.close()
+        log.info("node_stopped", failed=self.failure is not None)
+        return self.failure is None
+
+    async def _hand_over(self) -> None:
+        if not self.leadership.serving or len(self.config.peers) == 1:
+            return
+        try:
+            view = await self.leadership.hand_over(None)
+            log.info("leadership_handed_over", to=view.leader.node_id if view.leader else None)
+        except BrokerError as error:
+            log.warning("leadership_not_handed_over", reason=error.message)
+
+    async def _drain(self) -> None:
+        """Waits, but not for ever, until everybody who waits for a commit has an answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._ports.rhythm.drain_s):
+                while not self.appender.idle:  # a call that was let in before may still submit
+                    await self.appender.idled()
+
+    async def _rest(self) -> None:
+        """Nothing happens here of itself any more, and nobody waits."""
+        self.stopping = True
+        await self.housekeeping.stop()
+        self.ticker.stop()
+        self.driver.stop()
+        self.leadership.end_serving("the node stopped")
+        await self.transport.stop()
+        self.services.cluster.close()
+
+    async def close(self) -> None:
+        """The files are flushed and closed; without `stop` before it, for a replica that was
+        opened and not started. After a failure the next start verifies everything."""
+        recovered, hand = self._recovered, self._ports.hand
+        with contextlib.closing(recovered.directory), contextlib.closing(self.queues):
+            try:
+                if self.failure is None:
+                    await self.housekeeping.make_round()
+            except Exception as error:  # noqa: BLE001  whatever it was, the stop wasn't clean
+                self.fail(error)
+            try:
+                await hand.run(partial(self.log.close, is_clean=self.failure is None))
+            except StoreError as error:
+                self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """The replica serves nobody from now on; `wait` returns, and `stop` tells of it."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self.leadership.end_serving("the node failed")
+        log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
+        self._stop_asked.set()
+
+    # --- what the parts tell each other -------------------------------------------------------
+
+    def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
+        self.driver.on_message(peer, message)
+
+    def _on_broken(self, peer: NodeId) -> None:
+        self.driver.suspect(peer)
+
+    def _is_full(self) -> bool:
+        return self.log.statistics().is_full or self.driver.statistics().is_apply_paused
+
+    def _note_derived(self, settled_index: int) -> None:
+        """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log."""
+        self.log.checkpoint.note_consume_queue(settled_index, self._ports.now_ms())
+
+
+def parse_frames(blob: bytes) -> list[EntryHeader]:
+    """The headers of the frames in `blob`, each verified.
+
+    Raises:
+        InvalidFrames: see `dledger.reading.entry.walk_frames`.
+    """
+    try:
+        return walk_frames(blob)
+    except InvalidFrame as error:
+        raise InvalidFrames(str(error)) from error
+
+
+def configuration_of(frame: bytes) -> Configuration:
+    """The configuration in the frame of a configuration entry."""
+    return decode_configuration(raft_pb2.Configuration.FromString(frame[HEADER_SIZE:]))
+
+
+def raft_options(config: NodeConfig) -> RaftOptions:
+    """The core's options: milliseconds become ticks."""
+    raft = config.raft
+    tick = raft.tick_ms
+    return RaftOptions(
+        election_timeout_min_ticks=raft.election_timeout_ms[0] // tick,
+        election_timeout_max_ticks=raft.election_timeout_ms[1] // tick,
+        heartbeat_ticks=raft.heartbeat_ms // tick,
+        suspicion_delay_min_ticks=raft.suspicion_delay_ms[0] // tick,
+        suspicion_delay_max_ticks=raft.suspicion_delay_ms[1] // tick,
+        transfer_timeout_ticks=raft.transfer_timeout_ms // tick,
+        stalled_disk_ticks=STALLED_DISK_MS // tick,
+        hand_over_interval_ticks=max(HAND_OVER_INTERVAL_MS, 4 * raft.election_timeout_ms[1])
+        // tick,
+        max_append_bytes=raft.max_append_bytes,
+        max_inflight_appends=raft.max_inflight_appends,
+        max_uncommitted_bytes=raft.max_uncommitted_bytes,
+        noop_size=HEADER_SIZE,
+    )

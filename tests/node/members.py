@@ -1,0 +1,203 @@
+"""Members of a group in one process: the product's replicas, one event loop, no sockets.
+
+The replicas are those that a node runs, on real files; between them lies a loopback, which delivers
+a message in the next turn of the loop unless the wire is cut. Nothing of a replica is built here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from broker.config import NodeConfig
+from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
+from broker.replica import Replica
+from dledger.core.types import NodeId
+from dledger.errors import InvalidFrames
+from dledger.peers import PeerLink
+from dledger.wire.raft_pb2 import PeerMessage
+from store.files import FileSystem, OsFiles
+
+T = TypeVar("T")
+WAIT_S = 20.0
+SEGMENT_BYTES = 8 << 20
+
+
+class Wires:
+    """Who listens, and which directed wires are cut."""
+
+    def __init__(self) -> None:
+        self.ends: dict[NodeId, Loopback] = {}
+        self.cut: set[tuple[NodeId, NodeId]] = set()
+
+    def carry(self, sender: NodeId, to: NodeId, message: PeerMessage) -> None:
+        """Delivered in the next turn, as the bytes that would travel."""
+        wire = message.SerializeToString()
+        asyncio.get_running_loop().call_soon(self._deliver, sender, to, wire)
+
+    def _deliver(self, sender: NodeId, to: NodeId, wire: bytes) -> None:
+        end = self.ends.get(to)
+        if end is not None and (sender, to) not in self.cut:
+            try:
+                end.on_message(sender, PeerMessage.FromString(wire))
+            except InvalidFrames as error:
+                raise AssertionError(f"{sender} sent {to} what is broken") from error
+
+    def gone(self, name: NodeId) -> None:
+        """A process is over: its peers notice."""
+        if self.ends.pop(name, None) is not None:
+            for other in list(self.ends.values()):
+                other.on_broken(name)
+
+
+class Loopback:
+    """`broker.ports.Peers` without sockets."""
+
+    def __init__(
+        self, wires: Wires, name: NodeId, on_message: OnMessage, on_broken: OnBroken
+    ) -> None:
+        self.on_message = on_message
+        self.on_broken = on_broken
+        self._wires = wires
+        self._name = name
+
+    def start(self) -> None:
+        self._wires.ends[self._name] = self
+
+    async def stop(self) -> None:
+        self._wires.gone(self._name)
+
+    def links(self) -> Mapping[NodeId, PeerLink]:
+        return {name: PeerLink(True, 0, 0, 0) for name in self._wires.ends if name != self._name}
+
+    def send_request(self, peer: NodeId, message: PeerMessage) -> None:
+        self._wires.carry(self._name, peer, message)
+
+    send_answer = send_request
+
+
+class Seconds:
+    """`broker.ports.Latencies`; what was measured is forgotten."""
+
+    class _Nowhere:
+        def observe(self, amount: float) -> None:
+            return None
+
+    send_seconds = append_seconds = commit_seconds = _Nowhere()
+    apply_seconds = loop_lateness_seconds = _Nowhere()
+
+
+class Inline:
+    """`broker.ports.DiskHand` that does its steps where it stands; `before` is called before each
+    with its name."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[str], None] = lambda _: None
+
+    async def run(self, step: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        self.before(getattr(step, "__name__", "") or _name(step))
+        return step()
+
+
+def _name(step: Any) -> str:
+    return str(getattr(getattr(step, "func", step), "__name__", step))
+
+
+def make_configs(directory: Path, count: int) -> list[NodeConfig]:
+    """A group of `count`; nobody listens at the addresses."""
+    peers = {f"n{i + 1}": f"127.0.0.1:{7001 + i}" for i in range(count)}
+    return [
+        NodeConfig.model_validate(
+            {
+                "group": "g1",
+                "node_id": name,
+                "data_directory": str(directory / name),
+                "listen": address,
+                "peers": peers,
+                "store": {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": 0},
+            }
+        )
+        for name, address in peers.items()
+    ]
+
+
+class Members:
+    """A group; every wait has a deadline."""
+
+    def __init__(self, configs: list[NodeConfig], rhythm: Rhythm = STEADY) -> None:
+        self.configs = {NodeId(config.node_id): config for config in configs}
+        self.wires = Wires()
+        self.hands = {name: Inline() for name in self.configs}
+        self.files: dict[NodeId, FileSystem] = {name: OsFiles() for name in self.configs}
+        self.replicas: dict[NodeId, Replica] = {}
+        self._rhythm = rhythm
+
+    def open(self, name: NodeId) -> Replica:
+        """The replica, not yet started."""
+        loop = asyncio.get_running_loop()
+
+        def call_from_worker(call: Callable[..., None], *arguments: object) -> None:
+            loop.call_soon_threadsafe(call, *arguments)
+
+        ports = ReplicaPorts(
+            files=self.files[name],
+            hand=self.hands[name],
+            connect=lambda on_message, on_broken: Loopback(self.wires, name, on_message, on_broken),
+            store_host=(bytes((127, 0, 0, 1)), 7001),
+            call_soon=loop.call_soon,
+            call_from_worker=call_from_worker,
+            now_ms=lambda: int(time.time() * 1000),
+            random=random.Random(name),
+            latencies=Seconds(),
+            rhythm=self._rhythm,
+        )
+        return Replica.open(self.configs[name], ports)
+
+    def start(self, *names: NodeId) -> None:
+        """Starts `names`, or everybody."""
+        for name in names or self.configs:
+            replica = self.replicas[name] = self.open(name)
+            replica.start()
+
+    async def stop(self, name: NodeId) -> bool:
+        """A clean stop, as SIGTERM does it; what it tells."""
+        return await self.replicas.pop(name).stop(nothing_to_shut)
+
+    async def leader(self) -> Replica:
+        """The one that serves, as soon as there is one."""
+        return await self.until(
+            lambda: next((r for r in self.replicas.values() if r.leadership.serving), None)
+        )
+
+    async def until(self, reached: Callable[[], T | None]) -> T:
+        """What `reached` gives as soon as it is true."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            if found := reached():
+                return found
+            await asyncio.sleep(0.002)
+        raise AssertionError("it doesn't happen in time")
+
+
+async def nothing_to_shut() -> None:
+    """There are no doors."""
+
+
+@asynccontextmanager
+async def members(
+    directory: Path, count: int = 3, rhythm: Rhythm = STEADY
+) -> AsyncIterator[Members]:
+    """A group with a leader; stopped at the end."""
+    group = Members(make_configs(directory, count), rhythm)
+    group.start()
+    try:
+        await group.leader()
+        yield group
+    finally:
+        await asyncio.gather(*(group.stop(name) for name in list(group.replicas)))
