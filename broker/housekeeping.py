@@ -1,15 +1,15 @@
 """What was derived becomes durable, now and then, and the checkpoint says how far it got.
 
-A round has three steps. *Take*, on the event loop: which files were written up to which entry
-that is applied and durable here. *Sync*, on the disk's hand: they are durable. *Note*, there as
-well, and only after that: the checkpoint says so, and the next start replays from there. A process
-may die between any two of them. It must never note what no sync has covered, or what this node's
-own log may lack; and no round may be torn away once it has begun: what it took nobody would sync
-any more.
+A round has three steps. *Take*, on the event loop: which files were written, and which entry is
+*settled*: applied, and durable in this node's own log. *Sync*, on the disk's hand: the files are
+durable. *Note*, there as well, and only after that: the checkpoint says so, and the next start
+replays up to there. A process may die between any two of them. It must never note what no sync has
+covered, nor what only others hold, and no round may be torn away once it has begun: what it took
+nobody would sync any more.
 
 A full disk is no failure of the log. But what an fsync refused may be lost even if the next one
-succeeds (D8), so from then on the checkpoint stays where it is: the next start derives again what
-lies behind it. Any other error ends the replica.
+succeeds (ADR 8), so from then on the checkpoint stays where it is: the next start derives again
+what lies behind it. Any other error ends the replica.
 """
 
 from __future__ import annotations
@@ -37,15 +37,6 @@ class Derived(Protocol):
     def take(self) -> Work: ...
 
 
-class Settled(Protocol):
-    """The driver, as far as housekeeping looks at it."""
-
-    @property
-    def settled_index(self) -> int:
-        """The last entry that is applied and that this node's own disk would keep."""
-        ...
-
-
 log = structlog.get_logger(__name__)
 
 
@@ -53,8 +44,8 @@ class Housekeeping:
     """Rounds, `period_s` apart, from `start` to `stop`.
 
     Args:
-        driver: says through which entry the queues are derived and the own log holds what they
-            are derived from: a commit needs other disks, and a note may not run ahead of this one.
+        settled: through which entry the queues are derived and this node's own log is durable: a
+            start takes what is noted for committed, so nothing is noted that only others hold.
         queues: what is made durable.
         note: writes into the checkpoint that everything through an entry is.
         hand: runs the blocking steps.
@@ -63,13 +54,13 @@ class Housekeeping:
 
     def __init__(
         self,
-        driver: Settled,
+        settled: Callable[[], int],
         queues: Derived,
         note: Callable[[int], None],
         hand: DiskHand,
         failed: Callable[[Exception], None],
     ) -> None:
-        self._driver = driver
+        self._settled = settled
         self._queues = queues
         self._note = note
         self._hand = hand
@@ -100,10 +91,10 @@ class Housekeeping:
         Raises:
             OSError: the disk failed; nothing was noted.
         """
-        settled, work = self._driver.settled_index, self._queues.take()
+        settled, work = self._settled(), self._queues.take()
         try:
             await self._hand.run(work.perform)
-            if not self.is_checkpoint_held:
+            if settled and not self.is_checkpoint_held:
                 await self._hand.run(partial(self._note, settled))
         except OSError as error:
             if error.errno not in FULL_ERRNOS:

@@ -99,12 +99,11 @@ def recover(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
         queues = ConsumeQueues(path, files, units_per_file=machinery.units_per_file)
-        checkpoint = commit_log.checkpoint
         machine = replay_derived(
             commit_log,
             queues,
             trusted_note(commit_log),
-            checkpoint.distrust_consume_queues,
+            commit_log.checkpoint.distrust_consume_queues,
         )
     except BaseException:
         opened.close()
@@ -123,7 +122,8 @@ def trusted_note(commit_log: CommitLog) -> int:
     if noted <= durable:
         return noted
     log.warning("checkpoint_ahead_of_its_log", noted_index=noted, durable_index=durable)
-    commit_log.checkpoint.distrust_consume_queues()
+    commit_log.checkpoint.note_consume_queue(0, 0)
+    commit_log.checkpoint.sync()
     return 0
 
 

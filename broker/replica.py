@@ -87,7 +87,11 @@ class Replica:
         self.leadership = Leadership(config.group, node, members, self.appender, self.held)
         self.driver = self._make_driver(probe)
         self.housekeeping = Housekeeping(
-            self.driver, self.queues, self._note_derived, ports.hand, self.driver.on_storage_failed
+            lambda: self.driver.settled_index,
+            self.queues,
+            self._note_derived,
+            ports.hand,
+            self.driver.on_storage_failed,
         )
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, self.driver.tick, ports.latencies.loop_lateness_seconds

@@ -23,7 +23,7 @@ from dledger.records.layout import FIRST_RECORD_AT, RECORD
 from dledger.records.properties import find_property, tags_code
 from dledger.records.record import FIXED_SIZE, MIN_RECORD_SIZE, record_starts
 from store.errors import DivergenceFound
-from store.stamping import OFFSETS, OFFSETS_AT
+from store.stamping import OFFSET_DTYPE, OFFSETS, OFFSETS_AT
 
 UNIT: Final = layout.UNIT.struct()
 UNIT_SIZE: Final = layout.UNIT.size
@@ -34,6 +34,7 @@ VECTOR_FROM_COUNT: Final = 56
 _HEAD: Final = RECORD.run("queue_id", "queue_offset")
 _HEAD_AT: Final = FIRST_RECORD_AT + RECORD.at("queue_id")
 _TOTAL_SIZE: Final = RECORD.run("total_size")
+_TOTAL_SIZE_DTYPE: Final = dtype_of(RECORD)["total_size"]
 _BODY_LENGTH: Final = RECORD.run("body_length")
 _BODY_LENGTH_AT: Final = RECORD.at("body_length")
 _TOPIC_ROOM: Final = RECORD.at("properties") - RECORD.at("body")  # Both lengths behind the body.
@@ -85,10 +86,10 @@ def units_by_vector(frame: bytes, count: int, bases: tuple[int, int]) -> bytes:
     starts = _equal_steps(frame, count)
     if starts is None:
         starts = np.array(_walk(frame, count), dtype=np.int64)
-    expected = np.empty((count, 2), dtype=">i8")
-    expected[:, 0] = np.arange(bases[0], bases[0] + count)
+    expected = np.empty((count, 2), dtype=OFFSET_DTYPE)
+    expected[:, 0] = np.arange(bases[0], bases[0] + count, dtype=np.uint64)
     expected[:, 1] = starts + bases[1]
-    found = _items(frame, OFFSETS.size)[starts + OFFSETS_AT].view(">i8").reshape(-1, 2)
+    found = _items(frame, OFFSETS.size)[starts + OFFSETS_AT].view(OFFSET_DTYPE).reshape(-1, 2)
     if not np.array_equal(found, expected):
         at = int(np.argmax((found != expected).any(axis=1)))
         raise _diverged(int(starts[at]), tuple(expected[at].tolist()), tuple(found[at].tolist()))
@@ -106,7 +107,7 @@ def _equal_steps(frame: bytes, count: int) -> npt.NDArray[np.int64] | None:
     if size < MIN_RECORD_SIZE or FIRST_RECORD_AT + count * size != len(frame):
         return None
     starts = np.arange(count, dtype=np.int64) * size + FIRST_RECORD_AT
-    sizes = _items(frame, _TOTAL_SIZE.size)[starts].view(">u4")
+    sizes = _items(frame, _TOTAL_SIZE.size)[starts].view(_TOTAL_SIZE_DTYPE)
     return starts if (sizes == size).all() else None
 
 

@@ -13,12 +13,14 @@ from typing import Final
 
 import numpy as np
 
+from dledger.reading.dtypes import dtype_of
 from dledger.records.layout import HOST, RECORD
 
 STAMPED_OFFSETS: Final = ("queue_offset", "physical_offset")
 STAMPED_STORED: Final = ("store_time_ms", "store_host")
 OFFSETS: Final = RECORD.run(*STAMPED_OFFSETS)
 OFFSETS_AT: Final = RECORD.at(STAMPED_OFFSETS[0])
+OFFSET_DTYPE: Final = dtype_of(RECORD)[STAMPED_OFFSETS[0]]
 
 # Measured on CPython 3.11: the scatter costs 4.8 µs and 0.02 µs a record, the loop 0.07 µs and
 # 0.23 µs a record, so they cross at 24 records.
@@ -81,8 +83,8 @@ def stamp_by_scatter(
     positions = np.array(starts, dtype=np.int64)
     if len(positions) and at + int(positions[-1]) + _STORED_AT + _ITEM > len(buf):
         raise IndexError("the last record ends beyond the buffer")
-    offsets = np.empty((len(positions), 2), dtype=">i8")
-    offsets[:, 0] = np.arange(bases[0], bases[0] + len(positions))
+    offsets = np.empty((len(positions), 2), dtype=OFFSET_DTYPE)
+    offsets[:, 0] = np.arange(bases[0], bases[0] + len(positions), dtype=np.uint64)
     offsets[:, 1] = positions + bases[1]
     items = np.ndarray((len(buf) - _ITEM + 1,), dtype=f"V{_ITEM}", buffer=buf, strides=(1,))
     items[positions + (at + OFFSETS_AT)] = offsets.view(f"V{_ITEM}")[:, 0]

@@ -274,12 +274,12 @@ class Appender:
             self._refuse_gap(key, batch.base_sequence, expected)
         self._duplicates += 1
         for index, stored in flight.batches if flight is not None else ():
-            if stored.base_sequence == batch.base_sequence and stored.count == batch.count:
+            if stored.base_sequence == batch.base_sequence and stored.record_count == batch.count:
                 result = self._result(stored, duplicate=True)
                 self._waiting.setdefault(index, []).append(Waiting(pending, position, result))
                 return True
         for stored in state.recent if state is not None else ():
-            if stored.base_sequence == batch.base_sequence and stored.count == batch.count:
+            if stored.base_sequence == batch.base_sequence and stored.record_count == batch.count:
                 pending.finish_one(position, self._stored_before(stored))
                 return True
         raise BrokerError(

@@ -98,7 +98,7 @@ STORED_BATCH: Final = Layout(
     36,
     (
         Field(0, "Q", "base_sequence", "base sequence"),
-        Field(8, "I", "count", "messages"),
+        Field(8, "I", "record_count", "messages"),
         Field(12, "Q", "base_queue_offset", "queue offset of the first message"),
         Field(20, "Q", "base_physical_offset", "physical offset of the first record"),
         Field(28, "q", "store_time_ms", "append time of its entry, ms"),

@@ -307,7 +307,7 @@ class StateMachine:
             state = self.sequences.get(key)
             newest = state.recent[-1] if state is not None else None
             if newest is not None:
-                end = newest.base_queue_offset + newest.count
+                end = newest.base_queue_offset + newest.record_count
                 self._check_within(f"a batch of {key[0].hex()}", key[1], key[2], end)
                 if newest.store_time_ms > self.append_time_ms:
                     raise InvariantViolation(f"{key} was stored after the last entry")

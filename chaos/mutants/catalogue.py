@@ -551,8 +551,8 @@ STATE = (
     Mutant(
         "surplus-producers-forgotten-at-the-wrong-end",
         "broker/state/sequences.py",
-        "            oldest = next(iter(states))\n",
-        "            oldest = next(reversed(states))\n",
+        "            oldest = next(iter(self._recent))\n",
+        "            oldest = next(reversed(self._recent))\n",
         masked="no run has as many producers as are remembered, nor lasts a week",
     ),
     Mutant(
@@ -576,9 +576,9 @@ STATE = (
     Mutant(
         "snapshot-loses-who-was-used-last",
         "broker/state/sequences.py",
-        "        keys, states = list(self._states), list(self._states.values())\n",
-        "        keys = sorted(self._states)\n"
-        "        states = [self._states[key] for key in keys]\n",
+        "        keys, values = list(self._recent), list(self._recent.values())\n",
+        "        keys = sorted(self._recent)\n"
+        "        values = [self._recent[key] for key in keys]\n",
     ),
     Mutant(
         "restored-topic-forgets-its-birth",
@@ -589,8 +589,8 @@ STATE = (
     Mutant(
         "restored-producer-remembers-one-batch",
         "broker/state/sequences.py",
-        "SequenceState(tuple(batches))",
-        "SequenceState(tuple(batches[-1:]))",
+        "self._recent[key] = tuple(batches)",
+        "self._recent[key] = tuple(batches[-1:])",
     ),
     Mutant(
         "restored-offsets-are-not-counted",
@@ -672,7 +672,7 @@ FOUND = (
     Mutant(
         "rebuilt-queues-trusted",
         "broker/recovery.py",
-        "            checkpoint.distrust_consume_queues,\n",
+        "            commit_log.checkpoint.distrust_consume_queues,\n",
         "            lambda: None,\n",
     ),
     Mutant(
@@ -684,134 +684,23 @@ FOUND = (
     ),
 )
 
-# What peers may say, and what may be noted of them.
-SPEECH = (
-    Mutant(
-        "checksum-not-verified",
-        "dledger/driver.py",
-        "        if not is_intact(wire):\n",
-        "        if False:\n",
-    ),
-    Mutant(
-        "checksum-omits-the-digest",
-        "dledger/checksum.py",
-        "body.commit_index, body.read_context, body.digest_index, body.digest\n",
-        "body.commit_index, body.read_context, body.digest_index, 0\n",
-        masked="a contradiction is refused as well",
-    ),
-    Mutant(
-        "checksum-omits-the-previous-term",
-        "dledger/checksum.py",
-        "body.prev_index, body.prev_term, body.commit_index, body.frames_size",
-        "body.prev_index, 0, body.commit_index, body.frames_size",
-        masked="few bits of an append are its previous term",
-    ),
-    Mutant(
-        "size-of-frames-not-compared",
-        "dledger/driver.py",
-        "        if len(frames) != wire.append_request.frames_size:\n",
-        "        if False:\n",
-        masked="each frame has a CRC of its own",
-    ),
-    Mutant(
-        "any-term-is-followed",
-        "dledger/core/admission.py",
-        "    furthest = min(MAX_TERM, state.term + terms_in_reach(state))\n",
-        "    furthest = 1 << 64\n",
-    ),
-    Mutant(
-        "terms-that-others-moved-are-not-counted",
-        "dledger/core/roles.py",
-        "        state.terms_adopted += term - state.term\n",
-        "",
-        masked="it takes longer than any run to be led to the end of all terms",
-    ),
-    Mutant(
-        "acknowledgement-beyond-the-log",
-        "dledger/core/admission.py",
-        "    furthest = state.log.last_index if leads else MAX_INDEX\n",
-        "    furthest = MAX_INDEX\n",
-    ),
-    Mutant(
-        "answer-to-a-round-that-has-not-begun",
-        "dledger/core/admission.py",
-        "state.heartbeat_round if leads else MAX_ROUND)",
-        "MAX_ROUND)",
-        masked="a stale read needs a leader that is cut off after the lie",
-    ),
-    Mutant(
-        "settled-entries-not-compared",
-        "dledger/core/admission.py",
-        "        _check_settled(state, message)\n",
-        "",
-        masked="the digest of the frames tells it too",
-    ),
-    Mutant(
-        "second-leader-of-a-term",
-        "dledger/core/admission.py",
-        "    if leader is not None and leader != message.sender:\n",
-        "    if False:\n",
-        masked="only a lie of leading would show it",
-    ),
-    Mutant(
-        "anybody-hands-over",
-        "dledger/core/election.py",
-        "    if state.term_leader == message.sender and state.is_promotable():\n",
-        "    if state.is_promotable():\n",
-        masked="one more election does no harm",
-    ),
-    Mutant(
-        "frames-that-continue-another-log",
-        "dledger/driver.py",
-        "        if new and self._is_to_be_appended(message, new):\n",
-        "        if False:\n",
-        seed=80,
-    ),
-    Mutant(
-        "own-log-not-read-again",
-        "dledger/doubt.py",
-        "            self._begin_look(min(error.index, settled_index))\n",
-        "            pass\n",
-        masked="here a log is never other than it says",
-    ),
-    Mutant(
-        "noted-without-looking-at-the-own-disk",
-        "dledger/driver.py",
-        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
-        "self._applied",
-    ),
-    Mutant(
-        "noted-by-what-an-async-flush-calls-durable",
-        "dledger/driver.py",
-        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
-        "min(self._applied, self._core.durable_index)",
-    ),
-    Mutant(
-        "note-ahead-of-the-log-is-trusted",
-        "broker/recovery.py",
-        "    if noted <= durable:\n",
-        "    if True:\n",
-        masked="only an earlier version notes so",
-    ),
-)
-
 # How the parts of a replica are joined, kept and taken down.
 WIRING = (
     Mutant(
         "noted-before-the-sync",
         "broker/housekeeping.py",
         "            await self._hand.run(work.perform)\n"
-        "            if not self.is_checkpoint_held:\n"
+        "            if settled and not self.is_checkpoint_held:\n"
         "                await self._hand.run(partial(self._note, settled))\n",
-        "            if not self.is_checkpoint_held:\n"
+        "            if settled and not self.is_checkpoint_held:\n"
         "                await self._hand.run(partial(self._note, settled))\n"
         "            await self._hand.run(work.perform)\n",
     ),
     Mutant(
-        "noted-what-was-settled-meanwhile",
+        "noted-what-was-applied-meanwhile",
         "broker/housekeeping.py",
         "await self._hand.run(partial(self._note, settled))",
-        "await self._hand.run(partial(self._note, self._driver.settled_index))",
+        "await self._hand.run(partial(self._note, self._settled()))",
     ),
     Mutant(
         "noted-after-a-sync-that-failed",
@@ -997,8 +886,8 @@ LINKS = (
     Mutant(
         "watchdog-off",
         "dledger/links/dialed.py",
-        "        if now >= self._silent_at:\n",
-        "        if now >= self._silent_at + 1e9:\n",
+        "        return self._heard_at + self._patience * self._times.silence_s + allowance\n",
+        "        return inf\n",
     ),
     Mutant(
         "a-call-that-is-over-is-still-heard",
@@ -1029,8 +918,8 @@ LINKS = (
     Mutant(
         "attempts-never-given-up",
         "dledger/links/dialed.py",
-        "next(iter(self._attempts.values())) <= now:",
-        "next(iter(self._attempts.values())) <= now - 1e9:",
+        "        self._attempts[self._newest] = now + self._times.attempt_s\n",
+        "        self._attempts[self._newest] = inf\n",
     ),
     Mutant(
         "hung-attempt-holds-up-the-next",
@@ -1219,6 +1108,117 @@ CLIENT = (
         '            raise client_error("decoding messages", error)',
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_consumer.py",),
+    ),
+)
+
+# What peers may say, and what may be noted of them.
+SPEECH = (
+    Mutant(
+        "checksum-not-verified",
+        "dledger/driver.py",
+        "        if not is_intact(wire):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "checksum-omits-the-digest",
+        "dledger/checksum.py",
+        "body.commit_index, body.read_context, body.digest_index, body.digest\n",
+        "body.commit_index, body.read_context, body.digest_index, 0\n",
+        masked="a contradiction is refused as well",
+    ),
+    Mutant(
+        "checksum-omits-the-previous-term",
+        "dledger/checksum.py",
+        "body.prev_index, body.prev_term, body.commit_index, body.frames_size",
+        "body.prev_index, 0, body.commit_index, body.frames_size",
+        masked="few bits of an append are its previous term",
+    ),
+    Mutant(
+        "size-of-frames-not-compared",
+        "dledger/driver.py",
+        "        if len(frames) != wire.append_request.frames_size:\n",
+        "        if False:\n",
+        masked="each frame has a CRC of its own",
+    ),
+    Mutant(
+        "any-term-is-followed",
+        "dledger/core/admission.py",
+        "    furthest = min(MAX_TERM, state.term + terms_in_reach(state))\n",
+        "    furthest = 1 << 64\n",
+    ),
+    Mutant(
+        "terms-that-others-moved-are-not-counted",
+        "dledger/core/roles.py",
+        "        state.terms_adopted += term - state.term\n",
+        "",
+        masked="it takes longer than any run to be led to the end of all terms",
+    ),
+    Mutant(
+        "acknowledgement-beyond-the-log",
+        "dledger/core/admission.py",
+        "    furthest = state.log.last_index if leads else MAX_INDEX\n",
+        "    furthest = MAX_INDEX\n",
+    ),
+    Mutant(
+        "answer-to-a-round-that-has-not-begun",
+        "dledger/core/admission.py",
+        "state.heartbeat_round if leads else MAX_ROUND)",
+        "MAX_ROUND)",
+        masked="a stale read needs a leader that is cut off after the lie",
+    ),
+    Mutant(
+        "settled-entries-not-compared",
+        "dledger/core/admission.py",
+        "        _check_settled(state, message)\n",
+        "",
+        masked="the digest of the frames tells it too",
+    ),
+    Mutant(
+        "second-leader-of-a-term",
+        "dledger/core/admission.py",
+        "    if leader is not None and leader != message.sender:\n",
+        "    if False:\n",
+        masked="only a lie of leading would show it",
+    ),
+    Mutant(
+        "anybody-hands-over",
+        "dledger/core/election.py",
+        "    if state.term_leader == message.sender and state.is_promotable():\n",
+        "    if state.is_promotable():\n",
+        masked="one more election does no harm",
+    ),
+    Mutant(
+        "frames-that-continue-another-log",
+        "dledger/driver.py",
+        "        if new and self._is_to_be_appended(message, new):\n",
+        "        if False:\n",
+        seed=80,
+    ),
+    Mutant(
+        "own-log-not-read-again",
+        "dledger/doubt.py",
+        "            self._begin_look(min(error.index, settled_index))\n",
+        "            pass\n",
+        masked="here a log is never other than it says",
+    ),
+    Mutant(
+        "noted-without-looking-at-the-own-disk",
+        "dledger/driver.py",
+        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
+        "self._applied",
+    ),
+    Mutant(
+        "noted-by-what-an-async-flush-calls-durable",
+        "dledger/driver.py",
+        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
+        "min(self._applied, self._core.durable_index)",
+    ),
+    Mutant(
+        "note-ahead-of-the-log-is-trusted",
+        "broker/recovery.py",
+        "    if noted <= durable:\n",
+        "    if True:\n",
+        masked="only an earlier version notes so",
     ),
 )
 

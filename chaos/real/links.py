@@ -15,6 +15,7 @@ from chaos.real.network import CLIENTS, PERFECT, Quality
 
 Pairs = Iterable[tuple[str, str]]
 CUT: Final = Quality(cut=True)
+SILENT: Final = Quality(silent=True)
 
 
 def _both_ways(a: Iterable[str], b: Iterable[str]) -> Pairs:
@@ -90,6 +91,10 @@ def around(blow: Blow) -> Pairs:
 
 def cutting(pairs: Callable[[Blow], Pairs]) -> Act:
     return worsening(pairs, lambda _: CUT)
+
+
+def silencing(pairs: Callable[[Blow], Pairs]) -> Act:
+    return worsening(pairs, lambda _: SILENT)
 
 
 def worsening(pairs: Callable[[Blow], Pairs], quality: Callable[[Blow], Quality]) -> Act:

@@ -43,6 +43,7 @@ from chaos.real.links import (
     repeating,
     ring,
     scattered,
+    silencing,
     slow,
     unanswered,
     unheard,
@@ -211,6 +212,14 @@ NEMESES: Final[dict[str, Nemesis]] = {
             ends_leadership=True,
         ),
         Nemesis("scatter", "cuts everybody from everybody", "", _NONE, cutting(scattered), clear),
+        Nemesis(
+            "silence",
+            "drops every packet between nodes; connections notice the heal as TCP does",
+            "",
+            _NONE,
+            silencing(scattered),
+            clear,
+        ),
         Nemesis(
             "deafen",
             "victims send and don't hear",

@@ -14,6 +14,7 @@ KINDS = (
     ("ring",),
     ("bridge",),
     ("scatter",),
+    ("silence",),
     ("cut-off", "leader"),
     ("cut-off", "minority"),
     ("client-cut", "leader"),

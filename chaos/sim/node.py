@@ -147,17 +147,17 @@ class Links:
         Raises:
             InvalidMessage: to the links, which end the stream.
         """
-        network, here = self._world.network, self._node.name
+        network, name = self._world.network, self._node.name
         try:
             self._on_message(peer, message)
         except InvalidMessage as error:
             if not network.is_garbled and not network.lies:
-                raise Defect("honest message refused", f"{peer} to {here}: {error}") from error
-            self._world.log(here, f"refuses: {error}")
+                raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
+            self._world.log(name, f"refuses: {error}")
             raise
         if network.is_garbled:
             kind = message.WhichOneof("body")
-            raise Defect("garbled message taken", f"{peer} to {here}: {kind}")
+            raise Defect("garbled message taken", f"{peer} to {name}: {kind}")
 
 
 class SimNode:
@@ -224,6 +224,10 @@ class SimNode:
             loop.die()
             self.life = None
             self._failed_to_start(error)
+        except Defect:
+            raise
+        except Exception as error:
+            raise Defect("start", f"{self.name}: {error!r}") from error
         else:
             loop.leave()
         finally:
@@ -298,17 +302,15 @@ class SimNode:
 
     def _check_the_end(self, life: Life, *, is_clean: bool) -> None:
         """The next start trusts the log exactly if nothing has failed; and then it has nothing to
-        derive again but what was not on this disk before its last flush, unless the disk was
-        full."""
+        derive again, unless the disk was full."""
         if self.disk.exists(DATA / "abort") == is_clean:
             ending = "a clean stop" if is_clean else f"a failure ({life.failed})"
             raise Defect("stop", f"{self.name}: the log is marked wrongly after {ending}")
         replica = life.replica
         noted = replica.log.checkpoint.state.consume_queue_index
         is_held = replica.housekeeping.is_checkpoint_held
-        settled = replica.driver.settled_index
-        is_synced = self._plan.tuning.flush == "sync"
-        if is_clean and not is_held and (noted > settled or (is_synced and noted < settled)):
+        is_behind = noted != replica.driver.settled_index and self.config.store.flush == "sync"
+        if is_clean and not is_held and is_behind:
             raise Defect("stop", f"{self.name}: the checkpoint stays at {noted} at a clean stop")
 
     def _check_rot_was_found(self) -> None:

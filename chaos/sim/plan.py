@@ -146,12 +146,6 @@ def draw_plan(
     return _with_slices(_with_flush(_with_link_faults(_with_speech(plan))))
 
 
-def _with_slices(plan: Plan) -> Plan:
-    """Applying takes turns of one entry, of a few, or of all there are."""
-    size = plan.random("slices").choice((1, 2 << 10, 1 << 20))
-    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size))
-
-
 def _with_speech(plan: Plan) -> Plan:
     """In some groups faults give way to such of speech; each is drawn by its own number, so that
     a shorter plan is the beginning of a longer one."""
@@ -165,6 +159,12 @@ def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
     if chance.random() >= SPOKEN_SHARE:
         return event
     return replace(event, kind=chance.choice(SPEECH))
+
+
+def _with_slices(plan: Plan) -> Plan:
+    """Applying takes turns of one entry, of a few, or of all there are."""
+    size = plan.random("slices").choice((1, 2 << 10, 1 << 20))
+    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size))
 
 
 def _with_link_faults(plan: Plan) -> Plan:

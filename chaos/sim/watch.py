@@ -55,6 +55,7 @@ class Watch:
         self._led: dict[str, tuple[int, int]] = {}  # (term, commit index) of those that lead
         self._fingerprints: dict[str, tuple[object, ...]] = {}
         self._derived: dict[str, int] = {}  # what each checkpoint last said, in its present life
+        self._notes: dict[str, int] = {}  # what each checkpoint noted, as last looked at
 
     @property
     def committed(self) -> int:
@@ -73,7 +74,7 @@ class Watch:
             self._check_pulls(node, life)
         if replica.log.checkpoint.state.consume_queue_index != self._derived.get(node.name):
             self._check_derived(node, life)
-            self._check_note(node, life)
+        self._check_note(node, life)
         fingerprint = (
             core.term,
             core.commit_index,
@@ -112,6 +113,7 @@ class Watch:
         self._derived.pop(node.name, None)
         self.pictures[node.name].is_running = False
         self.checker.on_restart(node.name)
+        self._notes.pop(node.name, None)
         self._check_replayed(node)
 
     def _check_note(self, node: SimNode, life: Life) -> None:
@@ -120,8 +122,9 @@ class Watch:
         whatever lies there."""
         log = life.replica.log
         noted = log.checkpoint.state.consume_queue_index
-        if noted == 0 or node.spoiled:
+        if noted == self._notes.get(node.name, 0) or node.spoiled:
             return
+        self._notes[node.name] = noted
         node.disk.is_observed = True
         header = log.header_at(noted)
         found = self.durable_digest(node, header, needs_platter=True)
@@ -133,10 +136,10 @@ class Watch:
         """What a start takes for committed has been committed, in the same bytes."""
         if node.life is None or node.spoiled:
             return
-        log = node.life.replica.log
         through, committed = node.life.replica.machine.applied_index, self.checker.committed
         if through == 0:
             return
+        log = node.life.replica.log
         node.disk.is_observed = True
         is_same = through <= len(committed) and log.digest_at(through) == committed[through - 1]
         node.disk.is_observed = False

@@ -80,13 +80,19 @@ class Workers:
         try:
             result, done_at = self.perform(step)
         except Exception as error:  # noqa: BLE001  it is raised where the step was asked for
-            self._timeline.after(0, self._loop, self._finish, waiting.set_exception, error)
+            self._timeline.after(0, self._loop, self._finish, waiting, None, error)
         else:
-            self._timeline.at(done_at, self._loop, self._finish, waiting.set_result, result)
+            self._timeline.at(done_at, self._loop, self._finish, waiting, result, None)
 
-    def _finish(self, tell: Callable[[Any], None], outcome: object) -> None:
+    def _finish(self, waiting: Any, result: object, error: Exception | None) -> None:
         self._is_hand_busy = False
-        tell(outcome)
+        if (
+            not waiting.done()
+        ):  # whoever asked may have been cancelled; the step is done all the same
+            if error is None:
+                waiting.set_result(result)
+            else:
+                waiting.set_exception(error)
         self._begin_chore()
 
 

@@ -19,16 +19,18 @@ class Store:
     """ConsumeQueues, state machine, checkpoint and hand in one: `done` lists what happened."""
 
     def __init__(self) -> None:
-        self.settled_index = 7
+        self.applied_index = 7
         self.done: list[str] = []
         self.sync_errors: list[OSError] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.failures: list[Exception] = []
-        self.kept = Housekeeping(self, self, self._note, self, self.failures.append)
+        self.kept = Housekeeping(
+            lambda: self.applied_index, self, self._note, self, self.failures.append
+        )
 
     def take(self) -> Store:
-        self.done.append(f"take at {self.settled_index}")
+        self.done.append(f"take at {self.applied_index}")
         return self
 
     def perform(self) -> None:
@@ -36,8 +38,8 @@ class Store:
             raise self.sync_errors.pop(0)
         self.done.append("sync")
 
-    def _note(self, settled_index: int) -> None:
-        self.done.append(f"note {settled_index}")
+    def _note(self, applied_index: int) -> None:
+        self.done.append(f"note {applied_index}")
 
     async def run(self, step: Callable[[], T]) -> T:
         await self.gate.wait()
@@ -56,7 +58,7 @@ def test_what_was_taken_is_synced_and_then_noted() -> None:
         store.gate.clear()
         made = asyncio.create_task(store.kept.make_round())
         await asyncio.sleep(0)
-        store.settled_index = 9
+        store.applied_index = 9
         store.gate.set()
         await made
         assert store.done == ["take at 7", "sync", "note 7"]
@@ -65,7 +67,7 @@ def test_what_was_taken_is_synced_and_then_noted() -> None:
 
 
 def test_full_disk_holds_the_checkpoint_for_good() -> None:
-    """A sync that succeeds later tells nothing of the one before (D8)."""
+    """A sync that succeeds later tells nothing of the one before (ADR 8)."""
 
     async def play() -> None:
         store = Store()
