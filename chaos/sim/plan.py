@@ -59,6 +59,7 @@ class Fault(Enum):
 
 
 # Drawn apart from the others, so that a seed keeps those that it had before there were these.
+FIRST_LINK_FAULT = 1_000  # the number of the first of them
 LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLOW_CONNECT)
 
 # What is done to what is said, drawn by itself for the same reason.
@@ -71,9 +72,6 @@ NEED_SYNC = frozenset(
     {Fault.POWER, Fault.POWER_MIDWAY, Fault.POWER_ALL, Fault.SYNC_ERROR, Fault.KILLER}
 )
 ASYNC_SHARE = 0.3  # of the seeds without any of those
-
-
-FIRST_LINK_FAULT = 10_000  # their numbers; far fewer other faults are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_slices(_with_flush(_with_speech(_with_link_faults(plan))))
+    return _with_slices(_with_flush(_with_link_faults(_with_speech(plan))))
 
 
 def _with_speech(plan: Plan) -> Plan:
