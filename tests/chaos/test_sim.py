@@ -138,7 +138,8 @@ def test_seeds_without_speech_are_what_they_were() -> None:
         return any(fault.kind in SPEECH for fault in faults)
 
     assert 20 < sum(has_speech(seed, 20_000) for seed in range(200)) < 60
-    assert not any(has_speech(seed, duration_ms) for seed, duration_ms, _ in KEPT)
+    # Of those that were kept before there was speech one draws it now, and is another run.
+    assert [seed for seed, duration_ms, _ in KEPT if has_speech(seed, duration_ms)] == [2]
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -239,7 +240,7 @@ def test_shrinking_keeps_the_same_check() -> None:
 def test_shorter_plan_begins_as_the_longer_one() -> None:
     """Cutting the time leaves the faults before the cut as they were."""
     long, short = draw_plan(9, duration_ms=20_000), draw_plan(9, duration_ms=5_000)
-    assert long.faults[: len(short.faults)] == short.faults
+    assert tuple(fault for fault in long.faults if fault.time_ms < 5_000) == short.faults
     assert long.tuning == short.tuning
 
 
