@@ -75,6 +75,9 @@ class Watch:
         if replica.log.checkpoint.state.consume_queue_index != self._derived.get(node.name):
             self._check_derived(node, life)
         self._check_note(node, life)
+        if life.is_shut:  # at rest, and about to close the files that others would read here
+            self.pictures[node.name].is_running = False
+            return
         fingerprint = (
             core.term,
             core.commit_index,
