@@ -205,7 +205,7 @@ class NodeLink:
 
     async def _listen(self, watch: Any) -> ClientError:
         """Reports what the node says; why it is no longer heard."""
-        call = watch(cpb.WatchLeaderRequest(group=self._group))
+        call = watch(cpb.WatchLeaderRequest(broker_group=self._group))
         try:
             async for view in call:
                 self._backoff_s = WATCH_BACKOFF_MIN_S

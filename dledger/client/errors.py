@@ -156,7 +156,7 @@ class MessageNotFound(ClientError):
 class WrongGroup(ClientError):
     """The node is a member of another group than the one asked for."""
 
-    code = "WRONG_GROUP"
+    code = "WRONG_BROKER_GROUP"
 
 
 class NotLeader(ClientError):
@@ -292,7 +292,7 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.LEADERSHIP_LOST: LeadershipLost,
     pb.TIMED_OUT: DeadlineExceeded,
     pb.SHUTTING_DOWN: NotReady,
-    pb.WRONG_GROUP: WrongGroup,
+    pb.WRONG_BROKER_GROUP: WrongGroup,
     pb.INTERNAL: ServerError,
     pb.MESSAGE_NOT_FOUND: MessageNotFound,
     pb.LIMIT_REACHED: LimitReached,

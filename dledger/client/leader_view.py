@@ -42,7 +42,7 @@ def from_wire(view: LeaderView) -> View:
     """The wire's view as a value."""
     named = view.HasField("leader") and view.leader.address
     return View(
-        group=view.group,
+        group=view.broker_group,
         node_id=view.node_id,
         term=view.term,
         leader=Member(view.leader.node_id, view.leader.address) if named else None,

@@ -182,7 +182,7 @@ def node_state(address: str, status: cpb.NodeStatus) -> NodeState:
         node_id=status.node_id,
         address=address,
         alive=True,
-        group=status.group,
+        group=status.broker_group,
         role=status.role,
         term=status.term,
         leader_id=status.leader.node_id,
