@@ -54,7 +54,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
     """A node as its operators see it."""
     core = facts.core
     return NodeStatus(
-        broker_group=config.group,
+        broker_group=config.broker_group,
         node_id=config.node_id,
         role=core.role.value,
         term=core.term,

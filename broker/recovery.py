@@ -76,7 +76,7 @@ def recover(
     """
     files = files or OsFiles()
     path = config.data_directory
-    identity = Identity(config.group, config.node_id, config.store.segment_size_bytes)
+    identity = Identity(config.broker_group, config.node_id, config.store.segment_size_bytes)
     opened = contextlib.ExitStack()
     directory = opened.enter_context(contextlib.closing(DataDirectory.open(path, identity, files)))
     try:

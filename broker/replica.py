@@ -84,7 +84,7 @@ class Replica:
             ports.store_host,
             config.broker.max_message_bytes,
         )
-        self.leadership = Leadership(config.group, node, members, self.appender, self.held)
+        self.leadership = Leadership(config.broker_group, node, members, self.appender, self.held)
         self.driver = self._make_driver(probe)
         self.housekeeping = Housekeeping(
             lambda: self.driver.settled_index,

@@ -162,7 +162,7 @@ def test_unreachable_group_ends_with_3(dead_address: str, monkeypatch: pytest.Mo
 def test_wrong_configuration_ends_a_node_with_2(tmp_path: Path) -> None:
     """One line names file, key, found and expected."""
     file = tmp_path / "node.toml"
-    file.write_text('group = "g"\n')
+    file.write_text('broker_group = "g"\n')
     result = CliRunner().invoke(app, ["node", "--config", str(file)])
     assert result.exit_code == ExitCode.USAGE
     assert result.stderr.startswith(f"dledger: {file}: node_id: found nothing")
