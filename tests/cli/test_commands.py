@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from broker.config import ConfigError
 from broker.local_group import GROUP_FILE, LocalGroup, NoAnswer, NoSuchNode, NotAGroup, PortInUse
-from dledger.client import DeadlineExceeded, GroupUnreachable, TopicNotFound
+from dledger.client import BrokerGroupUnreachable, DeadlineExceeded, TopicNotFound
 from dledger.terminal.options import parse_addresses, parse_size
 from dledger.terminal.outcome import ExitCode, errors_told, exit_code_of
 from dledger_cli.app import app
@@ -185,7 +185,7 @@ def test_version_names_what_it_runs_on() -> None:
         (NoSuchNode("n9", ["n1"]), 2),
         (NoAnswer("no leader"), 3),
         (PortInUse("n1", "a:1"), 1),
-        (GroupUnreachable("nobody"), 3),
+        (BrokerGroupUnreachable("nobody"), 3),
         (DeadlineExceeded("late"), 3),
         (TopicNotFound("t"), 1),
         (DirectoryInUse("d", "pid 7"), 1),

@@ -476,10 +476,10 @@ def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:
 async def heard(client: Client) -> None:
     """Returns when a node has told `client` something. No public call tells."""
     loop = asyncio.get_running_loop()
-    await client._group._news(loop.time() + 30.0)
+    await client._broker_group._news(loop.time() + 30.0)
 
 
 async def leaderless(client: Client) -> None:
     """Returns once `client` knows of no leader that serves."""
-    while client._group.target is not None:
+    while client._broker_group.target is not None:
         await heard(client)
