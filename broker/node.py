@@ -67,7 +67,7 @@ def this_machine() -> Machine:
 
 
 class Node:
-    """A process's part of a group: `start`, then `replica.wait`, then `stop`; or `run_node`."""
+    """A process's part of a broker group: `start`, `replica.wait`, `stop`; or `run_node`."""
 
     def __init__(
         self, config: NodeConfig, machine: Machine | None = None, rhythm: Rhythm = STEADY
@@ -87,7 +87,7 @@ class Node:
     # --- start --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """The node takes part in its group.
+        """The node takes part in its broker group.
 
         Raises:
             StoreError, HardStateCorrupt, OSError: it can't start; nothing is left behind.

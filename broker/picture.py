@@ -129,7 +129,7 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "topics": ("Topics.", machine.topics),
         "queues": ("Queues over all topics.", machine.queues),
         "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
-        "consumer_groups": ("Groups with committed offsets.", machine.groups),
+        "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
     }
 
 

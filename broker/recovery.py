@@ -1,4 +1,4 @@
-"""From a data directory to everything a node needs to join its group.
+"""From a data directory to everything a node needs to join its broker group.
 
 Order matters: the lock first (two processes must never write one log), then the log (what was
 torn is cut, what is corrupt stops here), then term and vote, then the replay. A hard state that

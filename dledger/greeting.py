@@ -22,7 +22,7 @@ PROTOCOL_VERSION = 2
 class Identity:
     """Who this node is to its peers."""
 
-    group: str
+    broker_group: str
     node: NodeId
     segment_size_bytes: int
 
@@ -32,7 +32,7 @@ class Identity:
             PeerMessage(
                 hello=Hello(
                     protocol_version=PROTOCOL_VERSION,
-                    broker_group=self.group,
+                    broker_group=self.broker_group,
                     node_id=self.node,
                     to_node_id=to,
                     segment_size_bytes=self.segment_size_bytes,
@@ -49,7 +49,7 @@ class Identity:
         hello = first.hello
         differing = {
             "protocol version": (hello.protocol_version, PROTOCOL_VERSION),
-            "broker group": (hello.broker_group, self.group),
+            "broker group": (hello.broker_group, self.broker_group),
             "addressed node": (hello.to_node_id, self.node),
             "segment size": (hello.segment_size_bytes, self.segment_size_bytes),
         }
