@@ -201,7 +201,7 @@ class LogConfig(_Section):
 class NodeConfig(_Section):
     """Everything one node needs to know before it starts."""
 
-    group: Name
+    broker_group: Name
     node_id: Name
     data_directory: FilePath
     listen: Address
@@ -212,6 +212,15 @@ class NodeConfig(_Section):
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_old_name(cls, document: object) -> object:
+        # Alone, and not as an unknown key beside a missing one: it is one mistake.
+        if isinstance(document, dict) and "group" in document:
+            expected = "broker_group, as this key is called now"
+            refuse(expected, key="group", found=document["group"])
+        return document
 
     @model_validator(mode="after")
     def _node_is_a_member(self) -> Self:

@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help=(
         "A message broker on a Raft-replicated CommitLog.\n\n"
-        "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the group can't be reached, "
+        "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the broker group can't be reached, "
         "130 interrupted."
     ),
 )

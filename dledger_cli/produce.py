@@ -84,7 +84,7 @@ def produce(
 
     Without a key, messages are spread over the queues. Ctrl-C stops reading, waits up to 5 s for
     what is under way, tells what became of it and ends with 130. Otherwise: 0 everything is
-    stored, 1 something isn't or may not be, 3 the group can't be reached.
+    stored, 1 something isn't or may not be, 3 no broker can be reached.
 
     \b
     Examples:

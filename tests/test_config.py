@@ -20,7 +20,7 @@ from broker.config import (
 from dledger.addresses import split_address
 
 BASE = """\
-group = "g1"
+broker_group = "g1"
 node_id = "n1"
 data_directory = "data"
 listen = "127.0.0.1:7001"
@@ -31,7 +31,9 @@ n1 = "127.0.0.1:7001"
 n2 = "127.0.0.1:7002"
 n3 = "127.0.0.1:7003"
 """
-NODE_SECTIONS = "group, node_id, data_directory, listen, metrics_listen, peers, dial, raft, store"
+NODE_SECTIONS = (
+    "broker_group, node_id, data_directory, listen, metrics_listen, peers, dial, raft, store"
+)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -52,7 +54,7 @@ def mistake_in(folder: Path, text: str) -> ConfigError:
 def test_smallest_file_gets_the_documented_defaults(tmp_path: Path) -> None:
     """What is left out is as the operations page says."""
     config = load_config(written(tmp_path, BASE + PEERS))
-    assert (config.group, config.node_id, config.listen) == ("g1", "n1", "127.0.0.1:7001")
+    assert (config.broker_group, config.node_id, config.listen) == ("g1", "n1", "127.0.0.1:7001")
     assert config.raft.election_timeout_ms == (150, 300)
     assert config.raft.heartbeat_ms == 50
     assert config.store.segment_size_bytes == 1 << 30
@@ -73,7 +75,7 @@ def test_relative_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) ->
 def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
     """`dump_toml` and `load_config` are each other's inverse."""
     config = NodeConfig(
-        group="g",
+        broker_group="g",
         node_id="b",
         data_directory=tmp_path / 'a "quoted" \U0001f600 folder' / "data",
         listen="host.example:7002",
@@ -111,8 +113,9 @@ def test_a_folder_with_its_configuration_can_be_moved(tmp_path: Path) -> None:
     ("text", "key", "found", "expected"),
     [
         (BASE, "peers", "nothing", "this key"),
-        ("group = 5\n" + BASE.partition("\n")[2] + PEERS, "group", "5", "a string"),
-        (BASE.replace("g1", "g 1") + PEERS, "group", '"g 1"', "a name of 1 to 64"),
+        ("broker_group = 5\n" + BASE.partition("\n")[2] + PEERS, "broker_group", "5", "a string"),
+        (BASE.replace("broker_group", "group") + PEERS, "group", '"g1"', "broker_group, as this"),
+        (BASE.replace("g1", "g 1") + PEERS, "broker_group", '"g 1"', "a name of 1 to 64"),
         (BASE.replace('"n1"', '"n9"') + PEERS, "node_id", '"n9"', "one of peers: n1, n2, n3"),
         (BASE.replace("7001", "7009") + PEERS, "listen", ":7009", "peers.n1"),
         (BASE.replace(":7001", ":0") + PEERS, "listen", '"127.0.0.1:0"', "port of 1 to 65535"),
@@ -122,7 +125,7 @@ def test_a_folder_with_its_configuration_can_be_moved(tmp_path: Path) -> None:
             BASE + "zzz = 1\n" + PEERS,
             "zzz",
             "an unknown key",
-            "one of group, node_id, data_directory, listen",
+            "one of broker_group, node_id, data_directory, listen",
         ),
         (BASE + 'metrics_listen = "127.0.0.1:7001"\n' + PEERS, "metrics_listen", "7001", "other"),
         (BASE + "store = 5\n" + PEERS, "store", "5", "a table"),
@@ -216,8 +219,8 @@ def test_missing_file_is_told_with_the_systems_reason(tmp_path: Path) -> None:
 def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     """The byte and its position are told."""
     file = tmp_path / "node.toml"
-    file.write_bytes(b'group = "\xff"')
-    with pytest.raises(ConfigError, match="byte 0xff at 9"):
+    file.write_bytes(b'broker_group = "\xff"')
+    with pytest.raises(ConfigError, match="byte 0xff at 16"):
         load_config(file)
 
 

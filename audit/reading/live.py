@@ -135,7 +135,9 @@ def _lies_here(answer: NodeStatus) -> bool:
     try:
         identity = json.loads((folder / "identity.json").read_bytes())
         owner = (identity["group"], identity["node_id"])
-        return owner == (answer.group, answer.node_id) and os.access(folder / "commitlog", os.R_OK)
+        return owner == (answer.broker_group, answer.node_id) and os.access(
+            folder / "commitlog", os.R_OK
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

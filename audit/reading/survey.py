@@ -95,7 +95,7 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
     return Survey(
         replica=name,
         commitlog=told.commitlog,
-        group=told.group,
+        broker_group=told.broker_group,
         segment_size=told.segment_size_bytes,
         checkpoint_readable=told.checkpoint_readable,
         retained_from=first if position.first_index > 1 else retained,

@@ -253,7 +253,7 @@ def remove_files(directory: Path, record: LocalGroupFile) -> None:
 def _configuration(record: LocalGroupFile, node: LocalNode) -> NodeConfig:
     try:
         return NodeConfig(
-            group=record.group,
+            broker_group=record.group,
             node_id=node.id,
             data_directory=Path(node.data_directory),
             listen=node.address,

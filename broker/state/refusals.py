@@ -27,7 +27,7 @@ class TopicNotFound:
 
 @dataclass(frozen=True, slots=True)
 class TooManyQueues:
-    """With `wanted` more, the group would have more than `limit` queues over all topics."""
+    """With `wanted` more, the broker group would have more than `limit` queues over all topics."""
 
     wanted: int
     limit: int
@@ -35,7 +35,7 @@ class TooManyQueues:
 
 @dataclass(frozen=True, slots=True)
 class TooMuchProgress:
-    """With one more, more than `limit` pairs of group and topic would have offsets."""
+    """With one more, more than `limit` pairs of consumer group and topic would have offsets."""
 
     limit: int
 

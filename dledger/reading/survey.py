@@ -69,7 +69,7 @@ class Survey:
     replica: str
     commitlog: str
     problem: str = ""
-    group: str | None = None
+    broker_group: str | None = None
     segment_size: int | None = None
     checkpoint_readable: bool = False
     retained_from: int = 0
@@ -101,14 +101,14 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
     found = _stat_segments(commitlog, names)
     foreign = tuple(name for name in names if is_foreign(name))
     data = os.path.dirname(commitlog)
-    group, segment_size = _identity(os.path.join(data, "identity.json"))
+    broker_group, segment_size = _identity(os.path.join(data, "identity.json"))
     checkpoint = _checkpoint(os.path.join(data, "checkpoint"))
     segment_size = segment_size or _guess_segment_size(found)
     settled, end, retained = _positions(position, commitlog, found, segment_size, checkpoint)
     return Survey(
         replica=name,
         commitlog=commitlog,
-        group=group,
+        broker_group=broker_group,
         segment_size=segment_size,
         checkpoint_readable=checkpoint is not None,
         retained_from=retained,
@@ -184,7 +184,7 @@ def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
 
 
 def _identity(path: str) -> tuple[str | None, int | None]:
-    """Group and segment size; None for what can't be learned, as in a bare copy of the log."""
+    """Broker group, segment size; None for what can't be learned, as in a bare copy of a log."""
     try:
         with opened(path) as descriptor:
             stored = json.loads(read_at(descriptor, _IDENTITY_BYTES, 0))
