@@ -421,8 +421,8 @@ BROKER = (
     Mutant(
         "retry-stored-again",
         "broker/leader/append.py",
-        "        if batch.base_sequence == expected:\n",
-        "        if batch.base_sequence <= expected:\n",
+        "        if is_numbered and batch.base_sequence < expected:\n",
+        "        if False:\n",
     ),
     Mutant(
         "sequences-not-remembered",
@@ -433,8 +433,8 @@ BROKER = (
     Mutant(
         "gap-in-a-sequence-accepted",
         "broker/leader/append.py",
-        "            self._refuse_gap(key, batch.base_sequence, expected)\n",
-        "            return False\n",
+        "        if is_numbered and batch.base_sequence > expected:\n",
+        "        if False:\n",
     ),
     Mutant(
         "retry-answered-with-the-newest-batch",
@@ -451,8 +451,8 @@ BROKER = (
     ),
     Mutant(
         "queue-offset-given-twice",
-        "broker/leader/append.py",
-        "        self._next_offsets[place] = base + batch.count\n",
+        "broker/leader/flight.py",
+        "        self._ends[lane.place] = index, batch.base_queue_offset + batch.record_count\n",
         "",
     ),
     Mutant(
@@ -503,8 +503,8 @@ BROKER = (
     Mutant(
         "state-from-the-wall-clock",
         "broker/state/topics.py",
-        "TopicState(name, created_time_ms, [0] * queue_count)",
-        "TopicState(name, __import__('time').time_ns(), [0] * queue_count)",
+        "TopicState(name, incarnation, created_time_ms, [0] * queue_count)",
+        "TopicState(name, incarnation, __import__('time').time_ns(), [0] * queue_count)",
     ),
     Mutant(
         "producer-times-differ-after-replay",
@@ -570,8 +570,8 @@ STATE = (
     Mutant(
         "snapshot-shows-what-comes-later",
         "broker/state/topics.py",
-        "(t.name, t.created_time_ms, tuple(t.next_offsets))",
-        "(t.name, t.created_time_ms, t.next_offsets)",
+        "(t.name, t.incarnation, t.created_time_ms, tuple(t.next_offsets))",
+        "(t.name, t.incarnation, t.created_time_ms, t.next_offsets)",
     ),
     Mutant(
         "snapshot-loses-who-was-used-last",
@@ -583,8 +583,8 @@ STATE = (
     Mutant(
         "restored-topic-forgets-its-birth",
         "broker/state/topics.py",
-        "TopicState(name, created, [])",
-        "TopicState(name, 0, [])",
+        "TopicState(name, *made, [])",
+        "TopicState(name, made[0], 0, [])",
     ),
     Mutant(
         "restored-producer-remembers-one-batch",
@@ -861,12 +861,6 @@ WIRING = (
         "        del queue\n",
     ),
     Mutant(
-        "deleted-topic-not-announced-to-the-appender",
-        "broker/announcing.py",
-        "        self._appender.on_topic_deleted(topic)\n",
-        "",
-    ),
-    Mutant(
         "applied-commands-not-announced",
         "broker/announcing.py",
         "        self._appender.on_command(index, refusal)\n",
@@ -875,8 +869,8 @@ WIRING = (
     Mutant(
         "voided-batches-not-announced",
         "broker/announcing.py",
-        "        self._appender.on_batch_voided(index)\n",
-        "        del index\n",
+        "        self._appender.on_batch_voided(index, refusal)\n",
+        "",
         masked="a leader refuses what would be void",
     ),
 )
