@@ -1216,4 +1216,84 @@ SPEECH = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *WIRING, *LINKS, *CLIENT, *SPEECH)
+# Topics that are deleted and made anew while they are sent to (ADR 20).
+TOPICS = (
+    Mutant(
+        "closing-topic-takes-batches",
+        "broker/leader/append.py",
+        "        if self._flight.is_deleting(topic.name):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "one-delete-of-several-opens-the-topic",
+        "broker/leader/flight.py",
+        "        self._deletes.pop(index, None)\n",
+        "        name = self._deletes.pop(index, '')\n"
+        "        self._deletes = {i: n for i, n in self._deletes.items() if n != name}\n",
+    ),
+    Mutant(
+        "in-flight-found-by-name",
+        "broker/leader/append.py",
+        "Lane(producer, topic.incarnation, batch.queue_id)",
+        "Lane(producer, int.from_bytes(topic.name.encode(), 'big'), batch.queue_id)",
+        masked="nobody is let in between an apply and the news of it",
+    ),
+    Mutant(
+        "applied-batch-looks-up-its-topic",
+        "broker/leader/append.py",
+        "        self._flight.retire(applied)\n",
+        "        self._flight.retire(applied)\n"
+        "            for waiting in self._waiting.get(applied, ()):\n"
+        "                [t.next_offsets[3] for t in self._machine.topics.values()"
+        " if t.incarnation > applied]\n",
+    ),
+    Mutant(
+        "place-judged-before-what-is-known",
+        "broker/leader/append.py",
+        "        is_numbered = producer != NO_PRODUCER\n        expected",
+        "        is_numbered = producer != NO_PRODUCER\n"
+        "        self._check_place(topic, batch.queue_id)\n        expected",
+        masked="a producer may be refused rightly after an attempt that nobody answered",
+    ),
+    Mutant(
+        "all-topics-of-one-incarnation",
+        "broker/state/machine.py",
+        "incarnation=header.index,",
+        "incarnation=1,",
+    ),
+    Mutant(
+        "void-batch-keeps-its-queue-offset",
+        "broker/leader/flight.py",
+        "            self._ends.pop(lane.place, None)\n",
+        "",
+        masked="a leader proposes nothing that would be void",
+    ),
+    Mutant(
+        "batch-for-a-missing-queue-ends-the-node",
+        "broker/state/topics.py",
+        "        if queue_id >= len(topic.next_offsets):\n",
+        "        if False:\n",
+        masked="a leader proposes nothing that would be void",
+    ),
+    Mutant(
+        "sequence-not-judged-when-applied",
+        "broker/state/machine.py",
+        "        if refusal is None and producer != NO_PRODUCER:\n",
+        "        if False:\n",
+        masked="a leader proposes nothing that would be void",
+    ),
+)
+
+MUTANTS = (
+    *CORE,
+    *DRIVER,
+    *STORE,
+    *BROKER,
+    *STATE,
+    *TOPICS,
+    *FOUND,
+    *WIRING,
+    *LINKS,
+    *CLIENT,
+    *SPEECH,
+)
