@@ -15,7 +15,7 @@ from broker.leader.batches import Batch, BatchAnswer
 from broker.reading.queues import QueueReader
 from broker.state.listening import QueueKey
 from broker.state.machine import MachineOptions, StateMachine
-from broker.state.refusals import Refusal
+from broker.state.refusals import BatchRefusal, Refusal
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
 from dledger.records.properties import encode_properties
@@ -101,13 +101,12 @@ class Bench:
         """`Listener`."""
         self.arrivals.append(queue)
 
-    def batch_voided(self, index: int) -> None:
+    def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         """`Listener`."""
-        self.appender.on_batch_voided(index)
+        self.appender.on_batch_voided(index, refusal)
 
     def topic_deleted(self, topic: str) -> None:
         """`Listener`."""
-        self.appender.on_topic_deleted(topic)
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """`Listener`."""
@@ -136,6 +135,20 @@ class Bench:
     ) -> asyncio.Future[list[BatchAnswer]]:
         """Hands batches to the appender."""
         return self.appender.send(producer, list(batches))
+
+    def broken_rule(
+        self, known: StateMachine, late: Batch, producer: bytes = PRODUCER
+    ) -> asyncio.Future[list[BatchAnswer]]:
+        """Proposes by the state of `known` instead of the present one, as only a leader that broke
+        the rules could, and commits it."""
+        appender = Appender(self, known, self.read_at, lambda: self.is_full, HOST, 4 << 20)
+        appender.begin(self.log.last_index)
+        answer = appender.send(producer, [late])
+        before, self.appender = self.appender, appender
+        self.commit()
+        self.appender = before
+        before.on_applied(self.log.last_index)
+        return answer
 
     def replay(self) -> StateMachine:
         """Another replica: the same log, applied from the start."""
