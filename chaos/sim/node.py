@@ -303,8 +303,11 @@ class SimNode:
     def _check_the_end(self, life: Life, *, is_clean: bool) -> None:
         """The next start trusts the log exactly if nothing has failed; and then it has nothing to
         derive again, unless the disk was full."""
-        if self.disk.exists(DATA / "abort") == is_clean:
-            ending = "a clean stop" if is_clean else f"a failure ({life.failed})"
+        failed = life.failed
+        # The mark is the last thing that a close writes: if that is what failed, all else is safe.
+        is_mark = isinstance(failed, StorageFailed) and failed.operation == "close"
+        if self.disk.exists(DATA / "abort") == is_clean and not is_mark:
+            ending = "a clean stop" if is_clean else f"a failure ({failed})"
             raise Defect("stop", f"{self.name}: the log is marked wrongly after {ending}")
         replica = life.replica
         noted = replica.log.checkpoint.state.consume_queue_index

@@ -59,6 +59,7 @@ class Fault(Enum):
 
 
 # Drawn apart from the others, so that a seed keeps those that it had before there were these.
+FIRST_LINK_FAULT = 1_000  # the number of the first of them
 LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLOW_CONNECT)
 
 # What is done to what is said, drawn by itself for the same reason.
@@ -142,7 +143,7 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_slices(_with_flush(_with_speech(_with_link_faults(plan))))
+    return _with_slices(_with_flush(_with_link_faults(_with_speech(plan))))
 
 
 def _with_speech(plan: Plan) -> Plan:
@@ -167,7 +168,8 @@ def _with_slices(plan: Plan) -> Plan:
 
 
 def _with_link_faults(plan: Plan) -> Plan:
-    """Beside what else happens, in numbers that follow."""
+    """Beside what else happens, in numbers of their own and in the order of time: a shorter plan is
+    the beginning of a longer one."""
     chance = plan.random("link-faults")
     kinds = [kind for kind in LINK_FAULTS if chance.random() < 0.3]
     every_ms = chance.choice((500, 2_000, 5_000))
@@ -177,8 +179,10 @@ def _with_link_faults(plan: Plan) -> Plan:
         at += chance.expovariate(1 / every_ms)
         if at >= plan.duration_ms:
             break
-        events.append(FaultEvent(len(events), int(at), chance.choice(kinds)))
-    return replace(plan, faults=tuple(events))
+        number = FIRST_LINK_FAULT + len(events) - len(plan.faults)
+        events.append(FaultEvent(number, int(at), chance.choice(kinds)))
+    ordered = sorted(events, key=lambda event: (event.time_ms, event.number))
+    return replace(plan, faults=tuple(ordered))
 
 
 def _with_flush(plan: Plan) -> Plan:

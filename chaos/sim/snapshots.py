@@ -27,7 +27,7 @@ from broker.state.topics import Topics
 from chaos.sim.node import Defect, SimNode
 from dledger.core.errors import InvariantViolation
 
-SHARE = 0.02  # of the events that applied something, which become such a point
+SHARE = 0.01  # of the events that applied something, which become such a point
 KEPT_SNAPSHOTS = 32  # of one run: nodes that are further behind are compared at the end
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Callable, Iterable
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.state import offsets as offsets_module
+from broker.state import sequences as sequences_module
+from broker.state import topics as topics_module
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import OffsetOutOfRange, TooManyQueues, TooMuchProgress, TopicExists
@@ -273,3 +279,15 @@ def test_any_bytes_are_a_state_or_refused(
         return
     again.restore(1, owner.snapshot().payloads)
     assert again == owner
+
+
+# --- who knows whom ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("owner", [topics_module, offsets_module, sequences_module])
+def test_no_owner_knows_another(owner: ModuleType) -> None:
+    """What one command does to several owners is decided by the machine alone."""
+    tree = ast.parse(inspect.getsource(owner))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    others = {f"broker.state.{name}" for name in ("topics", "offsets", "sequences", "machine")}
+    assert not imported & (others | {"broker.state"})

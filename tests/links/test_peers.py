@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from dledger.checksum import seal
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
 from dledger.greeting import Identity
@@ -22,9 +23,9 @@ from dledger.wire.raft_pb2 import (
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 TIMES = LinkTimes()
 MOST_TURNS = 10_000
-PING = PeerMessage(keep_alive=KeepAlive())
-REQUEST = PeerMessage(term=7, heartbeat_request=HeartbeatRequest())
-ANSWER = PeerMessage(term=7, heartbeat_response=HeartbeatResponse())
+PING = seal(PeerMessage(keep_alive=KeepAlive()))
+REQUEST = seal(PeerMessage(term=7, heartbeat_request=HeartbeatRequest()))
+ANSWER = seal(PeerMessage(term=7, heartbeat_response=HeartbeatResponse()))
 
 
 def hello(name: NodeId, to: NodeId = N1) -> PeerMessage:
@@ -241,7 +242,8 @@ def test_a_large_append_has_the_time_that_it_takes() -> None:
     node = Node()
     generation = node.rise()
     node.links.on_message(generation, PING)
-    large = PeerMessage(append_request=AppendRequest(frames=bytes(4 << 20)))
+    frames = AppendRequest(frames=bytes(4 << 20), frames_size=4 << 20)
+    large = seal(PeerMessage(append_request=frames))
     node.links.send_request(N2, large)
     node.wait(TIMES.silence_s + 1.0)
     assert node.sockets.ended == []
@@ -260,3 +262,14 @@ def test_after_a_stop_nobody_is_told_of_anything() -> None:
     assert not node.heard
     with pytest.raises(PeerRefused, match="stopping"):
         node.called()
+
+
+def test_a_keep_alive_with_a_flipped_bit_is_not_answered() -> None:
+    """It goes where every message goes that isn't intact: to who refuses it and counts it."""
+    node = Node()
+    accepted = node.called()
+    before = len(node.sockets.sent)
+    flipped = PeerMessage(keep_alive=KeepAlive(), checksum=PING.checksum ^ 1)
+    node.links.on_message(accepted, flipped)
+    assert len(node.sockets.sent) == before
+    assert node.heard == [(N2, flipped)]
