@@ -39,6 +39,7 @@ from dledger.addresses import split_address
 from dledger.core.types import NodeId
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
+from dledger.listening import why_not_listening
 from dledger.transport import GrpcTransport
 from store.files import FileSystem, OsFiles
 
@@ -171,9 +172,9 @@ class Node:
         try:
             close = self._metrics.serve(collector, host, port)
         except OSError as error:
-            raise OSError(
-                f"can't listen on {self.config.metrics_listen} for metrics: is the port in use?"
-            ) from error
+            address = f"{host}:{port}"
+            reason = why_not_listening(address) or error.strerror or str(error)
+            raise OSError(f"can't listen on {address} for metrics: {reason}") from error
         self._doors.callback(close)
 
     # --- stop ---------------------------------------------------------------------------------

@@ -43,9 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.spark": {"dledger.outcome", "dledger.reading"},
     "dledger.client": FLOOR | {"dledger.limits", "dledger.wire", "dledger.records"},
     "dledger.terminal": FLOOR,
-    "dledger": {
-        *("dledger.core", "dledger.limits", "dledger.outcome", "dledger.records", "dledger.wire")
-    },
+    "dledger": FLOOR | {"dledger.core", "dledger.limits", "dledger.records", "dledger.wire"},
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
     "broker": FORMATS | FLOOR | RAFT | {"dledger.client", "dledger.limits", "store"},

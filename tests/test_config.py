@@ -149,6 +149,77 @@ def test_mistake_names_key_found_and_expected(
 
 
 @pytest.mark.parametrize(
+    "path", ["", ".", "./", "..", "/", "data/..", "a\\u0000b", "\\u0000"], ids=repr
+)
+def test_data_directory_has_to_be_a_folder_of_its_own(tmp_path: Path, path: str) -> None:
+    """Else the node's files would lie beside, or around, its configuration."""
+    text = BASE.replace('"data"', f'"{path}"') + PEERS
+    assert mistake_in(tmp_path, text).key == "data_directory"
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "node.toml", "x/../node.toml", "a\\u0000b"])
+def test_log_file_has_to_be_another_file(tmp_path: Path, path: str) -> None:
+    """Neither a folder nor the configuration itself, into which it would write."""
+    mistake = mistake_in(tmp_path, f'{BASE}{PEERS}[log]\nfile = "{path}"\n')
+    assert mistake.key == "log.file"
+
+
+NO_ADDRESSES = [
+    *("http://127.0.0.1:7001", "http://n1", "a..b:1", "999.1.1.1:7001", "1.2.3:7001", "-a:1"),
+    *("", ":7001", "n1", "n1:", "n1:0", "n1:07001", "n1:65536", "n 1:1", "n1:1\\u0000"),
+]
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+@pytest.mark.parametrize("key", ["listen", "metrics_listen", "peers.n2", "dial.n2"])
+def test_address_that_is_none_is_refused_by_key(tmp_path: Path, key: str, address: str) -> None:
+    """Wherever an address stands, and not at the first dial."""
+    written_as = f'"{address}"'
+    text = {
+        "listen": BASE.replace('"127.0.0.1:7001"', written_as) + PEERS,
+        "metrics_listen": f"{BASE}metrics_listen = {written_as}\n{PEERS}",
+        "peers.n2": BASE + PEERS.replace('"127.0.0.1:7002"', written_as),
+        "dial.n2": f"{BASE}{PEERS}[dial]\nn2 = {written_as}\n",
+    }[key]
+    mistake = mistake_in(tmp_path, text)
+    assert mistake.key == key
+    assert "host:port" in mistake.expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("group = " + "[" * 5000, "too deep"),
+        ("group = " + "[" * 5000 + "]" * 5000, "too deep"),
+        ("group = " + "{a=" * 5000, "too deep"),
+        ("group" + ".a" * 5000 + " = 1", "too deep"),
+        ("raft.tick_ms = " + "9" * 5000, "digits"),
+        ("raft.tick_ms = " + "9" * 4000, "9..."),
+        ('group = "' + "a" * 100_000 + '"', "a..."),
+        ("group = 1979-05-27T00:32:00+99:99", "line 1"),
+        ('"g\\nroup" = 1', "an unknown key"),
+        ('"g\\u001b[2J" = 1', "an unknown key"),
+        ("#" * (1 << 20) + "#", "more"),
+        ("a = 1\rb = 2", "line 1"),
+    ],
+    ids=lambda given: given[:24],
+)
+def test_hostile_text_is_told_in_one_short_line(tmp_path: Path, text: str, found: str) -> None:
+    """Neither a traceback nor a screenful, and nothing that moves the cursor."""
+    rest = BASE.replace('group = "g1"', "") if text.startswith("group") else BASE
+    mistake = mistake_in(tmp_path, f"{text}\n{rest}{PEERS}")
+    assert found in mistake.found
+    assert len(str(mistake)) < 1000
+    assert str(mistake).isprintable()
+
+
+def test_device_without_an_end_is_no_configuration() -> None:
+    """It isn't read until memory is full."""
+    with pytest.raises(ConfigError, match="at most 1048576 bytes"):
+        load_config(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
     ("section", "line", "found", "expected"),
     [
         ("raft", "tick_ms = true", "true", "a whole number"),

@@ -103,10 +103,17 @@ def make_plan(surveys: Sequence[Survey], block_size: int = DEFAULT_BLOCK_BYTES) 
     start = min(each.retained_from for each in claims)
     end = max(each.end for each in claims)
     cuts = sorted({each.end for each in claims} | {each.retained_from for each in claims})
-    first = start - start % segment_size
+    # Between claims that lie far apart there may be more segments than could be counted.
+    bases = {
+        base
+        for each in claims
+        for base in range(
+            each.retained_from - each.retained_from % segment_size, each.end, segment_size
+        )
+    }
     segments = tuple(
         SegmentPlan(base, _edges(base, segment_size, block_size, (start, end), cuts))
-        for base in range(first, end, segment_size)
+        for base in sorted(bases)
     )
     return Plan(segment_size, block_size, start, end, segments, tuple(surveys))
 

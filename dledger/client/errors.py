@@ -109,18 +109,21 @@ class InvalidArgument(ClientError):
     """The request is wrong."""
 
     code = "INVALID_ARGUMENT"
+    exit_code = ExitCode.USAGE
 
 
 class MessageTooLarge(InvalidArgument):
     """The body is over the limit."""
 
     code = "MESSAGE_TOO_LARGE"
+    exit_code = ExitCode.FAILED  # A program's arguments are right, its input is not.
 
 
 class RecordCorrupt(InvalidArgument):
     """Record bytes contradict themselves; on a pull, the fault is the node's or the network's."""
 
     code = "RECORD_CORRUPT"
+    exit_code = ExitCode.FAILED
 
 
 class TopicNotFound(ClientError):

@@ -78,6 +78,22 @@ def test_help_lists_every_command() -> None:
         ["consume", "t", "--from", "middle"],
         ["consume", "t", "--from", "committed"],
         ["consume", "t", "--max", "0"],
+        ["consume", "t", "--group", ""],
+        *(
+            [*command, name]
+            for command in (
+                ["topic", "create"],
+                ["topic", "describe"],
+                ["topic", "delete"],
+                ["produce"],
+                ["consume"],
+            )
+            for name in ("", "a b", "a/b", "../x", "a" * 128)
+        ),
+        ["query", "offset", "a b", "0", "0"],
+        ["query", "offset", "t", "x", "0"],
+        *([*command, "--nonsense"] for command in COMMANDS),
+        *([*command, "one", "two", "three", "four"] for command in COMMANDS),
         ["query", "offset", "t", "0", "-1"],
         ["topic", "list", "--bootstrap", "nowhere"],
         ["topic", "list", "--bootstrap", "host:0"],
