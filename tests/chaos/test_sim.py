@@ -138,8 +138,7 @@ def test_seeds_without_speech_are_what_they_were() -> None:
         return any(fault.kind in SPEECH for fault in faults)
 
     assert 20 < sum(has_speech(seed, 20_000) for seed in range(200)) < 60
-    # Of those that were kept before there was speech one draws it now, and is another run.
-    assert [seed for seed, duration_ms, _ in KEPT if has_speech(seed, duration_ms)] == [2]
+    assert not any(has_speech(seed, duration_ms) for seed, duration_ms, _ in KEPT)
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
