@@ -189,14 +189,14 @@ def test_address_that_is_none_is_refused_by_key(tmp_path: Path, key: str, addres
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("group = " + "[" * 5000, "too deep"),
-        ("group = " + "[" * 5000 + "]" * 5000, "too deep"),
-        ("group = " + "{a=" * 5000, "too deep"),
-        ("group" + ".a" * 5000 + " = 1", "too deep"),
+        ("broker_group = " + "[" * 5000, "too deep"),
+        ("broker_group = " + "[" * 5000 + "]" * 5000, "too deep"),
+        ("broker_group = " + "{a=" * 5000, "too deep"),
+        ("broker_group" + ".a" * 5000 + " = 1", "too deep"),
         ("raft.tick_ms = " + "9" * 5000, "digits"),
         ("raft.tick_ms = " + "9" * 4000, "9..."),
-        ('group = "' + "a" * 100_000 + '"', "a..."),
-        ("group = 1979-05-27T00:32:00+99:99", "line 1"),
+        ('broker_group = "' + "a" * 100_000 + '"', "a..."),
+        ("broker_group = 1979-05-27T00:32:00+99:99", "line 1"),
         ('"g\\nroup" = 1', "an unknown key"),
         ('"g\\u001b[2J" = 1', "an unknown key"),
         ("#" * (1 << 20) + "#", "more"),
@@ -206,7 +206,7 @@ def test_address_that_is_none_is_refused_by_key(tmp_path: Path, key: str, addres
 )
 def test_hostile_text_is_told_in_one_short_line(tmp_path: Path, text: str, found: str) -> None:
     """Neither a traceback nor a screenful, and nothing that moves the cursor."""
-    rest = BASE.replace('group = "g1"', "") if text.startswith("group") else BASE
+    rest = BASE.replace('broker_group = "g1"', "") if text.startswith("broker_group") else BASE
     mistake = mistake_in(tmp_path, f"{text}\n{rest}{PEERS}")
     assert found in mistake.found
     assert len(str(mistake)) < 1000

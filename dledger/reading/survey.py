@@ -113,7 +113,7 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
     segment_size = segment_size or _guess_segment_size(found)
     settled, end, retained = _positions(position, commitlog, found, segment_size, checkpoint)
     if problem := impossible_claim(commitlog, found, segment_size, (retained, end)):
-        return Survey(name, commitlog, problem=problem, group=group)
+        return Survey(name, commitlog, problem=problem, broker_group=broker_group)
     return Survey(
         replica=name,
         commitlog=commitlog,
