@@ -415,16 +415,21 @@ def test_consumed_json_tells_everything_and_query_finds_it(group: LocalGroup, to
     )
 
 
-@pytest.mark.parametrize(
-    "arguments", [["id", "0" * 32], ["id", "nonsense"], ["offset", "{topic}", "0", "99"]]
-)
+@pytest.mark.parametrize("arguments", [["id", "0" * 32], ["offset", "{topic}", "0", "99"]])
 def test_message_that_is_not_there_ends_with_1(
     group: LocalGroup, topic: str, arguments: list[str]
 ) -> None:
-    """By id, by an id that is none, by place."""
+    """By id, by place."""
     words = [word.format(topic=topic) for word in arguments]
     code, out, error = invoked(group, "query", *words)
     assert (code, out) == (ExitCode.FAILED, "")
+    assert error.startswith("dledger: ")
+
+
+def test_what_is_no_message_id_ends_with_2(group: LocalGroup) -> None:
+    """It was typed wrongly: there is nothing to look for."""
+    code, out, error = invoked(group, "query", "id", "nonsense")
+    assert (code, out) == (ExitCode.USAGE, "")
     assert error.startswith("dledger: ")
 
 
@@ -620,7 +625,7 @@ def test_address_of_another_machine_is_no_busy_port(tmp_path: Path, key: str) ->
     place[key] = "192.0.2.1:7001"
     file = tmp_path / "node.toml"
     file.write_text(
-        f'group = "g"\nnode_id = "n"\ndata_directory = "data"\nlisten = "{place["listen"]}"\n'
+        f'broker_group = "g"\nnode_id = "n"\ndata_directory = "data"\nlisten = "{place["listen"]}"\n'
         + (f'metrics_listen = "{place[key]}"\n' if key == "metrics_listen" else "")
         + f'[peers]\nn = "{place["listen"]}"\n[store]\nsegment_size_bytes = 8388608\n',
         encoding="utf-8",

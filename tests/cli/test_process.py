@@ -51,7 +51,7 @@ def test_ctrl_c_while_a_module_is_imported_ends_with_130(
     """Without a word, and never by the signal: nothing had begun."""
     config = tmp_path / "node.toml"
     config.write_text(
-        'group = "g"\nnode_id = "n"\ndata_directory = "data"\nlisten = "127.0.0.1:1"\n'
+        'broker_group = "g"\nnode_id = "n"\ndata_directory = "data"\nlisten = "127.0.0.1:1"\n'
         '[peers]\nn = "127.0.0.1:1"\n',
         encoding="utf-8",
     )
