@@ -21,6 +21,7 @@ from chaos.sim.clients import BORN, Client, Shared
 from chaos.sim.node import Defect
 from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb
+from dledger.wire import errors_pb2 as epb
 
 NAMES = ("race-0", "race-1")
 MAX_QUEUES = 4  # of a topic that is raced for
@@ -120,6 +121,9 @@ class Racer(Client):
             else:
                 if not result.HasField("error"):
                     return True
+                if result.error.outcome == epb.MAY_HAVE_HAPPENED:
+                    await self._ask_again(request)
+                    return False
                 if not result.error.retriable:
                     return False
             await self.back_off()
