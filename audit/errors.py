@@ -1,8 +1,8 @@
 """Errors of the audits, and how a command that meets one ends.
 
     AuditError
-    ├── UsageMistake        the request makes no sense: arguments, paths, replicas of other groups
-    ├── Unreachable         a node or a group that was to be audited doesn't answer (retriable)
+    ├── UsageMistake        the request makes no sense: arguments, replicas of other broker groups
+    ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster

@@ -1,15 +1,19 @@
 """Tells those who wait what the state machine has applied: the appender and the held pulls.
 
-This owns the order: when a topic is gone, the appender forgets what it knew of it before any pull
-looks again.
+A batch that is void is told to the operator as well: leaders propose nothing that would be
+(ADR 20), so one of them, or this replica's state, is wrong.
 """
 
 from __future__ import annotations
 
+import structlog
+
 from broker.leader.append import Appender
 from broker.reading.held import HeldPulls
 from broker.state.listening import QueueKey
-from broker.state.refusals import Refusal
+from broker.state.refusals import BatchRefusal, Refusal
+
+log = structlog.get_logger(__name__)
 
 
 class Announcer:
@@ -22,11 +26,11 @@ class Announcer:
     def arrived(self, queue: QueueKey) -> None:
         self._held.wake(queue)
 
-    def batch_voided(self, index: int) -> None:
-        self._appender.on_batch_voided(index)
+    def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
+        log.warning("batch_voided", index=index, refusal=refusal)
+        self._appender.on_batch_voided(index, refusal)
 
     def topic_deleted(self, topic: str) -> None:
-        self._appender.on_topic_deleted(topic)
         self._held.wake_topic(topic)
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:

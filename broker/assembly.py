@@ -70,7 +70,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     hold = HoldTimes(default_ms=limits.long_poll_default_ms, max_ms=limits.long_poll_max_ms)
     folder = Path(config.data_directory) / "commitlog"
     size = config.store.segment_size_bytes
-    place = AuditedPlace(config.group, config.node_id, folder, size)
+    place = AuditedPlace(config.broker_group, config.node_id, folder, size)
     sends = Sends(gate, parts.appender, surrounds.timings)
     pulls = Pulls(gate, reader, parts.held, hold, surrounds.fail)
 
@@ -84,7 +84,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         lookups=Lookups(gate, reader, committed),
         offsets=Offsets(gate, reader, commands, parts.machine),
         topics=Topics(gate, reader, commands, parts.machine),
-        cluster=Cluster(config.group, parts.leadership, status, limits.max_held_pulls),
+        cluster=Cluster(config.broker_group, parts.leadership, status, limits.max_held_pulls),
         audit=Audit(place, committed, limits.audit_bytes_per_s),
     )
 

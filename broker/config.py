@@ -44,6 +44,8 @@ GIB = 1 << 30
 MAX_MEMBERS = 15
 RECORD_SLACK_BYTES = MIB  # what a segment must hold beside the largest body: headers, properties
 PAGE_BYTES = 4096
+MAX_FILE_BYTES = MIB  # of a configuration: a device or a pipe without an end is not read for ever
+MAX_SHOWN = 400  # characters of what is told of a wrong value
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -54,7 +56,7 @@ class ConfigError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
     def __init__(self, file: Path, key: str, found: str, expected: str) -> None:
-        place = f"{file}: {key}" if key else f"{file}"
+        place = f"{file}: {_one_line(key)}" if key else f"{file}"
         super().__init__(f"{place}: found {found}, expected {expected}")
         self.file = file
         self.key = key
@@ -95,6 +97,13 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def _checked_path(path: Path) -> Path:
+    # The system's calls end a path at a NUL byte; one that is empty is the folder it is taken from.
+    if path == Path() or "\0" in str(path):
+        refuse("a path that names something and holds no NUL byte")
+    return path
+
+
 def _checked_range(pair: tuple[int, int]) -> tuple[int, int]:
     if not 0 < pair[0] < pair[1] <= 60_000:
         refuse("two whole numbers of milliseconds, 0 < first < second <= 60000")
@@ -103,7 +112,8 @@ def _checked_range(pair: tuple[int, int]) -> tuple[int, int]:
 
 Name = Annotated[str, AfterValidator(_checked_name)]
 Address = Annotated[str, AfterValidator(_checked_address)]
-FilePath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
+# TOML has no paths, only strings.
+FilePath = Annotated[Path, Field(strict=False), AfterValidator(_checked_path)]
 # TOML has no tuples, only lists; the numbers inside stay strict.
 Range = Annotated[tuple[StrictInt, StrictInt], Field(strict=False), AfterValidator(_checked_range)]
 
@@ -201,7 +211,7 @@ class LogConfig(_Section):
 class NodeConfig(_Section):
     """Everything one node needs to know before it starts."""
 
-    group: Name
+    broker_group: Name
     node_id: Name
     data_directory: FilePath
     listen: Address
@@ -212,6 +222,15 @@ class NodeConfig(_Section):
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_old_name(cls, document: object) -> object:
+        # Alone, and not as an unknown key beside a missing one: it is one mistake.
+        if isinstance(document, dict) and "group" in document:
+            expected = "broker_group, as this key is called now"
+            refuse(expected, key="group", found=document["group"])
+        return document
 
     @model_validator(mode="after")
     def _node_is_a_member(self) -> Self:
@@ -254,22 +273,32 @@ def load_config(path: Path) -> NodeConfig:
     Raises:
         ConfigError: the file can't be read, isn't TOML, or holds a mistake; the first one.
     """
+    document = _document(path)
     try:
-        text = path.read_bytes().decode("utf-8")
-        document = tomllib.loads(text)
+        config = NodeConfig.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError.from_validation(path, error) from None
+    return _anchored(config, path)
+
+
+def _document(path: Path) -> dict[str, object]:
+    """The file as TOML has it."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(path, "", "more", f"at most {MAX_FILE_BYTES} bytes")
+        return tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(path, "", reason, "a readable file") from error
     except UnicodeDecodeError as error:
         found = f"byte 0x{error.object[error.start]:02x} at {error.start}"
         raise ConfigError(path, "", found, "UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(path, "", str(error), "TOML") from error
-    try:
-        config = NodeConfig.model_validate(document)
-    except ValidationError as error:
-        raise ConfigError.from_validation(path, error) from None
-    return _anchored(config, path.absolute().parent)
+    except ValueError as error:  # Beside TOML's own: numbers of thousands of digits, odd times.
+        raise ConfigError(path, "", _one_line(str(error)), "TOML") from error
+    except RecursionError as error:
+        raise ConfigError(path, "", "values nested too deep", "TOML") from error
 
 
 def dump_toml(config: NodeConfig, folder: Path) -> str:
@@ -281,11 +310,25 @@ def dump_toml(config: NodeConfig, folder: Path) -> str:
     return tomli_w.dumps({key: value for key, value in document.items() if value != {}})
 
 
-def _anchored(config: NodeConfig, folder: Path) -> NodeConfig:
+def _anchored(config: NodeConfig, file: Path) -> NodeConfig:
+    """With its paths made absolute.
+
+    Raises:
+        ConfigError: the node would write beside, above or over its own configuration, where it
+            may take another's files for its own.
+    """
+    file = Path(os.path.normpath(file.absolute()))
     log = config.log
-    if log.file is not None:
-        log = log.model_copy(update={"file": folder / log.file})
-    data_directory = Path(os.path.normpath(folder / config.data_directory))
+    if (given := log.file) is not None:
+        log = log.model_copy(update={"file": file.parent / given})
+        if file.is_relative_to(os.path.normpath(file.parent / given)):
+            found = json.dumps(str(given))
+            raise ConfigError(file, "log.file", found, "a file other than this one")
+    data_directory = Path(os.path.normpath(file.parent / config.data_directory))
+    if file.is_relative_to(data_directory):
+        found = json.dumps(str(config.data_directory))
+        expected = "a folder of its own, which this file isn't in"
+        raise ConfigError(file, "data_directory", found, expected)
     return config.model_copy(update={"data_directory": data_directory, "log": log})
 
 
@@ -323,8 +366,22 @@ def _found(detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden":
         return "an unknown key"
     if detail.get("ctx", {}).get("key"):
-        return json.dumps(detail["ctx"]["found"])
-    return json.dumps(detail["input"], default=str)
+        return _shown(detail["ctx"]["found"])
+    return _shown(detail["input"])
+
+
+def _shown(value: object) -> str:
+    """The value as JSON, on one line and not endless."""
+    try:
+        text = json.dumps(value, default=str)
+    except RecursionError:
+        return "values nested too deep"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def _one_line(text: str) -> str:
+    """What a file's author wrote as a key, without what would move a terminal's cursor."""
+    return text if text.isprintable() else json.dumps(text)
 
 
 def _expected(detail: ErrorDetails) -> str:

@@ -35,7 +35,7 @@ class ErrorCode(Enum):
     LEADERSHIP_LOST = auto()  # proposed, then leadership was lost
     TIMED_OUT = auto()
     SHUTTING_DOWN = auto()
-    WRONG_GROUP = auto()  # another broker group than this node's
+    WRONG_BROKER_GROUP = auto()  # another one than this node's
     LIMIT_REACHED = auto()  # a bound on replicated state
     TRANSFER_FAILED = auto()
     INTERNAL = auto()
@@ -71,7 +71,7 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.LEADERSHIP_LOST: Traits(is_retriable=True, outcome=Outcome.MAY_HAVE_HAPPENED),
     ErrorCode.TIMED_OUT: Traits(is_retriable=True, outcome=Outcome.MAY_HAVE_HAPPENED),
     ErrorCode.SHUTTING_DOWN: _FOR_NOW,
-    ErrorCode.WRONG_GROUP: _FOR_GOOD,
+    ErrorCode.WRONG_BROKER_GROUP: _FOR_GOOD,
     ErrorCode.LIMIT_REACHED: _FOR_GOOD,
     ErrorCode.TRANSFER_FAILED: _FOR_NOW,
     ErrorCode.INTERNAL: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),

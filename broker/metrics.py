@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from dledger.core.types import Role
 
-LABELS = ("group", "node")
+LABELS = ("broker_group", "node")
 LATENCY_BUCKETS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
@@ -31,14 +31,14 @@ LATENCY_BUCKETS = (
 class NodeMetrics:
     """The histograms and event counts of one node, in a registry of its own."""
 
-    def __init__(self, group: str, node: str) -> None:
+    def __init__(self, broker_group: str, node: str) -> None:
         self.registry = CollectorRegistry()
         # One more series for each series, of no use here.
         disable_created_metrics()  # type: ignore[no-untyped-call]
 
         def latency(name: str, text: str) -> Histogram:
             family = Histogram(name, text, LABELS, buckets=LATENCY_BUCKETS, registry=self.registry)
-            return family.labels(group, node)
+            return family.labels(broker_group, node)
 
         self.send_seconds = latency(
             "dledger_send_seconds", "From a Send's arrival to its answer: append, fsync, quorum."
@@ -86,10 +86,10 @@ class NodeFacts:
 class NodeCollector(Collector):
     """Reads the parts' statistics when asked."""
 
-    def __init__(self, facts: Callable[[], NodeFacts], group: str, node: str) -> None:
+    def __init__(self, facts: Callable[[], NodeFacts], broker_group: str, node: str) -> None:
         self._facts = facts
         self._labels = list(LABELS)
-        self._values = [group, node]
+        self._values = [broker_group, node]
 
     def describe(self) -> list[Metric]:
         """Nothing: asking for it must not need a running node."""

@@ -39,6 +39,7 @@ from dledger.addresses import split_address
 from dledger.core.types import NodeId
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
+from dledger.listening import why_not_listening
 from dledger.transport import GrpcTransport
 from store.files import FileSystem, OsFiles
 
@@ -67,7 +68,7 @@ def this_machine() -> Machine:
 
 
 class Node:
-    """A process's part of a group: `start`, then `replica.wait`, then `stop`; or `run_node`."""
+    """A process's part of a broker group: `start`, `replica.wait`, `stop`; or `run_node`."""
 
     def __init__(
         self, config: NodeConfig, machine: Machine | None = None, rhythm: Rhythm = STEADY
@@ -77,7 +78,7 @@ class Node:
         self._replica: Replica | None = None
         self._machine = machine or this_machine()
         self._rhythm = rhythm
-        self._metrics = NodeMetrics(config.group, config.node_id)
+        self._metrics = NodeMetrics(config.broker_group, config.node_id)
         self._transport: GrpcTransport
         self._hand = ThreadHand()
         self._stop_asked = False
@@ -87,7 +88,7 @@ class Node:
     # --- start --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """The node takes part in its group.
+        """The node takes part in its broker group.
 
         Raises:
             StoreError, HardStateCorrupt, OSError: it can't start; nothing is left behind.
@@ -137,7 +138,9 @@ class Node:
 
     def _connect(self, on_message: OnMessage, on_broken: OnBroken) -> GrpcTransport:
         config = self.config
-        identity = Identity(config.group, NodeId(config.node_id), config.store.segment_size_bytes)
+        identity = Identity(
+            config.broker_group, NodeId(config.node_id), config.store.segment_size_bytes
+        )
         addresses = {NodeId(name): at for name, at in {**config.peers, **config.dial}.items()}
         times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
         self._transport = GrpcTransport(identity, addresses, on_message, on_broken, times)
@@ -165,13 +168,13 @@ class Node:
         def facts() -> NodeFacts:
             return asyncio.run_coroutine_threadsafe(take(), loop).result(timeout=5)
 
-        collector = NodeCollector(facts, self.config.group, self.config.node_id)
+        collector = NodeCollector(facts, self.config.broker_group, self.config.node_id)
         try:
             close = self._metrics.serve(collector, host, port)
         except OSError as error:
-            raise OSError(
-                f"can't listen on {self.config.metrics_listen} for metrics: is the port in use?"
-            ) from error
+            address = f"{host}:{port}"
+            reason = why_not_listening(address) or error.strerror or str(error)
+            raise OSError(f"can't listen on {address} for metrics: {reason}") from error
         self._doors.callback(close)
 
     # --- stop ---------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
     """A node as its operators see it."""
     core = facts.core
     return NodeStatus(
-        broker_group=config.group,
+        broker_group=config.broker_group,
         node_id=config.node_id,
         role=core.role.value,
         term=core.term,
@@ -129,7 +129,7 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "topics": ("Topics.", machine.topics),
         "queues": ("Queues over all topics.", machine.queues),
         "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
-        "consumer_groups": ("Groups with committed offsets.", machine.groups),
+        "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
     }
 
 

@@ -1,4 +1,4 @@
-"""From a data directory to everything a node needs to join its group.
+"""From a data directory to everything a node needs to join its broker group.
 
 Order matters: the lock first (two processes must never write one log), then the log (what was
 torn is cut, what is corrupt stops here), then term and vote, then the replay. A hard state that
@@ -76,7 +76,7 @@ def recover(
     """
     files = files or OsFiles()
     path = config.data_directory
-    identity = Identity(config.group, config.node_id, config.store.segment_size_bytes)
+    identity = Identity(config.broker_group, config.node_id, config.store.segment_size_bytes)
     opened = contextlib.ExitStack()
     directory = opened.enter_context(contextlib.closing(DataDirectory.open(path, identity, files)))
     try:

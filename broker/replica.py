@@ -1,4 +1,4 @@
-"""One replica: a member of a group, built from ports.
+"""One replica: a member of a broker group, built from ports.
 
 This is the only place where the parts of a member are made and joined: the recovered store, the
 core and its driver, the state machine, what only a leader does, what reads, what keeps house. It
@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 
 class Replica:
-    """A member of a group: `open`, `start`, then `wait`, then `stop`."""
+    """A member of a broker group: `open`, `start`, then `wait`, then `stop`."""
 
     def __init__(self, config: NodeConfig, ports: ReplicaPorts, recovered: Recovered) -> None:
         """Makes the parts and connects them; no I/O, and nothing runs yet."""
@@ -84,7 +84,7 @@ class Replica:
             ports.store_host,
             config.broker.max_message_bytes,
         )
-        self.leadership = Leadership(config.group, node, members, self.appender, self.held)
+        self.leadership = Leadership(config.broker_group, node, members, self.appender, self.held)
         self.driver = self._make_driver(probe)
         self.housekeeping = Housekeeping(
             lambda: self.driver.settled_index,
@@ -161,7 +161,7 @@ class Replica:
     # --- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The replica takes part in its group."""
+        """The replica takes part in its broker group."""
         self.transport.start()
         self.driver.start()
         self.ticker.start()

@@ -48,7 +48,7 @@ def node(
     with errors_told():
         loaded = load_config(config)
         log_to = loaded.log
-        facts = {"group": loaded.group, "node": loaded.node_id}
+        facts = {"broker_group": loaded.broker_group, "node": loaded.node_id}
         configure_logging(log_to.level, log_to.format, log_to.file, **facts)
         machine = machine_under_test(faults)
     log.warning("fault_injection_enabled", directory=str(faults))

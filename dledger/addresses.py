@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from ipaddress import AddressValueError, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
 
 MAX_PORT: Final = 65_535
-_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
-_PORT: Final = re.compile(r"[0-9]{1,5}")
+MAX_HOST: Final = 253  # of all labels with their dots: RFC 1123, section 2.1
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+# No zeros in front: addresses are compared as texts, so each may have one spelling only.
+_PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -25,10 +28,30 @@ def split_address(address: str) -> tuple[str, int]:
             colon and a port of 1 to 65535.
     """
     host, colon, port = address.rpartition(":")
-    valid = bool(colon and _PORT.fullmatch(port) and (_HOST.fullmatch(host) or is_ipv6(host)))
-    if not valid or not 1 <= int(port) <= MAX_PORT:
+    valid = bool(colon and _PORT.fullmatch(port) and (_is_host(host) or is_ipv6(host)))
+    if not valid or int(port) > MAX_PORT:
         raise ValueError(f"{address!r} is not host:port with a port of 1 to 65535")
     return host, int(port)
+
+
+def _is_host(host: str) -> bool:
+    """Whether it is a host name or an IPv4 address.
+
+    A name whose last label is a number is an address or nothing: the system's resolver would read
+    `1.2.3` as 1.2.0.3, which nobody meant who wrote it.
+    """
+    labels = host.split(".")
+    if len(host) > MAX_HOST or not all(_LABEL.fullmatch(label) for label in labels):
+        return False
+    return not _NUMBER.fullmatch(labels[-1]) or _is_ipv4(host)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except AddressValueError:
+        return False
+    return True
 
 
 def is_ipv6(host: str) -> bool:

@@ -10,8 +10,8 @@ it out of the message to count it, would be the dearest thing that a message cos
 the frames compares their length with the stated one.
 
     all messages   kind u8 (the field number of the body, 0 for none), term u64, then:
-     2 hello                version u32, segment size u64, then group, speaker and addressee, each
-                            as u32 length and UTF-8 bytes
+     2 hello                version u32, segment size u64, then broker group, speaker and addressee,
+                            each as u32 length and UTF-8 bytes
      3 pre-vote request     last index u64, last term u64
      4 pre-vote response    granted u8
      5 vote request         last index u64, last term u64, reason i32
@@ -74,7 +74,7 @@ def _hello(message: pb.PeerMessage) -> bytes:
     parts = [
         _HELLO.pack(2, message.term, body.protocol_version, body.segment_size_bytes),
     ]
-    for name in (body.group, body.node_id, body.to_node_id):
+    for name in (body.broker_group, body.node_id, body.to_node_id):
         encoded = name.encode()
         parts += (_LENGTH.pack(len(encoded)), encoded)
     return b"".join(parts)

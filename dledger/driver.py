@@ -306,7 +306,7 @@ class RaftDriver(Generic[H]):
             self._fail(error)
 
     def on_message(self, peer: NodeId, wire: PeerMessage) -> None:
-        """A message of `peer`, already known to be of this group.
+        """A message of `peer`, already known to be of this broker group.
 
         Raises:
             InvalidMessage: no working peer sends it to this node; nothing has changed. Close the

@@ -2,7 +2,7 @@
 
     ReplicationError
     ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
-    ├── PeerRefused        a peer is of another group, version or segment size (retriable)
+    ├── PeerRefused        a peer is of another broker group, version or segment size (retriable)
     ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
     ├── LogFull            no room on the disk for another entry (retriable)
     ├── LogBehind          too much waits for the disk already (retriable)

@@ -1,7 +1,7 @@
 """What two nodes say to each other before anything else, and who is turned away.
 
-A stream is opened by a Hello from each side; a peer of another group, version or segment size is
-refused with a text that says what differs.
+A stream is opened by a Hello from each side; a peer of another broker group, version or segment
+size is refused with a text that says what differs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROTOCOL_VERSION = 2
 class Identity:
     """Who this node is to its peers."""
 
-    group: str
+    broker_group: str
     node: NodeId
     segment_size_bytes: int
 
@@ -32,7 +32,7 @@ class Identity:
             PeerMessage(
                 hello=Hello(
                     protocol_version=PROTOCOL_VERSION,
-                    group=self.group,
+                    broker_group=self.broker_group,
                     node_id=self.node,
                     to_node_id=to,
                     segment_size_bytes=self.segment_size_bytes,
@@ -49,7 +49,7 @@ class Identity:
         hello = first.hello
         differing = {
             "protocol version": (hello.protocol_version, PROTOCOL_VERSION),
-            "group": (hello.group, self.group),
+            "broker group": (hello.broker_group, self.broker_group),
             "addressed node": (hello.to_node_id, self.node),
             "segment size": (hello.segment_size_bytes, self.segment_size_bytes),
         }
@@ -63,5 +63,7 @@ class Identity:
             raise PeerRefused(f"peer {hello.node_id!r}: the checksum of its Hello is wrong")
         peer = NodeId(hello.node_id)
         if peer not in members or peer == self.node:
-            raise PeerRefused(f"{hello.node_id!r} is not a peer of {self.node!r} in this group")
+            raise PeerRefused(
+                f"{hello.node_id!r} is not a peer of {self.node!r} in this broker group"
+            )
         return peer

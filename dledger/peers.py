@@ -123,7 +123,7 @@ class PeerLinks:
 
     Args:
         identity: who this node is.
-        peers: everybody else in the group.
+        peers: everybody else in the broker group.
         ears: who is told of messages and breaks.
         sockets: what carries the calls.
         pace: how fast and how patient they are.

@@ -4,7 +4,10 @@
 """
 
 import os
+import signal
 import sys
+from collections.abc import Callable
+from types import FrameType
 
 # Before anything imports grpc: its C core writes a line to standard error for each connection
 # that a dying node closes. What went wrong is ours to say. Who debugs grpc sets the variable.
@@ -12,11 +15,35 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 OURS = ("dledger", "dledger_cli", "store", "broker", "chaos", "audit")
+INTERRUPTED = 130  # `dledger.outcome.ExitCode`, which may not be imported yet
 
 
 def main() -> None:
-    """The program. Its commands are imported only here: where only the client is installed, it
-    says what is missing and ends with 2."""
+    """The program; Ctrl-C ends it with 130 and without a traceback from here on.
+
+    Importing what the commands need takes most of a second. Nothing is begun in that time, so
+    nothing has to be tidied up, and an exception would surface wherever a module is half made.
+    """
+    # Ignored in the background of a script: it stays so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+        program = _imported()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    else:
+        program = _imported()
+    try:
+        program()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
+
+def _imported() -> Callable[[], None]:
+    """The program's commands. Where only the client is installed, it says what is missing and
+    ends with 2."""
     try:
         from dledger_cli.app import main as program
     except ModuleNotFoundError as error:
@@ -28,7 +55,7 @@ def main() -> None:
             "pip install 'dledger[node]'\n"
         )
         sys.exit(2)
-    program()
+    return program
 
 
 __all__ = ["main"]

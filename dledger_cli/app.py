@@ -6,6 +6,7 @@ holds logic of the broker. Help texts are plain, so that they read the same in a
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 
@@ -13,6 +14,7 @@ import grpc
 import typer
 
 from dledger.terminal.options import JsonOption
+from dledger.terminal.outcome import ExitCode, complain
 from dledger.terminal.output import print_json
 from dledger_cli import group, query, topic
 from dledger_cli.bench.cli import app as bench_app
@@ -28,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help=(
         "A message broker on a Raft-replicated CommitLog.\n\n"
-        "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the group can't be reached, "
+        "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the broker group can't be reached, "
         "130 interrupted."
     ),
 )
@@ -40,6 +42,8 @@ app.command()(consume)
 app.add_typer(query.app, name="query")
 app.add_typer(bench_app, name="bench")
 
+
+STANDARD_OUTPUT = 1
 
 # A program of its own behind one word: what it imports costs only those who call it.
 OWN_PROGRAM = {
@@ -88,5 +92,15 @@ def version(as_json: JsonOption = False) -> None:
 
 
 def main() -> None:
-    """The program `dledger`."""
-    sys.exit(app())
+    """The program `dledger`: a command, and its result on standard output."""
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # else the interpreter would, and fail in its own words
+    except OSError as error:
+        # Commands tell what files do to them; what is left is the result that nobody takes.
+        if not isinstance(error, BrokenPipeError):
+            complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_OUTPUT)
+        sys.exit(ExitCode.FAILED)

@@ -33,10 +33,12 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.messages import message_facts
-from dledger_cli.streams import ByteWriter
+from dledger_cli.names import TopicArgument
+from dledger_cli.streams import ByteWriter, open_standard
 
 COMMIT_INTERVAL_S = 1.0
 STANDARD_STREAM = "-"
+STANDARD_OUTPUT = "standard output"
 
 
 class From(StrEnum):
@@ -54,9 +56,10 @@ class From(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to read, how much of it, and how to write it."""
+    """What to read, how much of it, and how to write it where."""
 
     topic: str
+    output: str
     group: str | None
     start: StartFrom
     limit: int | None
@@ -96,7 +99,7 @@ RawOption = Annotated[
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: TopicArgument,
     group: GroupOption = None,
     start: FromOption = None,
     limit: MaxOption = None,
@@ -122,8 +125,10 @@ def consume(
     """
     if start is From.COMMITTED and group is None:
         raise typer.BadParameter("--from committed needs --group")
+    if group == "":
+        raise typer.BadParameter("--group needs a name")
     begin = start or (From.COMMITTED if group else From.FIRST)
-    job = Job(topic, group, begin.start, limit, idle_timeout, as_json, raw)
+    job = Job(topic, output, group, begin.start, limit, idle_timeout, as_json, raw)
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
         descriptor = _open_output(output)
@@ -133,7 +138,7 @@ def consume(
 
 def _open_output(output: str) -> int:
     if output == STANDARD_STREAM:
-        return sys.stdout.fileno()
+        return open_standard(sys.stdout, STANDARD_OUTPUT)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     return os.open(Path(output), flags, 0o644)
 
@@ -141,7 +146,8 @@ def _open_output(output: str) -> int:
 async def _consume(addresses: list[str], descriptor: int, job: Job) -> bool:
     """Writes what there is; whether it was interrupted."""
     async with connect(addresses) as client:
-        writing = Writing(client, job, ByteWriter(descriptor))
+        name = STANDARD_OUTPUT if job.output == STANDARD_STREAM else job.output
+        writing = Writing(client, job, ByteWriter(descriptor, name))
         try:
             with progress_bar("messages") as progress:
                 interrupted = await finished_or_interrupted(writing.run(progress))

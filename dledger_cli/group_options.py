@@ -17,7 +17,7 @@ from dledger.terminal.options import parse_addresses
 
 BOOTSTRAP_VARIABLE = "DLEDGER_BOOTSTRAP"
 DEFAULT_DIRECTORY = Path("run")
-CALL_DEADLINE_S = 10.0  # one call to the group, retries included
+CALL_DEADLINE_S = 10.0  # one call to the brokers, retries included
 
 
 def bootstrap_addresses(bootstrap: str | None, directory: Path) -> list[str]:
@@ -43,7 +43,7 @@ BootstrapOption = Annotated[
         "--bootstrap",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Addresses of some nodes of the group; the others are learned from them.",
+        help="Addresses of some nodes of the broker group; the others are learned from them.",
         show_default="the group in --dir",
     ),
 ]

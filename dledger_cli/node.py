@@ -30,7 +30,7 @@ def node(config: ConfigOption) -> None:
     with errors_told():
         loaded = load_config(config)
         log = loaded.log
-        facts = {"group": loaded.group, "node": loaded.node_id}
+        facts = {"broker_group": loaded.broker_group, "node": loaded.node_id}
         configure_logging(log.level, log.format, log.file, **facts)
     # The node's parts (numpy among them) take longer to import than most commands take to run.
     from broker.node import run_node

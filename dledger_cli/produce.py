@@ -33,19 +33,22 @@ from dledger_cli.group_options import (
     bootstrap_addresses,
     connect,
 )
-from dledger_cli.streams import LineReader, Lines
+from dledger_cli.names import TopicArgument
+from dledger_cli.streams import LineReader, Lines, open_standard
 from dledger_cli.tally import Tally
 
 MAX_LINE_BYTES = 4 * MIB + 2  # the largest message, and its line ending
 CLOSE_AFTER_INTERRUPT_MS = 5_000
 STANDARD_STREAM = "-"
+STANDARD_INPUT = "standard input"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to send, and how."""
+    """What to send, from where, and how."""
 
     topic: str
+    source: str
     key: str | None
     tag: str | None
     keep_line_ending: bool
@@ -71,7 +74,7 @@ KeepOption = Annotated[
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: TopicArgument,
     source: InputOption = STANDARD_STREAM,
     key: KeyOption = None,
     tag: TagOption = None,
@@ -84,7 +87,7 @@ def produce(
 
     Without a key, messages are spread over the queues. Ctrl-C stops reading, waits up to 5 s for
     what is under way, tells what became of it and ends with 130. Otherwise: 0 everything is
-    stored, 1 something isn't or may not be, 3 the group can't be reached.
+    stored, 1 something isn't or may not be, 3 no broker can be reached.
 
     \b
     Examples:
@@ -95,7 +98,7 @@ def produce(
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
         descriptor = _open_input(source)
-    job = Job(topic, key, tag, keep_line_ending)
+    job = Job(topic, source, key, tag, keep_line_ending)
     tally = Tally()
     interrupted = run(_produce(addresses, descriptor, job, tally))
     _tell(tally, interrupted=interrupted, as_json=as_json)
@@ -103,7 +106,7 @@ def produce(
 
 def _open_input(source: str) -> int:
     if source == STANDARD_STREAM:
-        return sys.stdin.fileno()
+        return open_standard(sys.stdin, STANDARD_INPUT)
     return os.open(Path(source), os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -121,9 +124,11 @@ async def _produce(addresses: list[str], descriptor: int, job: Job, tally: Tally
 async def pump(descriptor: int, sender: Sender, progress: Progress) -> None:
     """From the first line to the last answer."""
     size = os.fstat(descriptor).st_size or None
+    source = sender.job.source
+    name = STANDARD_INPUT if source == STANDARD_STREAM else source
     task = progress.add_task(sender.job.topic, total=size)
     try:
-        async for some in LineReader(descriptor, MAX_LINE_BYTES):
+        async for some in LineReader(descriptor, MAX_LINE_BYTES, name):
             await sender.send(some)
             progress.update(task, completed=some.bytes_read)
             if sender.tally.first_error is not None:

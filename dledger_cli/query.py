@@ -18,6 +18,7 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.messages import message_facts
+from dledger_cli.names import TopicArgument
 
 app = typer.Typer(no_args_is_help=True, help="Find messages.")
 
@@ -42,7 +43,7 @@ def by_id(
 
 @app.command("offset")
 def by_offset(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: TopicArgument,
     queue_id: Annotated[int, typer.Argument(metavar="QUEUE", min=0)],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0)],
     bootstrap: BootstrapOption = None,

@@ -12,10 +12,13 @@ Source: pipe(7): a pipe that is writable takes PIPE_BUF bytes without blocking.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TextIO
 
 from dledger_cli.errors import LineTooLong
 
@@ -34,9 +37,10 @@ class Lines:
 class LineReader:
     """The lines of a file, pipe or terminal, as they come."""
 
-    def __init__(self, descriptor: int, limit_bytes: int) -> None:
-        """Args: `limit_bytes` is the length from which a line is refused."""
+    def __init__(self, descriptor: int, limit_bytes: int, name: str = "standard input") -> None:
+        """Args: `limit_bytes` is the length from which a line is refused; errors tell `name`."""
         self._descriptor = descriptor
+        self._name = name
         self._limit = limit_bytes
         self._waits = _can_wait(descriptor)
 
@@ -45,6 +49,7 @@ class LineReader:
 
         Raises:
             LineTooLong: after the lines before it were yielded.
+            OSError: the system can't read on; it is named.
         """
         partial: list[bytes] = []  # one unfinished line, in pieces
         held = number = total = 0
@@ -74,14 +79,17 @@ class LineReader:
             await _ready(self._descriptor, loop.add_reader, loop.remove_reader)
         else:
             await asyncio.sleep(0)  # a file is always ready: let the loop breathe between chunks
-        return os.read(self._descriptor, READ_BYTES)
+        with _named(self._name):
+            return os.read(self._descriptor, READ_BYTES)
 
 
 class ByteWriter:
     """Writes to a file, pipe or terminal, at the pace of whoever reads it."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, name: str = "standard output") -> None:
+        """Args: `name` is what errors tell."""
         self._descriptor = descriptor
+        self._name = name
         self._waits = _can_wait(descriptor)
 
     async def write(self, data: bytes) -> None:
@@ -89,14 +97,38 @@ class ByteWriter:
 
         Raises:
             BrokenPipeError: nobody reads any more.
-            OSError: the disk is full, for one.
+            OSError: the disk is full, for one; it is named.
         """
         view = memoryview(data)
         while view:
             if self._waits:
                 loop = asyncio.get_running_loop()
                 await _ready(self._descriptor, loop.add_writer, loop.remove_writer)
-            view = view[os.write(self._descriptor, view[: PIPE_BYTES if self._waits else None]) :]
+            with _named(self._name):
+                taken = os.write(self._descriptor, view[: PIPE_BYTES if self._waits else None])
+            view = view[taken:]
+
+
+def open_standard(stream: TextIO | None, name: str) -> int:
+    """The descriptor of a standard stream.
+
+    Raises:
+        OSError: the program was started without it; its number may be any other file's by now.
+    """
+    if stream is None:
+        raise OSError(errno.EBADF, "it is closed", name)
+    return stream.fileno()
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Gives an error of the system the name that the system, asked by number, doesn't know."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = name
+        raise
 
 
 def _can_wait(descriptor: int) -> bool:

@@ -17,12 +17,16 @@ from dledger_cli.group_options import (
     bootstrap_addresses,
     connect,
 )
+from dledger_cli.names import checked_topic
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
 
 MAX_QUEUES = 1024
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="1 to 127 characters of A-Z a-z 0-9 _ % -.")
+    str,
+    typer.Argument(
+        metavar="NAME", help="1 to 127 characters of A-Z a-z 0-9 _ % -.", callback=checked_topic
+    ),
 ]
 
 
@@ -51,7 +55,8 @@ def create(
     if as_json:
         print_json(_facts(info))
     else:
-        typer.echo(f"{info.name}: {info.queue_count} queues")
+        count = info.queue_count
+        typer.echo(f"{info.name}: {count} {'queue' if count == 1 else 'queues'}")
 
 
 @app.command("list")

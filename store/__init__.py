@@ -1,5 +1,6 @@
 """The store: the log's segments, recovery, ConsumeQueues. Files and bytes, no Raft roles, no gRPC.
 
-Nothing is re-exported here: the formats (`record`, `entry`, `properties`, `dispatch`, `errors`)
-are imported by clients and audits, which have no use for the file layer below `commitlog`.
+Nothing is re-exported here. The formats are not the store's: those of records are
+`dledger.records`, those of entries and of the checkpoint `dledger.reading`. Clients and audits
+import them without the file layer.
 """

@@ -1,15 +1,15 @@
 """The data directory of one node: who owns it, and for what it was made.
 
 This owns `<data>/LOCK` and `<data>/identity.json`. It must never let two processes write one log,
-nor let a node open the files of another group, another node or another segment size: positions
-are a function of the segment size, so replicas that differ in it can't be byte-identical.
+nor let a node open the files of another broker group, node or segment size: positions are
+a function of the segment size, so replicas that differ in it can't be byte-identical.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +25,9 @@ _MAX_IDENTITY_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the directory holds: one node's part of one group."""
+    """What the directory holds: one node's part of one broker group."""
 
-    group: str
+    broker_group: str
     node_id: str
     segment_size_bytes: int
 
@@ -81,7 +81,13 @@ class DataDirectory:
 
 def _check_identity(files: FileSystem, path: Path, identity: Identity) -> None:
     file = path / "identity.json"
-    configured = {"format_version": FORMAT_VERSION, **asdict(identity)}
+    # The key is `group`, older than the word for it; renamed, it would be another format.
+    configured = {
+        "format_version": FORMAT_VERSION,
+        "group": identity.broker_group,
+        "node_id": identity.node_id,
+        "segment_size_bytes": identity.segment_size_bytes,
+    }
     if not files.exists(file):
         sealed = {**configured, "crc32c": _seal(configured)}
         replace_file(files, file, json.dumps(sealed, indent=2).encode() + b"\n")

@@ -8,7 +8,7 @@ come from, is in `dledger.records.errors`.
     ├── CorruptionFound     durable bytes are not what was written: stop, repair from a peer
     ├── DivergenceFound     derived bytes contradict the log: stop
     ├── DirectoryInUse      another process holds the data directory
-    └── WrongIdentity       the data directory belongs to another group, node or segment size
+    └── WrongIdentity       the data directory belongs to another broker group, node or segment size
 
 Two facts are common to all. `retriable`: the same call may succeed later, unchanged. `outcome`:
 whether the operation did not happen, or may have happened.

@@ -17,8 +17,8 @@ class CommitLogOptions:
     """Options of one log.
 
     Args:
-        segment_size_bytes: a multiple of 4,096; the same on all nodes of a group. No entry can be
-            larger than this less eight bytes.
+        segment_size_bytes: a multiple of 4,096; the same on all nodes of a broker group. No entry
+            can be larger than this less eight bytes.
         flush: when an append is called durable. ASYNC loses acknowledged entries with the power.
         async_flush_interval_ms: ASYNC looks this often whether to fdatasync,
         async_flush_pages: and does if so many pages of 4 KiB are dirty; every 10 s in any case.

@@ -7,7 +7,18 @@ import pytest
 from dledger.addresses import parse_addresses, split_address
 
 
-@pytest.mark.parametrize("text", ["a:1", "10.0.0.1:65535", "my_host.example:7001", "[::1]:7001"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a:1",
+        "10.0.0.1:65535",
+        "my_host.example:7001",
+        "7.example:1",
+        "n-1.a1:1",
+        f"{'a' * 63}.b:1",
+        "[::1]:7001",
+    ],
+)
 def test_names_and_literals_are_addresses(text: str) -> None:
     """IPv6 in brackets too: a client may go through a tunnel of that kind."""
     host, port = split_address(text)
@@ -16,7 +27,14 @@ def test_names_and_literals_are_addresses(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a", "a:", ":1", "a:0", "a:65536", "a:1:2", "http://a:1", "a b:1", "::1:7001", "[a]:1"],
+    [
+        *("", "a", "a:", ":1", "a:0", "a:65536", "a:01", "a:+1", "a:1:2", "a:\u0661"),
+        *("http://a:1", "http://127.0.0.1:7001", "dns:///a:1", "unix:/a:1", "a/b:1", "u@a:1"),
+        *("a b:1", " a:1", "a:1\n", "a\x00b:1", "b\u00fccher:1"),
+        *("a..b:1", ".a:1", "a.:1", "-a:1", "a-:1", "a.-b:1", "a-.b:1", f"{'a' * 64}:1"),
+        *("999.1.1.1:7001", "1.2.3:7001", "1.2.3.4.5:1", "1:1", "01.2.3.4:1", "a.7:1", "0x7f1:1"),
+        *("::1:7001", "[a]:1", "[::1:1", f"{'a.' * 127}a:1"),
+    ],
 )
 def test_other_texts_are_refused(text: str) -> None:
     """Where they are written, not at the first call."""

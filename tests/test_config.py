@@ -20,7 +20,7 @@ from broker.config import (
 from dledger.addresses import split_address
 
 BASE = """\
-group = "g1"
+broker_group = "g1"
 node_id = "n1"
 data_directory = "data"
 listen = "127.0.0.1:7001"
@@ -31,7 +31,9 @@ n1 = "127.0.0.1:7001"
 n2 = "127.0.0.1:7002"
 n3 = "127.0.0.1:7003"
 """
-NODE_SECTIONS = "group, node_id, data_directory, listen, metrics_listen, peers, dial, raft, store"
+NODE_SECTIONS = (
+    "broker_group, node_id, data_directory, listen, metrics_listen, peers, dial, raft, store"
+)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -52,7 +54,7 @@ def mistake_in(folder: Path, text: str) -> ConfigError:
 def test_smallest_file_gets_the_documented_defaults(tmp_path: Path) -> None:
     """What is left out is as the operations page says."""
     config = load_config(written(tmp_path, BASE + PEERS))
-    assert (config.group, config.node_id, config.listen) == ("g1", "n1", "127.0.0.1:7001")
+    assert (config.broker_group, config.node_id, config.listen) == ("g1", "n1", "127.0.0.1:7001")
     assert config.raft.election_timeout_ms == (150, 300)
     assert config.raft.heartbeat_ms == 50
     assert config.store.segment_size_bytes == 1 << 30
@@ -73,7 +75,7 @@ def test_relative_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) ->
 def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
     """`dump_toml` and `load_config` are each other's inverse."""
     config = NodeConfig(
-        group="g",
+        broker_group="g",
         node_id="b",
         data_directory=tmp_path / 'a "quoted" \U0001f600 folder' / "data",
         listen="host.example:7002",
@@ -111,8 +113,9 @@ def test_a_folder_with_its_configuration_can_be_moved(tmp_path: Path) -> None:
     ("text", "key", "found", "expected"),
     [
         (BASE, "peers", "nothing", "this key"),
-        ("group = 5\n" + BASE.partition("\n")[2] + PEERS, "group", "5", "a string"),
-        (BASE.replace("g1", "g 1") + PEERS, "group", '"g 1"', "a name of 1 to 64"),
+        ("broker_group = 5\n" + BASE.partition("\n")[2] + PEERS, "broker_group", "5", "a string"),
+        (BASE.replace("broker_group", "group") + PEERS, "group", '"g1"', "broker_group, as this"),
+        (BASE.replace("g1", "g 1") + PEERS, "broker_group", '"g 1"', "a name of 1 to 64"),
         (BASE.replace('"n1"', '"n9"') + PEERS, "node_id", '"n9"', "one of peers: n1, n2, n3"),
         (BASE.replace("7001", "7009") + PEERS, "listen", ":7009", "peers.n1"),
         (BASE.replace(":7001", ":0") + PEERS, "listen", '"127.0.0.1:0"', "port of 1 to 65535"),
@@ -122,7 +125,7 @@ def test_a_folder_with_its_configuration_can_be_moved(tmp_path: Path) -> None:
             BASE + "zzz = 1\n" + PEERS,
             "zzz",
             "an unknown key",
-            "one of group, node_id, data_directory, listen",
+            "one of broker_group, node_id, data_directory, listen",
         ),
         (BASE + 'metrics_listen = "127.0.0.1:7001"\n' + PEERS, "metrics_listen", "7001", "other"),
         (BASE + "store = 5\n" + PEERS, "store", "5", "a table"),
@@ -143,6 +146,77 @@ def test_mistake_names_key_found_and_expected(
     assert mistake.key == key
     assert found in mistake.found
     assert expected in mistake.expected
+
+
+@pytest.mark.parametrize(
+    "path", ["", ".", "./", "..", "/", "data/..", "a\\u0000b", "\\u0000"], ids=repr
+)
+def test_data_directory_has_to_be_a_folder_of_its_own(tmp_path: Path, path: str) -> None:
+    """Else the node's files would lie beside, or around, its configuration."""
+    text = BASE.replace('"data"', f'"{path}"') + PEERS
+    assert mistake_in(tmp_path, text).key == "data_directory"
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "node.toml", "x/../node.toml", "a\\u0000b"])
+def test_log_file_has_to_be_another_file(tmp_path: Path, path: str) -> None:
+    """Neither a folder nor the configuration itself, into which it would write."""
+    mistake = mistake_in(tmp_path, f'{BASE}{PEERS}[log]\nfile = "{path}"\n')
+    assert mistake.key == "log.file"
+
+
+NO_ADDRESSES = [
+    *("http://127.0.0.1:7001", "http://n1", "a..b:1", "999.1.1.1:7001", "1.2.3:7001", "-a:1"),
+    *("", ":7001", "n1", "n1:", "n1:0", "n1:07001", "n1:65536", "n 1:1", "n1:1\\u0000"),
+]
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+@pytest.mark.parametrize("key", ["listen", "metrics_listen", "peers.n2", "dial.n2"])
+def test_address_that_is_none_is_refused_by_key(tmp_path: Path, key: str, address: str) -> None:
+    """Wherever an address stands, and not at the first dial."""
+    written_as = f'"{address}"'
+    text = {
+        "listen": BASE.replace('"127.0.0.1:7001"', written_as) + PEERS,
+        "metrics_listen": f"{BASE}metrics_listen = {written_as}\n{PEERS}",
+        "peers.n2": BASE + PEERS.replace('"127.0.0.1:7002"', written_as),
+        "dial.n2": f"{BASE}{PEERS}[dial]\nn2 = {written_as}\n",
+    }[key]
+    mistake = mistake_in(tmp_path, text)
+    assert mistake.key == key
+    assert "host:port" in mistake.expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("broker_group = " + "[" * 5000, "too deep"),
+        ("broker_group = " + "[" * 5000 + "]" * 5000, "too deep"),
+        ("broker_group = " + "{a=" * 5000, "too deep"),
+        ("broker_group" + ".a" * 5000 + " = 1", "too deep"),
+        ("raft.tick_ms = " + "9" * 5000, "digits"),
+        ("raft.tick_ms = " + "9" * 4000, "9..."),
+        ('broker_group = "' + "a" * 100_000 + '"', "a..."),
+        ("broker_group = 1979-05-27T00:32:00+99:99", "line 1"),
+        ('"g\\nroup" = 1', "an unknown key"),
+        ('"g\\u001b[2J" = 1', "an unknown key"),
+        ("#" * (1 << 20) + "#", "more"),
+        ("a = 1\rb = 2", "line 1"),
+    ],
+    ids=lambda given: given[:24],
+)
+def test_hostile_text_is_told_in_one_short_line(tmp_path: Path, text: str, found: str) -> None:
+    """Neither a traceback nor a screenful, and nothing that moves the cursor."""
+    rest = BASE.replace('broker_group = "g1"', "") if text.startswith("broker_group") else BASE
+    mistake = mistake_in(tmp_path, f"{text}\n{rest}{PEERS}")
+    assert found in mistake.found
+    assert len(str(mistake)) < 1000
+    assert str(mistake).isprintable()
+
+
+def test_device_without_an_end_is_no_configuration() -> None:
+    """It isn't read until memory is full."""
+    with pytest.raises(ConfigError, match="at most 1048576 bytes"):
+        load_config(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize(
@@ -216,8 +290,8 @@ def test_missing_file_is_told_with_the_systems_reason(tmp_path: Path) -> None:
 def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     """The byte and its position are told."""
     file = tmp_path / "node.toml"
-    file.write_bytes(b'group = "\xff"')
-    with pytest.raises(ConfigError, match="byte 0xff at 9"):
+    file.write_bytes(b'broker_group = "\xff"')
+    with pytest.raises(ConfigError, match="byte 0xff at 16"):
         load_config(file)
 
 

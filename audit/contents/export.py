@@ -40,7 +40,7 @@ class ExportState:
     """Messages below `done` of `topics` (None: of all) are exported; those in `[done, pending)` may
     be in part."""
 
-    group: str
+    broker_group: str
     done: int
     pending: int
     topics: frozenset[str] | None = None
@@ -81,14 +81,14 @@ def export_messages(
     """Everything committed is exported; what was before isn't touched.
 
     Raises:
-        UsageMistake: the target holds something else, or messages of another group or of other
-            topics; or the replica has no message of one of `topics`.
+        UsageMistake: the target holds something else, or messages of another broker group or of
+            other topics; or the replica has no message of one of `topics`.
         EngineUnavailable: pyarrow isn't installed.
         LogDamaged: the replica's log is damaged; nothing of this run counts as done.
     """
     _require_pyarrow()
     log = committed_log(replica)
-    group = log.group or ""
+    broker_group = log.broker_group or ""
     check_topics(log, topics)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -96,9 +96,10 @@ def export_messages(
         raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
     state = read_state(target)
     if state is None:
-        state = ExportState(group, log.retained_from, log.retained_from, topics)
-    if state.group != group:
-        raise UsageMistake(f"{target} holds messages of group {state.group!r}, not of {group!r}")
+        state = ExportState(broker_group, log.retained_from, log.retained_from, topics)
+    if state.broker_group != broker_group:
+        ours, theirs = broker_group, state.broker_group
+        raise UsageMistake(f"{target} holds messages of broker group {theirs!r}, not of {ours!r}")
     if state.topics != topics:
         raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
     if state.pending > state.done:
@@ -176,7 +177,7 @@ def read_state(target: Path) -> ExportState | None:
             raise ValueError(f"format {stored['format']!r}")
         topics = stored.get("topics")
         return ExportState(
-            group=str(stored["group"]),
+            broker_group=str(stored["group"]),
             done=int(stored["done"]),
             pending=int(stored["pending"]),
             topics=None if topics is None else frozenset(map(str, topics)),
@@ -193,7 +194,7 @@ def write_state(target: Path, state: ExportState) -> None:
     """The state is on disk before what follows begins."""
     fields = {
         "format": FORMAT,
-        "group": state.group,
+        "group": state.broker_group,
         "done": state.done,
         "pending": state.pending,
         "topics": None if state.topics is None else sorted(state.topics),

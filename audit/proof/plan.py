@@ -84,8 +84,8 @@ def make_plan(surveys: Sequence[Survey], block_size: int = DEFAULT_BLOCK_BYTES) 
     """The blocks to compare; none if no replica claims anything.
 
     Raises:
-        UsageMistake: the replicas are of several groups or have segments of several sizes, so
-            their positions mean different bytes; or the block size is out of its range.
+        UsageMistake: the replicas are of several broker groups or have segments of several sizes,
+            so their positions mean different bytes; or the block size is out of its range.
     """
     if not MIN_BLOCK_BYTES <= block_size <= MAX_BLOCK_BYTES or block_size & (block_size - 1):
         raise UsageMistake(
@@ -93,7 +93,7 @@ def make_plan(surveys: Sequence[Survey], block_size: int = DEFAULT_BLOCK_BYTES) 
             f"to {MAX_BLOCK_BYTES}"
         )
     readable = [each for each in surveys if not each.problem]
-    _check_same("group", {s.replica: s.group for s in readable})
+    _check_same("broker group", {s.replica: s.broker_group for s in readable})
     sizes = {s.replica: s.segment_size for s in readable}
     _check_same("segment size", sizes)
     segment_size = next((size for size in sizes.values() if size), 0)
@@ -103,10 +103,17 @@ def make_plan(surveys: Sequence[Survey], block_size: int = DEFAULT_BLOCK_BYTES) 
     start = min(each.retained_from for each in claims)
     end = max(each.end for each in claims)
     cuts = sorted({each.end for each in claims} | {each.retained_from for each in claims})
-    first = start - start % segment_size
+    # Between claims that lie far apart there may be more segments than could be counted.
+    bases = {
+        base
+        for each in claims
+        for base in range(
+            each.retained_from - each.retained_from % segment_size, each.end, segment_size
+        )
+    }
     segments = tuple(
         SegmentPlan(base, _edges(base, segment_size, block_size, (start, end), cuts))
-        for base in range(first, end, segment_size)
+        for base in sorted(bases)
     )
     return Plan(segment_size, block_size, start, end, segments, tuple(surveys))
 

@@ -209,7 +209,7 @@ def _report(
     ranges = [(segment.edges[b], segment.edges[b + 1]) for segment, b in blocks]
     return Report(
         engine=engine.name,
-        group=next((each.group for each in plan.surveys if each.group), None),
+        group=next((each.broker_group for each in plan.surveys if each.broker_group), None),
         segment_size=plan.segment_size,
         block_size=plan.block_size,
         blocks=sum(len(segment.edges) - 1 for segment in plan.segments),

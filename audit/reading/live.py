@@ -23,11 +23,13 @@ import grpc
 
 from audit.errors import Unreachable, UsageMistake
 from audit.reading.replica import Replica
+from dledger.reading.files import opened, read_at
 from dledger.reading.survey import Position
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 
 TIMEOUT_S: Final = 2.0
 MAX_NODES: Final = 64
+_MOST_BYTES: Final = 1 << 20  # of a group's file, or a node's identity
 _GET_STATUS: Final = "/dledger.v1.Cluster/GetStatus"
 # A channel of its own: a shared one may still be backing off from a node that was down.
 _CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
@@ -52,14 +54,14 @@ def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Repli
     """
     file = directory / "group.json"
     try:
-        nodes = json.loads(file.read_bytes())["nodes"]
+        nodes = json.loads(_content(file))["nodes"]
         known = [_named(node) for node in nodes]
     except OSError as error:
         raise UsageMistake(
             f"no local group in {directory} ({error.strerror}): start one with `dledger group up`, "
             "or name the replicas with --replica or --bootstrap"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageMistake(f"{file} doesn't describe a local group: {error!r}") from error
     if not known:
         raise UsageMistake(f"{file} names no node")
@@ -73,6 +75,12 @@ def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Repli
         )
         for node_id, address, data in known
     ]
+
+
+def _content(file: Path) -> bytes:
+    """The file, which is one and small: a pipe is not waited for, a device not read for ever."""
+    with opened(str(file)) as descriptor:
+        return read_at(descriptor, _MOST_BYTES, 0)
 
 
 def _named(node: dict[str, object]) -> tuple[str, str, str]:
@@ -133,10 +141,12 @@ def _lies_here(answer: NodeStatus) -> bool:
     """Whether the node's folder can be read here and is that node's."""
     folder = Path(answer.data_directory)
     try:
-        identity = json.loads((folder / "identity.json").read_bytes())
+        identity = json.loads(_content(folder / "identity.json"))
         owner = (identity["group"], identity["node_id"])
-        return owner == (answer.group, answer.node_id) and os.access(folder / "commitlog", os.R_OK)
-    except (OSError, ValueError, KeyError, TypeError):
+        return owner == (answer.broker_group, answer.node_id) and os.access(
+            folder / "commitlog", os.R_OK
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

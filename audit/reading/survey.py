@@ -13,7 +13,15 @@ from audit.errors import NodeRefused, UsageMistake
 from audit.reading.replica import Replica
 from dledger.reading.errors import NotALog
 from dledger.reading.ranges import checked_log
-from dledger.reading.survey import Position, SegmentFile, Survey, is_foreign, survey_folder
+from dledger.reading.survey import (
+    Position,
+    SegmentFile,
+    Survey,
+    impossible_claim,
+    is_foreign,
+    possible_size,
+    survey_folder,
+)
 from dledger.records.layout import FILE_NAME
 
 _NAMED_TOPICS: Final = 10
@@ -86,19 +94,23 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
     segments = tuple(
         SegmentFile(int(file.name), file.size)
         for file in told.files
-        if FILE_NAME.fullmatch(file.name)
+        if FILE_NAME.fullmatch(file.name) and not is_foreign(file.name)
     )
     first = segments[0].base if segments else 0
     retained = told.checkpoint_first_offset if told.checkpoint_readable else first
     # What it committed by its followers' disks may not be on its own yet.
     end = min(position.committed, told.committed_offset)
+    size = possible_size(told.segment_size_bytes)
+    begin = first if position.first_index > 1 else retained
+    if problem := impossible_claim(told.commitlog, segments, size, (begin, end)):
+        return Survey(name, told.commitlog, problem=problem)
     return Survey(
         replica=name,
         commitlog=told.commitlog,
-        group=told.group,
-        segment_size=told.segment_size_bytes,
+        broker_group=told.broker_group,
+        segment_size=size,
         checkpoint_readable=told.checkpoint_readable,
-        retained_from=first if position.first_index > 1 else retained,
+        retained_from=begin,
         settled=end,
         end=end,
         derived_index=told.checkpoint_consume_queue_index,

@@ -1,15 +1,20 @@
 """The leader's way into the log: validate, deduplicate, stamp, propose, answer when committed.
 
-This owns what only a leader of one term knows: the queue offsets and producer sequences of
-entries that are proposed and not yet applied, and who waits for them. All of it is thrown away
-when leadership ends; whoever waits then learns that the batch *may have been stored* and finds
-out by sending it again, which stores it once. It must never answer a batch before the state
-machine has applied its entry, and never hand out a queue offset twice.
+This owns who waits for entries that are proposed and not yet applied; what they will be once they
+are is `broker.leader.flight`. All of it is thrown away when leadership ends; whoever waits then
+learns that the batch *may have been stored* and finds out by sending it again, which stores it
+once. It must never answer a batch before the state machine has applied its entry, and never hand
+out a queue offset twice.
 
-    Send ─ check ─┬─ new ────────── stamp, propose ── pending[index] ── applied ── answer
-                  ├─ in flight ───────────────────────^ (same index)
-                  ├─ stored before ── answer at once, as the first time
-                  └─ gap, unknown ── refused, nothing happened
+    Send ─ known? ─┬─ in flight ────────────────────── wait for the same entry
+                   ├─ stored before ── answer at once, as the first time
+                   └─ new ─ place? ─┬─ no such queue, or about to be deleted ── refused
+                                    ├─ gap, unknown producer ── refused
+                                    └─ stamp, propose ── pending[index] ── applied ── answer
+
+Known comes before place: a batch whose fate its producer doesn't know may be stored in a topic that
+takes no more, and "no such topic" would send it somewhere else, a second time. What is refused has
+not happened.
 """
 
 from __future__ import annotations
@@ -19,12 +24,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from broker.errors import BrokerError, ErrorCode, Failure
+from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, BatchAnswer, BatchRules, Placed
-from broker.leader.pending import PendingSend, SequenceInFlight, Waiting
+from broker.leader.flight import InFlight, Lane
+from broker.leader.pending import PendingSend, Waiting
+from broker.leader.voided import voided
 from broker.state.machine import NO_PRODUCER, StateMachine
-from broker.state.refusals import Refusal
-from broker.state.sequences import SequenceKey, StoredBatch
+from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.sequences import StoredBatch
+from broker.state.topics import TopicState
 from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
 from dledger.core.types import EntryKind, Proposed
 from dledger.driver import LogBehind, LogFull, Stamp
@@ -90,12 +98,9 @@ class Appender:
         self._store_host = store_host
         self._store_host_wire = HOST.struct().pack(*store_host)
         self._rules = BatchRules(max_message_bytes)
-        self._next_offsets: dict[tuple[str, int], int] = {}
-        self._sequences: dict[SequenceKey, SequenceInFlight] = {}
+        self._flight = InFlight()
         self._waiting: dict[int, list[Waiting]] = {}
         self._commands: dict[int, asyncio.Future[Refusal | None]] = {}
-        self._in_flight: dict[int, tuple[SequenceKey, tuple[str, int]]] = {}
-        self._deleting: dict[int, str] = {}  # index of a delete under way -> topic
         self._applied = 0
         self._batches = self._messages = self._bytes = self._duplicates = self._refused = 0
 
@@ -119,12 +124,9 @@ class Appender:
                 future.exception()  # whoever awaited it may be gone
 
     def _forget(self) -> None:
-        self._next_offsets = {}
-        self._sequences = {}
+        self._flight = InFlight()
         self._waiting = {}
         self._commands = {}
-        self._in_flight = {}
-        self._deleting = {}
 
     @property
     def idle(self) -> bool:
@@ -169,35 +171,42 @@ class Appender:
         return done
 
     def _take(self, producer: bytes, batch: Batch, pending: PendingSend, position: int) -> None:
-        topic, queue_id = batch.topic, batch.queue_id
-        self._check_place(topic, queue_id)
-        key = (producer, topic, queue_id)
-        if producer != NO_PRODUCER and self._answer_known(key, batch, pending, position):
+        topic = self._machine.topics.get(batch.topic)
+        if topic is None:
+            raise _no_topic(batch.topic)
+        lane = Lane(producer, topic.incarnation, batch.queue_id)
+        is_numbered = producer != NO_PRODUCER
+        expected = self._next_sequence(lane, batch) if is_numbered else 0
+        if is_numbered and batch.base_sequence < expected:
+            self._answer_known(lane, batch, pending, position)
             return
+        self._check_place(topic, batch.queue_id)
+        if is_numbered and batch.base_sequence > expected:
+            raise _gap(batch, expected)
         starts = self._rules.record_starts(batch)
-        stored, index = self._append(key, batch, starts)
+        stored, index = self._append(lane, batch, starts)
         self._batches += 1
         self._messages += batch.count
         self._bytes += len(batch.records)
         self._waiting.setdefault(index, []).append(Waiting(pending, position, self._result(stored)))
 
-    def _check_place(self, topic: str, queue_id: int) -> None:
-        state = self._machine.topics.get(topic)
-        if state is None or topic in self._deleting.values():
-            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
-        if queue_id >= len(state.next_offsets):
+    def _check_place(self, topic: TopicState, queue_id: int) -> None:
+        if self._flight.is_deleting(topic.name):
+            raise _no_topic(topic.name)
+        if queue_id >= len(topic.next_offsets):
             raise BrokerError(
                 ErrorCode.QUEUE_NOT_FOUND,
-                f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
+                f"topic {topic.name!r} has queues 0 to {len(topic.next_offsets) - 1}, "
+                f"not {queue_id}",
             )
 
-    def _append(self, key: SequenceKey, batch: Batch, starts: list[int]) -> tuple[StoredBatch, int]:
+    def _append(self, lane: Lane, batch: Batch, starts: list[int]) -> tuple[StoredBatch, int]:
         """Proposes the batch; what it will be once committed, and the entry's index."""
-        producer, topic, queue_id = key
-        place, records = (topic, queue_id), batch.records
-        base = self._next_offsets.get(place)
-        if base is None:
-            base = self._machine.topics[topic].next_offsets[queue_id]
+        producer, records = lane.producer, batch.records
+        next_offset = self._flight.next_offset(lane)
+        if next_offset is None:
+            next_offset = self._machine.topics[batch.topic].next_offsets[batch.queue_id]
+        base = next_offset
         body = bytearray(RECORDS_AT + len(records))
         BATCH_PREAMBLE.pack_into(body, 0, producer, batch.base_sequence)
         body[RECORDS_AT:] = records
@@ -218,12 +227,7 @@ class Appender:
 
         index = self._propose(EntryKind.DATA, batch.count, body, stamp)
         stored = StoredBatch(batch.base_sequence, batch.count, base, stamped[0], stamped[1])
-        self._next_offsets[place] = base + batch.count
-        self._in_flight[index] = (key, place)
-        if producer != NO_PRODUCER:
-            flight = self._sequences.setdefault(key, SequenceInFlight(0))
-            flight.next_sequence = batch.base_sequence + batch.count
-            flight.batches.append((index, stored))
+        self._flight.add(index, lane, stored, is_numbered=producer != NO_PRODUCER)
         return stored, index
 
     def _propose(
@@ -255,51 +259,37 @@ class Appender:
 
     # --- deduplication ------------------------------------------------------------------------
 
-    def _answer_known(
-        self, key: SequenceKey, batch: Batch, pending: PendingSend, position: int
-    ) -> bool:
-        """Answers or attaches a batch that is not new; False when it is the next one.
+    def _next_sequence(self, lane: Lane, batch: Batch) -> int:
+        """Where the producer's next batch to that queue starts; 0 if nothing is known of it."""
+        flight = self._flight.sequence(lane)
+        if flight is not None:
+            return flight.next_sequence
+        state = self._machine.sequences.get((lane.producer, batch.topic, batch.queue_id))
+        return state.next_sequence if state is not None else 0
+
+    def _answer_known(self, lane: Lane, batch: Batch, pending: PendingSend, position: int) -> None:
+        """Answers a batch that is older than the next one, or lets it wait for the same entry.
 
         Raises:
-            BrokerError: a gap, an unknown producer, or a retry that doesn't fit the original.
+            BrokerError: it doesn't fit what was stored, or that is too long ago.
         """
-        flight = self._sequences.get(key)
-        state = self._machine.sequences.get(key)
-        expected = state.next_sequence if state is not None else 0
-        if flight is not None:
-            expected = flight.next_sequence
-        if batch.base_sequence == expected:
-            return False
-        if batch.base_sequence > expected:
-            self._refuse_gap(key, batch.base_sequence, expected)
         self._duplicates += 1
+        flight = self._flight.sequence(lane)
         for index, stored in flight.batches if flight is not None else ():
             if stored.base_sequence == batch.base_sequence and stored.record_count == batch.count:
                 result = self._result(stored, duplicate=True)
                 self._waiting.setdefault(index, []).append(Waiting(pending, position, result))
-                return True
+                return
+        state = self._machine.sequences.get((lane.producer, batch.topic, batch.queue_id))
         for stored in state.recent if state is not None else ():
             if stored.base_sequence == batch.base_sequence and stored.record_count == batch.count:
                 pending.finish_one(position, self._stored_before(stored))
-                return True
+                return
         raise BrokerError(
             ErrorCode.INVALID_ARGUMENT,
-            f"sequence {batch.base_sequence} of {batch.count} messages is older than {expected} "
+            f"sequence {batch.base_sequence} of {batch.count} messages is older than the next one "
             "and is none of the batches that are remembered: it was stored before, or cut "
             "differently",
-        )
-
-    def _refuse_gap(self, key: SequenceKey, found: int, expected: int) -> None:
-        _, topic, queue_id = key
-        if expected == 0:
-            raise BrokerError(
-                ErrorCode.UNKNOWN_PRODUCER,
-                f"nothing is remembered of this producer in {topic}/{queue_id}; a new one "
-                f"starts at sequence 0, not {found}",
-            )
-        raise BrokerError(
-            ErrorCode.OUT_OF_SEQUENCE,
-            f"sequence {found} follows {expected - 1} in {topic}/{queue_id}: {expected} is missing",
         )
 
     def _result(self, stored: StoredBatch, *, duplicate: bool = False) -> Placed:
@@ -327,60 +317,42 @@ class Appender:
         """
         index = self._propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
         if command.HasField("delete_topic"):
-            self._deleting[index] = command.delete_topic.name
+            self._flight.add_delete(index, command.delete_topic.name)
         future: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._commands[index] = future
         return future
 
     def on_command(self, index: int, refusal: Refusal | None) -> None:
         """The state machine has applied the command at `index`, or refused it."""
-        self._deleting.pop(index, None)
+        self._flight.retire_delete(index)
         future = self._commands.pop(index, None)
         if future is not None and not future.done():
             future.set_result(refusal)
 
-    def on_batch_voided(self, index: int) -> None:
-        """Whoever waits for the batch at `index` learns that it was not stored."""
+    def on_batch_voided(self, index: int, refusal: BatchRefusal) -> None:
+        """Whoever waits for the batch at `index` learns that it was not stored, and why."""
+        self._flight.void(index)
         if index in self._waiting:
-            gone = "the topic was deleted before the batch"
-            result = Failure(ErrorCode.TOPIC_NOT_FOUND, gone)
+            result = voided(refusal)
             waiting = self._waiting[index]
             self._waiting[index] = [batch._replace(result=result) for batch in waiting]
-
-    def on_topic_deleted(self, name: str) -> None:
-        """What was known of the topic's queues is void; a later topic starts afresh. Another
-        delete of it may be under way still: see `_deleting`."""
-        for place in [place for place in self._next_offsets if place[0] == name]:
-            del self._next_offsets[place]
-        for key in [key for key in self._sequences if key[1] == name]:
-            del self._sequences[key]
 
     # --- completion ---------------------------------------------------------------------------
 
     def on_applied(self, index: int) -> None:
         """Everything up to `index` is applied: answer those who wait for it."""
-        if not self._in_flight and not self._waiting:
+        if self._flight.is_empty and not self._waiting:
             self._applied = max(self._applied, index)  # a follower, or nothing but commands
             return
         for applied in range(self._applied + 1, index + 1):
-            placed = self._in_flight.pop(applied, None)
-            if placed is not None:
-                self._retire(applied, *placed)
+            self._flight.retire(applied)
             for batch in self._waiting.pop(applied, ()):
                 batch.send.finish_one(batch.position, batch.result)
         self._applied = max(self._applied, index)
 
-    def _retire(self, index: int, key: SequenceKey, place: tuple[str, int]) -> None:
-        """Drops what the state machine knows by now."""
-        flight = self._sequences.get(key)
-        if flight is not None:
-            while flight.batches and flight.batches[0][0] <= index:
-                flight.batches.popleft()
-            if not flight.batches:
-                del self._sequences[key]
-        topic = self._machine.topics.get(place[0])
-        if topic is not None and self._next_offsets.get(place) == topic.next_offsets[place[1]]:
-            del self._next_offsets[place]
+    def meant_for(self) -> dict[int, int]:
+        """The incarnation of its topic that each batch on its way is for, by index."""
+        return self._flight.meant_for()
 
     def statistics(self) -> AppenderStatistics:
         """A frozen picture, as of now."""
@@ -393,3 +365,22 @@ class Appender:
             duplicates=self._duplicates,
             refused=self._refused,
         )
+
+
+def _no_topic(topic: str) -> BrokerError:
+    return BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+
+
+def _gap(batch: Batch, expected: int) -> BrokerError:
+    """The batch isn't the producer's next one to that queue."""
+    found, place = batch.base_sequence, f"{batch.topic}/{batch.queue_id}"
+    if expected == 0:
+        return BrokerError(
+            ErrorCode.UNKNOWN_PRODUCER,
+            f"nothing is remembered of this producer in {place}; a new one starts at sequence 0, "
+            f"not {found}",
+        )
+    return BrokerError(
+        ErrorCode.OUT_OF_SEQUENCE,
+        f"sequence {found} follows {expected - 1} in {place}: {expected} is missing",
+    )

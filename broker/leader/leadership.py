@@ -78,13 +78,13 @@ class Leadership:
 
     def __init__(
         self,
-        group: str,
+        broker_group: str,
         node: NodeId,
         members: Mapping[NodeId, str],
         appender: Appender,
         held: HeldPulls,
     ) -> None:
-        self._group = group
+        self._broker_group = broker_group
         self._node = node
         self._members = members
         self._appender = appender
@@ -241,7 +241,9 @@ class Leadership:
             text = reason or f"{self._node} is elected, not yet serving"
             return self._error(ErrorCode.NOT_READY, text)
         leader = core.leader or "unknown"
-        text = f"{self._node} does not lead group {self._group}; the leader is {leader}"
+        text = (
+            f"{self._node} does not lead broker group {self._broker_group}; the leader is {leader}"
+        )
         return self._error(ErrorCode.NOT_LEADER, f"{text}: {reason}" if reason else text)
 
     def _error(self, code: ErrorCode, message: str) -> BrokerError:
@@ -258,7 +260,7 @@ class Leadership:
     def view(self) -> LeaderView:
         """What watchers are told."""
         return LeaderView(
-            broker_group=self._group,
+            broker_group=self._broker_group,
             node_id=self._node,
             leader=self.leader(),
             term=self._core.term,

@@ -1,4 +1,4 @@
-"""Who waits for what: Sends whose batches are on their way, and a producer's batches in flight.
+"""Who waits for what: Sends whose batches are on their way.
 
 The appender owns these; nothing here decides anything.
 """
@@ -6,13 +6,11 @@ The appender owns these; nothing here decides anything.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from broker.errors import ErrorCode, Failure
 from broker.leader.batches import BatchAnswer
-from broker.state.sequences import StoredBatch
 
 UNANSWERED: Final = Failure(ErrorCode.INTERNAL, "nobody has answered yet")  # never told to anybody
 
@@ -44,11 +42,3 @@ class Waiting(NamedTuple):
     send: PendingSend
     position: int
     result: BatchAnswer
-
-
-@dataclass(slots=True)
-class SequenceInFlight:
-    """A producer's batches to one queue that are proposed and not yet applied."""
-
-    next_sequence: int
-    batches: deque[tuple[int, StoredBatch]] = field(default_factory=deque)  # (index, batch)

@@ -1,6 +1,7 @@
 """Why something can't be done with a local group.
 
 LocalGroupError
+├── OptionsRefused     a new group can't be made with them
 ├── NotAGroup          the directory holds no group
 ├── GroupFileBroken    group.json can't be read, or isn't ours
 ├── GroupDiffers       a group was asked for that isn't the one that is there
@@ -28,6 +29,10 @@ class LocalGroupError(Exception):
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
+
+class OptionsRefused(LocalGroupError):
+    exit_code = ExitCode.USAGE
 
 
 class NotAGroup(LocalGroupError):
@@ -60,10 +65,11 @@ class GroupStillRuns(LocalGroupError):
 class PortInUse(LocalGroupError):
     retriable = True
 
-    def __init__(self, node_id: str, address: str) -> None:
-        super().__init__(f"{node_id} can't listen on {address}: the port is in use")
+    def __init__(self, node_id: str, address: str, reason: str = "the port is in use") -> None:
+        super().__init__(f"{node_id} can't listen on {address}: {reason}")
         self.node_id = node_id
         self.address = address
+        self.reason = reason
 
 
 class NodeDied(LocalGroupError):

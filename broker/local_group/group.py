@@ -41,9 +41,10 @@ from broker.local_group.layout import (
     remove_files,
     write_group_file,
 )
-from broker.local_group.ports import PortReservation, port_is_free
+from broker.local_group.ports import PortReservation
 from broker.local_group.process import send_signal, spawn_detached
 from broker.local_group.status import GroupStatus, NodeView, probe
+from dledger.listening import why_not_listening
 
 START_TIMEOUT_S = 30.0
 STOP_GRACE_S = 10.0  # from SIGTERM to SIGKILL
@@ -94,11 +95,15 @@ class LocalGroup:
 
         Raises:
             GroupDiffers: there is one already.
+            PortInUse: with a base port; nothing is written that would hold on to that port.
             LocalGroupError: the directory can't be written, or no ports are free.
         """
         group = cls(directory, command)
         ports, group._reservation = plan_ports(options)
         record = plan_group(group.directory, options, ports)
+        if group._reservation is None:
+            for node in record.nodes:
+                _refuse_taken(node)
         with locked(group.directory):
             if (group.directory / GROUP_FILE).exists():
                 raise GroupDiffers(f"there is a group in {directory} already")
@@ -287,9 +292,7 @@ class LocalGroup:
             record = read_group_file(self.directory)
             missing = [n for n in record.nodes if n.id in node_ids and not n.is_running()]
             for node in missing:
-                for address in (node.address, node.metrics_address):
-                    if not port_is_free(address):
-                        raise PortInUse(node.id, address)
+                _refuse_taken(node)
             for node in missing:
                 log_ends[node.id] = _size(node.log_file)
                 record = record.with_node(self._launch_one(node, record))
@@ -325,6 +328,12 @@ class LocalGroup:
                 detail = f"no answer from {', '.join(silent)}" if silent else "no serving leader"
                 raise NoAnswer(f"{detail} after {timeout_s:g} s (logs in {self.directory}/*/)")
             await asyncio.sleep(POLL_INTERVAL_S)
+
+
+def _refuse_taken(node: LocalNode) -> None:
+    for address in (node.address, node.metrics_address):
+        if reason := why_not_listening(address):
+            raise PortInUse(node.id, address, reason)
 
 
 def _size(log: Path) -> int:

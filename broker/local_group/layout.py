@@ -25,7 +25,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from broker.config import MAX_MEMBERS, MIB, ConfigError, NodeConfig, StoreConfig, dump_toml
-from broker.local_group.errors import GroupFileBroken, LocalGroupError, NotAGroup
+from broker.local_group.errors import GroupFileBroken, LocalGroupError, NotAGroup, OptionsRefused
 from broker.local_group.ports import LOOPBACK, PortReservation, reserve_ports
 from broker.local_group.process import ProcessIdentity, is_running
 
@@ -174,14 +174,14 @@ def plan_ports(options: GroupOptions) -> tuple[tuple[int, ...], PortReservation 
     """
     count = DEFAULT_NODES if options.nodes is None else options.nodes
     if not 1 <= count <= MAX_MEMBERS:
-        raise LocalGroupError(f"a group has 1 to {MAX_MEMBERS} nodes, not {count}")
+        raise OptionsRefused(f"a group has 1 to {MAX_MEMBERS} nodes, not {count}")
     first = options.base_port
     if first is None:
         reservation = reserve_ports(2 * count)
         return reservation.ports, reservation
     last = first + count - 1 + METRICS_PORT_DISTANCE
     if first < 1 or last > 65535:
-        raise LocalGroupError(f"ports {first} to {last} would be needed; the last is 65535")
+        raise OptionsRefused(f"ports {first} to {last} would be needed; the last is 65535")
     serving = range(first, first + count)
     return (*serving, *(port + METRICS_PORT_DISTANCE for port in serving)), None
 
@@ -253,7 +253,7 @@ def remove_files(directory: Path, record: LocalGroupFile) -> None:
 def _configuration(record: LocalGroupFile, node: LocalNode) -> NodeConfig:
     try:
         return NodeConfig(
-            group=record.group,
+            broker_group=record.group,
             node_id=node.id,
             data_directory=Path(node.data_directory),
             listen=node.address,
@@ -263,7 +263,7 @@ def _configuration(record: LocalGroupFile, node: LocalNode) -> NodeConfig:
         )
     except ValidationError as error:
         mistake = ConfigError.from_validation(Path(node.config), error)
-        raise LocalGroupError(str(mistake)) from error
+        raise OptionsRefused(str(mistake)) from error
 
 
 def _write_configuration(folder: Path, config: NodeConfig) -> None:

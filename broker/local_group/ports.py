@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.local_group.errors import LocalGroupError
-from dledger.addresses import split_address
 
 LOOPBACK = "127.0.0.1"
 LOWEST_PORT = 10_000
@@ -60,18 +59,6 @@ def reserve_ports(count: int) -> PortReservation:
         sockets.append(held)
     _close(sockets)
     raise LocalGroupError(f"found only {len(sockets)} free ports of {count}")
-
-
-def port_is_free(address: str) -> bool:
-    """Whether a server could listen on `address` now (connections that linger don't count)."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(split_address(address))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
 
 
 def _close(sockets: Sequence[socket.socket]) -> None:

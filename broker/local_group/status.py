@@ -46,7 +46,7 @@ async def group_status(addresses: Sequence[str]) -> GroupStatus:
     others = [address for address in known if address not in first]
     second = dict(zip(others, await asyncio.gather(*map(probe, others)), strict=True))
     answers = first | second
-    group = next((one.group for one in answers.values() if one), "")
+    group = next((one.broker_group for one in answers.values() if one), "")
     views = [
         NodeView.of(one.node_id if one else known.get(address, ""), address, one)
         for address, one in answers.items()

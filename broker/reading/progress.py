@@ -15,5 +15,5 @@ class QueueOffset(NamedTuple):
 
 
 def committed_offsets(offsets: Offsets, group: str, topic: str) -> tuple[QueueOffset, ...]:
-    """A group's offsets in a topic, by queue; queues without one are left out."""
+    """A consumer group's offsets in a topic, by queue; queues without one are left out."""
     return tuple(QueueOffset(*each) for each in sorted(offsets.of(group, topic).items()))

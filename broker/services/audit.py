@@ -119,7 +119,7 @@ class Audit:
         """The files there are, and how far the log is committed.
 
         Raises:
-            BrokerError: WRONG_GROUP, BUSY.
+            BrokerError: WRONG_BROKER_GROUP, BUSY.
         """
         self._check_group(broker_group)
         # The position first: what was committed then is final by the time the files are seen.
@@ -138,7 +138,7 @@ class Audit:
             bytes_per_s: not faster than this; 0: as the node is configured.
 
         Raises:
-            BrokerError: WRONG_GROUP, INVALID_ARGUMENT, OFFSET_OUT_OF_RANGE, BUSY.
+            BrokerError: WRONG_BROKER_GROUP, INVALID_ARGUMENT, OFFSET_OUT_OF_RANGE, BUSY.
         """
         self._check_segment(claim)
         self._check_edges(claim.base, edges)
@@ -160,7 +160,7 @@ class Audit:
         """`size` bytes from the physical offset, fewer where the file or what is committed ends.
 
         Raises:
-            BrokerError: WRONG_GROUP, INVALID_ARGUMENT, BUSY.
+            BrokerError: WRONG_BROKER_GROUP, INVALID_ARGUMENT, BUSY.
         """
         self._check_segment(claim)
         end = claim.base + self._place.segment_size_bytes
@@ -192,7 +192,8 @@ class Audit:
         ours = self._place.broker_group
         if broker_group and broker_group != ours:
             raise BrokerError(
-                ErrorCode.WRONG_GROUP, f"this node is of group {ours!r}, not {broker_group!r}"
+                ErrorCode.WRONG_BROKER_GROUP,
+                f"this node is of broker group {ours!r}, not {broker_group!r}",
             )
 
     def _check_segment(self, claim: SegmentClaim) -> None:

@@ -104,12 +104,12 @@ class Cluster:
             broker_group: empty: any.
 
         Raises:
-            BrokerError: WRONG_GROUP, BUSY.
+            BrokerError: WRONG_BROKER_GROUP, BUSY.
         """
         if broker_group and broker_group != self._broker_group:
             raise BrokerError(
-                ErrorCode.WRONG_GROUP,
-                f"this node is of group {self._broker_group!r}, not {broker_group!r}",
+                ErrorCode.WRONG_BROKER_GROUP,
+                f"this node is of broker group {self._broker_group!r}, not {broker_group!r}",
             )
         if len(self._watchers) >= self._max_watchers:
             raise BrokerError(ErrorCode.BUSY, f"{len(self._watchers)} watchers, the limit")

@@ -61,7 +61,7 @@ class Offsets:
         return self._reader.offset_by_time(topic, queue_id, time_ms)
 
     async def commit(self, commit: OffsetCommit) -> tuple[QueueOffset, ...]:
-        """The group's offsets in the topic, as they stand after the commit.
+        """The consumer group's offsets in the topic, as they stand after the commit.
 
         Raises:
             BrokerError: INVALID_ARGUMENT, OFFSET_OUT_OF_RANGE, LIMIT_REACHED, TOPIC_NOT_FOUND,
@@ -87,7 +87,7 @@ class Offsets:
             self._reader.check_offset(topic, queue_id, offset)
 
     async def fetch(self, group: str, topic: str) -> tuple[QueueOffset, ...]:
-        """The group's committed offsets in the topic; queues without one are left out.
+        """The consumer group's committed offsets in the topic; queues without one are left out.
 
         Raises:
             BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, NOT_LEADER, NOT_READY.
@@ -102,5 +102,5 @@ def _check_group(name: str) -> None:
     if not GROUP_PATTERN.fullmatch(name):
         raise BrokerError(
             ErrorCode.INVALID_ARGUMENT,
-            f"group name {name[:300]!r}: 1 to 255 characters of A-Z a-z 0-9 _ % - are allowed",
+            f"consumer group name {name[:300]!r}: 1 to 255 characters of A-Z a-z 0-9 _ % - allowed",
         )

@@ -26,10 +26,12 @@ def refused(refusal: Refusal) -> BrokerError:
             )
         case TooManyQueues(wanted):
             return BrokerError(
-                ErrorCode.LIMIT_REACHED, f"no room for {wanted} more queues in this group"
+                ErrorCode.LIMIT_REACHED, f"no room for {wanted} more queues in this broker group"
             )
         case TooMuchProgress():
-            return BrokerError(ErrorCode.LIMIT_REACHED, "too many groups have committed offsets")
+            return BrokerError(
+                ErrorCode.LIMIT_REACHED, "too many consumer groups have committed offsets"
+            )
         case OffsetOutOfRange(topic):
             return BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"topic {topic!r} was made anew meanwhile"

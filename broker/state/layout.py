@@ -48,11 +48,12 @@ TOPICS_SECTION: Final = Layout(
     (
         Field(0, "H", "name_length", "length t of the topic's name"),
         Field(2, "", "name", "the topic's name, UTF-8", length="t"),
-        Field(2, "q", "created_time_ms", "created, ms", behind="t"),
-        Field(10, "I", "queue_count", "queues of the topic", behind="t"),
-        Field(14, "I", "first_queue", "the first queue in this record", behind="t"),
-        Field(18, "I", "count", "count c of queues in this record, at most 1,024", behind="t"),
-        Field(22, "", "queues", "queues of a topic", length="8c", behind="t"),
+        Field(2, "Q", "incarnation", "index of the entry that created it", behind="t"),
+        Field(10, "q", "created_time_ms", "created, ms", behind="t"),
+        Field(18, "I", "queue_count", "queues of the topic", behind="t"),
+        Field(22, "I", "first_queue", "the first queue in this record", behind="t"),
+        Field(26, "I", "count", "count c of queues in this record, at most 1,024", behind="t"),
+        Field(30, "", "queues", "queues of a topic", length="8c", behind="t"),
     ),
 )
 

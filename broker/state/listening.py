@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.state.refusals import Refusal
+from broker.state.refusals import BatchRefusal, Refusal
 
 QueueKey = tuple[str, int]  # topic, queue id
 
@@ -20,8 +20,8 @@ class Listener(Protocol):
         """The queue got messages."""
         ...
 
-    def batch_voided(self, index: int) -> None:
-        """The data entry at `index` came after its topic was deleted: it is in no queue."""
+    def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
+        """The data entry at `index` was refused: it is in no queue."""
         ...
 
     def topic_deleted(self, topic: str) -> None:
@@ -39,7 +39,7 @@ class Nobody:
     def arrived(self, queue: QueueKey) -> None:
         return None
 
-    def batch_voided(self, index: int) -> None:
+    def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         return None
 
     def topic_deleted(self, topic: str) -> None:

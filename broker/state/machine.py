@@ -13,13 +13,17 @@ with it).
 
     entry                what it does
     data                 queue files, then the topic's queue, then the producer's sequence
-    data, topic gone     nothing; whoever waits for it is told (a leader doesn't let it happen)
+    data that is void    nothing; whoever waits for it is told why
     create topic         topics
     delete topic         queue files, then topics, offsets, sequences
     commit offsets       offsets, bounded by where the topic's queues end
     any other            nothing
 
 The files come first in every entry: if the disk is full, nothing of it has happened.
+
+Data is void where its topic or queue isn't there, or where it doesn't continue its queue or its
+producer's sequence: it was meant for an earlier topic of the name, or follows a void one. A leader
+proposes no such entry (ADR 20); if one ever does, all replicas refuse it alike and go on.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import MACHINE_SECTION
 from broker.state.listening import Listener, Nobody
 from broker.state.offsets import OffsetCommit, Offsets
-from broker.state.refusals import Refusal, TopicNotFound
+from broker.state.refusals import BatchRefusal, Refusal, TopicNotFound
 from broker.state.sequences import Sequences, StoredBatch
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topics import Topics
@@ -166,22 +170,26 @@ class StateMachine:
 
     def _apply_data(self, header: EntryHeader, frame: bytes) -> None:
         name, queue_id, base, units = units_for_entry(header, frame)
+        producer, sequence = BATCH_PREAMBLE.unpack_from(frame, HEADER_SIZE)
+        key = (producer, name, queue_id)
         topic = self.topics.get(name)
         if topic is None:
-            # Its topic was deleted before it: void on every replica, and its producer is told.
-            # A leader doesn't let this happen; if one ever does, it must not stop the group.
-            self._listener.batch_voided(header.index)
+            self._listener.batch_voided(header.index, TopicNotFound(name))
             return
-        self.topics.check_next(topic, queue_id, base)
+        refusal: BatchRefusal | None = self.topics.refusal_of(topic, queue_id, base)
+        if refusal is None and producer != NO_PRODUCER:
+            refusal = self.sequences.refusal_of(key, sequence)
+        if refusal is not None:
+            self._listener.batch_voided(header.index, refusal)
+            return
         if header.index > self._derived_through:
             self._queues.dispatch(name, queue_id, base, units)
         count = header.record_count
         self.topics.advance(topic, queue_id, base + count)
-        producer, sequence = BATCH_PREAMBLE.unpack_from(frame, HEADER_SIZE)
         if producer != NO_PRODUCER:
             physical = header.physical_offset + FIRST_RECORD_AT
             batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
-            self.sequences.remember((producer, name, queue_id), batch)
+            self.sequences.remember(key, batch)
         self.messages_applied += count
         self._listener.arrived((name, queue_id))
 
@@ -196,7 +204,12 @@ class StateMachine:
         match command.WhichOneof("body"):
             case "create_topic":
                 create = command.create_topic
-                return self.topics.create(create.name, create.queue_count, self.append_time_ms)
+                return self.topics.create(
+                    create.name,
+                    create.queue_count,
+                    incarnation=header.index,
+                    created_time_ms=self.append_time_ms,
+                )
             case "delete_topic":
                 return self._delete_topic(header, command.delete_topic.name)
             case "commit_offsets":
@@ -297,6 +310,8 @@ class StateMachine:
             InvariantViolation: names what doesn't hold.
         """
         self.topics.check_invariants()
+        if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
+            raise InvariantViolation("a topic was created by an entry that isn't applied")
         self.offsets.check_invariants()
         self.sequences.check_invariants()
         for name in self.offsets.topics():

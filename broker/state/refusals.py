@@ -1,8 +1,8 @@
-"""Why a command took no effect: what its proposer learns in the place of a result.
+"""Why a command or a batch took no effect: what its proposer learns in the place of a result.
 
 A refusal is decided while the entry is applied, by the log and the state before it, and so alike
 on every replica. It is a value and no exception: the entry is applied, and applying it has changed
-nothing. `broker.services.refused` says what a caller is told.
+nothing. `broker.services.refused` (`broker.leader.voided` for batches) says what a caller is told.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TopicNotFound:
 
 @dataclass(frozen=True, slots=True)
 class TooManyQueues:
-    """With `wanted` more, the group would have more than `limit` queues over all topics."""
+    """With `wanted` more, the broker group would have more than `limit` queues over all topics."""
 
     wanted: int
     limit: int
@@ -35,7 +35,7 @@ class TooManyQueues:
 
 @dataclass(frozen=True, slots=True)
 class TooMuchProgress:
-    """With one more, more than `limit` pairs of group and topic would have offsets."""
+    """With one more, more than `limit` pairs of consumer group and topic would have offsets."""
 
     limit: int
 
@@ -50,4 +50,34 @@ class OffsetOutOfRange:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class QueueNotFound:
+    """The batch is for a queue that the topic, with `queue_count` of them, doesn't have."""
+
+    topic: str
+    queue_id: int
+    queue_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetTaken:
+    """The batch was placed at `offset`, and its queue goes on at `next_offset`."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBroken:
+    """The batch begins at `sequence`, and its producer's next one is `expected`."""
+
+    topic: str
+    queue_id: int
+    sequence: int
+    expected: int
+
+
 Refusal = TopicExists | TopicNotFound | TooManyQueues | TooMuchProgress | OffsetOutOfRange
+BatchRefusal = TopicNotFound | QueueNotFound | OffsetTaken | SequenceBroken

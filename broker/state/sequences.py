@@ -6,7 +6,7 @@ node's configuration may decide, or replicas would answer one retry differently.
     state                   on                              becomes
     unknown                 batch from sequence s           next s + count
     next n                  batch from sequence n           next n + count; last seen now
-    next n                  batch from any other sequence   the node stops: a leader let it through
+    next n                  batch from any other sequence   unchanged (refused: SequenceBroken)
     next n                  7 days of log time unseen       unknown
     next n, unused longest  one producer-queue too many     unknown
     next n                  its topic is deleted            unknown
@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import SEQUENCES_SECTION, STORED_BATCH
+from broker.state.refusals import SequenceBroken
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
 
@@ -101,22 +102,24 @@ class Sequences:
 
     # --- transitions --------------------------------------------------------------------------
 
+    def refusal_of(self, key: SequenceKey, sequence: int) -> SequenceBroken | None:
+        """Why a batch that begins at `sequence` doesn't continue what is remembered; None if it
+        does."""
+        recent = self._recent.get(key)
+        if recent is None:
+            return None
+        expected = recent[-1].base_sequence + recent[-1].record_count
+        if sequence == expected:
+            return None
+        return SequenceBroken(key[1], key[2], sequence, expected)
+
     def remember(self, key: SequenceKey, batch: StoredBatch) -> None:
         """The batch is the producer's newest in that queue; who wasn't seen for long is forgotten.
-
-        Raises:
-            InvariantViolation: it doesn't continue what is remembered.
-        """
+        `refusal_of` was asked before."""
         recent = self._recent.get(key)
         if recent is None:
             self._recent[key] = (batch,)
         else:
-            expected = recent[-1].base_sequence + recent[-1].record_count
-            if batch.base_sequence != expected:
-                raise InvariantViolation(
-                    f"sequence {batch.base_sequence} of producer {key[0].hex()} in "
-                    f"{key[1]}/{key[2]}, the next one is {expected}"
-                )
             self._recent[key] = (*recent[1 - RECENT_BATCHES :], batch)
             self._recent.move_to_end(key)
         self._forget(batch.store_time_ms)

@@ -1,12 +1,14 @@
 """Topics: which there are, and where each of their queues goes on.
 
-This owns the names, the times of creation and the next offset of every queue. It knows nothing of
-what else hangs on a topic; the machine tells the other owners when one is gone.
+This owns the names, the incarnations, the times of creation and the next offset of every queue. It
+knows nothing of what else hangs on a topic; the machine tells the other owners when one is gone. A
+name may be given again: a topic's incarnation, the index of the entry that created it, tells it
+from those that had its name before.
 
     state       on               becomes
     absent      create           present, each queue at 0      (refused: TooManyQueues)
     present     create           present, unchanged            (refused: TopicExists)
-    present     batch of n       present, that queue n further
+    present     batch of n       present, that queue n further (refused: QueueNotFound, OffsetTaken)
     present     delete           absent; made anew, its queues start at 0 again
 
 Bounds: `max_queues` over all topics. Order: topics are kept as they were created, which the log
@@ -17,22 +19,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, ValuesView
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import TOPIC_QUEUE, TOPICS_SECTION
-from broker.state.refusals import Refusal, TooManyQueues, TopicExists
+from broker.state.refusals import (
+    OffsetTaken,
+    QueueNotFound,
+    Refusal,
+    TooManyQueues,
+    TopicExists,
+)
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
 
 SECTION: Final = "topics"
 VERSION: Final = 1
 MAX_QUEUES: Final = 100_000
-_HEAD: Final = TOPICS_SECTION.run("created_time_ms", "queue_count", "first_queue", "count")
+_HEAD: Final = TOPICS_SECTION.run(
+    "incarnation", "created_time_ms", "queue_count", "first_queue", "count"
+)
 _OFFSET: Final = TOPIC_QUEUE.struct()
 _QUEUES_IN_RECORD: Final = 1_024
 
-TopicView = tuple[str, int, tuple[int, ...]]  # name, created, next offsets
+TopicView = tuple[str, int, int, tuple[int, ...]]  # name, incarnation, created, next offsets
 
 
 @dataclass(slots=True)
@@ -40,6 +51,7 @@ class TopicState:
     """A topic and the next queue offset of each of its queues. Read only for all but `Topics`."""
 
     name: str
+    incarnation: int  # index of the entry that created it
     created_time_ms: int
     next_offsets: list[int]
 
@@ -82,14 +94,16 @@ class Topics:
 
     # --- transitions --------------------------------------------------------------------------
 
-    def create(self, name: str, queue_count: int, created_time_ms: int) -> Refusal | None:
+    def create(
+        self, name: str, queue_count: int, *, incarnation: int, created_time_ms: int
+    ) -> Refusal | None:
         """The topic is there, each of its queues at offset 0; or why it isn't."""
         existing = self._topics.get(name)
         if existing is not None:
             return TopicExists(name, len(existing.next_offsets))
         if self._queue_count + queue_count > self.max_queues:
             return TooManyQueues(queue_count, self.max_queues)
-        self._topics[name] = TopicState(name, created_time_ms, [0] * queue_count)
+        self._topics[name] = TopicState(name, incarnation, created_time_ms, [0] * queue_count)
         self._queue_count += queue_count
         return None
 
@@ -97,30 +111,29 @@ class Topics:
         """The topic is gone; there must be one."""
         self._queue_count -= len(self._topics.pop(name).next_offsets)
 
-    def check_next(self, topic: TopicState, queue_id: int, base: int) -> None:
-        """A batch that starts at offset `base` of the queue continues it.
-
-        Raises:
-            InvariantViolation: it doesn't, or there is no such queue: a leader stamped wrongly, or
-                the replicas have parted.
-        """
+    def refusal_of(
+        self, topic: TopicState, queue_id: int, base: int
+    ) -> QueueNotFound | OffsetTaken | None:
+        """Why a batch that starts at offset `base` of the queue doesn't continue it; None if it
+        does."""
         if queue_id >= len(topic.next_offsets):
-            raise InvariantViolation(f"a batch for {topic.name}/{queue_id}, which doesn't exist")
+            return QueueNotFound(topic.name, queue_id, len(topic.next_offsets))
         if base != topic.next_offsets[queue_id]:
-            raise InvariantViolation(
-                f"a batch starts {topic.name}/{queue_id} at queue offset {base}, "
-                f"the next one is {topic.next_offsets[queue_id]}"
-            )
+            return OffsetTaken(topic.name, queue_id, base, topic.next_offsets[queue_id])
+        return None
 
     def advance(self, topic: TopicState, queue_id: int, end: int) -> None:
-        """The queue ends at `end` now; `check_next` was asked before."""
+        """The queue ends at `end` now; `refusal_of` was asked before."""
         topic.next_offsets[queue_id] = end
 
     # --- snapshot -----------------------------------------------------------------------------
 
     def snapshot(self) -> Section:
         """The topics as they are now, whatever is applied while the payloads are taken."""
-        view = [(t.name, t.created_time_ms, tuple(t.next_offsets)) for t in self._topics.values()]
+        view = [
+            (t.name, t.incarnation, t.created_time_ms, tuple(t.next_offsets))
+            for t in self._topics.values()
+        ]
         return Section(SECTION, VERSION, pack(_records(view)))
 
     def restore(self, version: int, payloads: Iterable[bytes]) -> None:
@@ -136,24 +149,27 @@ class Topics:
             reader = PayloadReader(SECTION, payload)
             while not reader.is_at_end:
                 name = reader.take_text()
-                created, counts[name], first, size = reader.take(_HEAD)
+                incarnation, created, counts[name], first, size = reader.take(_HEAD)
                 offsets = [offset for (offset,) in reader.take_many(_OFFSET, size)]
-                self._restore_one(name, created, first, offsets)
+                self._restore_one(TopicState(name, incarnation, created, offsets), first)
         for name, count in counts.items():
             held = len(self._topics[name].next_offsets)
             if held != count:
                 raise SnapshotDamaged(f"{SECTION}: {name}", f"{count} queues", held)
             self._queue_count += count
 
-    def _restore_one(self, name: str, created: int, first: int, offsets: Sequence[int]) -> None:
+    def _restore_one(self, part: TopicState, first: int) -> None:
+        """`part` is of a topic, its queues from `first` on."""
+        name, made = part.name, (part.incarnation, part.created_time_ms)
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = TopicState(name, created, [])
+            topic = self._topics[name] = TopicState(name, *made, [])
         elif first == 0:
             raise SnapshotDamaged(f"{SECTION}: {name}", "one topic of a name", "two")
-        if first != len(topic.next_offsets) or created != topic.created_time_ms:
+        same = (topic.incarnation, topic.created_time_ms) == made
+        if first != len(topic.next_offsets) or not same:
             raise SnapshotDamaged(f"{SECTION}: {name}", f"queue {len(topic.next_offsets)}", first)
-        topic.next_offsets.extend(offsets)
+        topic.next_offsets.extend(part.next_offsets)
 
     # --- invariants ---------------------------------------------------------------------------
 
@@ -169,13 +185,16 @@ class Topics:
         for name, topic in self._topics.items():
             if topic.name != name or min(topic.next_offsets, default=0) < 0:
                 raise InvariantViolation(f"topic {name!r} is {topic}")
+        incarnations = [topic.incarnation for topic in self._topics.values()]
+        if any(one >= other for one, other in pairwise(incarnations)):
+            raise InvariantViolation(f"topics were created in the order {incarnations}")
 
 
 def _records(topics: Sequence[TopicView]) -> Iterator[bytes]:
     """A topic of many queues takes several records, so that none is long."""
-    for name, created, offsets in topics:
+    for name, incarnation, created, offsets in topics:
         text = pack_text(name)
         for first in range(0, max(1, len(offsets)), _QUEUES_IN_RECORD):
             part = offsets[first : first + _QUEUES_IN_RECORD]
-            head = _HEAD.pack(created, len(offsets), first, len(part))
+            head = _HEAD.pack(incarnation, created, len(offsets), first, len(part))
             yield b"".join((text, head, *[_OFFSET.pack(offset) for offset in part]))

@@ -421,8 +421,8 @@ BROKER = (
     Mutant(
         "retry-stored-again",
         "broker/leader/append.py",
-        "        if batch.base_sequence == expected:\n",
-        "        if batch.base_sequence <= expected:\n",
+        "        if is_numbered and batch.base_sequence < expected:\n",
+        "        if False:\n",
     ),
     Mutant(
         "sequences-not-remembered",
@@ -433,8 +433,8 @@ BROKER = (
     Mutant(
         "gap-in-a-sequence-accepted",
         "broker/leader/append.py",
-        "            self._refuse_gap(key, batch.base_sequence, expected)\n",
-        "            return False\n",
+        "        if is_numbered and batch.base_sequence > expected:\n",
+        "        if False:\n",
     ),
     Mutant(
         "retry-answered-with-the-newest-batch",
@@ -451,8 +451,8 @@ BROKER = (
     ),
     Mutant(
         "queue-offset-given-twice",
-        "broker/leader/append.py",
-        "        self._next_offsets[place] = base + batch.count\n",
+        "broker/leader/flight.py",
+        "        self._ends[lane.place] = index, batch.base_queue_offset + batch.record_count\n",
         "",
     ),
     Mutant(
@@ -503,8 +503,8 @@ BROKER = (
     Mutant(
         "state-from-the-wall-clock",
         "broker/state/topics.py",
-        "TopicState(name, created_time_ms, [0] * queue_count)",
-        "TopicState(name, __import__('time').time_ns(), [0] * queue_count)",
+        "TopicState(name, incarnation, created_time_ms, [0] * queue_count)",
+        "TopicState(name, incarnation, __import__('time').time_ns(), [0] * queue_count)",
     ),
     Mutant(
         "producer-times-differ-after-replay",
@@ -570,8 +570,8 @@ STATE = (
     Mutant(
         "snapshot-shows-what-comes-later",
         "broker/state/topics.py",
-        "(t.name, t.created_time_ms, tuple(t.next_offsets))",
-        "(t.name, t.created_time_ms, t.next_offsets)",
+        "(t.name, t.incarnation, t.created_time_ms, tuple(t.next_offsets))",
+        "(t.name, t.incarnation, t.created_time_ms, t.next_offsets)",
     ),
     Mutant(
         "snapshot-loses-who-was-used-last",
@@ -583,8 +583,8 @@ STATE = (
     Mutant(
         "restored-topic-forgets-its-birth",
         "broker/state/topics.py",
-        "TopicState(name, created, [])",
-        "TopicState(name, 0, [])",
+        "TopicState(name, *made, [])",
+        "TopicState(name, made[0], 0, [])",
     ),
     Mutant(
         "restored-producer-remembers-one-batch",
@@ -863,13 +863,6 @@ WIRING = (
         "        del queue\n",
     ),
     Mutant(
-        "deleted-topic-not-announced-to-the-appender",
-        "broker/announcing.py",
-        "        self._appender.on_topic_deleted(topic)\n",
-        "",
-        masked="nothing is remembered of a queue with nothing in flight",
-    ),
-    Mutant(
         "applied-commands-not-announced",
         "broker/announcing.py",
         "        self._appender.on_command(index, refusal)\n",
@@ -879,8 +872,8 @@ WIRING = (
     Mutant(
         "voided-batches-not-announced",
         "broker/announcing.py",
-        "        self._appender.on_batch_voided(index)\n",
-        "        del index\n",
+        "        self._appender.on_batch_voided(index, refusal)\n",
+        "",
         masked="a leader refuses what would be void",
     ),
 )
@@ -1226,4 +1219,84 @@ SPEECH = (
     ),
 )
 
-MUTANTS = (*CORE, *DRIVER, *STORE, *BROKER, *STATE, *FOUND, *WIRING, *LINKS, *CLIENT, *SPEECH)
+# Topics that are deleted and made anew while they are sent to (ADR 20).
+TOPICS = (
+    Mutant(
+        "closing-topic-takes-batches",
+        "broker/leader/append.py",
+        "        if self._flight.is_deleting(topic.name):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "one-delete-of-several-opens-the-topic",
+        "broker/leader/flight.py",
+        "        self._deletes.pop(index, None)\n",
+        "        name = self._deletes.pop(index, '')\n"
+        "        self._deletes = {i: n for i, n in self._deletes.items() if n != name}\n",
+    ),
+    Mutant(
+        "in-flight-found-by-name",
+        "broker/leader/append.py",
+        "Lane(producer, topic.incarnation, batch.queue_id)",
+        "Lane(producer, int.from_bytes(topic.name.encode(), 'big'), batch.queue_id)",
+        masked="nobody is let in between an apply and the news of it",
+    ),
+    Mutant(
+        "applied-batch-looks-up-its-topic",
+        "broker/leader/append.py",
+        "        self._flight.retire(applied)\n",
+        "        self._flight.retire(applied)\n"
+        "            for waiting in self._waiting.get(applied, ()):\n"
+        "                [t.next_offsets[3] for t in self._machine.topics.values()"
+        " if t.incarnation > applied]\n",
+    ),
+    Mutant(
+        "place-judged-before-what-is-known",
+        "broker/leader/append.py",
+        "        is_numbered = producer != NO_PRODUCER\n        expected",
+        "        is_numbered = producer != NO_PRODUCER\n"
+        "        self._check_place(topic, batch.queue_id)\n        expected",
+        masked="a producer may be refused rightly after an attempt that nobody answered",
+    ),
+    Mutant(
+        "all-topics-of-one-incarnation",
+        "broker/state/machine.py",
+        "incarnation=header.index,",
+        "incarnation=1,",
+    ),
+    Mutant(
+        "void-batch-keeps-its-queue-offset",
+        "broker/leader/flight.py",
+        "            self._ends.pop(lane.place, None)\n",
+        "",
+        masked="a leader proposes nothing that would be void",
+    ),
+    Mutant(
+        "batch-for-a-missing-queue-ends-the-node",
+        "broker/state/topics.py",
+        "        if queue_id >= len(topic.next_offsets):\n",
+        "        if False:\n",
+        masked="a leader proposes nothing that would be void",
+    ),
+    Mutant(
+        "sequence-not-judged-when-applied",
+        "broker/state/machine.py",
+        "        if refusal is None and producer != NO_PRODUCER:\n",
+        "        if False:\n",
+        masked="a leader proposes nothing that would be void",
+    ),
+)
+
+MUTANTS = (
+    *CORE,
+    *DRIVER,
+    *STORE,
+    *BROKER,
+    *STATE,
+    *TOPICS,
+    *FOUND,
+    *WIRING,
+    *LINKS,
+    *CLIENT,
+    *SPEECH,
+)

@@ -25,7 +25,6 @@ from typing import Final
 
 from broker.config import MIB, NodeConfig, RaftConfig, dump_toml, load_config
 from broker.local_group import FlushName, GroupOptions, LocalGroup, LocalGroupError, LocalNode
-from broker.local_group.ports import port_is_free
 from chaos.faults import (
     FAULT_INJECTION_VARIABLE,
     NO_FAULTS,
@@ -35,6 +34,7 @@ from chaos.faults import (
     give_orders,
 )
 from chaos.real.network import Network, client_address
+from dledger.listening import why_not_listening
 from dledger.terminal.loops import uninterrupted
 
 SEGMENT_BYTES: Final = 2 * MIB  # several roll within a run
@@ -98,7 +98,7 @@ class Arena:
         """
         deadline = time.monotonic() + GONE_TIMEOUT_S
         is_over = await self.group.wait_gone(node_id, GONE_TIMEOUT_S)
-        while is_over and not port_is_free(self.addresses[node_id]):
+        while is_over and why_not_listening(self.addresses[node_id]):
             is_over = time.monotonic() < deadline
             await asyncio.sleep(POLL_S)
         if not is_over:

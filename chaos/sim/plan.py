@@ -64,6 +64,7 @@ LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLO
 
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
+RACERS_SHARE = 0.35  # of the seeds
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
 
@@ -116,6 +117,7 @@ class Plan:
     consumers: int = 2
     queues: int = 3
     admin: bool = True
+    racers: int = 0
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
@@ -143,7 +145,15 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_slices(_with_flush(_with_link_faults(_with_speech(plan))))
+    return _with_racers(_with_slices(_with_flush(_with_link_faults(_with_speech(plan)))))
+
+
+def _with_racers(plan: Plan) -> Plan:
+    """Some groups have clients that race for the same topics."""
+    chance = plan.random("racers")
+    if chance.random() >= RACERS_SHARE:
+        return plan
+    return replace(plan, racers=chance.randint(1, 3))
 
 
 def _with_speech(plan: Plan) -> Plan:

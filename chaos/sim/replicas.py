@@ -12,12 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from broker.state.machine import StateMachine
+from chaos.sim.incarnations import EntryKey, Witness
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.snapshots import NoQueues, compare_snapshots, picture
 
 
-def compare_replicas(nodes: Iterable[SimNode]) -> None:
-    """All that run hold the same.
+def compare_replicas(nodes: Iterable[SimNode], meant: dict[EntryKey, int]) -> None:
+    """All that run hold the same, and each batch went to the topic that it was `meant` for.
 
     Raises:
         Defect: names the two nodes and what differs.
@@ -34,7 +35,7 @@ def compare_replicas(nodes: Iterable[SimNode]) -> None:
         )
     compare_snapshots(node for node, _ in running)
     if running:
-        _compare_with_replay(*running[0])
+        _compare_with_replay(*running[0], meant)
 
 
 def _compare_files(one: SimNode, other: SimNode) -> None:
@@ -68,11 +69,13 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
     raise Defect("replicas differ", f"{what} of {one.name} and {other.name}{detail}")
 
 
-def _compare_with_replay(node: SimNode, life: Life) -> None:
+def _compare_with_replay(node: SimNode, life: Life, meant: dict[EntryKey, int]) -> None:
     machine = StateMachine(NoQueues())
+    witness = Witness(machine, meant)
     log = life.replica.log
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):
+        witness.header = log.header_at(index)
         machine.apply(log.read(index, index))
         if machine.append_time_ms < append_time_ms:
             raise Defect("time runs backwards", f"entry {index} of {node.name} is older")

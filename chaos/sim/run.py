@@ -25,6 +25,7 @@ from chaos.sim.clients import Administrator, Consumer, Doubter, Producer, Shared
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect
 from chaos.sim.plan import Plan
+from chaos.sim.racers import Racer, Track
 from chaos.sim.replicas import compare_replicas
 from chaos.sim.timeline import Livelock
 from chaos.sim.world import Line, World
@@ -91,6 +92,9 @@ def run_plan(plan: Plan) -> Report:
     )
 
 
+AnyClient = Producer | Consumer | Doubter | Administrator | Racer
+
+
 class _Run:
     """A world with its clients and its nemesis, and what is under way."""
 
@@ -139,11 +143,11 @@ class _Run:
             raise Defect("mute link", self._what_is_missing())
         self._check()
 
-    def _make_clients(self) -> list[Producer | Consumer | Doubter | Administrator]:
+    def _make_clients(self) -> list[AnyClient]:
         plan, shared = self.plan, self.shared
         count = plan.producers + plan.consumers + bool(plan.consumers) + plan.admin
         interval_s = count / plan.rate
-        clients: list[Producer | Consumer | Doubter | Administrator] = []
+        clients: list[AnyClient] = []
         for i in range(plan.producers):
             name = f"producer-{i}"
             clients.append(Producer(name, shared, plan.random(name), interval_s))
@@ -156,6 +160,10 @@ class _Run:
         if plan.admin:
             chance = plan.random("administrator")
             clients.append(Administrator("administrator", shared, chance, interval_s))
+        track = Track()
+        for i in range(plan.racers):
+            name = f"racer-{i}"
+            clients.append(Racer(name, shared, plan.random(name), interval_s, track))
         return clients
 
     async def _create_topic(self) -> None:
@@ -266,7 +274,11 @@ class _Run:
         anomalies = [*find_anomalies(history), *check_linearizability(history)]
         if anomalies:
             raise Defect(anomalies[0].name, "; ".join(map(str, anomalies[:5])))
-        compare_replicas(self.world.nodes.values())
+        incarnations = self.world.watch.incarnations
+        for node in self.world.nodes.values():
+            if node.life is not None and not node.spoiled:
+                incarnations.check_files(node, node.life)
+        compare_replicas(self.world.nodes.values(), incarnations.meant)
 
 
 @contextlib.contextmanager

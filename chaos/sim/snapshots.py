@@ -16,14 +16,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from random import Random
 
 from broker.state.errors import SnapshotRefused
 from broker.state.machine import StateMachine
-from broker.state.offsets import Offsets
-from broker.state.sequences import Sequences
-from broker.state.topics import Topics
 from chaos.sim.node import Defect, SimNode
 from dledger.core.errors import InvariantViolation
 
@@ -160,19 +157,14 @@ def compare(check: str, node: SimNode, expected: StateMachine, found: StateMachi
 
 
 def picture(machine: StateMachine) -> dict[str, object]:
-    """The replicated state, field by field, whatever fields the owners have: one that is added to
-    an owner is compared from then on."""
-    owners: dict[str, Topics | Offsets | Sequences] = {
-        "topics": machine.topics,
-        "offsets": machine.offsets,
-        "sequences": machine.sequences,
-    }
-    found: dict[str, object] = {
-        f"{name}.{each.name}": getattr(owner, each.name)
-        for name, owner in owners.items()
-        for each in fields(owner)
-    }
-    found["applied_index"] = machine.applied_index
-    found["append_time_ms"] = machine.append_time_ms
-    found["messages_applied"] = machine.messages_applied
+    """The replicated state, field by field, whatever owners the machine has and whatever fields
+    they have: what is added is compared from then on."""
+    found: dict[str, object] = {}
+    for name, value in vars(machine).items():
+        if name.startswith("_"):  # where it writes to and whom it tells
+            continue
+        if is_dataclass(value):
+            found |= {f"{name}.{each.name}": getattr(value, each.name) for each in fields(value)}
+        else:
+            found[name] = value
     return found

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from broker.assembly import committed_log
 from chaos.invariants import InvariantBroken, InvariantChecker
+from chaos.sim.incarnations import Incarnations
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
 from dledger.core.types import Index, Role
@@ -41,6 +42,7 @@ class Watch:
 
     def __init__(self, nodes: Sequence[SimNode], tuning: Tuning) -> None:
         self.checks = 0
+        self.incarnations = Incarnations()
         self.places: dict[int, EntryHeader] = {}  # index -> where and what, as last asked
         self.segment_bytes = tuning.segment_bytes
         self._needs_platter = tuning.flush == "sync"
@@ -75,6 +77,9 @@ class Watch:
         if replica.log.checkpoint.state.consume_queue_index != self._derived.get(node.name):
             self._check_derived(node, life)
         self._check_note(node, life)
+        if life.is_shut:  # at rest, and about to close the files that others would read here
+            self.pictures[node.name].is_running = False
+            return
         fingerprint = (
             core.term,
             core.commit_index,
@@ -89,6 +94,7 @@ class Watch:
             return
         self._fingerprints[node.name] = fingerprint
         self.checks += 1
+        self.incarnations.after_event(node, life)
         self.pictures[node.name].take(life)
         self._observe(is_observed=True)
         try:
@@ -180,7 +186,9 @@ class Watch:
             if not isinstance(request, pb.PullRequest):
                 continue
             topic = topics.get(request.topic)
-            if topic is None or topic.next_offsets[request.queue_id] <= request.offset:
+            offsets = topic.next_offsets if topic is not None else []
+            # A topic made anew may have fewer queues than the one that is pulled from.
+            if request.queue_id >= len(offsets) or offsets[request.queue_id] <= request.offset:
                 call.arrivals = 0
                 continue
             call.since_us = call.since_us if call.arrivals else now_us

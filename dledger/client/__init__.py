@@ -12,13 +12,13 @@ the project.
 from dledger.client.client import Client
 from dledger.client.consumer import Consumer
 from dledger.client.errors import (
+    BrokerGroupUnreachable,
     BufferFull,
     Busy,
     ClientClosed,
     ClientError,
     ClientFault,
     DeadlineExceeded,
-    GroupUnreachable,
     InvalidArgument,
     LeadershipLost,
     LimitReached,
@@ -38,7 +38,7 @@ from dledger.client.errors import (
     TransferFailed,
     Unavailable,
     UnknownProducer,
-    WrongGroup,
+    WrongBrokerGroup,
 )
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
 from dledger.client.producer import Producer
@@ -59,6 +59,7 @@ from dledger.client.routing import queue_of_key
 from dledger.outcome import Outcome
 
 __all__ = [
+    "BrokerGroupUnreachable",
     "BufferFull",
     "Busy",
     "Client",
@@ -69,7 +70,6 @@ __all__ = [
     "Consumer",
     "ConsumerOptions",
     "DeadlineExceeded",
-    "GroupUnreachable",
     "InvalidArgument",
     "LeaderInfo",
     "LeadershipLost",
@@ -104,6 +104,6 @@ __all__ = [
     "TransferFailed",
     "Unavailable",
     "UnknownProducer",
-    "WrongGroup",
+    "WrongBrokerGroup",
     "queue_of_key",
 ]

@@ -1,6 +1,6 @@
 """Arguments that are of a wrong kind, or that protobuf would refuse with a text naming none.
 
-What is merely wrong (a topic name with a blank, an offset out of range) is the group's to judge:
+What is merely wrong (a topic name with a blank, an offset out of range) is the brokers' to judge:
 one judge, one wording. What is checked here is refused before anything else has happened.
 """
 

@@ -111,9 +111,12 @@ class BlockingClient:
     """`Client` for callers without an event loop; may be used from several threads."""
 
     def __init__(
-        self, bootstrap: str | Sequence[str], group: str | None, options: ClientOptions | None
+        self,
+        bootstrap: str | Sequence[str],
+        broker_group: str | None,
+        options: ClientOptions | None,
     ) -> None:
-        self._client = Client.connect(bootstrap, group, options)
+        self._client = Client.connect(bootstrap, broker_group, options)
         self._thread: LoopThread | None = None
         self._producers: list[BlockingProducer] = []
 
@@ -121,11 +124,11 @@ class BlockingClient:
     def connect(
         cls,
         bootstrap: str | Sequence[str],
-        group: str | None = None,
+        broker_group: str | None = None,
         options: ClientOptions | None = None,
     ) -> Self:
         """See `Client.connect`; enter it as a context manager."""
-        return cls(bootstrap, group, options)
+        return cls(bootstrap, broker_group, options)
 
     def __enter__(self) -> Self:
         self._thread = LoopThread()

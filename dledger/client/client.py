@@ -1,8 +1,8 @@
-"""The client: one group's public face. Topics, offsets, single reads, administration.
+"""The client: one broker group's public face. Topics, offsets, single reads, administration.
 
-This turns verbs into calls on the group and answers into values; producers and consumers are made
-here and closed with it at the latest. It owns no retry or leader logic: see
-`dledger.client.group`. What may be repeated is written beside each call, as its `Effect`.
+This turns verbs into calls on the broker group and answers into values; producers and consumers
+are made here and closed with it at the latest. It owns no retry or leader logic: see
+`dledger.client.broker_group`. What may be repeated is written beside each call, as its `Effect`.
 It is longer than a module should be, as there are many verbs and each is its own few lines.
 """
 
@@ -19,10 +19,10 @@ from typing import Self
 from dledger.addresses import parse_addresses
 from dledger.client import connection as rpc
 from dledger.client.arguments import i64, text, u32
+from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
 from dledger.client.consumer import Consumer
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, RecordCorrupt
-from dledger.client.group import Effect, Group
 from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
 from dledger.client.producer import Producer
 from dledger.client.results import (
@@ -42,13 +42,15 @@ from dledger.wire import cluster_pb2 as cpb
 
 
 class Client:
-    """A connection to a group: `async with Client.connect("host:port,...") as client`."""
+    """A connection to a broker group: `async with Client.connect("host:port,...") as client`."""
 
-    def __init__(self, addresses: Sequence[str], group: str | None, options: ClientOptions) -> None:
+    def __init__(
+        self, addresses: Sequence[str], broker_group: str | None, options: ClientOptions
+    ) -> None:
         self._addresses = addresses
-        self._group_name = group
+        self._name = broker_group
         self._options = options
-        self._opened: Group | None = None
+        self._opened: BrokerGroup | None = None
         self._born_host = (_own_ipv4(addresses[0]), 0)
         self._producers: list[Producer] = []
         self._consumers: list[Consumer] = []
@@ -57,15 +59,15 @@ class Client:
     def connect(
         cls,
         bootstrap: str | Sequence[str],
-        group: str | None = None,
+        broker_group: str | None = None,
         options: ClientOptions | None = None,
     ) -> Self:
-        """A client of the group to which the nodes at these addresses belong; enter it as an
-        async context manager. It dials at once and waits for nothing: calls wait.
+        """A client of the broker group to which the nodes at these addresses belong; enter it as
+        an async context manager. It dials at once and waits for nothing: calls wait.
 
         Args:
             bootstrap: `host:port,...`, or a sequence of `host:port`; one living node is enough.
-            group: the group's name, where a mix-up must show itself.
+            broker_group: its name, where a mix-up must show itself.
 
         Raises:
             InvalidArgument: an address is not `host:port`.
@@ -74,10 +76,10 @@ class Client:
             addresses = parse_addresses(bootstrap)
         except ValueError as error:
             raise InvalidArgument(f"bootstrap: {error}") from error
-        return cls(addresses, group, options or ClientOptions())
+        return cls(addresses, broker_group, options or ClientOptions())
 
     async def __aenter__(self) -> Self:
-        self._opened = Group(self._addresses, self._group_name, self._options)
+        self._opened = BrokerGroup(self._addresses, self._name, self._options)
         return self
 
     async def __aexit__(
@@ -97,16 +99,16 @@ class Client:
                 await producer.__aexit__(kind, error, trace)
 
     async def _hang_up(self) -> None:
-        group, self._opened = self._opened, None
-        if group is not None:
-            await group.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
 
     async def close(self) -> None:
         """Flushes and closes the producers, closes the consumers and every connection."""
         await self.__aexit__(None, None, None)
 
     @property
-    def _group(self) -> Group:
+    def _broker_group(self) -> BrokerGroup:
         if self._opened is None:
             raise ClientClosed("the client is not open: use it as an async context manager")
         return self._opened
@@ -139,7 +141,9 @@ class Client:
             if_not_exists=if_not_exists,
         )
         effect = Effect.IDEMPOTENT if if_not_exists else Effect.ONCE
-        answer = await self._group.call(rpc.CREATE_TOPIC, request, effect, deadline_s=deadline_s)
+        answer = await self._broker_group.call(
+            rpc.CREATE_TOPIC, request, effect, deadline_s=deadline_s
+        )
         return _topic(answer.topic)
 
     async def delete_topic(self, name: str, *, deadline_s: float | None = None) -> None:
@@ -149,11 +153,11 @@ class Client:
             TopicNotFound: no topic has this name.
         """
         request = pb.DeleteTopicRequest(name=text("topic name", name))
-        await self._group.call(rpc.DELETE_TOPIC, request, Effect.ONCE, deadline_s=deadline_s)
+        await self._broker_group.call(rpc.DELETE_TOPIC, request, Effect.ONCE, deadline_s=deadline_s)
 
     async def topics(self, *, deadline_s: float | None = None) -> list[TopicInfo]:
         """Every topic, by name."""
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.LIST_TOPICS, pb.ListTopicsRequest(), Effect.NONE, deadline_s=deadline_s
         )
         return [_topic(topic) for topic in answer.topics]
@@ -161,13 +165,13 @@ class Client:
     async def describe_topic(
         self, name: str, *, deadline_s: float | None = None
     ) -> TopicDescription:
-        """The topic, its queues' bounds and its groups' progress.
+        """The topic, its queues' bounds and its consumer groups' progress.
 
         Raises:
             TopicNotFound: no topic has this name.
         """
         request = pb.DescribeTopicRequest(name=text("topic name", name))
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
         )
         return TopicDescription(
@@ -189,7 +193,7 @@ class Client:
         request = pb.GetQueueOffsetsRequest(
             topic=text("topic name", topic), queue_id=u32("queue id", queue_id)
         )
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.GET_QUEUE_OFFSETS, request, Effect.NONE, deadline_s=deadline_s
         )
         return QueueOffsets(answer.min_offset, answer.max_offset)
@@ -208,7 +212,7 @@ class Client:
             queue_id=u32("queue id", queue_id),
             time_ms=i64("time_ms", time_ms),
         )
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.GET_OFFSET_BY_TIME, request, Effect.NONE, deadline_s=deadline_s
         )
         return answer.offset
@@ -222,7 +226,7 @@ class Client:
         reset: bool = False,
         deadline_s: float | None = None,
     ) -> dict[int, int]:
-        """The group's offsets as they stand afterwards, by queue.
+        """The consumer group's offsets as they stand afterwards, by queue.
 
         Args:
             offsets: by queue id, the next offset to consume.
@@ -240,7 +244,7 @@ class Client:
             request.offsets.add(queue_id=u32("queue id", queue_id), offset=i64("offset", offset))
         # Repeating a reset is harmless as long as nobody commits in between, which a reset has
         # to make sure of anyway.
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.COMMIT_OFFSETS, request, Effect.IDEMPOTENT, deadline_s=deadline_s
         )
         return _offsets(answer.offsets)
@@ -248,7 +252,7 @@ class Client:
     async def fetch_offsets(
         self, group: str, topic: str, *, deadline_s: float | None = None
     ) -> dict[int, int]:
-        """The group's committed offsets by queue, for queues that have one; linearizable.
+        """The consumer group's committed offsets by queue, for queues that have one; linearizable.
 
         Raises:
             TopicNotFound: no topic has this name.
@@ -256,7 +260,7 @@ class Client:
         request = pb.FetchOffsetsRequest(
             group=text("group", group), topic=text("topic name", topic)
         )
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.FETCH_OFFSETS, request, Effect.NONE, deadline_s=deadline_s
         )
         return _offsets(answer.offsets)
@@ -290,7 +294,7 @@ class Client:
             request.position.offset = i64("offset", offset)
         else:
             raise InvalidArgument("give message_id, or all of topic, queue_id and offset")
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.GET_MESSAGE, request, Effect.NONE, deadline_s=deadline_s
         )
         messages = decode_messages(answer.record)
@@ -328,7 +332,7 @@ class Client:
             hold_ms=u32("hold_ms", hold_ms),
         )
         total_s = self._options.deadline_s if deadline_s is None else deadline_s
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.PULL, request, Effect.NONE, deadline_s=total_s + hold_ms / 1000
         )
         return PullResult(
@@ -343,7 +347,10 @@ class Client:
     def producer(self, options: ProducerOptions | None = None) -> Producer:
         """A producer, closed with the client at the latest."""
         producer = Producer(
-            self._group, options or ProducerOptions(), self._born_host, self._producers.remove
+            self._broker_group,
+            options or ProducerOptions(),
+            self._born_host,
+            self._producers.remove,
         )
         self._producers.append(producer)
         return producer
@@ -361,13 +368,13 @@ class Client:
         """A consumer of a topic's queues, closed with the client at the latest.
 
         Args:
-            group: whose offsets it begins at (`StartFrom.COMMITTED`) and commits.
+            group: of consumers; whose offsets it begins at (`StartFrom.COMMITTED`) and commits.
             queues: the ids to read; None: all.
             idle_timeout_s: the iteration ends when all queues were empty together for so long.
         """
         consumer = Consumer(
             self,
-            self._group,
+            self._broker_group,
             topic,
             consumer_group=group,
             start=start,
@@ -389,11 +396,11 @@ class Client:
         """The leader, once one serves.
 
         Raises:
-            GroupUnreachable, NotReady: none does within the deadline.
+            BrokerGroupUnreachable, NotReady: none does within the deadline.
         """
         total_s = self._options.deadline_s if deadline_s is None else deadline_s
         deadline = asyncio.get_running_loop().time() + total_s
-        member, term = await self._group.serving_leader(deadline)
+        member, term = await self._broker_group.serving_leader(deadline)
         return LeaderInfo(member.node_id, member.address, term)
 
     async def status(self) -> list[NodeState]:
@@ -401,20 +408,20 @@ class Client:
         states = await asyncio.gather(
             *(
                 self._node_state(node_id, address)
-                for address, node_id in sorted(self._group.addresses.items())
+                for address, node_id in sorted(self._broker_group.addresses.items())
             )
         )
         # Members named by a node that was heard only now are missing from the first round.
         known = {state.address for state in states}
         late = [
             await self._node_state(node_id, address)
-            for address, node_id in sorted(self._group.addresses.items())
+            for address, node_id in sorted(self._broker_group.addresses.items())
             if address not in known and node_id not in {state.node_id for state in states}
         ]
         return sorted([*states, *late], key=lambda state: (state.node_id, state.address))
 
     async def _node_state(self, node_id: str, address: str) -> NodeState:
-        link = self._group.link(address)
+        link = self._broker_group.link(address)
         try:
             status = await link.call(
                 rpc.GET_STATUS,
@@ -439,14 +446,14 @@ class Client:
             InvalidArgument: the target can't lead.
             ClientError: with `Outcome.MAY_HAVE_HAPPENED` when the answer was lost.
         """
-        answer = await self._group.call(
+        answer = await self._broker_group.call(
             rpc.TRANSFER_LEADERSHIP,
             cpb.TransferLeadershipRequest(target=text("target", target or "")),
             Effect.ONCE,
             deadline_s=deadline_s,
             when_deposed=WhenDeposed.AWAIT,
         )
-        known = self._group.leader()
+        known = self._broker_group.leader()
         return LeaderInfo(
             answer.leader.node_id, answer.leader.address, known[1] if known is not None else 0
         )

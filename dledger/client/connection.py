@@ -91,7 +91,7 @@ class NodeLink:
 
     Args:
         address: `host:port`.
-        group: the group that the node must belong to; empty: any.
+        broker_group: the one that the node must belong to; empty: any.
         on_view: is given each view of the node.
         on_lost: is told when the watch broke, and why.
     """
@@ -99,12 +99,12 @@ class NodeLink:
     def __init__(
         self,
         address: str,
-        group: str,
+        broker_group: str,
         on_view: Callable[[str, View], None],
         on_lost: Callable[[str, ClientError], None],
     ) -> None:
         self.address = address
-        self._group = group
+        self._broker_group = broker_group
         self._on_view = on_view
         self._on_lost = on_lost
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -205,7 +205,7 @@ class NodeLink:
 
     async def _listen(self, watch: Any) -> ClientError:
         """Reports what the node says; why it is no longer heard."""
-        call = watch(cpb.WatchLeaderRequest(group=self._group))
+        call = watch(cpb.WatchLeaderRequest(broker_group=self._broker_group))
         try:
             async for view in call:
                 self._backoff_s = WATCH_BACKOFF_MIN_S

@@ -6,8 +6,8 @@ within `prefetch_bytes`. The consumer must never skip a message on its own: an o
 no longer kept ends the iteration with OffsetOutOfRange.
 
 Order holds within a queue, not between queues. Delivery is at least once: `commit` covers what
-was handed over, so call it after the work is done. Groups that share queues among members come
-later; until then members of one group would each read all queues they ask for.
+was handed over, so call it after the work is done. Consumer groups that share queues among
+members come later; until then members of one group would each read all queues they ask for.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
+from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import PULL
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
-from dledger.client.group import Effect, Group
 from dledger.client.options import ConsumerOptions, StartFrom
 from dledger.client.results import Message, TopicDescription, decode_messages
 from dledger.wire import broker_pb2 as pb
@@ -33,7 +33,7 @@ ANSWERS_PER_QUEUE: Final = 2  # waiting or under way
 
 
 class Offsets(Protocol):
-    """The client, as far as a consumer asks it for its topic and its group's offsets."""
+    """The client, as far as a consumer asks it for its topic and its consumer group's offsets."""
 
     async def describe_topic(self, name: str, /) -> TopicDescription: ...
     async def fetch_offsets(self, group: str, topic: str, /) -> dict[int, int]: ...
@@ -76,7 +76,7 @@ class Consumer:
     def __init__(
         self,
         offsets: Offsets,
-        group: Group,
+        broker_group: BrokerGroup,
         topic: str,
         *,
         consumer_group: str | None,
@@ -87,12 +87,12 @@ class Consumer:
         on_closed: Callable[[Consumer], None],
     ) -> None:
         if start is StartFrom.COMMITTED and consumer_group is None:
-            raise InvalidArgument("starting at committed offsets needs a group")
+            raise InvalidArgument("starting at committed offsets needs a consumer group")
         if queues is not None and not queues:
             raise InvalidArgument("the list of queues to read is empty")
         self.topic = topic
         self._offsets = offsets
-        self._group = group
+        self._broker_group = broker_group
         self._consumer_group = consumer_group
         self._start = start
         self._queues = queues
@@ -222,13 +222,13 @@ class Consumer:
         return dict(self._handed_over)
 
     async def commit(self) -> None:
-        """The group's committed offsets cover every message handed over so far.
+        """The consumer group's committed offsets cover every message handed over so far.
 
         Raises:
-            InvalidArgument: the consumer has no group.
+            InvalidArgument: the consumer is of no consumer group.
         """
         if self._consumer_group is None:
-            raise InvalidArgument("a consumer without a group has nothing to commit to")
+            raise InvalidArgument("without a consumer group there is nothing to commit to")
         moved = {
             queue_id: offset
             for queue_id, offset in self._handed_over.items()
@@ -313,7 +313,7 @@ class Consumer:
             hold_ms=hold_ms,
         )
         deadline_s = self._options.deadline_s + hold_ms / 1000
-        answer = await self._group.call(PULL, request, Effect.NONE, deadline_s=deadline_s)
+        answer = await self._broker_group.call(PULL, request, Effect.NONE, deadline_s=deadline_s)
         if answer.count:
             reader.empty_since = None
         else:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import SEND, NodeLink
 from dledger.client.errors import (
     ClientError,
@@ -40,7 +41,6 @@ from dledger.client.errors import (
     from_wire,
 )
 from dledger.client.faults import contained, fail_quietly, fault
-from dledger.client.group import Group
 from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
 from dledger.client.options import (
     MAX_REQUEST_BYTES,
@@ -75,8 +75,8 @@ class Sender:
 class Dispatcher:
     """The lanes of one producer and the calls that empty them."""
 
-    def __init__(self, group: Group, options: ProducerOptions, sender: Sender) -> None:
-        self._group = group
+    def __init__(self, broker_group: BrokerGroup, options: ProducerOptions, sender: Sender) -> None:
+        self._broker_group = broker_group
         self._options = options
         self._sender = sender
         self._loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ class Dispatcher:
         self._closed = False
         self.stored = self.failed = self.unknown = self.duplicates = 0  # messages
         self.requests = self.batches_retried = 0
-        group.listen(self._on_target_changed)
+        broker_group.listen(self._on_target_changed)
 
     @property
     def requests_in_flight(self) -> int:
@@ -181,7 +181,7 @@ class Dispatcher:
 
     def _pump(self) -> None:
         """Sends what is sealed, as far as leader and bounds allow."""
-        target = self._group.target
+        target = self._broker_group.target
         if target is None or self._pause.lasts or self._closed:
             return
         if any(link is not target for link in self._requests.values()):
@@ -309,7 +309,7 @@ class Dispatcher:
         self._settle(lane for lane, _, _ in errors)
         if self.batches_retried > before:
             self._hold_off(link)
-        self._group.on_refused(link, errors[-1][2])
+        self._broker_group.on_refused(link, errors[-1][2])
 
     def _on_stored(self, lane: Lane, batch: Batch, result: pb.SendResult) -> None:
         """Resolves a batch's futures: the one loop that runs per message on the way back."""
@@ -374,7 +374,7 @@ class Dispatcher:
             self._pause.begin()
 
     def _on_target_changed(self) -> None:
-        if self._group.target is not self._failed_link:
+        if self._broker_group.target is not self._failed_link:
             self._pause.forget()
             self._pause.end()
         self._flush_gathers()
@@ -404,7 +404,7 @@ class Dispatcher:
     async def abort(self, error: ClientError) -> None:
         """Fails with `error` whatever is not over, and ends every call and timer."""
         self._closed = True
-        self._group.unlisten(self._on_target_changed)
+        self._broker_group.unlisten(self._on_target_changed)
         self._pause.end()
         for handle in (self._flush_handle, self._expiry_handle):
             if handle is not None:

@@ -6,26 +6,26 @@ have been refused *may have happened*.
 
     ClientError
     ├── InvalidArgument      the request is wrong; the same one will never work
-    │   ├── MessageTooLarge  a body over 4 MiB, or over what the group allows
+    │   ├── MessageTooLarge  a body over 4 MiB, or over what the brokers allow
     │   └── RecordCorrupt    record bytes whose lengths or CRC lie
     ├── TopicNotFound
     ├── TopicExists
     ├── QueueNotFound
     ├── OffsetOutOfRange
     ├── MessageNotFound
-    ├── WrongGroup           the nodes at this address belong to another group
+    ├── WrongBrokerGroup     the nodes at this address belong to another broker group
     ├── NotLeader            asked a node that does not lead (retriable)
     ├── NotReady             elected, not yet serving; or being stopped (retriable)
     ├── Busy                 a bound of the node is reached (retriable)
     ├── StorageFull          the leader's disk is full (retriable)
     ├── OutOfSequence        an earlier batch of this producer is missing (retriable)
-    ├── UnknownProducer      the group has forgotten this producer's sequences
+    ├── UnknownProducer      the brokers have forgotten this producer's sequences
     ├── LeadershipLost       leadership changed while the answer was awaited (retriable)
-    ├── LimitReached         a bound on topics' queues or on groups; an operator's matter
+    ├── LimitReached         a bound on topics' queues or consumer groups; an operator's matter
     ├── TransferFailed       leadership was not handed over (retriable)
     ├── Unavailable          the node can't be reached, or the connection broke (retriable)
     ├── DeadlineExceeded     the time given by the caller is over
-    ├── GroupUnreachable     no member of the group could be reached in that time
+    ├── BrokerGroupUnreachable  no member was reached in that time
     ├── ServerError          a node failed in a way that only its log explains
     ├── ClientFault          this library failed; `__cause__` says how
     ├── BufferFull           the producer's bound is reached: wait for `room()` (retriable)
@@ -109,18 +109,21 @@ class InvalidArgument(ClientError):
     """The request is wrong."""
 
     code = "INVALID_ARGUMENT"
+    exit_code = ExitCode.USAGE
 
 
 class MessageTooLarge(InvalidArgument):
     """The body is over the limit."""
 
     code = "MESSAGE_TOO_LARGE"
+    exit_code = ExitCode.FAILED  # A program's arguments are right, its input is not.
 
 
 class RecordCorrupt(InvalidArgument):
     """Record bytes contradict themselves; on a pull, the fault is the node's or the network's."""
 
     code = "RECORD_CORRUPT"
+    exit_code = ExitCode.FAILED
 
 
 class TopicNotFound(ClientError):
@@ -153,10 +156,10 @@ class MessageNotFound(ClientError):
     code = "MESSAGE_NOT_FOUND"
 
 
-class WrongGroup(ClientError):
-    """The node is a member of another group than the one asked for."""
+class WrongBrokerGroup(ClientError):
+    """The node is a member of another broker group than the one asked for."""
 
-    code = "WRONG_GROUP"
+    code = "WRONG_BROKER_GROUP"
 
 
 class NotLeader(ClientError):
@@ -195,7 +198,7 @@ class OutOfSequence(ClientError):
 
 
 class UnknownProducer(ClientError):
-    """The group remembers nothing of this producer's sequence."""
+    """The brokers remember nothing of this producer's sequence."""
 
     code = "UNKNOWN_PRODUCER"
 
@@ -208,7 +211,7 @@ class LeadershipLost(ClientError):
 
 
 class LimitReached(ClientError):
-    """The group holds as many queues, or groups with committed offsets, as it may."""
+    """The brokers hold as many queues, or consumer groups with committed offsets, as they may."""
 
     code = "LIMIT_REACHED"
     default_retriable = False
@@ -236,10 +239,10 @@ class DeadlineExceeded(ClientError):
     default_retriable = True
 
 
-class GroupUnreachable(ClientError):
-    """No member of the group could be reached."""
+class BrokerGroupUnreachable(ClientError):
+    """No member of the broker group could be reached."""
 
-    code = "GROUP_UNREACHABLE"
+    code = "BROKER_GROUP_UNREACHABLE"
     exit_code = ExitCode.UNREACHABLE
     default_retriable = True
 
@@ -292,7 +295,7 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.LEADERSHIP_LOST: LeadershipLost,
     pb.TIMED_OUT: DeadlineExceeded,
     pb.SHUTTING_DOWN: NotReady,
-    pb.WRONG_GROUP: WrongGroup,
+    pb.WRONG_BROKER_GROUP: WrongBrokerGroup,
     pb.INTERNAL: ServerError,
     pb.MESSAGE_NOT_FOUND: MessageNotFound,
     pb.LIMIT_REACHED: LimitReached,

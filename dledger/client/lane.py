@@ -2,8 +2,8 @@
 
 A lane owns the order of its batches and what is known of each. It must never let a batch be
 stored twice, nor let one be stored ahead of an earlier one, nor say *was not stored* of one that
-may have been. Sequence numbers count messages within an *epoch* (a producer id); the group
-stores a batch only if its number is the next one.
+may have been. Sequence numbers count messages within an *epoch* (a producer id); the brokers
+store a batch only if its number is the next one.
 
 States of a batch:
 
@@ -14,7 +14,7 @@ States of a batch:
     any ──deadline, close, an earlier one in doubt─▶ DEAD     later answers are ignored
           (or `give_up`, when a rule below has failed itself)
 
-The window holds the batches that have a number, oldest first, five at most (the group remembers
+The window holds the batches that have a number, oldest first, five at most (the brokers remember
 five for deduplication). Rules, each held by a test:
 
  1. New batches follow at once while the window is clean. After any failure nothing is sent until
@@ -28,7 +28,7 @@ five for deduplication). Rules, each held by a test:
     had been: all of it fails (*was not stored*, unless sent and in doubt); a new epoch begins.
  5. UNKNOWN_PRODUCER and OUT_OF_SEQUENCE: behind an earlier batch they only say that that one is
     missing: RETRY. Of one that was sent as the first, all before which were acknowledged, they say
-    that the group has forgotten: sequences expire, and machines that lose power together under
+    that the brokers have forgotten: sequences expire, and machines that lose power together under
     `flush = "async"` lose messages. What is gone no retry brings back, so: not doubtful, rule 3
     without a victim; doubtful, rule 4.
  6. The deadline of the first is over: if it is in flight or doubtful, rule 4; else rule 3.

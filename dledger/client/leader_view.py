@@ -1,4 +1,4 @@
-"""Who leads, concluded from what every node of a group says. Pure: no clock, no connection.
+"""Who leads, concluded from what every node of a broker group says. Pure: no clock, no connection.
 
 This owns the latest view of each node that is being watched and answers three questions: which
 node may be sent to now, which one to try where nobody has given word, and which nodes are known
@@ -6,7 +6,7 @@ to have been deposed. It must never send a caller to a node of an older term onc
 named leader of a newer one: a leader that is stopped or cut off goes on believing in itself.
 
 A node of a higher term that names no leader does not count against a leader that serves: it may
-be a candidate that was cut off from its group in the middle of an election, for good.
+be a candidate that was cut off from the others in the middle of an election, for good.
 
 Source: `proto/dledger/wire/cluster.proto` (WatchLeader).
 """
@@ -30,7 +30,7 @@ class Member:
 class View:
     """What one node says. `serving` is true only from a leader, of itself."""
 
-    group: str
+    broker_group: str
     node_id: str
     term: int
     leader: Member | None
@@ -42,7 +42,7 @@ def from_wire(view: LeaderView) -> View:
     """The wire's view as a value."""
     named = view.HasField("leader") and view.leader.address
     return View(
-        group=view.group,
+        broker_group=view.broker_group,
         node_id=view.node_id,
         term=view.term,
         leader=Member(view.leader.node_id, view.leader.address) if named else None,

@@ -13,7 +13,7 @@ from typing import Final
 from dledger.client.errors import InvalidArgument
 from dledger.limits import MESSAGE_LENGTHS
 
-MAX_SENT_BATCHES: Final = 5  # per queue; the group remembers that many for deduplication
+MAX_SENT_BATCHES: Final = 5  # per queue; the brokers remember that many for deduplication
 MAX_REQUEST_BYTES: Final = 8 << 20  # of records in one Send; nodes accept 16 MiB
 
 # A node's process that is stopped, or a host that is gone, answers nothing: without keepalive
@@ -37,12 +37,12 @@ class StartFrom(Enum):
 
     FIRST = "first"  # the oldest message that is kept
     LAST = "last"  # only what arrives from now on
-    COMMITTED = "committed"  # the group's committed offset; FIRST for a queue without one
+    COMMITTED = "committed"  # the consumer group's; FIRST for a queue without one
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client finds its group and how long it tries.
+    """How a client finds its broker group and how long it tries.
 
     Attributes:
         deadline_s: total time for one call, retries included, unless the call says otherwise.

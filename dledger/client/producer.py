@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from dledger.client.arguments import USUAL, message_arguments
+from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import DESCRIBE_TOPIC
 from dledger.client.dispatch import Dispatcher, Sender
 from dledger.client.errors import (
@@ -31,7 +32,6 @@ from dledger.client.errors import (
     Subject,
 )
 from dledger.client.faults import contained, fail_quietly, fault
-from dledger.client.group import Effect, Group
 from dledger.client.lane import Lane
 from dledger.client.options import ProducerOptions
 from dledger.client.results import ProducerStatistics, SendResult
@@ -42,22 +42,22 @@ from dledger.wire import broker_pb2 as pb
 
 
 class Producer:
-    """Sends messages to the topics of one group. Made by `Client.producer`; one event loop."""
+    """Sends messages to the topics of a broker group. From `Client.producer`; one event loop."""
 
     def __init__(
         self,
-        group: Group,
+        broker_group: BrokerGroup,
         options: ProducerOptions,
         born_host: tuple[str, int],
         on_closed: Callable[[Producer], None],
     ) -> None:
-        self._group = group
+        self._broker_group = broker_group
         self._on_closed = on_closed
         self._options = options
         self._born_host = born_host
         self._loop = asyncio.get_running_loop()
         self._dispatcher = Dispatcher(
-            group, options, Sender(self._on_sealed, self._on_over, self._on_place_gone)
+            broker_group, options, Sender(self._on_sealed, self._on_over, self._on_place_gone)
         )
         self._add = self._dispatcher.add
         self._routes: dict[str, Route] = {}
@@ -216,7 +216,9 @@ class Producer:
     async def _find_lanes(self, route: Route) -> None:
         request = pb.DescribeTopicRequest(name=route.topic)
         timeout_s = self._options.delivery_timeout_ms / 1000
-        answer = await self._group.call(DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=timeout_s)
+        answer = await self._broker_group.call(
+            DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=timeout_s
+        )
         lanes = [self._dispatcher.lane(route.topic, i) for i in range(answer.topic.queue_count)]
         route.resolve(lanes, self._first_sticky)
 

@@ -90,7 +90,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic, its queues, and each group's committed offset by queue id."""
+    """A topic, its queues, and each consumer group's committed offset by queue id."""
 
     topic: TopicInfo
     queues: list[QueueInfo]
@@ -125,7 +125,7 @@ class NodeState:
     node_id: str
     address: str
     alive: bool
-    group: str = ""
+    broker_group: str = ""
     role: str = ""
     term: int = 0
     leader_id: str = ""
@@ -182,7 +182,7 @@ def node_state(address: str, status: cpb.NodeStatus) -> NodeState:
         node_id=status.node_id,
         address=address,
         alive=True,
-        group=status.group,
+        broker_group=status.broker_group,
         role=status.role,
         term=status.term,
         leader_id=status.leader.node_id,

@@ -7,7 +7,7 @@
                         so that unkeyed messages make few large batches, not many small ones
 
 A route holds what is known of one topic and, until that is known, the messages that wait for it
-(they count against the producer's bounds). It never asks the group itself.
+(they count against the producer's bounds). It never asks the brokers itself.
 """
 
 from __future__ import annotations

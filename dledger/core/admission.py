@@ -1,8 +1,8 @@
 """What a peer may say: the range of every field of every message, checked before anything happens.
 
-A peer is a member of the group, and its messages are intact (`dledger/checksum.py`). It may still
-be broken: run another program, have a bad memory, a log put back from a copy. This owns what the
-core believes. `admit` looks at a message and changes nothing; what can't be is refused whole,
+A peer is a member of the broker group, and its messages are intact (`dledger/checksum.py`). It may
+still be broken: run another program, have a bad memory, a log put back from a copy. This owns what
+the core believes. `admit` looks at a message and changes nothing; what can't be is refused whole,
 before a term is adopted, an entry is appended or anything is saved. It must never refuse what a
 genuine peer can say, however late, repeated or reordered it arrives, and however long its sender or
 this node was away.

@@ -14,7 +14,7 @@ MAX_ALLOWANCE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class LinkTimes:
-    """The bounds of a group's links.
+    """The bounds of a broker group's links.
 
     Attributes:
         silence_s: a stream on which nothing was heard for so long is renewed.
@@ -41,8 +41,8 @@ class LinkTimes:
 
     @classmethod
     def of(cls, longest_election_timeout_s: float) -> LinkTimes:
-        """The times of a group with such elections: by then it has long elected around a peer
-        that is silent, so a link that is renewed disturbs nobody."""
+        """The times of a broker group with such elections: by then it has long elected around a
+        peer that is silent, so a link that is renewed disturbs nobody."""
         return cls(silence_s=max(MIN_SILENCE_S, SILENT_ELECTIONS * longest_election_timeout_s))
 
     @property

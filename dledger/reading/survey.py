@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -33,6 +34,12 @@ from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 
 _IDENTITY_BYTES: Final = 4096
 _WINDOW_BYTES: Final = 64 << 10
+# What a log can have; beyond it, names and pages are damage and lead whoever counts astray.
+MAX_OFFSET: Final = (1 << 63) - 1
+SEGMENT_SIZES: Final = range(4096, (2 << 30) + 1)
+# Files that a replica may lack, each of which is told; with more it isn't the log that it claims.
+MAX_LACKING: Final = 1024
+_QUEUE: Final = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class Survey:
     replica: str
     commitlog: str
     problem: str = ""
-    group: str | None = None
+    broker_group: str | None = None
     segment_size: int | None = None
     checkpoint_readable: bool = False
     retained_from: int = 0
@@ -101,14 +108,16 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
     found = _stat_segments(commitlog, names)
     foreign = tuple(name for name in names if is_foreign(name))
     data = os.path.dirname(commitlog)
-    group, segment_size = _identity(os.path.join(data, "identity.json"))
+    broker_group, segment_size = _identity(os.path.join(data, "identity.json"))
     checkpoint = _checkpoint(os.path.join(data, "checkpoint"))
     segment_size = segment_size or _guess_segment_size(found)
     settled, end, retained = _positions(position, commitlog, found, segment_size, checkpoint)
+    if problem := impossible_claim(commitlog, found, segment_size, (retained, end)):
+        return Survey(name, commitlog, problem=problem, broker_group=broker_group)
     return Survey(
         replica=name,
         commitlog=commitlog,
-        group=group,
+        broker_group=broker_group,
         segment_size=segment_size,
         checkpoint_readable=checkpoint is not None,
         retained_from=retained,
@@ -125,7 +134,9 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
 
 def is_foreign(name: str) -> bool:
     """No node put a file of this name into a log's folder."""
-    return not FILE_NAME.fullmatch(name) and not UNFINISHED_NAME.fullmatch(name)
+    if FILE_NAME.fullmatch(name):
+        return int(name) > MAX_OFFSET
+    return not UNFINISHED_NAME.fullmatch(name)
 
 
 def commitlog_of(path: str) -> str:
@@ -174,7 +185,7 @@ def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
     """The segments; one that vanishes while it is looked at was deleted by retention."""
     found = []
     for name in names:
-        if FILE_NAME.fullmatch(name):
+        if FILE_NAME.fullmatch(name) and not is_foreign(name):
             try:
                 size = os.stat(os.path.join(commitlog, name)).st_size
             except OSError:
@@ -184,12 +195,12 @@ def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
 
 
 def _identity(path: str) -> tuple[str | None, int | None]:
-    """Group and segment size; None for what can't be learned, as in a bare copy of the log."""
+    """Broker group, segment size; None for what can't be learned, as in a bare copy of a log."""
     try:
         with opened(path) as descriptor:
             stored = json.loads(read_at(descriptor, _IDENTITY_BYTES, 0))
-        return str(stored["group"]), int(stored["segment_size_bytes"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(stored["group"]), possible_size(int(stored["segment_size_bytes"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None, None
 
 
@@ -205,8 +216,33 @@ def _guess_segment_size(segments: tuple[SegmentFile, ...]) -> int | None:
     """From the names, as a size may have been cut: segments lie back to back."""
     gaps = [second.base - first.base for first, second in pairwise(segments)]
     if gaps:
-        return min(gaps)
-    return segments[0].size if segments and segments[0].size else None
+        return possible_size(min(gaps))
+    return possible_size(segments[0].size) if segments else None
+
+
+def possible_size(size: int) -> int | None:
+    """The size, which a log's segments can have; else None."""
+    return size if size in SEGMENT_SIZES else None
+
+
+def impossible_claim(
+    commitlog: str,
+    segments: tuple[SegmentFile, ...],
+    segment_size: int | None,
+    claimed: tuple[int, int],
+) -> str:
+    """Why the files can't be the log that is claimed; empty if they can. Every loop over a log's
+    segments relies on this: it is bounded by the files that exist."""
+    start, end = claimed
+    wanted = 0
+    if segment_size is not None and end > start:
+        wanted = -(-end // segment_size) - start // segment_size
+    if wanted <= len(segments) + MAX_LACKING and max(start, end) <= MAX_OFFSET:
+        return ""
+    return (
+        f"{commitlog} can't be the log of bytes {start} to {end} that it claims to be: "
+        f"{len(segments)} files of {wanted}"
+    )
 
 
 def _positions(
@@ -268,7 +304,9 @@ def _consume_queues(root: str) -> tuple[tuple[str, int], ...]:
         for topic in sorted(os.listdir(root)):
             inner = os.path.join(root, topic)
             if os.path.isdir(inner):
-                found += [(topic, int(name)) for name in os.listdir(inner) if name.isdigit()]
+                found += [
+                    (topic, int(name)) for name in os.listdir(inner) if _QUEUE.fullmatch(name)
+                ]
     except OSError:
         return tuple(found)
     return tuple(sorted(found))

@@ -24,29 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64ledger/wire/audit.proto\x12\ndledger.v1\"!\n\x10SurveyLogRequest\x12\r\n\x05group\x18\x01 \x01(\t\"%\n\x07LogFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\xa4\x02\n\tLogSurvey\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x11\n\tcommitlog\x18\x03 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x04 \x01(\x04\x12\x18\n\x10\x63ommitted_offset\x18\x05 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x06 \x01(\x04\x12\"\n\x05\x66iles\x18\x07 \x03(\x0b\x32\x13.dledger.v1.LogFile\x12\x1b\n\x13\x63heckpoint_readable\x18\x08 \x01(\x08\x12\x1f\n\x17\x63heckpoint_first_offset\x18\t \x01(\x04\x12&\n\x1e\x63heckpoint_consume_queue_index\x18\n \x01(\x04\x12\x0f\n\x07problem\x18\x0b \x01(\t\"w\n\x13\x44igestRangesRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\r\n\x05\x65\x64ges\x18\x04 \x03(\x04\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x04\"z\n\x0cRangeDigests\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12)\n\x07problem\x18\x03 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x10\n\x08readable\x18\x04 \x01(\x04\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\"\x83\x01\n\x10ReadRangeRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x06 \x01(\x04\"\\\n\x11ReadRangeResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12)\n\x07problem\x18\x02 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t*\x87\x01\n\x0cRangeProblem\x12\x1d\n\x19RANGE_PROBLEM_UNSPECIFIED\x10\x00\x12\x13\n\x0fSEGMENT_MISSING\x10\x01\x12\x14\n\x10SEGMENT_RETAINED\x10\x02\x12\x15\n\x11SEGMENT_TRUNCATED\x10\x03\x12\x16\n\x12SEGMENT_UNREADABLE\x10\x04\x32\xe0\x01\n\x05\x41udit\x12@\n\tSurveyLog\x12\x1c.dledger.v1.SurveyLogRequest\x1a\x15.dledger.v1.LogSurvey\x12K\n\x0c\x44igestRanges\x12\x1f.dledger.v1.DigestRangesRequest\x1a\x18.dledger.v1.RangeDigests0\x01\x12H\n\tReadRange\x12\x1c.dledger.v1.ReadRangeRequest\x1a\x1d.dledger.v1.ReadRangeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64ledger/wire/audit.proto\x12\ndledger.v1\"(\n\x10SurveyLogRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\"%\n\x07LogFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\xab\x02\n\tLogSurvey\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x11\n\tcommitlog\x18\x03 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x04 \x01(\x04\x12\x18\n\x10\x63ommitted_offset\x18\x05 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x06 \x01(\x04\x12\"\n\x05\x66iles\x18\x07 \x03(\x0b\x32\x13.dledger.v1.LogFile\x12\x1b\n\x13\x63heckpoint_readable\x18\x08 \x01(\x08\x12\x1f\n\x17\x63heckpoint_first_offset\x18\t \x01(\x04\x12&\n\x1e\x63heckpoint_consume_queue_index\x18\n \x01(\x04\x12\x0f\n\x07problem\x18\x0b \x01(\t\"~\n\x13\x44igestRangesRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\r\n\x05\x65\x64ges\x18\x04 \x03(\x04\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x04\"z\n\x0cRangeDigests\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12)\n\x07problem\x18\x03 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x10\n\x08readable\x18\x04 \x01(\x04\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\"\x8a\x01\n\x10ReadRangeRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x06 \x01(\x04\"\\\n\x11ReadRangeResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12)\n\x07problem\x18\x02 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t*\x87\x01\n\x0cRangeProblem\x12\x1d\n\x19RANGE_PROBLEM_UNSPECIFIED\x10\x00\x12\x13\n\x0fSEGMENT_MISSING\x10\x01\x12\x14\n\x10SEGMENT_RETAINED\x10\x02\x12\x15\n\x11SEGMENT_TRUNCATED\x10\x03\x12\x16\n\x12SEGMENT_UNREADABLE\x10\x04\x32\xe0\x01\n\x05\x41udit\x12@\n\tSurveyLog\x12\x1c.dledger.v1.SurveyLogRequest\x1a\x15.dledger.v1.LogSurvey\x12K\n\x0c\x44igestRanges\x12\x1f.dledger.v1.DigestRangesRequest\x1a\x18.dledger.v1.RangeDigests0\x01\x12H\n\tReadRange\x12\x1c.dledger.v1.ReadRangeRequest\x1a\x1d.dledger.v1.ReadRangeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.wire.audit_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RANGEPROBLEM']._serialized_start=883
-  _globals['_RANGEPROBLEM']._serialized_end=1018
+  _globals['_RANGEPROBLEM']._serialized_start=911
+  _globals['_RANGEPROBLEM']._serialized_end=1046
   _globals['_SURVEYLOGREQUEST']._serialized_start=40
-  _globals['_SURVEYLOGREQUEST']._serialized_end=73
-  _globals['_LOGFILE']._serialized_start=75
-  _globals['_LOGFILE']._serialized_end=112
-  _globals['_LOGSURVEY']._serialized_start=115
-  _globals['_LOGSURVEY']._serialized_end=407
-  _globals['_DIGESTRANGESREQUEST']._serialized_start=409
-  _globals['_DIGESTRANGESREQUEST']._serialized_end=528
-  _globals['_RANGEDIGESTS']._serialized_start=530
-  _globals['_RANGEDIGESTS']._serialized_end=652
-  _globals['_READRANGEREQUEST']._serialized_start=655
-  _globals['_READRANGEREQUEST']._serialized_end=786
-  _globals['_READRANGERESPONSE']._serialized_start=788
-  _globals['_READRANGERESPONSE']._serialized_end=880
-  _globals['_AUDIT']._serialized_start=1021
-  _globals['_AUDIT']._serialized_end=1245
+  _globals['_SURVEYLOGREQUEST']._serialized_end=80
+  _globals['_LOGFILE']._serialized_start=82
+  _globals['_LOGFILE']._serialized_end=119
+  _globals['_LOGSURVEY']._serialized_start=122
+  _globals['_LOGSURVEY']._serialized_end=421
+  _globals['_DIGESTRANGESREQUEST']._serialized_start=423
+  _globals['_DIGESTRANGESREQUEST']._serialized_end=549
+  _globals['_RANGEDIGESTS']._serialized_start=551
+  _globals['_RANGEDIGESTS']._serialized_end=673
+  _globals['_READRANGEREQUEST']._serialized_start=676
+  _globals['_READRANGEREQUEST']._serialized_end=814
+  _globals['_READRANGERESPONSE']._serialized_start=816
+  _globals['_READRANGERESPONSE']._serialized_end=908
+  _globals['_AUDIT']._serialized_start=1049
+  _globals['_AUDIT']._serialized_end=1273
 # @@protoc_insertion_point(module_scope)

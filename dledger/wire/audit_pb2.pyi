@@ -21,10 +21,10 @@ SEGMENT_TRUNCATED: RangeProblem
 SEGMENT_UNREADABLE: RangeProblem
 
 class SurveyLogRequest(_message.Message):
-    __slots__ = ("group",)
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    group: str
-    def __init__(self, group: _Optional[str] = ...) -> None: ...
+    __slots__ = ("broker_group",)
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    def __init__(self, broker_group: _Optional[str] = ...) -> None: ...
 
 class LogFile(_message.Message):
     __slots__ = ("name", "size")
@@ -35,8 +35,8 @@ class LogFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class LogSurvey(_message.Message):
-    __slots__ = ("group", "node_id", "commitlog", "segment_size_bytes", "committed_offset", "first_index", "files", "checkpoint_readable", "checkpoint_first_offset", "checkpoint_consume_queue_index", "problem")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_group", "node_id", "commitlog", "segment_size_bytes", "committed_offset", "first_index", "files", "checkpoint_readable", "checkpoint_first_offset", "checkpoint_consume_queue_index", "problem")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     COMMITLOG_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -47,7 +47,7 @@ class LogSurvey(_message.Message):
     CHECKPOINT_FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_CONSUME_QUEUE_INDEX_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    group: str
+    broker_group: str
     node_id: str
     commitlog: str
     segment_size_bytes: int
@@ -58,21 +58,21 @@ class LogSurvey(_message.Message):
     checkpoint_first_offset: int
     checkpoint_consume_queue_index: int
     problem: str
-    def __init__(self, group: _Optional[str] = ..., node_id: _Optional[str] = ..., commitlog: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., committed_offset: _Optional[int] = ..., first_index: _Optional[int] = ..., files: _Optional[_Iterable[_Union[LogFile, _Mapping]]] = ..., checkpoint_readable: _Optional[bool] = ..., checkpoint_first_offset: _Optional[int] = ..., checkpoint_consume_queue_index: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., commitlog: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., committed_offset: _Optional[int] = ..., first_index: _Optional[int] = ..., files: _Optional[_Iterable[_Union[LogFile, _Mapping]]] = ..., checkpoint_readable: _Optional[bool] = ..., checkpoint_first_offset: _Optional[int] = ..., checkpoint_consume_queue_index: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class DigestRangesRequest(_message.Message):
-    __slots__ = ("group", "segment_size_bytes", "base", "edges", "bytes_per_second")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_group", "segment_size_bytes", "base", "edges", "bytes_per_second")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     EDGES_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    group: str
+    broker_group: str
     segment_size_bytes: int
     base: int
     edges: _containers.RepeatedScalarFieldContainer[int]
     bytes_per_second: int
-    def __init__(self, group: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., base: _Optional[int] = ..., edges: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., base: _Optional[int] = ..., edges: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
 
 class RangeDigests(_message.Message):
     __slots__ = ("digests", "done", "problem", "readable", "detail")
@@ -89,20 +89,20 @@ class RangeDigests(_message.Message):
     def __init__(self, digests: _Optional[bytes] = ..., done: _Optional[bool] = ..., problem: _Optional[_Union[RangeProblem, str]] = ..., readable: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ReadRangeRequest(_message.Message):
-    __slots__ = ("group", "segment_size_bytes", "base", "offset", "size", "bytes_per_second")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_group", "segment_size_bytes", "base", "offset", "size", "bytes_per_second")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    group: str
+    broker_group: str
     segment_size_bytes: int
     base: int
     offset: int
     size: int
     bytes_per_second: int
-    def __init__(self, group: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., base: _Optional[int] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., base: _Optional[int] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
 
 class ReadRangeResponse(_message.Message):
     __slots__ = ("data", "problem", "detail")

@@ -28,8 +28,8 @@ class PeerStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., match_index: _Optional[int] = ..., recently_active: _Optional[bool] = ..., connected: _Optional[bool] = ..., address: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -47,7 +47,7 @@ class NodeStatus(_message.Message):
     DATA_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
-    group: str
+    broker_group: str
     node_id: str
     role: str
     term: int
@@ -65,29 +65,29 @@ class NodeStatus(_message.Message):
     data_directory: str
     serving: bool
     first_index: int
-    def __init__(self, group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ...) -> None: ...
 
 class WatchLeaderRequest(_message.Message):
-    __slots__ = ("group",)
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    group: str
-    def __init__(self, group: _Optional[str] = ...) -> None: ...
+    __slots__ = ("broker_group",)
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    def __init__(self, broker_group: _Optional[str] = ...) -> None: ...
 
 class LeaderView(_message.Message):
-    __slots__ = ("group", "node_id", "leader", "term", "serving", "members")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_group", "node_id", "leader", "term", "serving", "members")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    group: str
+    broker_group: str
     node_id: str
     leader: _errors_pb2.NodeAddress
     term: int
     serving: bool
     members: _containers.RepeatedCompositeFieldContainer[_errors_pb2.NodeAddress]
-    def __init__(self, group: _Optional[str] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., term: _Optional[int] = ..., serving: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[_errors_pb2.NodeAddress, _Mapping]]] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., term: _Optional[int] = ..., serving: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[_errors_pb2.NodeAddress, _Mapping]]] = ...) -> None: ...
 
 class TransferLeadershipRequest(_message.Message):
     __slots__ = ("target",)

@@ -25,7 +25,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEADERSHIP_LOST: _ClassVar[ErrorCode]
     TIMED_OUT: _ClassVar[ErrorCode]
     SHUTTING_DOWN: _ClassVar[ErrorCode]
-    WRONG_GROUP: _ClassVar[ErrorCode]
+    WRONG_BROKER_GROUP: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
     MESSAGE_NOT_FOUND: _ClassVar[ErrorCode]
     TRANSFER_FAILED: _ClassVar[ErrorCode]
@@ -53,7 +53,7 @@ UNKNOWN_PRODUCER: ErrorCode
 LEADERSHIP_LOST: ErrorCode
 TIMED_OUT: ErrorCode
 SHUTTING_DOWN: ErrorCode
-WRONG_GROUP: ErrorCode
+WRONG_BROKER_GROUP: ErrorCode
 INTERNAL: ErrorCode
 MESSAGE_NOT_FOUND: ErrorCode
 TRANSFER_FAILED: ErrorCode

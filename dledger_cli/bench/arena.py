@@ -71,7 +71,7 @@ async def connected(place: Arena) -> AsyncIterator[Client]:
 
     Raises:
         LocalGroupError: a node doesn't start.
-        ClientError: the group can't be reached.
+        ClientError: the broker group can't be reached.
     """
     if place.group is not None:
         await place.group.up()

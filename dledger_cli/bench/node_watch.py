@@ -97,14 +97,14 @@ def metrics_of(node: LocalNode) -> NodeMetricsSample:
 
 
 def parse_metrics(text: str) -> NodeMetricsSample:
-    """Prometheus' text format; of values with labels beside group and node, only lateness."""
+    """Prometheus' text format; of labelled values the node's own, and of histograms lateness."""
     values: dict[str, float] = {}
     buckets: list[tuple[float, float]] = []
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == f"{LATENESS}_bucket":
                 buckets.append((float(sample.labels["le"]), sample.value))
-            elif set(sample.labels) <= {"group", "node"}:
+            elif set(sample.labels) <= {"broker_group", "node"}:
                 values[sample.name] = sample.value
     return NodeMetricsSample(values, Histogram(tuple(sorted(buckets))))
 

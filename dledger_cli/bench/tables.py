@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -31,19 +32,17 @@ def number(value: float) -> str:
 
 
 def _yardstick_table(yardsticks: tuple[Figure, ...]) -> Table:
-    table = Table("yardstick", "unit", title_justify="left")
-    _add_numbers(table)
+    table = _table("yardstick")
     for figure in yardsticks:
         table.add_row(figure.name, figure.unit, *_cells(figure.spread))
     return table
 
 
 def _figure_table(figures: tuple[Figure, ...]) -> Table:
-    table = Table("figure", "unit")
-    _add_numbers(table)
-    table.add_column("× yardstick", justify="right")
-    table.add_column("target", justify="right")
-    table.add_column("reached")
+    table = _table("figure")
+    table.add_column("× yardstick", justify="right", overflow="fold")
+    table.add_column("target", justify="right", overflow="fold")
+    table.add_column("reached", overflow="fold")
     for figure in figures:
         table.add_row(
             figure.name,
@@ -56,9 +55,15 @@ def _figure_table(figures: tuple[Figure, ...]) -> Table:
     return table
 
 
-def _add_numbers(table: Table) -> None:
+def _table(what: str) -> Table:
+    """Its first columns: names, units and numbers are whole on any terminal. Where there is too
+    little room the other columns take more lines; nothing is cut."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(what, no_wrap=True, overflow="fold")
+    table.add_column("unit", no_wrap=True, overflow="fold")
     for name in ("min", "median", "max"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True, overflow="fold")
+    return table
 
 
 def _cells(spread: Spread) -> tuple[str, str, str]:

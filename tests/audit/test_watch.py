@@ -166,7 +166,7 @@ def nodes(three: ReplicaSet) -> Iterator[Nodes]:
     for name in three.paths:
         made.start(name)
         made.statuses[name] = NodeStatus(
-            group="g",
+            broker_group="g",
             node_id=name,
             commit_index=last.index,
             committed_offset=three.end,

@@ -21,9 +21,9 @@ from dledger_cli.bench.node_watch import (
 def sample_of(*lateness_s: float) -> NodeMetricsSample:
     """What a node says after ticks that were so late."""
     registry = CollectorRegistry()
-    gauge = Gauge("dledger_term", "t", ["group", "node"], registry=registry)
+    gauge = Gauge("dledger_term", "t", ["broker_group", "node"], registry=registry)
     gauge.labels("local", "n1").set(7)
-    peer = Gauge("dledger_peer_connected", "p", ["group", "node", "peer"], registry=registry)
+    peer = Gauge("dledger_peer_connected", "p", ["broker_group", "node", "peer"], registry=registry)
     peer.labels("local", "n1", "n2").set(1)
     histogram = Histogram(LATENESS, "l", buckets=(0.001, 0.01, 0.1), registry=registry)
     for value in lateness_s:
@@ -32,7 +32,7 @@ def sample_of(*lateness_s: float) -> NodeMetricsSample:
 
 
 def test_values_of_the_node_are_read_and_those_of_its_peers_left() -> None:
-    """A label beside group and node would make one name mean several values."""
+    """A label beside broker group and node would make one name mean several values."""
     sample = sample_of(0.0005)
     assert sample.values["dledger_term"] == 7
     assert "dledger_peer_connected" not in sample.values

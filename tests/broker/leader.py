@@ -17,7 +17,7 @@ from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.state.listening import QueueKey
 from broker.state.machine import MachineOptions, StateMachine
-from broker.state.refusals import Refusal
+from broker.state.refusals import BatchRefusal, Refusal
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
 from dledger.records.properties import encode_properties
@@ -83,7 +83,7 @@ class Bench:
         )
         self.reader = QueueReader(self.machine, self.queues, self.read_at)
         self.arrivals: list[tuple[str, int]] = []
-        self.announcer = Announcer(self.appender, HeldPulls(10))
+        self.held = HeldPulls(10)
         self.machine.listen(self)
         self.appender.begin(0)
 
@@ -100,14 +100,19 @@ class Bench:
         self.proposed += 1
         return Proposed(Index(index), Term(1))
 
+    @property
+    def announcer(self) -> Announcer:
+        """The product's, of the present appender."""
+        return Announcer(self.appender, self.held)
+
     def arrived(self, queue: QueueKey) -> None:
         """`Listener`."""
         self.arrivals.append(queue)
         self.announcer.arrived(queue)
 
-    def batch_voided(self, index: int) -> None:
+    def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         """`Listener`."""
-        self.announcer.batch_voided(index)
+        self.announcer.batch_voided(index, refusal)
 
     def topic_deleted(self, topic: str) -> None:
         """`Listener`."""
@@ -140,6 +145,20 @@ class Bench:
     ) -> asyncio.Future[list[BatchAnswer]]:
         """Hands batches to the appender."""
         return self.appender.send(producer, list(batches))
+
+    def broken_rule(
+        self, known: StateMachine, late: Batch, producer: bytes = PRODUCER
+    ) -> asyncio.Future[list[BatchAnswer]]:
+        """Proposes by the state of `known` instead of the present one, as only a leader that broke
+        the rules could, and commits it."""
+        appender = Appender(self, known, self.read_at, lambda: self.is_full, HOST, 4 << 20)
+        appender.begin(self.log.last_index)
+        answer = appender.send(producer, [late])
+        before, self.appender = self.appender, appender
+        self.commit()
+        self.appender = before
+        before.on_applied(self.log.last_index)
+        return answer
 
     def replay(self) -> StateMachine:
         """Another replica: the same log, applied from the start."""

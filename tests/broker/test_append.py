@@ -286,6 +286,63 @@ def test_a_topic_being_deleted_takes_no_messages() -> None:
     assert pulled(bench) == [b"new"]
 
 
+@pytest.mark.parametrize("queues", [1, 2, 3])
+def test_a_topic_is_made_anew_while_its_batches_are_in_flight(queues: int) -> None:
+    """Batch, delete and creation are applied in one go: the batch was stored in the topic that is
+    gone, and nothing of it is held against the new one."""
+    bench = Bench()
+    bench.topic("t", 2)
+    old = bench.send(batch(0, b"old", b"old", queue_id=1))
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+    bench.appender.submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=queues)))
+    bench.commit()
+    assert placed(old).base_queue_offset == 0
+    for queue_id in range(queues):
+        answer = bench.send(batch(0, b"new", queue_id=queue_id))
+        bench.commit()
+        result = placed(answer)
+        assert (result.base_queue_offset, result.is_duplicate) == (0, False)
+        assert pulled(bench, queue_id) == [b"new"]
+    assert bench.replay().topics == bench.machine.topics
+
+
+def test_a_new_topic_is_sent_to_before_the_old_batches_are_retired() -> None:
+    """The state machine is ahead of what was told to be applied: the new topic's queue and sequence
+    start afresh, and retiring the old batch takes nothing of them away."""
+    bench = Bench()
+    bench.topic("t", 1)
+    old = bench.send(batch(0, b"old"))
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+    bench.appender.submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=1)))
+    through = bench.log.last_index
+    bench.machine.apply(bench.log.read(bench.machine.applied_index + 1, through))
+    new = [bench.send(batch(0, b"new"))]
+    bench.appender.on_applied(through)
+    new.append(bench.send(batch(1, b"new")))
+    bench.commit()
+    assert placed(old).base_queue_offset == 0
+    assert [placed(answer).base_queue_offset for answer in new] == [0, 1]
+
+
+def test_a_retry_is_answered_though_its_topic_is_being_deleted() -> None:
+    """What is known of a batch comes before its place: told that there is no such topic, its
+    producer would send it somewhere else, and it would be stored twice."""
+    bench = Bench()
+    bench.topic()
+    before = bench.send(batch(0, b"stored"))
+    bench.commit()
+    bench.send(batch(1, b"in flight"))
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+    stored, in_flight = bench.send(batch(0, b"stored")), bench.send(batch(1, b"in flight"))
+    assert placed(stored) == replace(placed(before), is_duplicate=True)
+    assert not in_flight.done()
+    assert code(bench.send(batch(2, b"new"))) == "TOPIC_NOT_FOUND"
+    assert code(bench.send(batch(7, b"gap"))) == "TOPIC_NOT_FOUND"
+    bench.commit()
+    assert placed(in_flight).is_duplicate
+    assert placed(in_flight).base_queue_offset == 1
+
+
 def test_two_deletes_under_way_keep_the_topic_closed() -> None:
     """Delete, create, delete: while any delete is under way nothing is taken for the topic."""
     bench = Bench()

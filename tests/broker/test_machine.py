@@ -14,9 +14,11 @@ from broker.state.refusals import (
     TopicExists,
     TopicNotFound,
 )
+from broker.state.sequences import StoredBatch
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused
+from dledger.outcome import Outcome
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
@@ -24,7 +26,8 @@ from dledger.wire.commands_pb2 import (
     CreateTopicCommand,
     DeleteTopicCommand,
 )
-from tests.broker.leader import Bench, MemoryQueues, batch
+from tests.broker.leader import PRODUCER, Bench, MemoryQueues, batch
+from tests.broker.test_append import code, failure, placed
 
 pytestmark = pytest.mark.usefixtures("running_loop")
 
@@ -120,17 +123,64 @@ def test_entries_must_follow_each_other() -> None:
         machine.apply(bench.log.read(2, 2))
 
 
-def test_a_queue_offset_that_does_not_continue_stops_the_node() -> None:
-    """Dispatch checks the stamped queue offset: a divergence shows itself at once (ADR 5)."""
+def test_a_batch_that_does_not_continue_its_queue_is_void() -> None:
+    """A stamped queue offset that isn't the next is refused alike by whoever applies it; what
+    follows it in the queue is void too, and the batch after those is stored."""
     bench = Bench()
     bench.topic()
     bench.send(batch(0, b"x"))
     bench.commit()
     bench.machine.topics["t"].next_offsets[0] = 7
-    bench.send(batch(1, b"y"), producer=b"")
-    bench.machine.topics["t"].next_offsets[0] = 8
-    with pytest.raises(InvariantViolation, match="queue offset"):
+    lost = [bench.send(batch(n, b"y"), producer=b"") for n in range(2)]
+    bench.machine.topics["t"].next_offsets[0] = 1
+    bench.commit(through=bench.log.last_index - 1)
+    answer = bench.send(batch(1, b"z"))
+    bench.commit()
+    assert [code(answer) for answer in lost] == ["NOT_READY", "NOT_READY"]
+    assert bench.machine.topics == bench.replay().topics
+    assert placed(answer).base_queue_offset == 1
+    assert bench.machine.topics["t"].next_offsets == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("queues", "sent_before", "expected"),
+    [
+        (None, 0, "TOPIC_NOT_FOUND"),
+        (1, 0, "QUEUE_NOT_FOUND"),
+        (2, 0, "NOT_READY"),
+        (2, 1, "OUT_OF_SEQUENCE"),
+    ],
+)
+def test_a_batch_for_an_earlier_topic_is_void(
+    queues: int | None, sent_before: int, expected: str
+) -> None:
+    """A leader that broke the rule of ADR 20 would propose a batch of the old topic behind the new
+    one. All replicas refuse it alike and go on; its producer is told by name."""
+    bench = Bench()
+    bench.topic("t", 2)
+    bench.send(batch(0, b"old", queue_id=1))
+    bench.commit()
+    old = bench.replay()
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+    if queues is not None:
+        create = CreateTopicCommand(name="t", queue_count=queues)
+        bench.appender.submit(Command(create_topic=create))
+    bench.commit()
+    for _ in range(sent_before):
+        bench.send(batch(0, b"new", queue_id=1))
         bench.commit()
+        old.topics["t"].next_offsets[1] = 1
+        old.sequences.remember((PRODUCER, "t", 1), StoredBatch(1, 1, 1, 900, bench.now_ms))
+    sequence = 2 if sent_before else 1
+    late = bench.broken_rule(old, batch(sequence, b"late", queue_id=1))
+    assert code(late) == expected
+    assert failure(late).traits.outcome == Outcome.DID_NOT_HAPPEN
+    again = bench.replay()
+    assert (again.topics, again.sequences) == (bench.machine.topics, bench.machine.sequences)
+    held = {key: len(units) // 20 for key, units in bench.queues.held.items()}
+    assert sum(held.values()) == sent_before
+    bench.topic("next", 1)
+    assert "next" in bench.machine.topics, "the group goes on"
 
 
 def test_an_unknown_command_stops_the_node() -> None:

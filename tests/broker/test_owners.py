@@ -16,11 +16,19 @@ from broker.state import sequences as sequences_module
 from broker.state import topics as topics_module
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.offsets import OffsetCommit, Offsets
-from broker.state.refusals import OffsetOutOfRange, TooManyQueues, TooMuchProgress, TopicExists
+from broker.state.refusals import (
+    OffsetOutOfRange,
+    OffsetTaken,
+    QueueNotFound,
+    Refusal,
+    SequenceBroken,
+    TooManyQueues,
+    TooMuchProgress,
+    TopicExists,
+)
 from broker.state.sequences import RECENT_BATCHES, Sequences, StoredBatch
 from broker.state.snapshot import MAX_PAYLOAD_BYTES, Section
 from broker.state.topics import Topics
-from dledger.core.errors import InvariantViolation
 
 NAMES = st.sampled_from(["a", "b", "c", "topic-%-ä"])
 Owner = Topics | Offsets | Sequences
@@ -49,12 +57,17 @@ TOPIC_STEPS = st.lists(
 )
 
 
+def made(topics: Topics, name: str, queues: int) -> Refusal | None:
+    """Creates one; which entry did is of no matter."""
+    return topics.create(name, queues, incarnation=1, created_time_ms=0)
+
+
 def topics_after(steps: Iterable[tuple[str, str, int]]) -> Topics:
     topics = Topics(max_queues=12)
     for time_ms, (step, name, number) in enumerate(steps):
         topic = topics.get(name)
         if step == "create":
-            topics.create(name, number, time_ms)
+            topics.create(name, number, incarnation=time_ms + 1, created_time_ms=time_ms)
         elif topic is not None and step == "delete":
             topics.delete(name)
         elif topic is not None and number < len(topic.next_offsets):
@@ -76,7 +89,7 @@ def test_topics_outlive_a_snapshot(steps: list[tuple[str, str, int]]) -> None:
 def test_a_topic_of_many_queues_takes_several_records() -> None:
     """No record is longer than a payload, however many queues a command has asked for."""
     topics = Topics()
-    topics.create("wide", 100_000, 7)
+    topics.create("wide", 100_000, incarnation=3, created_time_ms=7)
     topics.advance(topics["wide"], 99_999, 1 << 40)
     check_kept(topics, Topics())
 
@@ -84,23 +97,24 @@ def test_a_topic_of_many_queues_takes_several_records() -> None:
 def test_topics_say_why_they_refuse() -> None:
     """A second topic of a name, and queues beyond the bound; a deleted topic gives back its own."""
     topics = Topics(max_queues=5)
-    assert topics.create("t", 4, 0) is None
-    assert topics.create("t", 1, 0) == TopicExists("t", 4)
-    assert topics.create("u", 2, 0) == TooManyQueues(wanted=2, limit=5)
+    assert made(topics, "t", 4) is None
+    assert made(topics, "t", 1) == TopicExists("t", 4)
+    assert made(topics, "u", 2) == TooManyQueues(wanted=2, limit=5)
     topics.delete("t")
-    assert topics.create("u", 5, 0) is None
+    assert made(topics, "u", 5) is None
     assert topics.queue_count == 5
 
 
 def test_a_batch_continues_its_queue() -> None:
-    """Any other offset, and a queue that isn't there, stop the node."""
+    """Any other offset, and a queue that isn't there, are refused by name."""
     topics = Topics()
-    topics.create("t", 1, 0)
+    made(topics, "t", 1)
     topics.advance(topics["t"], 0, 5)
-    topics.check_next(topics["t"], 0, 5)
-    for queue_id, base in ((0, 4), (0, 6), (1, 0)):
-        with pytest.raises(InvariantViolation):
-            topics.check_next(topics["t"], queue_id, base)
+    topic = topics["t"]
+    assert topics.refusal_of(topic, 0, 5) is None
+    assert topics.refusal_of(topic, 0, 4) == OffsetTaken("t", 0, offset=4, next_offset=5)
+    assert topics.refusal_of(topic, 0, 6) == OffsetTaken("t", 0, offset=6, next_offset=5)
+    assert topics.refusal_of(topic, 1, 0) == QueueNotFound("t", 1, queue_count=1)
 
 
 # --- offsets ----------------------------------------------------------------------------------
@@ -202,6 +216,17 @@ def test_sequences_outlive_a_snapshot(steps: list[tuple[int, str, int, int, int]
     assert list(again) == list(sequences)
 
 
+def test_a_batch_continues_its_producers_sequence() -> None:
+    """Any other sequence is refused by name; a producer that isn't known starts where it likes."""
+    sequences = Sequences()
+    key = (b"p" * 16, "t", 2)
+    assert sequences.refusal_of(key, 9) is None
+    sequences.remember(key, stored(9, at_ms=0, count=2))
+    assert sequences.refusal_of(key, 11) is None
+    assert sequences.refusal_of(key, 9) == SequenceBroken("t", 2, sequence=9, expected=11)
+    assert sequences.refusal_of(key, 12) == SequenceBroken("t", 2, sequence=12, expected=11)
+
+
 def stored(sequence: int, *, at_ms: int, count: int = 1) -> StoredBatch:
     return StoredBatch(sequence, count, sequence, 100 * at_ms + sequence, at_ms)
 
@@ -250,15 +275,15 @@ def wrong_payloads(section: Section) -> list[bytes]:
 def test_owners_refuse_what_they_did_not_write() -> None:
     """Twice the same, cut off, or of another version: by a named error, never a partial state."""
     topics, offsets, sequences = Topics(), Offsets(), Sequences()
-    topics.create("t", 2, 0)
+    made(topics, "t", 2)
     offsets.commit(OffsetCommit("g", "t", ((0, 0),), is_reset=False), [0, 0])
     sequences.remember((b"p" * 16, "t", 0), stored(0, at_ms=0))
-    made: list[tuple[Owner, Callable[[], Owner]]] = [
+    owners: list[tuple[Owner, Callable[[], Owner]]] = [
         (topics, Topics),
         (offsets, Offsets),
         (sequences, Sequences),
     ]
-    for owner, empty in made:
+    for owner, empty in owners:
         for payload in wrong_payloads(owner.snapshot()):
             with pytest.raises(SnapshotDamaged):
                 empty().restore(1, [payload])

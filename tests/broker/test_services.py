@@ -348,6 +348,6 @@ def test_watchers_are_bounded_and_leave_their_place(tmp_path: Path) -> None:
         await second.aclose()
         with pytest.raises(BrokerError) as refused:
             await anext(cluster.watch_leader("other"))
-        assert refused.value.code is ErrorCode.WRONG_GROUP
+        assert refused.value.code is ErrorCode.WRONG_BROKER_GROUP
 
     asyncio.run(scenario())

@@ -140,14 +140,15 @@ def test_the_layout_of_a_snapshot() -> None:
     """Golden bytes: what is written today must be readable for as long as version 1 is."""
     machine = StateMachine(NoQueues())
     machine.applied_index, machine.append_time_ms, machine.messages_applied = 9, 1_000, 2
-    machine.topics.create("t", 2, 500)
+    machine.topics.create("t", 2, incarnation=4, created_time_ms=500)
     machine.topics.advance(machine.topics["t"], 1, 2)
     machine.offsets.commit(OffsetCommit("g", "t", ((1, 2),), is_reset=False), [0, 2])
     machine.sequences.remember((b"p" * 16, "t", 1), StoredBatch(5, 2, 0, 80, 1_000))
     payloads = [chunk.payload.hex() for chunk in unseal(machine.snapshot())]
     assert payloads == [
         "00000000000003e80000000000000002",
-        "00017400000000000001f400000002000000000000000200000000000000000000000000000002",
+        "0001740000000000000004"
+        "00000000000001f400000002000000000000000200000000000000000000000000000002",
         "0001740001670000000000000001000000010000000000000002",
         "70" * 16 + "000174"
         "0000000101"
@@ -270,7 +271,7 @@ def test_a_snapshot_at_the_bounds_comes_in_small_chunks() -> None:
     machine.applied_index, machine.append_time_ms = 1_000_000, 1 << 40
     names = [f"topic-{n:05d}" for n in range(10_000)]
     for n, name in enumerate(names):
-        machine.topics.create(name, 4, n)
+        machine.topics.create(name, 4, incarnation=n + 1, created_time_ms=n)
         machine.topics.advance(machine.topics[name], n % 4, n + 5)
     for n in range(100_000):
         name = names[n % 10_000]

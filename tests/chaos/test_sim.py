@@ -26,6 +26,8 @@ KEPT = (
     (12, 4_000, "a follower that had paused applying on a full disk spun its event loop"),
     (38, 4_000, "the same"),
     (5072, 12_500, "the killer schedule on five nodes with a rotten disk"),
+    (51, 4_000, "a topic made anew with fewer queues while its batches were in flight"),
+    (14, 4_000, "the same, with data of several producers"),
     (200311, 20_000, "term and vote of a dead process were taken from the page cache"),
 )
 

@@ -22,7 +22,7 @@ from chaos.node import machine_under_test
 from store.files import OsFiles
 
 BASE = """\
-group = "g1"
+broker_group = "g1"
 node_id = "n1"
 data_directory = "data"
 listen = "127.0.0.1:7001"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from broker.config import ConfigError
 from broker.local_group import GROUP_FILE, LocalGroup, NoAnswer, NoSuchNode, NotAGroup, PortInUse
-from dledger.client import DeadlineExceeded, GroupUnreachable, TopicNotFound
+from dledger.client import BrokerGroupUnreachable, DeadlineExceeded, TopicNotFound
 from dledger.terminal.options import parse_addresses, parse_size
 from dledger.terminal.outcome import ExitCode, errors_told, exit_code_of
 from dledger_cli.app import app
@@ -78,6 +78,22 @@ def test_help_lists_every_command() -> None:
         ["consume", "t", "--from", "middle"],
         ["consume", "t", "--from", "committed"],
         ["consume", "t", "--max", "0"],
+        ["consume", "t", "--group", ""],
+        *(
+            [*command, name]
+            for command in (
+                ["topic", "create"],
+                ["topic", "describe"],
+                ["topic", "delete"],
+                ["produce"],
+                ["consume"],
+            )
+            for name in ("", "a b", "a/b", "../x", "a" * 128)
+        ),
+        ["query", "offset", "a b", "0", "0"],
+        ["query", "offset", "t", "x", "0"],
+        *([*command, "--nonsense"] for command in COMMANDS),
+        *([*command, "one", "two", "three", "four"] for command in COMMANDS),
         ["query", "offset", "t", "0", "-1"],
         ["topic", "list", "--bootstrap", "nowhere"],
         ["topic", "list", "--bootstrap", "host:0"],
@@ -162,7 +178,7 @@ def test_unreachable_group_ends_with_3(dead_address: str, monkeypatch: pytest.Mo
 def test_wrong_configuration_ends_a_node_with_2(tmp_path: Path) -> None:
     """One line names file, key, found and expected."""
     file = tmp_path / "node.toml"
-    file.write_text('group = "g"\n')
+    file.write_text('broker_group = "g"\n')
     result = CliRunner().invoke(app, ["node", "--config", str(file)])
     assert result.exit_code == ExitCode.USAGE
     assert result.stderr.startswith(f"dledger: {file}: node_id: found nothing")
@@ -185,7 +201,7 @@ def test_version_names_what_it_runs_on() -> None:
         (NoSuchNode("n9", ["n1"]), 2),
         (NoAnswer("no leader"), 3),
         (PortInUse("n1", "a:1"), 1),
-        (GroupUnreachable("nobody"), 3),
+        (BrokerGroupUnreachable("nobody"), 3),
         (DeadlineExceeded("late"), 3),
         (TopicNotFound("t"), 1),
         (DirectoryInUse("d", "pid 7"), 1),

@@ -19,8 +19,9 @@ from broker.local_group import (
     NoSuchNode,
     NotAGroup,
 )
-from broker.local_group.ports import port_is_free, reserve_ports
+from broker.local_group.ports import reserve_ports
 from dledger.addresses import split_address
+from dledger.listening import why_not_listening
 
 
 def changed(directory: Path, **changes: object) -> None:
@@ -85,7 +86,7 @@ def test_reserved_port_is_free_for_its_node_and_for_no_other_picker() -> None:
     reservation = reserve_ports(1)
     (port,) = reservation.ports
     for _ in range(2):
-        assert port_is_free(f"127.0.0.1:{port}")  # listens for a moment, as a node does
+        assert not why_not_listening(f"127.0.0.1:{port}")  # listens for a moment, as a node does
         with socket.socket() as picker, pytest.raises(OSError, match="Address already in use"):
             picker.bind(("127.0.0.1", port))
     del reservation
@@ -99,8 +100,8 @@ def test_port_that_is_listened_on_is_not_free() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        assert not port_is_free(address)
-    assert port_is_free(address)
+        assert why_not_listening(address) == "the port is in use"
+    assert not why_not_listening(address)
 
 
 def test_directory_without_a_group_is_told(tmp_path: Path) -> None:

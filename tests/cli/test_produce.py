@@ -24,7 +24,7 @@ from dledger_cli.produce import Job, Sender, pump
 from dledger_cli.tally import Tally
 
 STORED = SendResult("t", 0, 0, 0, 0, bytes(8), False)
-JOB = Job(topic="t", key="k", tag=None, keep_line_ending=False)
+JOB = Job(topic="t", source="-", key="k", tag=None, keep_line_ending=False)
 Answer = Callable[[bytes], Exception | None]
 Source = Callable[[bytes], int]
 
@@ -154,6 +154,6 @@ def test_line_without_a_good_answer_is_counted_by_its_outcome(
 def test_line_endings_are_left_or_taken(source: Source, keep: bool, bodies: list[bytes]) -> None:
     r"""`\n` and `\r\n` are endings; a `\r` where nothing ends is text."""
     producer = FakeProducer(bound=9)
-    job = Job(topic="t", key="k", tag=None, keep_line_ending=keep)
+    job = Job(topic="t", source="-", key="k", tag=None, keep_line_ending=keep)
     pumped(source(b"a\n\nb\r\nc\r"), producer, job)
     assert producer.bodies == bodies

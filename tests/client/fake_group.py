@@ -233,8 +233,8 @@ class FakeNode:
 
     async def _watch(self, request: cpb.WatchLeaderRequest, context: Any) -> None:
         self._count("WatchLeader")
-        if request.group and request.group != self.group.name:
-            error = wire_error(epb.WRONG_GROUP, f"this is {self.group.name}")
+        if request.broker_group and request.broker_group != self.group.name:
+            error = wire_error(epb.WRONG_BROKER_GROUP, f"this is {self.group.name}")
             metadata = (("dledger-error-bin", error.SerializeToString()),)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
         if self.group.refuse_watches:
@@ -299,7 +299,7 @@ class FakeGroup:
     def view(self, node: FakeNode) -> cpb.LeaderView:
         leader = self.leader
         return cpb.LeaderView(
-            group=self.name,
+            broker_group=self.name,
             node_id=node.node_id,
             term=self.term,
             leader=self._address(leader) if leader is not None else None,
@@ -449,7 +449,7 @@ class FakeGroup:
 
     async def on_GetStatus(self, node: FakeNode, request: cpb.GetStatusRequest) -> cpb.NodeStatus:
         return cpb.NodeStatus(
-            group=self.name,
+            broker_group=self.name,
             node_id=node.node_id,
             role="leader" if node is self.leader else "follower",
             term=self.term,
@@ -476,10 +476,10 @@ def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:
 async def heard(client: Client) -> None:
     """Returns when a node has told `client` something. No public call tells."""
     loop = asyncio.get_running_loop()
-    await client._group._news(loop.time() + 30.0)
+    await client._broker_group._news(loop.time() + 30.0)
 
 
 async def leaderless(client: Client) -> None:
     """Returns once `client` knows of no leader that serves."""
-    while client._group.target is not None:
+    while client._broker_group.target is not None:
         await heard(client)

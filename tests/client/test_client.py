@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from dledger.client import (
+    BrokerGroupUnreachable,
     Client,
     ClientClosed,
     ClientError,
     ClientOptions,
     DeadlineExceeded,
-    GroupUnreachable,
     InvalidArgument,
     LeadershipLost,
     MessageNotFound,
@@ -29,7 +29,7 @@ from dledger.client import (
     TopicExists,
     TopicNotFound,
     Unavailable,
-    WrongGroup,
+    WrongBrokerGroup,
 )
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
@@ -347,7 +347,7 @@ async def test_unreachable_group_is_told_as_such() -> None:
     """With what was tried."""
     with closed_port() as dead:
         async with Client.connect(dead, options=QUICK) as client:
-            with pytest.raises(GroupUnreachable, match=dead) as caught:
+            with pytest.raises(BrokerGroupUnreachable, match=dead) as caught:
                 await client.create_topic("t", deadline_s=1.0)
             assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
 
@@ -368,9 +368,9 @@ async def test_wrong_group_is_told_at_once() -> None:
     """A mix-up of addresses must not end as a timeout."""
     async with (
         FakeGroup(2, name="theirs") as group,
-        Client.connect(group.bootstrap, group="ours") as client,
+        Client.connect(group.bootstrap, broker_group="ours") as client,
     ):
-        with pytest.raises(WrongGroup):
+        with pytest.raises(WrongBrokerGroup):
             await client.topics(deadline_s=60.0)
 
 

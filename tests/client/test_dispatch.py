@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import NodeLink
 from dledger.client.dispatch import Dispatcher, Sender
 from dledger.client.errors import ClientError, ClientFault, DeadlineExceeded, LeadershipLost
-from dledger.client.group import Group
 from dledger.client.lane import Failure
 from dledger.client.options import ProducerOptions
 from dledger.client.results import SendResult
@@ -65,7 +65,7 @@ BYSTANDER = Sender(lambda lane: None, lambda count, size: None, lambda topic: No
 
 
 def dispatcher(group: ToldGroup, **options: float) -> Dispatcher:
-    return Dispatcher(cast(Group, group), ProducerOptions(**options), BYSTANDER)  # type: ignore[arg-type]
+    return Dispatcher(cast(BrokerGroup, group), ProducerOptions(**options), BYSTANDER)  # type: ignore[arg-type]
 
 
 def add(dispatching: Dispatcher, body: bytes) -> asyncio.Future[SendResult]:

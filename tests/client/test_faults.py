@@ -29,9 +29,9 @@ from dledger.client import (
 from dledger.client import consumer as consuming
 from dledger.client import dispatch as dispatching
 from dledger.client import producer as producing
+from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import NodeLink
 from dledger.client.dispatch import Dispatcher
-from dledger.client.group import Group
 from dledger.client.lane import Lane
 from dledger.client.leader_view import LeaderBoard
 from dledger.client.routing import Route
@@ -71,10 +71,10 @@ PRODUCING: list[tuple[Any, str]] = [
     (Lane, "settle"),
     (Lane, "on_error"),
     (dispatching, "from_wire"),
-    (Group, "on_refused"),
-    (Group, "_refresh"),
-    (Group, "_on_view"),
-    (Group, "_on_lost"),
+    (BrokerGroup, "on_refused"),
+    (BrokerGroup, "_refresh"),
+    (BrokerGroup, "_on_view"),
+    (BrokerGroup, "_on_lost"),
     (LeaderBoard, "on_view"),
     (NodeLink, "call"),
     (NodeLink, "_listen"),
@@ -91,7 +91,7 @@ CONSUMING: list[tuple[Any, str]] = [
     (Client, "describe_topic"),
     (Client, "fetch_offsets"),
     (Client, "commit_offsets"),
-    (Group, "call"),
+    (BrokerGroup, "call"),
     (NodeLink, "call"),
 ]
 
@@ -291,7 +291,7 @@ def test_node_is_heard_again_after_a_fault() -> None:
         async with FakeGroup() as group:
             group.model.create("t", 1)
             first, second, _ = group.nodes
-            with broken_function(Group, "_on_lost", Once(1)):
+            with broken_function(BrokerGroup, "_on_lost", Once(1)):
                 async with (
                     Client.connect(group.bootstrap, options=QUICK) as client,
                     client.producer() as producer,

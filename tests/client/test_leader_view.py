@@ -100,4 +100,4 @@ def test_node_under_two_addresses_is_one_node() -> None:
 
 def test_view_of_the_wire_without_a_leader() -> None:
     """Absent, not empty."""
-    assert from_wire(LeaderView(group="g", node_id="n1", term=3)).leader is None
+    assert from_wire(LeaderView(broker_group="g", node_id="n1", term=3)).leader is None

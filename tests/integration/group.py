@@ -50,7 +50,7 @@ def make_configs(directory: Path, count: int = 3, **changes: Any) -> list[NodeCo
     return [
         NodeConfig.model_validate(
             {
-                "group": "g1",
+                "broker_group": "g1",
                 "node_id": name,
                 "data_directory": str(directory / name),
                 "listen": address,

@@ -317,7 +317,7 @@ def test_requests_under_way_are_bounded_in_bytes(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"group": "g2"}, "group"),
+        ({"broker_group": "g2"}, "broker group"),
         ({"segment_size_bytes": 1 << 30}, "segment size"),
         ({"protocol_version": 99}, "protocol version is 99 there and 2 here"),
         ({"protocol_version": 1}, "protocol version is 1 there and 2 here"),
@@ -335,7 +335,7 @@ def test_a_peer_that_does_not_fit_is_refused_by_name(
         node = shared.nodes["n1"]
         good: dict[str, Any] = {
             "protocol_version": PROTOCOL_VERSION,
-            "group": "g1",
+            "broker_group": "g1",
             "node_id": "n2",
             "to_node_id": "n1",
             "segment_size_bytes": node.config.store.segment_size_bytes,
@@ -395,7 +395,7 @@ def test_a_watcher_of_another_group_is_told(shared: Group, loop: asyncio.Abstrac
 
     async def scenario() -> None:
         watch: Any = shared.channel("n1").unary_stream("/dledger.v1.Cluster/WatchLeader")
-        call = watch(cpb.WatchLeaderRequest(group="other").SerializeToString())
+        call = watch(cpb.WatchLeaderRequest(broker_group="other").SerializeToString())
         assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "'other'" in await call.details()
 

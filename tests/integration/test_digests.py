@@ -47,7 +47,11 @@ def committed(node: Replica) -> int:
 
 
 def wanted(edges: list[int], **changes: Any) -> apb.DigestRangesRequest:
-    given: dict[str, Any] = {"group": "g1", "segment_size_bytes": SEGMENT_BYTES, "edges": edges}
+    given: dict[str, Any] = {
+        "broker_group": "g1",
+        "segment_size_bytes": SEGMENT_BYTES,
+        "edges": edges,
+    }
     return apb.DigestRangesRequest(**(given | changes))
 
 
@@ -103,7 +107,7 @@ def test_nothing_beyond_what_is_committed_is_told(tmp_path: Path) -> None:
             await digests_of(group, wanted([0, end + 1]))
         assert error_of(caught.value).code == epb.OFFSET_OUT_OF_RANGE
         request = apb.ReadRangeRequest(
-            group="g1", segment_size_bytes=SEGMENT_BYTES, offset=end - 10, size=100
+            broker_group="g1", segment_size_bytes=SEGMENT_BYTES, offset=end - 10, size=100
         )
         assert len((await read(group, request)).data) == 10
         request.offset = end + 5
@@ -115,7 +119,7 @@ def test_nothing_beyond_what_is_committed_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (wanted([0, 10], group="g2"), epb.WRONG_GROUP),
+        (wanted([0, 10], broker_group="g2"), epb.WRONG_BROKER_GROUP),
         (wanted([0, 10], segment_size_bytes=1 << 30), epb.INVALID_ARGUMENT),
         (wanted([5, 10], base=5), epb.INVALID_ARGUMENT),
         (wanted([10, 10]), epb.INVALID_ARGUMENT),
@@ -143,7 +147,7 @@ def test_requests_that_make_no_sense_are_refused(
 @pytest.mark.parametrize("size", [0, audit.MAX_READ_BYTES + 1])
 def test_a_read_is_bounded(shared: Group, loop: asyncio.AbstractEventLoop, size: int) -> None:
     """A mebibyte at once; a node's memory isn't an auditor's."""
-    request = apb.ReadRangeRequest(group="g1", segment_size_bytes=SEGMENT_BYTES, size=size)
+    request = apb.ReadRangeRequest(broker_group="g1", segment_size_bytes=SEGMENT_BYTES, size=size)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         loop.run_until_complete(read(shared, request))
     assert error_of(caught.value).code == epb.INVALID_ARGUMENT
@@ -209,7 +213,7 @@ def test_a_file_that_ends_early_or_is_gone_is_told(tmp_path: Path) -> None:
         path.symlink_to(path)
         (answer,) = await digests_of(group, wanted([0, BLOCK]))
         assert answer.problem == apb.SEGMENT_UNREADABLE
-        request = apb.ReadRangeRequest(group="g1", segment_size_bytes=SEGMENT_BYTES, size=10)
+        request = apb.ReadRangeRequest(broker_group="g1", segment_size_bytes=SEGMENT_BYTES, size=10)
         assert (await read(group, request)).problem == apb.SEGMENT_UNREADABLE
         path.unlink()
         path.with_name("kept").rename(path)

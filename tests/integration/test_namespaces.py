@@ -93,7 +93,7 @@ def start(number: int, folder: Path) -> subprocess.Popen[bytes]:
     """The node's process, in its namespace."""
     config = NodeConfig.model_validate(
         {
-            "group": "g1",
+            "broker_group": "g1",
             "node_id": f"n{number}",
             "data_directory": str(folder / f"n{number}"),
             "listen": f"198.19.{number}.2:{PORT}",

@@ -31,18 +31,22 @@ def test_second_owner_is_refused_until_the_first_has_closed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("group", "group-b"), ("node_id", "n2"), ("segment_size_bytes", 1 << 21)],
+    ("field", "key", "value"),
+    [
+        ("broker_group", "group", "group-b"),
+        ("node_id", "node_id", "n2"),
+        ("segment_size_bytes", "segment_size_bytes", 1 << 21),
+    ],
 )
 def test_directory_of_another_identity_is_refused(
-    tmp_path: Path, field: str, value: str | int
+    tmp_path: Path, field: str, key: str, value: str | int
 ) -> None:
-    """The message names both values, and the lock is free again."""
+    """The message names the file's key and both values, and the lock is free again."""
     DataDirectory.open(tmp_path, IDENTITY).close()
     other = replace(IDENTITY, **{field: value})  # type: ignore[arg-type]
     with pytest.raises(WrongIdentity) as wrong:
         DataDirectory.open(tmp_path, other)
-    assert (wrong.value.field, wrong.value.configured) == (field, value)
+    assert (wrong.value.field, wrong.value.configured) == (key, value)
     assert repr(getattr(IDENTITY, field)) in str(wrong.value)
     assert repr(value) in str(wrong.value)
     DataDirectory.open(tmp_path, IDENTITY).close()
@@ -71,7 +75,7 @@ def test_identity_is_durable_when_open_returns() -> None:
     DataDirectory.open(DATA, IDENTITY, disk)
     disk.power_cut()
     with pytest.raises(WrongIdentity):
-        DataDirectory.open(DATA, replace(IDENTITY, group="other"), disk)
+        DataDirectory.open(DATA, replace(IDENTITY, broker_group="other"), disk)
 
 
 @pytest.mark.parametrize("spare_bytes", [0, 64])

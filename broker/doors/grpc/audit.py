@@ -31,10 +31,10 @@ class AuditDoor:
         self._audit = audit
 
     async def survey_log(self, request: apb.SurveyLogRequest, context: object) -> apb.LogSurvey:
-        return _log_survey(await self._audit.survey(request.group))
+        return _log_survey(await self._audit.survey(request.broker_group))
 
     async def digest_ranges(self, request: apb.DigestRangesRequest, context: DigestContext) -> None:
-        claim = SegmentClaim(request.group, request.segment_size_bytes, request.base)
+        claim = SegmentClaim(request.broker_group, request.segment_size_bytes, request.base)
         answers = self._audit.digests(claim, tuple(request.edges), request.bytes_per_second)
         async with aclosing(answers):
             async for answer in answers:
@@ -43,7 +43,7 @@ class AuditDoor:
     async def read_range(
         self, request: apb.ReadRangeRequest, context: object
     ) -> apb.ReadRangeResponse:
-        claim = SegmentClaim(request.group, request.segment_size_bytes, request.base)
+        claim = SegmentClaim(request.broker_group, request.segment_size_bytes, request.base)
         found = await self._audit.read(
             claim,
             offset=request.offset,
@@ -58,7 +58,7 @@ class AuditDoor:
 def _log_survey(survey: Survey) -> apb.LogSurvey:
     place, content = survey.place, survey.content
     answer = apb.LogSurvey(
-        group=place.broker_group,
+        broker_group=place.broker_group,
         node_id=place.node_id,
         commitlog=str(place.folder),
         segment_size_bytes=place.segment_size_bytes,

@@ -28,7 +28,7 @@ class ClusterDoor:
         return wire_status(await self._cluster.status())
 
     async def watch_leader(self, request: cpb.WatchLeaderRequest, context: ViewContext) -> None:
-        async with aclosing(self._cluster.watch_leader(request.group)) as views:
+        async with aclosing(self._cluster.watch_leader(request.broker_group)) as views:
             async for view in views:
                 await context.write(wire_view(view))
 
@@ -42,7 +42,7 @@ class ClusterDoor:
 def wire_view(view: LeaderView) -> cpb.LeaderView:
     """Who leads, as watchers are told."""
     return cpb.LeaderView(
-        group=view.broker_group,
+        broker_group=view.broker_group,
         node_id=view.node_id,
         leader=wire_address(view.leader),
         term=view.term,
@@ -54,7 +54,7 @@ def wire_view(view: LeaderView) -> cpb.LeaderView:
 def wire_status(status: NodeStatus) -> cpb.NodeStatus:
     """A node's status, as tools are told."""
     return cpb.NodeStatus(
-        group=status.broker_group,
+        broker_group=status.broker_group,
         node_id=status.node_id,
         role=status.role,
         term=status.term,

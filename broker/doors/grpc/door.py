@@ -19,6 +19,7 @@ from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
 from broker.doors.grpc.methods import service_handler
 from broker.services.services import Services
+from dledger.listening import why_not_listening
 from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
 
 SERVICES: Final = (
@@ -100,7 +101,8 @@ def _bind(server: grpc.aio.Server, address: str) -> None:
     """Opens the port, or says that it can't be had."""
     try:
         bound = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise OSError(f"can't listen on {address}: is the port in use?") from error
+    except RuntimeError:  # Its text doesn't say why.
+        bound = 0
     if bound == 0:
-        raise OSError(f"can't listen on {address}: is the port in use?")
+        reason = why_not_listening(address) or "gRPC doesn't say why"
+        raise OSError(f"can't listen on {address}: {reason}")

@@ -1,4 +1,4 @@
-"""The group behind the addresses: every node watched, the leader found, calls retried.
+"""The broker group behind the addresses: every node watched, the leader found, calls retried.
 
 This owns one link per known address and the conclusions drawn from their views. Every call goes
 to the leader. A call is repeated with jittered back-off until its total deadline is over, and
@@ -26,20 +26,20 @@ from tenacity import (
 
 from dledger.client.connection import Method, NodeLink, Request, Response, WhenDeposed
 from dledger.client.errors import (
+    BrokerGroupUnreachable,
     ClientClosed,
     ClientError,
     DeadlineExceeded,
-    GroupUnreachable,
     NotReady,
     Unavailable,
-    WrongGroup,
+    WrongBrokerGroup,
 )
 from dledger.client.faults import contained
 from dledger.client.leader_view import LeaderBoard, Member, View
 from dledger.client.options import ClientOptions
 from dledger.outcome import Outcome
 
-MAX_LINKS: Final = 64  # far above any group's size; a bound on what views can make us dial
+MAX_LINKS: Final = 64  # far above any broker group's size; a bound on what views can make us dial
 _BACKOFF = wait_exponential(multiplier=0.01, max=0.5) + wait_random(0, 0.01)  # seconds
 
 
@@ -51,17 +51,17 @@ class Effect(Enum):
     ONCE = "once"  # the second time is another act, or an error that misleads
 
 
-class Group:
-    """The connection to a group. Made and used inside one running event loop.
+class BrokerGroup:
+    """The connection to a broker group. Made and used inside one running event loop.
 
     Args:
         addresses: `host:port` of at least one member.
-        group: the group's name; None accepts any, as long as all nodes are of the same.
+        name: the broker group's; None accepts any, as long as all nodes are of the same.
     """
 
-    def __init__(self, addresses: Sequence[str], group: str | None, options: ClientOptions) -> None:
+    def __init__(self, addresses: Sequence[str], name: str | None, options: ClientOptions) -> None:
         self.options = options
-        self._name = group or ""
+        self._name = name or ""
         self._loop = asyncio.get_running_loop()
         self._board = LeaderBoard()
         self._links: dict[str, NodeLink] = {}
@@ -135,7 +135,7 @@ class Group:
             deadline: of the loop's clock.
 
         Raises:
-            GroupUnreachable, NotReady, WrongGroup, ClientClosed: nothing was sent.
+            BrokerGroupUnreachable, NotReady, WrongBrokerGroup, ClientClosed: nothing was sent.
         """
         while self._target is None:
             await self._news(deadline)
@@ -152,7 +152,7 @@ class Group:
         self._check_open()
         left = deadline - self._loop.time()
         failure = self._no_leader()
-        if left <= 0 or isinstance(failure, WrongGroup):
+        if left <= 0 or isinstance(failure, WrongBrokerGroup):
             raise failure
         changed: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(changed)
@@ -180,7 +180,7 @@ class Group:
 
         Raises:
             ClientError: a refusal that retrying can't change, or DeadlineExceeded with the last
-                failure as its cause, or GroupUnreachable.
+                failure as its cause, or BrokerGroupUnreachable.
         """
         total = self.options.deadline_s if deadline_s is None else deadline_s
         deadline = self._loop.time() + total
@@ -225,7 +225,7 @@ class Group:
 
     def _given_up(self, name: str, total: float, state: RetryCallState) -> ClientError:
         last = state.outcome.exception() if state.outcome is not None else None
-        if isinstance(last, GroupUnreachable):
+        if isinstance(last, BrokerGroupUnreachable):
             return last
         text = last.message if isinstance(last, ClientError) else str(last)
         error = DeadlineExceeded(
@@ -250,10 +250,12 @@ class Group:
     def _on_view(self, address: str, view: View) -> None:
         if self._closed:
             return
-        if self._name and view.group != self._name:
-            self._on_lost(address, WrongGroup(f"{address} is of group {view.group!r}"))
+        if self._name and view.broker_group != self._name:
+            self._on_lost(
+                address, WrongBrokerGroup(f"{address} is of broker group {view.broker_group!r}")
+            )
             return
-        self._name = view.group  # the first node heard decides; the others must agree
+        self._name = view.broker_group  # the first node heard decides; the others must agree
         self._failures.pop(address, None)
         if self._guess == address:
             self._guess = ""
@@ -317,7 +319,7 @@ class Group:
 
     def _presume(self) -> None:
         """Nobody gave word for a while: tries the leader by hearsay, or any node. A wrong guess
-        costs one refusal; without it, a group whose watches are refused could not be used. A
+        costs one refusal; without it, one whose watches are refused could not be used. A
         node that is heard will give word itself, and one that can't be reached is no use."""
         self._presume_timer = None
         with contained("presuming a leader"):
@@ -329,7 +331,7 @@ class Group:
             address
             for address in self._links
             if not self._board.node_id(address)
-            and not isinstance(self._failures.get(address), Unavailable | WrongGroup)
+            and not isinstance(self._failures.get(address), Unavailable | WrongBrokerGroup)
         ]
         presumed = self._board.presumed()
         if presumed is not None and presumed.address in silent:
@@ -353,6 +355,8 @@ class Group:
         reasons = "; ".join(f"{error.message}" for error in self._failures.values())
         if len(self._failures) < len(self._links):
             return NotReady("no leader serves" + (f"; not reached: {reasons}" if reasons else ""))
-        if any(isinstance(error, WrongGroup) for error in self._failures.values()):
-            return WrongGroup(f"no member of group {self._name!r} was found: {reasons}")
-        return GroupUnreachable(f"no member of the group can be reached: {reasons}")
+        if any(isinstance(error, WrongBrokerGroup) for error in self._failures.values()):
+            return WrongBrokerGroup(
+                f"no member of broker group {self._name!r} was found: {reasons}"
+            )
+        return BrokerGroupUnreachable(f"no member of the broker group can be reached: {reasons}")

@@ -1,0 +1,124 @@
+"""What a leader knows of entries that are proposed and not yet applied.
+
+This owns, for each queue, the offset that follows what is on its way; for each producer and queue,
+its batches on the way; and the deletes on their way. It is the leader's memory of one term and is
+thrown away with it.
+
+A topic's name may be another topic's by the time an entry is applied, so nothing here is found by
+a name: a place is the topic's *incarnation*, which is the index of the entry that created it, and
+a queue. What was in flight for an earlier incarnation never meets the new one.
+
+The rule that keeps an entry out of an incarnation that it wasn't meant for (ADR 20): **a batch is
+proposed only for a topic that is there in the applied state, and of whose name no delete is in
+flight.** A leader proposes nothing before it has applied everything that it found in its log, so
+that it has proposed whatever lies between its applied state and the batch; only a delete ends an
+incarnation; and a log that holds the batch holds the same entries before it on every replica,
+under every later leader.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker.state.sequences import StoredBatch
+
+
+class Lane(NamedTuple):
+    """A producer's way into one queue of one incarnation of a topic."""
+
+    producer: bytes
+    incarnation: int
+    queue_id: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The queue, whoever sends to it."""
+        return self.incarnation, self.queue_id
+
+
+@dataclass(slots=True)
+class SequenceInFlight:
+    """A producer's batches to one queue that are proposed and not yet applied."""
+
+    next_sequence: int
+    batches: deque[tuple[int, StoredBatch]] = field(default_factory=deque)  # (index, batch)
+
+
+@dataclass(slots=True)
+class InFlight:
+    """All of it. Bounded by the bytes that the core lets be uncommitted."""
+
+    _lanes: dict[int, Lane] = field(default_factory=dict)  # index -> whose batch
+    _ends: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    _sequences: dict[Lane, SequenceInFlight] = field(default_factory=dict)
+    _deletes: dict[int, str] = field(default_factory=dict)  # index -> topic
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch is on its way."""
+        return not self._lanes
+
+    def meant_for(self) -> dict[int, int]:
+        """The incarnation that each batch on its way was proposed for, by index."""
+        return {index: lane.incarnation for index, lane in self._lanes.items()}
+
+    # --- batches ------------------------------------------------------------------------------
+
+    def next_offset(self, lane: Lane) -> int | None:
+        """The queue's next offset; None if nothing is on its way: then the applied state has it."""
+        end = self._ends.get(lane.place)
+        return None if end is None else end[1]
+
+    def sequence(self, lane: Lane) -> SequenceInFlight | None:
+        """The producer's batches on the way; None if there are none, or they aren't numbered."""
+        return self._sequences.get(lane)
+
+    def add(self, index: int, lane: Lane, batch: StoredBatch, *, is_numbered: bool) -> None:
+        """The batch is proposed, as entry `index`."""
+        self._lanes[index] = lane
+        self._ends[lane.place] = index, batch.base_queue_offset + batch.record_count
+        if is_numbered:
+            flight = self._sequences.setdefault(lane, SequenceInFlight(0))
+            flight.next_sequence = batch.base_sequence + batch.record_count
+            flight.batches.append((index, batch))
+
+    def retire(self, index: int) -> None:
+        """The entry is applied: from here on the applied state knows."""
+        lane = self._lanes.pop(index, None)
+        if lane is None:
+            return
+        flight = self._sequences.get(lane)
+        if flight is not None:
+            while flight.batches and flight.batches[0][0] <= index:
+                flight.batches.popleft()
+            if not flight.batches:
+                del self._sequences[lane]
+        end = self._ends.get(lane.place)
+        if end is not None and end[0] <= index:
+            del self._ends[lane.place]
+
+    def void(self, index: int) -> None:
+        """The entry had no effect. What follows it in its queue counts on it and will be void as
+        well: the next batch starts from the applied state."""
+        lane = self._lanes.get(index)
+        if lane is not None:
+            self._ends.pop(lane.place, None)
+            for other in [each for each in self._sequences if each.place == lane.place]:
+                del self._sequences[other]
+
+    # --- deletes ------------------------------------------------------------------------------
+
+    def add_delete(self, index: int, topic: str) -> None:
+        """A delete of the topic is proposed, as entry `index`."""
+        self._deletes[index] = topic
+
+    def retire_delete(self, index: int) -> None:
+        """If entry `index` is a delete, it is applied."""
+        self._deletes.pop(index, None)
+
+    def is_deleting(self, topic: str) -> bool:
+        """Whether any delete of that name is on its way: of this incarnation, or of one that is
+        made by a creation on its way."""
+        return topic in self._deletes.values()

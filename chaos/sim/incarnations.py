@@ -1,0 +1,101 @@
+"""Topics that are made anew: nothing of an earlier one of the name is in a later one.
+
+Three looks at it, none of which changes anything. While nodes run: the ConsumeQueues of a node are
+those of its topics and of no other, and begin behind the entry that created them. Of a leader: for
+which incarnation it proposed each batch. And at the end of a run, when the log is applied once
+more: no batch was void, each went to the topic that it was proposed for, and a deleted topic had
+left no offsets and no sequences at that moment.
+"""
+
+from __future__ import annotations
+
+from broker.state.listening import QueueKey
+from broker.state.machine import StateMachine
+from broker.state.refusals import BatchRefusal, Refusal
+from chaos.sim.node import Defect, Life, SimNode
+from dledger.reading.entry import EntryHeader
+
+EntryKey = tuple[int, int]  # index, term: no two entries share both
+
+
+class Incarnations:
+    """The topics of one run, as its nodes have them."""
+
+    def __init__(self) -> None:
+        self.meant: dict[EntryKey, int] = {}  # incarnation that a leader proposed a batch for
+        self._seen: dict[str, tuple[object, ...]] = {}  # of each node, what was looked at last
+
+    def after_event(self, node: SimNode, life: Life) -> None:
+        """Looks at what has changed in the node."""
+        replica = life.replica
+        if replica.leadership.serving:
+            term = life.core.term
+            for index, incarnation in replica.appender.meant_for().items():
+                self.meant.setdefault((index, term), incarnation)
+        topics = tuple((each.name, each.incarnation) for each in replica.machine.topics.values())
+        if self._seen.get(node.name) != topics and not node.spoiled:
+            self._seen[node.name] = topics
+            self.check_files(node, life)
+
+    def check_files(self, node: SimNode, life: Life) -> None:
+        """The node's ConsumeQueues are its topics', and hold nothing older than those.
+
+        Raises:
+            Defect: names the queue.
+        """
+        replica = life.replica
+        for name, queue_id in replica.queues.queues():
+            place = f"{name}/{queue_id} of {node.name}"
+            topic = replica.machine.topics.get(name)
+            if topic is None or queue_id >= len(topic.next_offsets):
+                raise Defect("deleted topic left behind", f"{place} has units, and is in no topic")
+            held, ends = replica.queues.max_offset(name, queue_id), topic.next_offsets[queue_id]
+            if held != ends:
+                raise Defect("deleted topic left behind", f"{place} has {held} units, not {ends}")
+            if not held:
+                continue  # a start has cut it down to what was committed
+            node.disk.is_observed = True
+            created_at = replica.log.position_of(topic.incarnation)
+            first = int.from_bytes(replica.queues.units(name, queue_id, 0, 1)[:8], "big")
+            node.disk.is_observed = False
+            if first < created_at:
+                raise Defect(
+                    "message of an earlier topic",
+                    f"{place} begins at byte {first}, and was created at {created_at}",
+                )
+
+
+class Witness:
+    """Listens to a state machine that applies the whole log, an entry at a time."""
+
+    def __init__(self, machine: StateMachine, meant: dict[EntryKey, int]) -> None:
+        self.header: EntryHeader | None = None  # of the entry that is applied next
+        self._machine = machine
+        self._meant = meant
+        machine.listen(self)
+
+    def arrived(self, queue: QueueKey) -> None:
+        """`Listener`: in the topic that the batch was proposed for."""
+        if self.header is None:
+            return
+        topic = self._machine.topics[queue[0]]
+        meant = self._meant.get((self.header.index, self.header.term), topic.incarnation)
+        if meant != topic.incarnation:
+            raise Defect(
+                "message of an earlier topic",
+                f"entry {self.header.index} was proposed for {queue[0]} as of entry {meant}, and "
+                f"went to the one of {topic.incarnation}",
+            )
+
+    def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
+        """`Listener`: no leader proposes what would be void (ADR 20)."""
+        raise Defect("void batch", f"entry {index}: {refusal}")
+
+    def topic_deleted(self, topic: str) -> None:
+        """`Listener`: nothing of it is left."""
+        offsets, sequences = self._machine.offsets, self._machine.sequences
+        if topic in offsets.topics() or any(key[1] == topic for key in sequences):
+            raise Defect("deleted topic left behind", f"offsets or sequences of {topic}")
+
+    def command_applied(self, index: int, refusal: Refusal | None) -> None:
+        """`Listener`: a refusal changes nothing."""

@@ -1,0 +1,27 @@
+"""Names on the command line: what can be no topic's name is refused before a group is asked.
+
+A group would answer that there is no such topic, which sends people to look for the topic. The
+rule is the record's own; the group judges again, and alone says which topics there are.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dledger.records.record import TOPIC_PATTERN
+
+
+def checked_topic(name: str) -> str:
+    """The name, which a topic can have.
+
+    Raises:
+        typer.BadParameter: it can't.
+    """
+    if not TOPIC_PATTERN.fullmatch(name):
+        raise typer.BadParameter(f"{name[:80]!r} isn't 1 to 127 characters of A-Z a-z 0-9 _ % -")
+    return name
+
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", callback=checked_topic)]

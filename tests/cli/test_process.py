@@ -1,0 +1,109 @@
+"""The program as a process: interrupted while it is being imported, with outputs that are full."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+
+# Says when a module is about to be imported, and waits there for its Ctrl-C.
+SLOW_IMPORT = textwrap.dedent(
+    """
+    import importlib.abc, os, sys, time
+
+    class Slow(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path, target=None):
+            if name == slow:
+                os.write(1, b"here")
+                time.sleep(60)
+            return None
+
+    sys.meta_path.insert(0, Slow())
+    slow, sys.argv = sys.argv[1], ["dledger", *sys.argv[2:]]
+    from dledger_cli import main
+    main()
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("dledger_cli.app", ["version"]),
+        ("grpc", ["version"]),
+        ("dledger_cli.bench.cli", ["topic", "list"]),
+        ("broker.node", ["node", "--config", "{config}"]),
+        ("audit.commands.app", ["audit", "replicas"]),
+        ("chaos.cli", ["chaos", "sim"]),
+    ],
+)
+def test_ctrl_c_while_a_module_is_imported_ends_with_130(
+    module: str, command: list[str], tmp_path: Path
+) -> None:
+    """Without a word, and never by the signal: nothing had begun."""
+    config = tmp_path / "node.toml"
+    config.write_text(
+        'group = "g"\nnode_id = "n"\ndata_directory = "data"\nlisten = "127.0.0.1:1"\n'
+        '[peers]\nn = "127.0.0.1:1"\n',
+        encoding="utf-8",
+    )
+    arguments = [part.format(config=config) for part in command]
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW_IMPORT, module, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.read(4) == b"here"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def ended(*arguments: str, stdout: int | None = None) -> subprocess.CompletedProcess[bytes]:
+    """The program, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "dledger_cli", *arguments],
+        stdout=subprocess.PIPE if stdout is None else stdout,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [["version"], ["version", "--json"], ["--help"], ["audit", "--help"]], ids=" ".join
+)
+def test_result_that_finds_no_room_is_told(command: list[str]) -> None:
+    """One line that says where, and 1: what was asked for was not delivered."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        result = ended(*command, stdout=full)
+    finally:
+        os.close(full)
+    assert result.returncode == 1
+    assert result.stderr == b"dledger: standard output: No space left on device\n"
+
+
+def test_result_that_nobody_reads_ends_quietly() -> None:
+    """As `| head` leaves it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        result = ended("version", stdout=writing)
+    finally:
+        os.close(writing)
+    assert (result.returncode, result.stderr) == (1, b"")
