@@ -713,6 +713,7 @@ WIRING = (
         "broker/housekeeping.py",
         "            await self._round\n",
         "            self._round.cancel()\n",
+        masked="the last round notes what only a power cut at that moment shows",
     ),
     Mutant(
         "rounds-go-on-after-a-failed-disk",
@@ -802,6 +803,7 @@ WIRING = (
         "broker/replica.py",
         '        self.leadership.end_serving("the node stopped")\n',
         "",
+        masked="whoever is left waiting has a deadline of its own",
     ),
     Mutant(
         "driver-goes-on-behind-a-stop",
@@ -865,6 +867,7 @@ WIRING = (
         "broker/announcing.py",
         "        self._appender.on_command(index, refusal)\n",
         "        del index, refusal\n",
+        masked="whoever has no answer takes it for one that may have happened",
     ),
     Mutant(
         "voided-batches-not-announced",

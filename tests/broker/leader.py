@@ -10,8 +10,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
+from broker.announcing import Announcer
 from broker.leader.append import Appender
 from broker.leader.batches import Batch, BatchAnswer
+from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.state.listening import QueueKey
 from broker.state.machine import MachineOptions, StateMachine
@@ -81,6 +83,7 @@ class Bench:
         )
         self.reader = QueueReader(self.machine, self.queues, self.read_at)
         self.arrivals: list[tuple[str, int]] = []
+        self.held = HeldPulls(10)
         self.machine.listen(self)
         self.appender.begin(0)
 
@@ -97,20 +100,27 @@ class Bench:
         self.proposed += 1
         return Proposed(Index(index), Term(1))
 
+    @property
+    def announcer(self) -> Announcer:
+        """The product's, of the present appender."""
+        return Announcer(self.appender, self.held)
+
     def arrived(self, queue: QueueKey) -> None:
         """`Listener`."""
         self.arrivals.append(queue)
+        self.announcer.arrived(queue)
 
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         """`Listener`."""
-        self.appender.on_batch_voided(index, refusal)
+        self.announcer.batch_voided(index, refusal)
 
     def topic_deleted(self, topic: str) -> None:
         """`Listener`."""
+        self.announcer.topic_deleted(topic)
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """`Listener`."""
-        self.appender.on_command(index, refusal)
+        self.announcer.command_applied(index, refusal)
 
     def read_at(self, physical_offset: int, size: int) -> bytes:
         """Bytes of the log; the memory log has no fillers as long as tests stay small."""

@@ -31,11 +31,11 @@ P = ParamSpec("P")
 
 
 def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """The test runs on an event loop of its own."""
+    """The test runs on an event loop of its own, for 20 seconds at most."""
 
     @functools.wraps(test)
     def run(*arguments: P.args, **named: P.kwargs) -> None:
-        asyncio.run(test(*arguments, **named))
+        asyncio.run(asyncio.wait_for(test(*arguments, **named), 20))
 
     return run
 
