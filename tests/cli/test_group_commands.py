@@ -625,7 +625,8 @@ def test_address_of_another_machine_is_no_busy_port(tmp_path: Path, key: str) ->
     place[key] = "192.0.2.1:7001"
     file = tmp_path / "node.toml"
     file.write_text(
-        f'broker_group = "g"\nnode_id = "n"\ndata_directory = "data"\nlisten = "{place["listen"]}"\n'
+        'broker_group = "g"\nnode_id = "n"\ndata_directory = "data"\n'
+        + f'listen = "{place["listen"]}"\n'
         + (f'metrics_listen = "{place[key]}"\n' if key == "metrics_listen" else "")
         + f'[peers]\nn = "{place["listen"]}"\n[store]\nsegment_size_bytes = 8388608\n',
         encoding="utf-8",
