@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos.errors import StaleMutant
-from chaos.mutants.catalogue import MUTANTS, Mutant
+from chaos.mutants.catalogue import MUTANTS
 from chaos.mutants.hunt import Kill, hunt_one
+from chaos.mutants.mutant import Mutant
 
 
 def main(names: list[str]) -> int:

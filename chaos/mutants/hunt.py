@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.errors import StaleMutant
-from chaos.mutants.catalogue import Mutant
+from chaos.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("dledger", "docs", "dledger_cli", "store", "broker", "chaos", "tests", "pyproject.toml")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from chaos.errors import StaleMutant
-from chaos.mutants.catalogue import MUTANTS, Mutant
+from chaos.mutants.catalogue import MUTANTS
 from chaos.mutants.hunt import ROOT, hunt_one, mutated
+from chaos.mutants.mutant import Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

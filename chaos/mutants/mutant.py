@@ -1,0 +1,20 @@
+"""One defect: where, and what is changed into what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One defect. `seed` is where the hunt begins; any later one will do. `masked` says why no
+    run shows it: something behind it holds, or it costs time and no truth. Then the unit tests
+    have to find it; `tests` names those that are its own."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    seed: int = 0
+    masked: str = ""
+    tests: tuple[str, ...] = ()

@@ -1,0 +1,164 @@
+"""Defects between the protocol and its disk and peers: driver, hard state, checksums."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+DRIVER = (
+    Mutant(
+        "apply-before-commit",
+        "dledger/driver.py",
+        "        commit = self._core.commit_index\n        if self._applied >= commit",
+        "        commit = self._core.last_index\n        if self._applied >= commit",
+    ),
+    Mutant(
+        "hard-state-never-written",
+        "dledger/driver.py",
+        "        return lambda: store.save(state)\n",
+        "        return None\n",
+    ),
+    Mutant(
+        "durable-before-it-is",
+        "dledger/driver.py",
+        "self._guarded(lambda: self._core.on_persisted(PersistSequence(ticket)))",
+        "self._guarded(\n            lambda: self._core.on_persisted(PersistSequence("
+        "self._submitted_ticket))\n        )",
+    ),
+    Mutant(
+        "aborted-read-served",
+        "dledger/driver.py",
+        "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=False)",
+        "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=True)",
+        masked="a node that lost leadership refuses before it is asked for the value",
+    ),
+    Mutant(
+        "overlapping-append-written-twice",
+        "dledger/driver.py",
+        "        skip = self._held_of(headers)\n",
+        "        skip = 0\n",
+    ),
+    Mutant(
+        "log-not-told-of-a-truncation",
+        "dledger/driver.py",
+        "                self._ports.log.truncate_from(persist.truncate_from)\n"
+        "            if persist is not None and persist.append_first",
+        "                pass\n            if persist is not None and persist.append_first",
+    ),
+    Mutant(
+        "append-time-runs-backwards",
+        "dledger/driver.py",
+        "return max(self._ports.now_ms(), self._ports.log.last_append_time_ms)",
+        "return self._ports.now_ms()",
+    ),
+    Mutant(
+        "hard-state-forgets-the-vote",
+        "dledger/hard_state.py",
+        '    vote = (state.vote or "").encode()\n',
+        '    vote = b""\n',
+    ),
+    Mutant(
+        "no-bound-on-what-waits-for-a-stalled-disk",
+        "dledger/driver.py",
+        "if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:",
+        "if False:",
+        masked="memory, and no truth",
+    ),
+    Mutant(
+        "wrong-crc-and-digest-accepted",
+        "dledger/reading/entry.py",
+        "    computed = frame_crc(view, at, end)\n",
+        "    return header\n    computed = frame_crc(view, at, end)\n",
+    ),
+    Mutant(
+        "proposal-behind-a-failed-flush-goes-on",
+        "dledger/driver.py",
+        "            self._fail(error)\n            raise\n        self._schedule()\n",
+        "            raise\n        self._schedule()\n",
+        seed=387,
+    ),
+    Mutant(
+        "paused-applying-asks-again-at-once",
+        "dledger/driver.py",
+        "not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:",
+        "not self._apply_scheduled and not self._stopped:",
+        seed=12,
+    ),
+    Mutant(
+        "no-head-room-for-no-ops",
+        "dledger/driver.py",
+        "self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size",
+        "self._head_room = 0",
+    ),
+    Mutant(
+        "answers-on-the-newest-stream-only",
+        "dledger/peers.py",
+        "        for generation in link.accepted.in_use:\n",
+        "        for generation in link.accepted.in_use[-1:]:\n",
+    ),
+    Mutant(
+        "keep-alives-not-answered",
+        "dledger/peers.py",
+        "        elif not call.is_dialed:\n",
+        "        elif call.peer is None:\n",
+    ),
+    Mutant(
+        "sleep-taken-for-silence",
+        "dledger/peers.py",
+        "            if slept > OVERSLEPT_S:\n",
+        "            if slept > 1e9:\n",
+        masked="streams are renewed without need",
+    ),
+    Mutant(
+        "checksum-not-verified",
+        "dledger/driver.py",
+        "        if not is_intact(wire):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "checksum-omits-the-digest",
+        "dledger/checksum.py",
+        "body.commit_index, body.read_context, body.digest_index, body.digest\n",
+        "body.commit_index, body.read_context, body.digest_index, 0\n",
+        masked="a contradiction is refused as well",
+    ),
+    Mutant(
+        "checksum-omits-the-previous-term",
+        "dledger/checksum.py",
+        "body.prev_index, body.prev_term, body.commit_index, body.frames_size",
+        "body.prev_index, 0, body.commit_index, body.frames_size",
+        masked="few bits of an append are its previous term",
+    ),
+    Mutant(
+        "size-of-frames-not-compared",
+        "dledger/driver.py",
+        "        if len(frames) != wire.append_request.frames_size:\n",
+        "        if False:\n",
+        masked="each frame has a CRC of its own",
+    ),
+    Mutant(
+        "frames-that-continue-another-log",
+        "dledger/driver.py",
+        "        if new and self._is_to_be_appended(message, new):\n",
+        "        if False:\n",
+        seed=80,
+    ),
+    Mutant(
+        "own-log-not-read-again",
+        "dledger/doubt.py",
+        "            self._begin_look(min(error.index, settled_index))\n",
+        "            pass\n",
+        masked="here a log is never other than it says",
+    ),
+    Mutant(
+        "noted-without-looking-at-the-own-disk",
+        "dledger/driver.py",
+        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
+        "self._applied",
+    ),
+    Mutant(
+        "noted-by-what-an-async-flush-calls-durable",
+        "dledger/driver.py",
+        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
+        "min(self._applied, self._core.durable_index)",
+    ),
+)

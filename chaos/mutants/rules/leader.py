@@ -1,0 +1,124 @@
+"""Defects in what a leader does with a batch, `broker/leader`: numbers, duplicates, answers."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+LEADER = (
+    Mutant(
+        "retry-stored-again",
+        "broker/leader/append.py",
+        "        if is_numbered and batch.base_sequence < expected:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "gap-in-a-sequence-accepted",
+        "broker/leader/append.py",
+        "        if is_numbered and batch.base_sequence > expected:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "retry-answered-with-the-newest-batch",
+        "broker/leader/append.py",
+        "                pending.finish_one(position, self._stored_before(stored))\n",
+        "                pending.finish_one(position, self._stored_before(state.recent[-1]))\n",
+    ),
+    Mutant(
+        "answered-before-commit",
+        "broker/leader/append.py",
+        "        self._waiting.setdefault(index, []).append("
+        "Waiting(pending, position, self._result(stored)))\n",
+        "        pending.finish_one(position, self._result(stored))\n",
+    ),
+    Mutant(
+        "queue-offset-given-twice",
+        "broker/leader/flight.py",
+        "        self._ends[lane.place] = index, batch.base_queue_offset + batch.record_count\n",
+        "",
+    ),
+    Mutant(
+        "waiting-sends-survive-leadership",
+        "broker/leader/leadership.py",
+        "self._appender.end(",
+        "(lambda _: None)(",
+    ),
+    Mutant(
+        "serving-before-all-is-applied",
+        "broker/leader/leadership.py",
+        "    def _on_role(self, role: Role) -> None:\n",
+        "    def _on_role(self, role: Role) -> None:\n"
+        "        if role is Role.LEADER and self._replication is not None:\n"
+        "            self._appender.begin(self._replication.applied_index)\n"
+        "            self.serving = True\n",
+    ),
+    Mutant(
+        "serving-before-the-log-is-applied",
+        "broker/leader/leadership.py",
+        "core.is_ready_leader and index == core.last_index:",
+        "core.is_ready_leader:",
+    ),
+    Mutant(
+        "arrivals-not-announced",
+        "broker/announcing.py",
+        "        self._held.wake(queue)\n",
+        "        del queue\n",
+    ),
+    Mutant(
+        "applied-commands-not-announced",
+        "broker/announcing.py",
+        "        self._appender.on_command(index, refusal)\n",
+        "        del index, refusal\n",
+        masked="whoever has no answer takes it for one that may have happened",
+    ),
+    Mutant(
+        "voided-batches-not-announced",
+        "broker/announcing.py",
+        "        self._appender.on_batch_voided(index, refusal)\n",
+        "",
+        masked="a leader refuses what would be void",
+    ),
+    Mutant(
+        "closing-topic-takes-batches",
+        "broker/leader/append.py",
+        "        if self._flight.is_deleting(topic.name):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "one-delete-of-several-opens-the-topic",
+        "broker/leader/flight.py",
+        "        self._deletes.pop(index, None)\n",
+        "        name = self._deletes.pop(index, '')\n"
+        "        self._deletes = {i: n for i, n in self._deletes.items() if n != name}\n",
+    ),
+    Mutant(
+        "in-flight-found-by-name",
+        "broker/leader/append.py",
+        "Lane(producer, topic.incarnation, batch.queue_id)",
+        "Lane(producer, int.from_bytes(topic.name.encode(), 'big'), batch.queue_id)",
+        masked="nobody is let in between an apply and the news of it",
+    ),
+    Mutant(
+        "applied-batch-looks-up-its-topic",
+        "broker/leader/append.py",
+        "        self._flight.retire(applied)\n",
+        "        self._flight.retire(applied)\n"
+        "            for waiting in self._waiting.get(applied, ()):\n"
+        "                [t.next_offsets[3] for t in self._machine.topics.values()"
+        " if t.incarnation > applied]\n",
+    ),
+    Mutant(
+        "place-judged-before-what-is-known",
+        "broker/leader/append.py",
+        "        is_numbered = producer != NO_PRODUCER\n        expected",
+        "        is_numbered = producer != NO_PRODUCER\n"
+        "        self._check_place(topic, batch.queue_id)\n        expected",
+        masked="a producer may be refused rightly after an attempt that nobody answered",
+    ),
+    Mutant(
+        "void-batch-keeps-its-queue-offset",
+        "broker/leader/flight.py",
+        "            self._ends.pop(lane.place, None)\n",
+        "",
+        masked="a leader proposes nothing that would be void",
+    ),
+)

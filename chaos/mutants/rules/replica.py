@@ -1,0 +1,192 @@
+"""Defects in how a replica is joined, kept and stopped: `broker/replica.py`, housekeeping."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+REPLICA = (
+    Mutant(
+        "term-and-vote-taken-from-the-page-cache",
+        "broker/recovery.py",
+        "        file.settle()  #",
+        "        file.keep_space()  #",
+        seed=398,
+    ),
+    Mutant(
+        "rebuilt-queues-trusted",
+        "broker/recovery.py",
+        "            commit_log.checkpoint.distrust_consume_queues,\n",
+        "            lambda: None,\n",
+    ),
+    Mutant(
+        "noted-before-the-sync",
+        "broker/housekeeping.py",
+        "            await self._hand.run(work.perform)\n"
+        "            if settled and not self.is_checkpoint_held:\n"
+        "                await self._hand.run(partial(self._note, settled))\n",
+        "            if settled and not self.is_checkpoint_held:\n"
+        "                await self._hand.run(partial(self._note, settled))\n"
+        "            await self._hand.run(work.perform)\n",
+    ),
+    Mutant(
+        "noted-what-was-applied-meanwhile",
+        "broker/housekeeping.py",
+        "await self._hand.run(partial(self._note, settled))",
+        "await self._hand.run(partial(self._note, self._settled()))",
+    ),
+    Mutant(
+        "noted-after-a-sync-that-failed",
+        "broker/housekeeping.py",
+        "            self.is_checkpoint_held = True\n",
+        "",
+    ),
+    Mutant(
+        "round-torn-away-by-the-stop",
+        "broker/housekeeping.py",
+        "            await self._round\n",
+        "            self._round.cancel()\n",
+        masked="the last round notes what only a power cut at that moment shows",
+    ),
+    Mutant(
+        "rounds-go-on-after-a-failed-disk",
+        "broker/housekeeping.py",
+        "            self._failed(error)\n            return\n",
+        "            del error\n",
+    ),
+    Mutant(
+        "housekeeping-never-begins",
+        "broker/replica.py",
+        "        self.housekeeping.start(self._ports.rhythm.housekeeping_s)\n",
+        "",
+        masked="a start replays more, and comes to the same state",
+    ),
+    Mutant(
+        "ticker-not-started",
+        "broker/replica.py",
+        "        self.ticker.start()\n",
+        "",
+    ),
+    Mutant(
+        "links-not-started",
+        "broker/replica.py",
+        "        self.transport.start()\n",
+        "",
+    ),
+    Mutant(
+        "durable-news-dropped",
+        "broker/replica.py",
+        "        self.log.on_durable = partial(from_worker, self.driver.on_durable)\n",
+        "",
+    ),
+    Mutant(
+        "durable-news-told-on-the-flushers-thread",
+        "broker/replica.py",
+        "self.log.on_durable = partial(from_worker, self.driver.on_durable)",
+        "self.log.on_durable = self.driver.on_durable",
+    ),
+    Mutant(
+        "failed-flush-not-told",
+        "broker/replica.py",
+        "        self.log.on_failed = partial(from_worker, self.driver.on_storage_failed)\n",
+        "",
+    ),
+    Mutant(
+        "broken-streams-not-told",
+        "broker/replica.py",
+        "        self.driver.suspect(peer)\n",
+        "        del peer\n",
+        masked="the election timeout comes to the same, later",
+    ),
+    Mutant(
+        "term-and-vote-not-given-to-the-core",
+        "broker/replica.py",
+        "            hard_state=recovered.hard_state,\n",
+        "",
+    ),
+    Mutant(
+        "applied-index-not-given-to-the-driver",
+        "broker/replica.py",
+        "            core, node, driver_ports, applied, apply_slice_bytes",
+        "            core, node, driver_ports, Index(0), apply_slice_bytes",
+    ),
+    Mutant(
+        "full-queues-called-busy",
+        "broker/replica.py",
+        "return self.log.statistics().is_full or self.driver.statistics().is_apply_paused",
+        "return self.log.statistics().is_full",
+        masked="a producer sends again either way",
+    ),
+    Mutant(
+        "hand-over-skipped",
+        "broker/replica.py",
+        "            await self._hand_over()\n",
+        "",
+        masked="the others elect somebody, later",
+    ),
+    Mutant(
+        "drain-skipped",
+        "broker/replica.py",
+        "            await self._drain()\n",
+        "",
+        masked="who waits is told that it may have been stored, and asks again",
+    ),
+    Mutant(
+        "nobody-told-at-the-stop",
+        "broker/replica.py",
+        '        self.leadership.end_serving("the node stopped")\n',
+        "",
+        masked="whoever is left waiting has a deadline of its own",
+    ),
+    Mutant(
+        "driver-goes-on-behind-a-stop",
+        "broker/replica.py",
+        "        self.driver.stop()\n",
+        "",
+    ),
+    Mutant(
+        "files-closed-before-the-doors",
+        "broker/replica.py",
+        "            await self._rest()\n            await shut_doors()\n",
+        "            await self._rest()\n            await self.close()\n"
+        "            await shut_doors()\n",
+    ),
+    Mutant(
+        "last-round-skipped",
+        "broker/replica.py",
+        "                    await self.housekeeping.make_round()\n",
+        "                    pass\n",
+    ),
+    Mutant(
+        "last-round-after-a-failure",
+        "broker/replica.py",
+        "                if self.failure is None:\n"
+        "                    await self.housekeeping.make_round()\n",
+        "                await self.housekeeping.make_round()\n",
+    ),
+    Mutant(
+        "log-marked-clean-after-a-failure",
+        "broker/replica.py",
+        "is_clean=self.failure is None",
+        "is_clean=True",
+    ),
+    Mutant(
+        "failure-ends-nothing",
+        "broker/replica.py",
+        "exc_info=error)\n        self._stop_asked.set()\n",
+        "exc_info=error)\n",
+    ),
+    Mutant(
+        "failed-node-goes-on-serving",
+        "broker/replica.py",
+        '        self.leadership.end_serving("the node failed")\n',
+        "",
+        masked="the stop that follows ends it a moment later",
+    ),
+    Mutant(
+        "note-ahead-of-the-log-is-trusted",
+        "broker/recovery.py",
+        "    if noted <= durable:\n",
+        "    if True:\n",
+        masked="only an earlier version notes so",
+    ),
+)

@@ -1,0 +1,159 @@
+"""Defects in files and the log on them, `store/`: order of writes, recovery, derived files."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+STORE = (
+    Mutant(
+        "no-fdatasync",
+        "store/flusher.py",
+        "                self._files.fdatasync(handle)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "fsync-error-swallowed",
+        "store/flusher.py",
+        "                self._files.fdatasync(handle)\n",
+        "                try:\n                    self._files.fdatasync(handle)\n"
+        "                except OSError:\n                    pass\n",
+    ),
+    Mutant(
+        "directory-not-synced-after-rename",
+        "store/files.py",
+        "    files.rename(temporary, path)\n    files.fsync_directory(path.parent)\n",
+        "    files.rename(temporary, path)\n",
+    ),
+    Mutant(
+        "file-not-synced-before-rename",
+        "store/files.py",
+        "        write_all(files, handle, [content], 0)\n        files.fsync(handle)\n",
+        "        write_all(files, handle, [content], 0)\n",
+    ),
+    Mutant(
+        "segment-name-not-synced",
+        "store/preallocation.py",
+        "        files.rename(temporary, path)\n        files.fsync_directory(self._directory)\n",
+        "        files.rename(temporary, path)\n",
+    ),
+    Mutant(
+        "watermark-ahead-of-the-log",
+        "store/flusher.py",
+        "        started = self._clock()\n        if self._unsynced:\n",
+        "        started = self._clock()\n"
+        "        self._checkpoint.note_log(last.end_offset + 1, last.timestamp_ms)\n"
+        "        self._checkpoint.sync()\n        if self._unsynced:\n",
+    ),
+    Mutant(
+        "corruption-cut-like-a-torn-tail",
+        "store/recovery.py",
+        "            if end < self._watermark:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "watermark-not-lowered-before-a-cut",
+        "store/truncation.py",
+        "    checkpoint.lower(cut)\n",
+        "",
+    ),
+    Mutant(
+        "page-cache-trusted-after-a-kill",
+        "store/recovery.py",
+        "            self._rewrite(min(self._watermark, end), end)\n",
+        "",
+    ),
+    Mutant(
+        "filler-not-written",
+        "store/appending.py",
+        "        self._write(full, (filler,), len(filler))\n",
+        "",
+    ),
+    Mutant(
+        "unwritten-frames-evicted",
+        "store/tail.py",
+        "            if sequence > written_sequence:\n                return\n",
+        "",
+    ),
+    Mutant(
+        "digest-not-restored-by-a-cut",
+        "store/history.py",
+        "        self.last_digest = last.digest if last else 0\n",
+        "",
+    ),
+    Mutant(
+        "cut-before-the-writes-it-follows",
+        "store/flusher.py",
+        "        self._write_runs()\n        cut_tail(",
+        "        cut_tail(",
+        masked="rarely is a write gathered with the cut behind it",
+    ),
+    Mutant(
+        "cut-tail-not-zeroed",
+        "store/truncation.py",
+        "        zeroed += zero_range(files, each.handle, each.start, each.end)\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "starts-read-from-unwritten-files",
+        "store/segments.py",
+        "            if old.first_index + old.count > written_below:\n                return\n",
+        "",
+        masked="it takes nine segments that wait for the disk",
+    ),
+    Mutant(
+        "consume-queue-rest-not-zeroed",
+        "store/consumequeue.py",
+        "            self._files.truncate(handle, at)\n"
+        "            self._files.truncate(handle, self._file_size)\n"
+        "            self._written[path] = None\n",
+        "            pass\n",
+        masked="the units are written again in the end",
+    ),
+    Mutant(
+        "consume-queue-unit-of-the-wrong-record",
+        "store/dispatch.py",
+        "        units.append(UNIT.pack(expected[1], end - start, code))\n",
+        "        at = expected[1] + (queue_offset % 97 == 13)\n"
+        "        units.append(UNIT.pack(at, end - start, code))\n",
+    ),
+    Mutant(
+        "record-read-by-position-unverified",
+        "store/segment_reader.py",
+        "        head = self._read_segment(segment, first, last - first + 1)"
+        "[skip : skip + from_file]\n",
+        "        del last, skip\n        head = read_exactly(\n"
+        "            self._files, segment.handle, from_file, start, str(segment.path)\n        )\n",
+    ),
+    Mutant(
+        "spare-renamed-before-fsync",
+        "store/files.py",
+        "            self._files.truncate(handle, len(stored))\n"
+        "            self._files.fsync(handle)\n",
+        "            self._files.truncate(handle, len(stored))\n",
+    ),
+    Mutant(
+        "digest-told-from-a-rotten-header",
+        "store/commitlog.py",
+        "return parse_header(self.read(index, index), 0).digest if index else 0",
+        "return self.header_at(index).digest if index else 0",
+    ),
+    Mutant(
+        "deletion-overtakes-a-flush",
+        "store/queue_flush.py",
+        "        for path in self._renamed:\n",
+        "        for path in ():\n",
+    ),
+    Mutant(
+        "names-of-a-dead-process-not-synced",
+        "store/consumequeue.py",
+        "            self._renamed[self._root] = self._renamed[directory] = None\n",
+        "",
+    ),
+    Mutant(
+        "no-space-kept-for-term-and-vote",
+        "store/files.py",
+        "        if not self._spare_bytes:\n            return\n",
+        "        return\n",
+        masked="a full disk excuses the node that couldn't save its term",
+    ),
+)
