@@ -208,7 +208,7 @@ class Appender:
             next_offset = self._machine.topics[batch.topic].next_offsets[batch.queue_id]
         base = next_offset
         body = bytearray(RECORDS_AT + len(records))
-        BATCH_PREAMBLE.pack_into(body, 0, producer, batch.base_sequence)
+        BATCH_PREAMBLE.pack_into(body, 0, producer, batch.base_sequence, lane.incarnation)
         body[RECORDS_AT:] = records
         stamped: list[int] = []
 

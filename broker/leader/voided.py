@@ -10,10 +10,12 @@ from typing import assert_never
 from broker.errors import ErrorCode, Failure
 from broker.state.refusals import (
     BatchRefusal,
+    Malformed,
     OffsetTaken,
     QueueNotFound,
     SequenceBroken,
     TopicNotFound,
+    TopicReplaced,
 )
 
 
@@ -22,6 +24,9 @@ def voided(refusal: BatchRefusal) -> Failure:
     match refusal:
         case TopicNotFound(topic):
             text = f"topic {topic!r} was deleted before the batch"
+            return Failure(ErrorCode.TOPIC_NOT_FOUND, text)
+        case TopicReplaced(topic, meant, present):
+            text = f"topic {topic!r} of entry {meant} was deleted, the one of {present} is another"
             return Failure(ErrorCode.TOPIC_NOT_FOUND, text)
         case QueueNotFound(topic, queue_id, queue_count):
             text = (
@@ -34,5 +39,7 @@ def voided(refusal: BatchRefusal) -> Failure:
         case SequenceBroken(topic, queue_id, sequence, expected):
             text = f"sequence {sequence} came to {topic}/{queue_id} where {expected} is the next"
             return Failure(ErrorCode.OUT_OF_SEQUENCE, text)
+        case Malformed(why):
+            return Failure(ErrorCode.INTERNAL, f"the leader's entry can't be read: {why}")
         case _:
             assert_never(refusal)

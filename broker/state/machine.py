@@ -21,9 +21,10 @@ with it).
 
 The files come first in every entry: if the disk is full, nothing of it has happened.
 
-Data is void where its topic or queue isn't there, or where it doesn't continue its queue or its
-producer's sequence: it was meant for an earlier topic of the name, or follows a void one. A leader
-proposes no such entry (ADR 20); if one ever does, all replicas refuse it alike and go on.
+Data is void where its records aren't what they say, where its topic or queue isn't there, where
+the topic isn't the one of that name that it was proposed for (ADR 24), or where it doesn't continue
+its queue or its producer's sequence. A leader proposes no such entry (ADR 20); if one ever does,
+all replicas refuse it alike and go on.
 """
 
 from __future__ import annotations
@@ -40,19 +41,18 @@ from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import MACHINE_SECTION
 from broker.state.listening import Listener, Nobody
 from broker.state.offsets import OffsetCommit, Offsets
-from broker.state.refusals import BatchRefusal, Refusal, TopicNotFound
+from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound
 from broker.state.sequences import Sequences, StoredBatch
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topics import Topics
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused
-from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header
-from dledger.records.layout import FIRST_RECORD_AT
-from dledger.records.record import BATCH_PREAMBLE
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
+from dledger.records.errors import FormatError
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
 from store.dispatch import units_for_entry
-from store.errors import StorageFull
+from store.errors import DivergenceFound, StorageFull
 
 NO_PRODUCER: Final = bytes(16)
 SECTION: Final = "machine"
@@ -169,14 +169,20 @@ class StateMachine:
     # --- messages -----------------------------------------------------------------------------
 
     def _apply_data(self, header: EntryHeader, frame: bytes) -> None:
-        name, queue_id, base, units = units_for_entry(header, frame)
-        producer, sequence = BATCH_PREAMBLE.unpack_from(frame, HEADER_SIZE)
+        try:
+            name, queue_id, base, units = units_for_entry(header, frame)
+            producer, sequence, incarnation = preamble_of(header, frame)
+        except (FormatError, DivergenceFound) as error:
+            self._listener.batch_voided(header.index, Malformed(str(error)))
+            return
         key = (producer, name, queue_id)
         topic = self.topics.get(name)
         if topic is None:
             self._listener.batch_voided(header.index, TopicNotFound(name))
             return
-        refusal: BatchRefusal | None = self.topics.refusal_of(topic, queue_id, base)
+        refusal: BatchRefusal | None = self.topics.refusal_of(
+            topic, queue_id, base, incarnation=incarnation
+        )
         if refusal is None and producer != NO_PRODUCER:
             refusal = self.sequences.refusal_of(key, sequence)
         if refusal is not None:
@@ -187,7 +193,7 @@ class StateMachine:
         count = header.record_count
         self.topics.advance(topic, queue_id, base + count)
         if producer != NO_PRODUCER:
-            physical = header.physical_offset + FIRST_RECORD_AT
+            physical = header.physical_offset + header.first_record_at
             batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
             self.sequences.remember(key, batch)
         self.messages_applied += count

@@ -26,6 +26,16 @@ class TopicNotFound:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicReplaced:
+    """What was meant is the topic that entry `meant` created; the one that has its name now was
+    created by entry `present`."""
+
+    topic: str
+    meant: int
+    present: int
+
+
+@dataclass(frozen=True, slots=True)
 class TooManyQueues:
     """With `wanted` more, the broker group would have more than `limit` queues over all topics."""
 
@@ -79,5 +89,14 @@ class SequenceBroken:
     expected: int
 
 
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The entry's body isn't what its kind says: a leader wrote what no leader may."""
+
+    why: str
+
+
 Refusal = TopicExists | TopicNotFound | TooManyQueues | TooMuchProgress | OffsetOutOfRange
-BatchRefusal = TopicNotFound | QueueNotFound | OffsetTaken | SequenceBroken
+BatchRefusal = (
+    TopicNotFound | TopicReplaced | QueueNotFound | OffsetTaken | SequenceBroken | Malformed
+)

@@ -8,7 +8,8 @@ from those that had its name before.
     state       on               becomes
     absent      create           present, each queue at 0      (refused: TooManyQueues)
     present     create           present, unchanged            (refused: TopicExists)
-    present     batch of n       present, that queue n further (refused: QueueNotFound, OffsetTaken)
+    present     batch of n       present, that queue n further (refused: QueueNotFound, OffsetTaken,
+                                                       TopicReplaced)
     present     delete           absent; made anew, its queues start at 0 again
 
 Bounds: `max_queues` over all topics. Order: topics are kept as they were created, which the log
@@ -30,6 +31,7 @@ from broker.state.refusals import (
     Refusal,
     TooManyQueues,
     TopicExists,
+    TopicReplaced,
 )
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
@@ -112,11 +114,13 @@ class Topics:
         self._queue_count -= len(self._topics.pop(name).next_offsets)
 
     def refusal_of(
-        self, topic: TopicState, queue_id: int, base: int
-    ) -> QueueNotFound | OffsetTaken | None:
+        self, topic: TopicState, queue_id: int, base: int, *, incarnation: int
+    ) -> TopicReplaced | QueueNotFound | OffsetTaken | None:
         """Why a batch that starts at offset `base` of the queue doesn't continue it; None if it
-        does."""
-        if queue_id >= len(topic.next_offsets):
+        does. `incarnation`: for which topic of the name it is; 0: for this one."""
+        if incarnation not in (0, topic.incarnation):
+            return TopicReplaced(topic.name, incarnation, topic.incarnation)
+        if not 0 <= queue_id < len(topic.next_offsets):
             return QueueNotFound(topic.name, queue_id, len(topic.next_offsets))
         if base != topic.next_offsets[queue_id]:
             return OffsetTaken(topic.name, queue_id, base, topic.next_offsets[queue_id])

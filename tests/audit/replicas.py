@@ -223,7 +223,7 @@ def _records(entry: Entry, base_queue_offset: int) -> bytearray:
         )
         for number in range(entry.count)
     ]
-    return bytearray(BATCH_PREAMBLE.pack(entry.producer, base_queue_offset) + b"".join(records))
+    return bytearray(BATCH_PREAMBLE.pack(entry.producer, base_queue_offset, 1) + b"".join(records))
 
 
 def _stamp(body: bytearray, position: int, base_queue_offset: int, index: int) -> None:
