@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from broker.errors import ErrorCode, Failure
+from broker.errors import ErrorCode, Failure, replaced
 from broker.state.refusals import (
     BatchRefusal,
     Malformed,
@@ -26,8 +26,7 @@ def voided(refusal: BatchRefusal) -> Failure:
             text = f"topic {topic!r} was deleted before the batch"
             return Failure(ErrorCode.TOPIC_NOT_FOUND, text)
         case TopicReplaced(topic, meant, present):
-            text = f"topic {topic!r} of entry {meant} was deleted, the one of {present} is another"
-            return Failure(ErrorCode.TOPIC_NOT_FOUND, text)
+            return replaced(topic, meant, present).failure
         case QueueNotFound(topic, queue_id, queue_count):
             text = (
                 f"topic {topic!r} was made anew with {queue_count} queues: there is no {queue_id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, replaced
 from broker.state.refusals import (
     OffsetOutOfRange,
     Refusal,
@@ -12,6 +12,7 @@ from broker.state.refusals import (
     TooMuchProgress,
     TopicExists,
     TopicNotFound,
+    TopicReplaced,
 )
 
 
@@ -20,6 +21,8 @@ def refused(refusal: Refusal) -> BrokerError:
     match refusal:
         case TopicNotFound(topic):
             return BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+        case TopicReplaced(topic, meant, present):
+            return replaced(topic, meant, present)
         case TopicExists(topic, queue_count):
             return BrokerError(
                 ErrorCode.TOPIC_EXISTS, f"topic {topic!r} exists, with {queue_count} queues"

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.topics import TopicState
 
-QueueKey = tuple[str, int]  # topic, queue id
+QueueKey = tuple[int, int]  # the topic's incarnation, queue id
 
 
 class Listener(Protocol):
@@ -24,7 +25,7 @@ class Listener(Protocol):
         """The data entry at `index` was refused: it is in no queue."""
         ...
 
-    def topic_deleted(self, topic: str) -> None:
+    def topic_deleted(self, topic: TopicState) -> None:
         """Every queue of the topic is gone."""
         ...
 
@@ -42,7 +43,7 @@ class Nobody:
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         return None
 
-    def topic_deleted(self, topic: str) -> None:
+    def topic_deleted(self, topic: TopicState) -> None:
         return None
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:

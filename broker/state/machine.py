@@ -41,10 +41,10 @@ from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import MACHINE_SECTION
 from broker.state.listening import Listener, Nobody
 from broker.state.offsets import OffsetCommit, Offsets
-from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound
+from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound, TopicReplaced
 from broker.state.sequences import Sequences, StoredBatch
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
-from broker.state.topics import Topics
+from broker.state.topics import TopicRef, Topics
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused
@@ -189,7 +189,7 @@ class StateMachine:
             self._listener.batch_voided(header.index, refusal)
             return
         if header.index > self._derived_through:
-            self._queues.dispatch(name, queue_id, base, units)
+            self._queues.dispatch(topic.folder, queue_id, base, units)
         count = header.record_count
         self.topics.advance(topic, queue_id, base + count)
         if producer != NO_PRODUCER:
@@ -197,7 +197,7 @@ class StateMachine:
             batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
             self.sequences.remember(key, batch)
         self.messages_applied += count
-        self._listener.arrived((name, queue_id))
+        self._listener.arrived((topic.incarnation, queue_id))
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -217,27 +217,34 @@ class StateMachine:
                     created_time_ms=self.append_time_ms,
                 )
             case "delete_topic":
-                return self._delete_topic(header, command.delete_topic.name)
+                deleted = command.delete_topic
+                return self._delete_topic(header, TopicRef(deleted.name, deleted.incarnation))
             case "commit_offsets":
                 return self._commit_offsets(command.commit_offsets)
             case other:
                 raise InvariantViolation(f"unknown command {other}")
 
-    def _delete_topic(self, header: EntryHeader, name: str) -> Refusal | None:
-        if name not in self.topics:
+    def _delete_topic(self, header: EntryHeader, meant: TopicRef) -> Refusal | None:
+        topic, name = self.topics.get(meant.name), meant.name
+        if topic is None:
             return TopicNotFound(name)
+        if not meant.means(topic.incarnation):
+            return TopicReplaced(name, meant.incarnation, topic.incarnation)
         if header.index > self._derived_through:
-            self._queues.delete_topic(name)
+            self._queues.delete_topic(topic.folder)
         self.topics.delete(name)
         self.offsets.on_topic_deleted(name)
         self.sequences.on_topic_deleted(name)
-        self._listener.topic_deleted(name)
+        self._listener.topic_deleted(topic)
         return None
 
     def _commit_offsets(self, command: CommitOffsetsCommand) -> Refusal | None:
         topic = self.topics.get(command.topic)
         if topic is None:
             return TopicNotFound(command.topic)
+        meant = command.topic_incarnation
+        if not TopicRef(command.topic, meant).means(topic.incarnation):
+            return TopicReplaced(command.topic, meant, topic.incarnation)
         wanted = tuple((each.queue_id, each.offset) for each in command.offsets)
         commit = OffsetCommit(command.group, command.topic, wanted, is_reset=command.reset)
         return self.offsets.commit(commit, topic.next_offsets)

@@ -96,7 +96,9 @@ class Malformed:
     why: str
 
 
-Refusal = TopicExists | TopicNotFound | TooManyQueues | TooMuchProgress | OffsetOutOfRange
+Refusal = (
+    TopicExists | TopicNotFound | TopicReplaced | TooManyQueues | TooMuchProgress | OffsetOutOfRange
+)
 BatchRefusal = (
     TopicNotFound | TopicReplaced | QueueNotFound | OffsetTaken | SequenceBroken | Malformed
 )

@@ -95,7 +95,7 @@ def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
 def _disagreement(machine: StateMachine, queues: DerivedQueues) -> str | None:
     """How the files differ from what the log says they hold; None if they don't."""
     expected = {
-        (topic.name, queue_id): offset
+        (topic.folder, queue_id): offset
         for topic in machine.topics.values()
         for queue_id, offset in enumerate(topic.next_offsets)
     }

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, ValuesView
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import TOPIC_QUEUE, TOPICS_SECTION
@@ -35,6 +35,7 @@ from broker.state.refusals import (
 )
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
+from dledger.records.layout import topic_folder
 
 SECTION: Final = "topics"
 VERSION: Final = 1
@@ -48,14 +49,30 @@ _QUEUES_IN_RECORD: Final = 1_024
 TopicView = tuple[str, int, int, tuple[int, ...]]  # name, incarnation, created, next offsets
 
 
+class TopicRef(NamedTuple):
+    """A topic as a caller names it. Incarnation 0: whichever has the name."""
+
+    name: str
+    incarnation: int = 0
+
+    def means(self, incarnation: int) -> bool:
+        """Whether the topic of that incarnation, which has the name, is meant."""
+        return self.incarnation in (0, incarnation)
+
+
 @dataclass(slots=True)
 class TopicState:
-    """A topic and the next queue offset of each of its queues. Read only for all but `Topics`."""
+    """A topic and the next queue offset of each of its queues. Read only for all but `Topics`.
+    `folder` is what its derived files are called by: no other topic ever has the same."""
 
     name: str
     incarnation: int  # index of the entry that created it
     created_time_ms: int
     next_offsets: list[int]
+    folder: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = topic_folder(self.name, self.incarnation)
 
 
 @dataclass(slots=True)
@@ -118,7 +135,7 @@ class Topics:
     ) -> TopicReplaced | QueueNotFound | OffsetTaken | None:
         """Why a batch that starts at offset `base` of the queue doesn't continue it; None if it
         does. `incarnation`: for which topic of the name it is; 0: for this one."""
-        if incarnation not in (0, topic.incarnation):
+        if not TopicRef(topic.name, incarnation).means(topic.incarnation):
             return TopicReplaced(topic.name, incarnation, topic.incarnation)
         if not 0 <= queue_id < len(topic.next_offsets):
             return QueueNotFound(topic.name, queue_id, len(topic.next_offsets))

@@ -213,6 +213,6 @@ def _chosen(data: Path, name: str, blow: Blow) -> Path | None:
             used = filter(_is_used, (data / "commitlog").glob(FILE_GLOB))
             found = iter(sorted(used)[-1:])
         case _:
-            found = (data / "consumequeue" / TOPIC).glob(f"*/{FILE_GLOB}")
+            found = (data / "consumequeue").glob(f"{TOPIC}@*/*/{FILE_GLOB}")
     present = sorted(path for path in found if path.exists())
     return blow.chance.choice(present) if present else None

@@ -72,11 +72,13 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic; the time is of its creation, ms since the epoch."""
+    """A topic; the time is of its creation, ms since the epoch. `incarnation` tells it from others
+    that have had or will have its name."""
 
     name: str
     queue_count: int
     created_time_ms: int
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

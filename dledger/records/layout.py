@@ -42,6 +42,7 @@ __all__ = [
     "Field",
     "Layout",
     "file_name",
+    "topic_folder",
 ]
 
 
@@ -297,6 +298,11 @@ UNFINISHED_NAME: Final = re.compile(FILE_NAME.pattern + r"\.tmp")  # Preallocati
 def file_name(base: int) -> str:
     """The name of the file whose first byte lies at `base` of the log, or of the queue."""
     return f"{base:020d}"
+
+
+def topic_folder(topic: str, incarnation: int) -> str:
+    """The folder of a topic's ConsumeQueues. Older releases called it by the topic alone."""
+    return f"{topic}@{incarnation}"  # No topic's name holds an @.
 
 
 CHECKPOINT: Final = Layout(

@@ -25,10 +25,12 @@ class CreateTopicCommand(_message.Message):
     def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicCommand(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "incarnation")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class CommittedOffset(_message.Message):
     __slots__ = ("queue_id", "offset")
@@ -39,13 +41,15 @@ class CommittedOffset(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsCommand(_message.Message):
-    __slots__ = ("group", "topic", "offsets", "reset")
+    __slots__ = ("group", "topic", "offsets", "reset", "topic_incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     offsets: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
     reset: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., reset: _Optional[bool] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., reset: _Optional[bool] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...

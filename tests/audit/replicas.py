@@ -15,6 +15,7 @@ from random import Random
 
 from audit.reading.replica import Replica
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
+from dledger.records.layout import topic_folder
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, record_starts
 from store.commitlog import CommitLog, CommitLogOptions
 from store.consumequeue import ConsumeQueues
@@ -97,7 +98,8 @@ class LogBuilder:
         for header in self.headers[:last]:
             if header.kind == EntryKind.DATA:
                 frame = self.log.read(header.index, header.index)
-                self._queues.dispatch(*units_for_entry(header, frame))
+                topic, queue_id, base, units = units_for_entry(header, frame)
+                self._queues.dispatch(topic_folder(topic, 1), queue_id, base, units)
         self._queues.flush()
         self.log.checkpoint.note_consume_queue(last, TIME_MS)
 

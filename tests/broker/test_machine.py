@@ -13,6 +13,7 @@ from broker.state.refusals import (
     TooMuchProgress,
     TopicExists,
     TopicNotFound,
+    TopicReplaced,
 )
 from broker.state.sequences import StoredBatch
 from dledger.core.errors import InvariantViolation
@@ -151,11 +152,13 @@ def test_a_batch_that_does_not_continue_its_queue_is_void() -> None:
         (2, 1, "OUT_OF_SEQUENCE"),
     ],
 )
+@pytest.mark.parametrize("lies", [False, True], ids=["named", "named wrongly"])
 def test_a_batch_for_an_earlier_topic_is_void(
-    queues: int | None, sent_before: int, expected: str
+    queues: int | None, sent_before: int, expected: str, *, lies: bool
 ) -> None:
     """A leader that broke the rule of ADR 20 would propose a batch of the old topic behind the new
-    one. All replicas refuse it alike and go on; its producer is told by name."""
+    one. All replicas refuse it alike and go on; its producer is told by name. The entry says which
+    topic it is for; should that be wrong as well, the place in it is."""
     bench = Bench()
     bench.topic("t", 2)
     bench.send(batch(0, b"old", queue_id=1))
@@ -171,6 +174,10 @@ def test_a_batch_for_an_earlier_topic_is_void(
         bench.commit()
         old.topics["t"].next_offsets[1] = 1
         old.sequences.remember((PRODUCER, "t", 1), StoredBatch(1, 1, 1, 900, bench.now_ms))
+    if queues is not None and lies:
+        old.topics["t"].incarnation = bench.machine.topics["t"].incarnation
+    elif queues is not None:
+        expected = "TOPIC_REPLACED"
     sequence = 2 if sent_before else 1
     late = bench.broken_rule(old, batch(sequence, b"late", queue_id=1))
     assert code(late) == expected
@@ -195,6 +202,27 @@ def test_an_unknown_command_stops_the_node() -> None:
         bench.commit()
 
 
+@pytest.mark.parametrize("named", [1, 4, 1 << 40])
+def test_commands_for_another_topic_of_the_name_are_refused(named: int) -> None:
+    """A delete or a commit that was sent late, or again, is none of the topic made anew."""
+    bench = Bench()
+    bench.topic("t", 2)
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t", incarnation=1)))
+    bench.topic("t", 1)
+    assert bench.machine.topics["t"].incarnation == 3
+    before = bench.replay()
+    delete = DeleteTopicCommand(name="t", incarnation=named)
+    commit = CommitOffsetsCommand(group="g", topic="t", topic_incarnation=named)
+    commit.offsets.add(queue_id=0, offset=0)
+    answers = bench.submit(Command(delete_topic=delete), Command(commit_offsets=commit))
+    assert answers == [TopicReplaced("t", named, 3)] * 2
+    assert (bench.machine.topics, bench.machine.offsets) == (before.topics, before.offsets)
+    commit.topic_incarnation = 0
+    delete.incarnation = 3
+    right = bench.submit(Command(commit_offsets=commit), Command(delete_topic=delete))
+    assert right == [None, None]
+
+
 def test_replaying_derived_entries_writes_no_units() -> None:
     """Entries whose units an earlier life made durable rebuild the state only."""
     bench = Bench()
@@ -203,7 +231,7 @@ def test_replaying_derived_entries_writes_no_units() -> None:
     bench.send(batch(1, b"b"))
     bench.commit()
     queues = MemoryQueues()
-    queues.held["t", 0] += bench.queues.held["t", 0][:20]
+    queues.held["t@1", 0] += bench.queues.held["t@1", 0][:20]
     machine = StateMachine(queues, derived_through=2)
     machine.apply(bench.log.read(1, 3))
     assert machine.topics == bench.machine.topics

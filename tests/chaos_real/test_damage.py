@@ -191,13 +191,13 @@ def test_node_that_ends_for_another_reason_is_a_finding(arena: FakeArena) -> Non
         ("checkpoint", "checkpoint"),
         ("hard-state", "raft/hard_state"),
         ("segment", f"commitlog/{NEXT_SEGMENT}"),
-        ("consume-queue", f"consumequeue/chaos/2/{SEGMENT}"),
+        ("consume-queue", f"consumequeue/chaos@3/2/{SEGMENT}"),
     ],
 )
 def test_old_copy_is_of_the_file_that_was_asked_for(arena: FakeArena, file: str, path: str) -> None:
     """Of the segments the one being written, of other topics' queues none."""
-    others = ("checkpoint", "raft/hard_state", f"consumequeue/t/0/{SEGMENT}")
-    for name in (*others, f"consumequeue/chaos/2/{SEGMENT}", f"commitlog/{2 * (2 << 20):020}"):
+    others = ("checkpoint", "raft/hard_state", f"consumequeue/t@5/0/{SEGMENT}")
+    for name in (*others, f"consumequeue/chaos@3/2/{SEGMENT}", f"commitlog/{2 * (2 << 20):020}"):
         (arena.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (arena.folder / name).write_bytes(bytes(100))
     asyncio.run(set_aside(blow(arena, {"file": file})))

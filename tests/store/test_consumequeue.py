@@ -105,8 +105,8 @@ def test_units_have_rocketmqs_bytes() -> None:
     broker.dispatch(queues)
     content = broker.files()[ROOT / "orders" / "3" / ("0" * 20)]
     assert content[:40].hex() == (
-        "0000000000000050" "00000070" "000000000027a807"
-        "00000000000000c0" "0000006b" "000000000027a807"
+        "0000000000000058" "00000070" "000000000027a807"
+        "00000000000000c8" "0000006b" "000000000027a807"
     )  # fmt: skip
     assert len(content) == PER_FILE * UNIT_SIZE
     assert not any(content[40:])
