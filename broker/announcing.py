@@ -11,7 +11,7 @@ import structlog
 from broker.leader.append import Appender
 from broker.reading.held import HeldPulls
 from broker.state.listening import QueueKey
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
 
 log = structlog.get_logger(__name__)
@@ -30,6 +30,9 @@ class Announcer:
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         log.warning("batch_voided", index=index, refusal=refusal)
         self._appender.on_batch_voided(index, refusal)
+
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        log.error("entry_voided", index=index, reason=refusal.why)
 
     def topic_deleted(self, topic: TopicState) -> None:
         self._held.wake_topic(topic.incarnation)

@@ -18,6 +18,7 @@ from dledger.wire.commands_pb2 import (
     CommittedOffset,
     CreateTopicCommand,
     DeleteTopicCommand,
+    RaiseLevelCommand,
 )
 
 
@@ -42,6 +43,10 @@ class Commands:
         """Proposes a topic."""
         command = CreateTopicCommand(name=name, queue_count=queue_count)
         return self._submitter.submit(Command(create_topic=command))
+
+    def raise_level(self, level: int) -> Awaitable[Refusal | None]:
+        """Proposes that the next level of formats and commands is used."""
+        return self._submitter.submit(Command(raise_level=RaiseLevelCommand(level=level)))
 
     def delete_topic(self, topic: TopicRef) -> Awaitable[Refusal | None]:
         """Proposes the end of a topic."""

@@ -6,6 +6,8 @@ from typing import assert_never
 
 from broker.errors import BrokerError, ErrorCode, replaced
 from broker.state.refusals import (
+    LevelNotNext,
+    Malformed,
     OffsetOutOfRange,
     Refusal,
     TooManyQueues,
@@ -39,5 +41,11 @@ def refused(refusal: Refusal) -> BrokerError:
             return BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"topic {topic!r} was made anew meanwhile"
             )
+        case LevelNotNext(wanted, current):
+            return BrokerError(
+                ErrorCode.INTERNAL, f"level {wanted} isn't the next one of {current}"
+            )
+        case Malformed(why):
+            return BrokerError(ErrorCode.INTERNAL, f"the leader's entry is void: {why}")
         case _:
             assert_never(refusal)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
 
 QueueKey = tuple[int, int]  # the topic's incarnation, queue id
@@ -23,6 +23,10 @@ class Listener(Protocol):
 
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         """The data entry at `index` was refused: it is in no queue."""
+        ...
+
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        """The entry at `index`, which is no batch, isn't what any entry may be."""
         ...
 
     def topic_deleted(self, topic: TopicState) -> None:
@@ -41,6 +45,9 @@ class Nobody:
         return None
 
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
+        return None
+
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
         return None
 
     def topic_deleted(self, topic: TopicState) -> None:

@@ -90,14 +90,30 @@ class SequenceBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelNotNext:
+    """The level in use is `current`, and `wanted` isn't the next one."""
+
+    wanted: int
+    current: int
+
+
+@dataclass(frozen=True, slots=True)
 class Malformed:
-    """The entry's body isn't what its kind says: a leader wrote what no leader may."""
+    """The entry isn't what its kind says, or is none that the level in use has: a leader wrote what
+    no leader may (ADR 23)."""
 
     why: str
 
 
 Refusal = (
-    TopicExists | TopicNotFound | TopicReplaced | TooManyQueues | TooMuchProgress | OffsetOutOfRange
+    TopicExists
+    | TopicNotFound
+    | TopicReplaced
+    | TooManyQueues
+    | TooMuchProgress
+    | OffsetOutOfRange
+    | LevelNotNext
+    | Malformed
 )
 BatchRefusal = (
     TopicNotFound | TopicReplaced | QueueNotFound | OffsetTaken | SequenceBroken | Malformed

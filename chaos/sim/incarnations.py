@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
 from chaos.sim.node import Defect, Life, SimNode
 from dledger.reading.entry import EntryHeader
@@ -91,6 +91,10 @@ class Witness:
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         """`Listener`: no leader proposes what would be void (ADR 20)."""
         raise Defect("void batch", f"entry {index}: {refusal}")
+
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        """`Listener`: no leader writes such entries (ADR 23)."""
+        raise Defect("void entry", f"entry {index}: {refusal}")
 
     def topic_deleted(self, topic: TopicState) -> None:
         """`Listener`: nothing of it is left."""

@@ -17,7 +17,7 @@ from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.state.listening import QueueKey
 from broker.state.machine import MachineOptions, StateMachine
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
@@ -84,6 +84,7 @@ class Bench:
         )
         self.reader = QueueReader(self.machine, self.queues, self.read_at)
         self.arrivals: list[QueueKey] = []
+        self.voided: list[tuple[int, Malformed]] = []
         self.held = HeldPulls(10)
         self.machine.listen(self)
         self.appender.begin(0)
@@ -114,6 +115,11 @@ class Bench:
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         """`Listener`."""
         self.announcer.batch_voided(index, refusal)
+
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        """`Listener`."""
+        self.voided.append((index, refusal))
+        self.announcer.entry_voided(index, refusal)
 
     def topic_deleted(self, topic: TopicState) -> None:
         """`Listener`."""
