@@ -9,24 +9,11 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
-from dledger.outcome import ExitCode, Outcome
+from dledger.errors import CredentialUnusable
 
 MAX_FILE_BYTES: Final = 1 << 20
-
-
-class CredentialUnusable(Exception):
-    """A file of certificates, keys or secrets can't be used; the text names it and says why."""
-
-    retriable: ClassVar[bool] = False
-    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
-    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path = path
-        self.reason = reason
 
 
 def read_credential(path: Path, *, is_private: bool = False) -> bytes:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import grpc
 
 from dledger.core.types import NodeId
-from dledger.errors import PeerRefused
+from dledger.errors import PeerRefused, StreamEnded
 from dledger.secret import Acceptor, Dialer, GroupSecret, Parties
 from dledger.tls import TlsSource, open_channel, peer_name, refusal_of
 from dledger.wire.raft_pb2 import PeerMessage
@@ -24,10 +24,6 @@ from dledger.wire.raft_pb2 import PeerMessage
 Read = Callable[[], Awaitable[object]]
 Write = Callable[[PeerMessage], Awaitable[None]]
 Shown = Mapping[str, Iterable[bytes]]  # what gRPC knows of a caller: `context.auth_context()`
-
-
-class StreamEnded(Exception):
-    """The other side ended the stream in the middle of a proof; its status says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from dledger.core.types import NodeId
-from dledger.credentials import CredentialUnusable, read_credential, write_private
-from dledger.errors import PeerRefused
+from dledger.credentials import read_credential, write_private
+from dledger.errors import CredentialUnusable, PeerRefused
 from dledger.wire.raft_pb2 import PeerMessage, SecretProof
 
 SECRET_BYTES: Final = 32

@@ -24,12 +24,12 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from dledger.core.types import NodeId
-from dledger.errors import InvalidMessage, PeerRefused
+from dledger.errors import InvalidMessage, PeerRefused, StreamEnded
 from dledger.greeting import Identity
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.links import LinkTimes, Why
 from dledger.outbox import Outbox
-from dledger.peer_security import OPEN, PeerSecurity, Shown, StreamEnded
+from dledger.peer_security import OPEN, PeerSecurity, Shown
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
 from dledger.secret import Parties
 from dledger.wire.raft_pb2 import PeerMessage
