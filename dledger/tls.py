@@ -190,6 +190,15 @@ def fingerprint(pem: str) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
 
 
+def open_blocking_channel(
+    address: str, options: Sequence[tuple[str, object]], material: TlsMaterial | None
+) -> grpc.Channel:
+    """`open_channel` for threads."""
+    if material is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, material.channel_credentials(), options=options)
+
+
 def open_channel(
     address: str,
     options: Sequence[tuple[str, object]],

@@ -57,6 +57,7 @@ from dledger.client.results import (
 )
 from dledger.client.routing import queue_of_key
 from dledger.outcome import Outcome
+from dledger.tls import TlsFiles
 
 __all__ = [
     "BrokerGroupUnreachable",
@@ -97,6 +98,7 @@ __all__ = [
     "ServerError",
     "StartFrom",
     "StorageFull",
+    "TlsFiles",
     "TopicDescription",
     "TopicExists",
     "TopicInfo",
