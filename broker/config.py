@@ -201,7 +201,7 @@ class BrokerConfig(_Section):
 
 
 class TlsConfig(_Section):
-    """`[tls]`: PEM files; read again when they change. See `dledger.tls`."""
+    """`[tls]`: PEM files; read again when they change. See `dledger.credentials.tls`."""
 
     ca: FilePath
     certificate: FilePath

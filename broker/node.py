@@ -38,12 +38,12 @@ from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
 from dledger.addresses import is_loopback, split_address
 from dledger.core.types import NodeId
+from dledger.credentials.secret import GroupSecret
+from dledger.credentials.tls import TlsFiles, TlsSource
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.listening import why_not_listening
 from dledger.peer_security import PeerSecurity
-from dledger.secret import GroupSecret
-from dledger.tls import TlsFiles, TlsSource
 from dledger.transport import GrpcTransport
 from store.files import FileSystem, OsFiles
 

@@ -4,7 +4,6 @@
     ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
     ├── PeerRefused        a peer is of another broker group, version or segment size (retriable)
     ├── StreamEnded        the other side ended a stream before it was greeted (retriable)
-    ├── CredentialUnusable a file of certificates, keys or secrets can't be used
     ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
     ├── LogFull            no room on the disk for another entry (retriable)
     ├── LogBehind          too much waits for the disk already (retriable)
@@ -18,7 +17,6 @@ as it imports nothing.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from dledger.outcome import ExitCode, Outcome
@@ -53,17 +51,6 @@ class StreamEnded(ReplicationError):
     """The other side ended the stream in the middle of a proof; its status says why."""
 
     retriable = True
-
-
-class CredentialUnusable(ReplicationError):
-    """A file of certificates, keys or secrets can't be used; the text names it and says why."""
-
-    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path = path
-        self.reason = reason
 
 
 class ReplicaDiverged(ReplicationError):

@@ -1,11 +1,11 @@
 """How a node makes sure of who is at the other end of a stream between peers.
 
 Two means, each enough to keep strangers out, and usable together: TLS, where a peer shows a
-certificate for its node id (`dledger.tls`), and the group's secret, which both sides prove to hold
-before the Hello (`dledger.secret`). This owns their order and what is refused, on both sides of a
-stream; the greeting and everything behind it are the links' matter. Without either, everybody who
-reaches the port and knows the names is believed: the configuration allows that on loopback, and
-elsewhere only by name.
+certificate for its node id (`dledger.credentials.tls`), and the group's secret, which both sides
+prove to hold before the Hello (`dledger.proof`). This owns their order and what is refused, on both
+sides of a stream; the greeting and everything behind it are the links' matter. Without either,
+everybody who reaches the port and knows the names is believed: the configuration allows that on
+loopback, and elsewhere only by name.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import grpc
 
 from dledger.core.types import NodeId
+from dledger.credentials.secret import GroupSecret
+from dledger.credentials.tls import TlsSource, open_channel, peer_name, refusal_of
 from dledger.errors import PeerRefused, StreamEnded
-from dledger.secret import Acceptor, Dialer, GroupSecret, Parties
-from dledger.tls import TlsSource, open_channel, peer_name, refusal_of
+from dledger.proof import Acceptor, Dialer, Parties
 from dledger.wire.raft_pb2 import PeerMessage
 
 Read = Callable[[], Awaitable[object]]

@@ -31,7 +31,7 @@ from dledger.links import LinkTimes, Why
 from dledger.outbox import Outbox
 from dledger.peer_security import OPEN, PeerSecurity, Shown
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
-from dledger.secret import Parties
+from dledger.proof import Parties
 from dledger.wire.raft_pb2 import PeerMessage
 
 METHOD = "/dledger.v1.RaftPeer/Replicate"

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dledger.credentials import read_credential, write_private
-from dledger.errors import CredentialUnusable
-from dledger.secret import GroupSecret
+from dledger.credentials.errors import CredentialUnusable
+from dledger.credentials.files import read_credential, write_private
+from dledger.credentials.secret import GroupSecret
+from dledger.credentials.tls import fingerprint, peer_name
 from dledger.terminal.outcome import errors_told
-from dledger.tls import fingerprint, peer_name
 
 AUTHORITY = "ca"
 CLOCK_SLACK = datetime.timedelta(minutes=5)  # of machines that don't agree on the time

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from dledger.tls import TlsFiles
+from dledger.credentials.tls import TlsFiles
 from dledger_cli.certs import app
 
 

@@ -23,10 +23,10 @@ import grpc
 
 from audit.errors import Unreachable, UsageMistake
 from audit.reading.replica import Replica
+from dledger.credentials.tls import open_blocking_channel
 from dledger.reading.files import opened, read_at
 from dledger.reading.survey import Position
 from dledger.terminal.tls import chosen_material
-from dledger.tls import open_blocking_channel
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 
 TIMEOUT_S: Final = 2.0

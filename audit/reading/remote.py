@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from audit.errors import NodeRefused, SegmentGone
+from dledger.credentials.tls import open_blocking_channel
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.terminal.tls import chosen_material
-from dledger.tls import open_blocking_channel
 from dledger.wire import audit_pb2 as apb
 
 CALL_BYTES: Final = 64 << 20  # As `broker.services.audit` bounds a call.

@@ -56,8 +56,8 @@ from dledger.client.results import (
     TopicInfo,
 )
 from dledger.client.routing import queue_of_key
+from dledger.credentials.tls import TlsFiles
 from dledger.outcome import Outcome
-from dledger.tls import TlsFiles
 
 __all__ = [
     "BrokerGroupUnreachable",

@@ -38,9 +38,9 @@ from dledger.client.errors import (
 from dledger.client.faults import contained
 from dledger.client.leader_view import LeaderBoard, Member, View
 from dledger.client.options import CHANNEL_OPTIONS, ClientOptions
-from dledger.errors import CredentialUnusable
+from dledger.credentials.errors import CredentialUnusable
+from dledger.credentials.tls import TlsSource, open_channel
 from dledger.outcome import Outcome
-from dledger.tls import TlsSource, open_channel
 
 MAX_LINKS: Final = 64  # far above any broker group's size; a bound on what views can make us dial
 _BACKOFF = wait_exponential(multiplier=0.01, max=0.5) + wait_random(0, 0.01)  # seconds

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Final
 
 from dledger.client.errors import InvalidArgument
+from dledger.credentials.tls import TlsFiles
 from dledger.limits import MESSAGE_LENGTHS
-from dledger.tls import TlsFiles
 
 MAX_SENT_BATCHES: Final = 5  # per queue; the brokers remember that many for deduplication
 MAX_REQUEST_BYTES: Final = 8 << 20  # of records in one Send; nodes accept 16 MiB

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dledger.errors import CredentialUnusable
-from dledger.tls import TlsFiles, TlsMaterial, read_material
+from dledger.credentials.errors import CredentialUnusable
+from dledger.credentials.tls import TlsFiles, TlsMaterial, read_material
 
 CA_VARIABLE = "DLEDGER_TLS_CA"
 CERTIFICATE_VARIABLE = "DLEDGER_TLS_CERTIFICATE"

@@ -15,10 +15,11 @@ import pytest
 from broker.config import NodeConfig
 from dledger.client import Client, ClientError, ClientOptions, InvalidArgument, TlsFiles
 from dledger.core.types import NodeId
+from dledger.credentials.secret import GroupSecret
+from dledger.credentials.tls import TlsSource, open_channel, read_material
 from dledger.greeting import Identity
 from dledger.peer_security import PeerSecurity
-from dledger.secret import Dialer, GroupSecret, Parties
-from dledger.tls import TlsSource, open_channel, read_material
+from dledger.proof import Dialer, Parties
 from dledger.transport import METHOD
 from dledger.wire.raft_pb2 import PeerMessage
 from tests.certificates import Authority, certs

@@ -22,8 +22,8 @@ from typing import Final
 
 import grpc
 
-from dledger.credentials import read_credential
-from dledger.errors import CredentialUnusable
+from dledger.credentials.errors import CredentialUnusable
+from dledger.credentials.files import read_credential
 
 _NAMES: Final = "x509_subject_alternative_name"
 _CERTIFICATE: Final = "x509_pem_cert"

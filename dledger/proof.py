@@ -1,4 +1,4 @@
-"""The secret of a broker group, and how two nodes show each other that they hold it.
+"""How two nodes show each other that they hold their broker group's secret.
 
 A stream between nodes without TLS is open to everybody who reaches the port and knows three names.
 Where a group has a secret, each side proves before the Hello that it holds it, and neither says it:
@@ -14,25 +14,23 @@ Where a group has a secret, each side proves before the Hello that it holds it, 
 Both nonces are made for this stream alone, so what was overheard on another proves nothing; the
 role is part of the mac, so that a challenge sent back is no answer; the names are, so that a proof
 for one node is none for another. It protects *joining*: who sits between two nodes and passes their
-words on hears and changes everything afterwards. That takes TLS (`dledger.tls`).
+words on hears and changes everything afterwards. That takes TLS (`dledger.credentials.tls`).
 
-This owns the file and the proof, and no socket. The secret is never in a text, a log or a message.
+This owns the proof, and no socket.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
 from dledger.core.types import NodeId
-from dledger.credentials import read_credential, write_private
-from dledger.errors import CredentialUnusable, PeerRefused
+from dledger.credentials.secret import GroupSecret
+from dledger.errors import PeerRefused
 from dledger.wire.raft_pb2 import PeerMessage, SecretProof
 
-SECRET_BYTES: Final = 32
 NONCE_BYTES: Final = 16
 
 _CONTEXT: Final = b"dledger peer 1"
@@ -47,51 +45,6 @@ class Parties:
     broker_group: str
     dialer: NodeId
     acceptor: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSecret:
-    """32 random bytes that every node of a broker group has, and nobody else."""
-
-    _key: bytes = field(repr=False)
-
-    @classmethod
-    def load(cls, path: Path) -> GroupSecret:
-        """The secret in a file of 64 hexadecimal digits that only its owner may read.
-
-        Raises:
-            CredentialUnusable: there is none, it is something else, or others may read it.
-        """
-        content = read_credential(path, is_private=True)
-        try:
-            key = bytes.fromhex(content.decode("ascii").strip())
-        except ValueError:
-            key = b""
-        if len(key) != SECRET_BYTES:  # What it holds instead is nobody's business.
-            digits = 2 * SECRET_BYTES
-            reason = f"holds no secret: {digits} hexadecimal digits are expected"
-            raise CredentialUnusable(path, reason) from None
-        return cls(key)
-
-    @classmethod
-    def create(cls, path: Path) -> GroupSecret:
-        """A new secret in a new file, durable, mode 0600.
-
-        Raises:
-            CredentialUnusable: it can't be written, or the file exists: none is ever overwritten.
-        """
-        key = secrets.token_bytes(SECRET_BYTES)
-        write_private(path, f"{key.hex()}\n".encode())
-        return cls(key)
-
-    def mac(
-        self, role: bytes, parties: Parties, dialer_nonce: bytes, acceptor_nonce: bytes
-    ) -> bytes:
-        """What the side of that role shows."""
-        names = (parties.broker_group, parties.dialer, parties.acceptor)
-        parts = (_CONTEXT, role, *(name.encode() for name in names), dialer_nonce, acceptor_nonce)
-        told = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-        return hmac.digest(self._key, told, "sha256")
 
 
 class Dialer:
@@ -122,10 +75,10 @@ class Dialer:
         """
         peer = self._parties.acceptor
         said = _proof_in(challenge, f"{peer!r} doesn't show that it holds the group's secret")
-        theirs = self._secret.mac(_ACCEPTOR, self._parties, self._nonce, said.nonce)
+        theirs = _mac(self._secret, _ACCEPTOR, self._parties, (self._nonce, said.nonce))
         if len(said.nonce) != NONCE_BYTES or not hmac.compare_digest(theirs, said.mac):
             raise PeerRefused(f"{peer!r} holds another secret than this node")
-        ours = self._secret.mac(_DIALER, self._parties, self._nonce, said.nonce)
+        ours = _mac(self._secret, _DIALER, self._parties, (self._nonce, said.nonce))
         return PeerMessage(secret_proof=SecretProof(mac=ours))
 
 
@@ -157,8 +110,8 @@ class Acceptor:
             raise PeerRefused(f"peer {said.node_id!r}: a nonce has {NONCE_BYTES} bytes")
         self._dialer = NodeId(said.node_id)
         parties = Parties(self._broker_group, self._dialer, self._node)
-        self._expected = self._secret.mac(_DIALER, parties, said.nonce, self._nonce)
-        ours = self._secret.mac(_ACCEPTOR, parties, said.nonce, self._nonce)
+        self._expected = _mac(self._secret, _DIALER, parties, (said.nonce, self._nonce))
+        ours = _mac(self._secret, _ACCEPTOR, parties, (said.nonce, self._nonce))
         return PeerMessage(secret_proof=SecretProof(nonce=self._nonce, mac=ours))
 
     def check(self, closing: PeerMessage) -> NodeId:
@@ -178,3 +131,9 @@ def _proof_in(message: PeerMessage, otherwise: str) -> SecretProof:
     if not message.HasField("secret_proof"):
         raise PeerRefused(otherwise)
     return message.secret_proof
+
+
+def _mac(secret: GroupSecret, role: bytes, parties: Parties, nonces: tuple[bytes, bytes]) -> bytes:
+    """What the side of that role shows; the dialer's nonce is the first."""
+    names = (parties.broker_group, parties.dialer, parties.acceptor)
+    return secret.mac(_CONTEXT, role, *(name.encode() for name in names), *nonces)

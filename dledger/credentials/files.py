@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from dledger.errors import CredentialUnusable
+from dledger.credentials.errors import CredentialUnusable
 
 MAX_FILE_BYTES: Final = 1 << 20
 
