@@ -14,7 +14,7 @@ import typer
 from broker.local_group import LocalGroup
 from dledger.client import Client, ClientOptions
 from dledger.terminal.options import parse_addresses
-from dledger.terminal.tls import chosen_files
+from dledger.terminal.tls import chosen_files, forget
 
 BOOTSTRAP_VARIABLE = "DLEDGER_BOOTSTRAP"
 DEFAULT_DIRECTORY = Path("run")
@@ -30,6 +30,7 @@ def bootstrap_addresses(bootstrap: str | None, directory: Path) -> list[str]:
     """
     if bootstrap is not None:
         return parse_addresses(bootstrap)
+    forget()
     return LocalGroup.open(directory).addresses
 
 

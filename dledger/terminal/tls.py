@@ -53,6 +53,12 @@ def choose(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
     os.environ.update({name: str(path.absolute()) for name, path in given.items() if path})
 
 
+def forget() -> None:
+    """The command turns out to be about a local group, which has no certificates."""
+    for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE):
+        os.environ.pop(name, None)
+
+
 def _path(variable: str) -> Path | None:
     named = os.environ.get(variable, "")
     return Path(named) if named else None
