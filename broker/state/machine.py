@@ -139,7 +139,7 @@ class StateMachine:
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
-        self.entries_void = 0  # since this object was made: for operators
+        self._entries_void = 0  # since this object was made: for operators
         self._known_level = known_level
         self._queues = queues
         self._derived_through = derived_through
@@ -264,12 +264,12 @@ class StateMachine:
 
     def _void(self, index: int, refusal: Malformed) -> Malformed:
         """The entry is no batch and changes nothing, on this replica as on every other."""
-        self.entries_void += 1
+        self._entries_void += 1
         self._listener.entry_voided(index, refusal)
         return refusal
 
     def _void_batch(self, index: int, refusal: BatchRefusal) -> None:
-        self.entries_void += 1
+        self._entries_void += 1
         self._listener.batch_voided(index, refusal)
 
     def _raise_level(self, wanted: int) -> Refusal | None:
@@ -427,7 +427,7 @@ class StateMachine:
             groups=self.offsets.group_count,
             messages_applied=self.messages_applied,
             entries_applied=self.applied_index,
-            entries_void=self.entries_void,
+            entries_void=self._entries_void,
             level=self.level.current,
             known_level=self._known_level,
         )

@@ -217,7 +217,7 @@ def test_what_nobody_understands_is_void_on_every_replica(kind: EntryKind, body:
     bench.propose(kind, 1 if kind == EntryKind.DATA else 0, body, None)
     bench.topic("next", 1)
     assert list(bench.machine.topics) == ["t", "next"]
-    assert bench.machine.entries_void == 1
+    assert bench.machine.statistics().entries_void == 1
     assert len(bench.voided) == (kind != EntryKind.DATA)
     assert bench.machine.applied_index == bench.log.last_index
     assert list(bench.replay().snapshot()) == list(bench.machine.snapshot())
@@ -232,7 +232,7 @@ def test_an_entry_version_of_a_later_release_is_void() -> None:
     frame = bytearray(bench.log.read(2, 2))
     frame[9] = 3
     bench.machine.apply(bytes(frame))
-    assert (list(bench.machine.topics), bench.machine.entries_void) == (["t"], 1)
+    assert (list(bench.machine.topics), bench.machine.statistics().entries_void) == (["t"], 1)
 
 
 def raise_to(level: int) -> Command:
