@@ -4,7 +4,8 @@ Every node applies the same committed entries in the same order and so holds the
 nothing that a failover needs is anywhere else. Applying must be a pure function of the log and of
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. This is the only module that knows all owners
-(`topics`, `offsets`, `sequences`); what one command does to several of them is decided here.
+(`lived_time`, `topics`, `offsets`, `sequences`); what one command does to several of them is
+decided here.
 
 `apply` also derives the ConsumeQueues ([ADR 7](docs/adr/0007-derived-files-are-disposable.md)).
 Entries up to `derived_through` were derived and made durable by an earlier life of the process:
@@ -19,7 +20,8 @@ with it).
     commit offsets       offsets, bounded by where the topic's queues end
     any other            nothing
 
-The files come first in every entry: if the disk is full, nothing of it has happened.
+Each of them moves `lived_time` on. The files come first in every entry: if the disk is full,
+nothing of it has happened.
 
 Data is void where its topic or queue isn't there, or where it doesn't continue its queue or its
 producer's sequence: it was meant for an earlier topic of the name, or follows a void one. A leader
@@ -35,10 +37,11 @@ from typing import Final, Protocol, Self
 
 from google.protobuf.message import DecodeError
 
-from broker.state import offsets, sequences, topics
+from broker.state import lived_time, offsets, sequences, topics
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import MACHINE_SECTION
 from broker.state.listening import Listener, Nobody
+from broker.state.lived_time import LivedTime
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import BatchRefusal, Refusal, TopicNotFound
 from broker.state.sequences import Sequences, StoredBatch
@@ -58,7 +61,13 @@ NO_PRODUCER: Final = bytes(16)
 SECTION: Final = "machine"
 VERSION: Final = 1
 _OWN: Final = MACHINE_SECTION.struct()
-SECTIONS: Final = (SECTION, topics.SECTION, offsets.SECTION, sequences.SECTION)
+SECTIONS: Final = (
+    SECTION,
+    lived_time.SECTION,
+    topics.SECTION,
+    offsets.SECTION,
+    sequences.SECTION,
+)
 
 
 class QueueFiles(Protocol):
@@ -106,6 +115,7 @@ class StateMachine:
             derived_through: entries up to this index are in the ConsumeQueues already.
             options: bounds.
         """
+        self.lived_time = LivedTime()
         self.topics = Topics(max_queues=options.max_queues)
         self.offsets = Offsets(max_progress=options.max_progress)
         self.sequences = Sequences(
@@ -149,8 +159,9 @@ class StateMachine:
             at += header.total_size
 
     def _apply_entry(self, header: EntryHeader, frames: bytes, at: int) -> None:
-        before = self.applied_index, self.append_time_ms
+        before = self.applied_index, self.append_time_ms, self.lived_time.lived_ms
         self.applied_index = header.index
+        self.lived_time.advance(self.append_time_ms, header.append_time_ms)
         self.append_time_ms = header.append_time_ms
         try:
             if header.kind == EntryKind.DATA:
@@ -161,7 +172,7 @@ class StateMachine:
                 self._listener.command_applied(header.index, refusal)
         except StorageFull:
             # The files come first in every entry: nothing else has changed.
-            self.applied_index, self.append_time_ms = before
+            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
@@ -244,6 +255,7 @@ class StateMachine:
         own = _OWN.pack(self.append_time_ms, self.messages_applied)
         sections = (
             Section(SECTION, VERSION, pack((own,))),
+            self.lived_time.snapshot(),
             self.topics.snapshot(),
             self.offsets.snapshot(),
             self.sequences.snapshot(),
@@ -287,6 +299,8 @@ class StateMachine:
         first = next(chunks)
         payloads = _payloads(first, chunks)
         match name:
+            case lived_time.SECTION:
+                self.lived_time.restore(first.version, payloads)
             case topics.SECTION:
                 self.topics.restore(first.version, payloads)
             case offsets.SECTION:
@@ -309,6 +323,7 @@ class StateMachine:
         Raises:
             InvariantViolation: names what doesn't hold.
         """
+        self.lived_time.check_invariants(self.append_time_ms)
         self.topics.check_invariants()
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
             raise InvariantViolation("a topic was created by an entry that isn't applied")
