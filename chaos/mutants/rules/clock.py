@@ -23,6 +23,7 @@ CLOCK = (
         "        reached_us = agreed(voters, shows_us)\n",
         "        heard = [shows_us(each) for each in voters.members() if shows_us(each)]\n"
         "        reached_us = sorted(heard)[len(heard) // 2]\n",
+        seed=62,
     ),
     Mutant(
         "time-of-the-slowest-clock",
@@ -72,6 +73,7 @@ CLOCK = (
         "            if now_us - shown.heard_at_us <= NEW_US\n",
         "            if True\n",
         masked="two clocks have to err one after the other, the first while it is cut off",
+        tests=("tests/node/test_log_clock.py",),
     ),
     Mutant(
         "silent-clock-goes-on-counting",
@@ -79,6 +81,7 @@ CLOCK = (
         "            if shown is None or now_us - shown.heard_at_us > SILENT_US:\n",
         "            if shown is None:\n",
         masked="a leader that hears no majority for ten seconds is none any more",
+        tests=("tests/node/test_log_clock.py",),
     ),
     Mutant(
         "elected-before-the-clock-is-read",
@@ -111,6 +114,7 @@ CLOCK = (
         "            self.lived_ms += min(max(append_time_ms - before_ms, 0), MAX_GAP_MS)\n",
         "            self.lived_ms += max(append_time_ms - before_ms, 0)\n",
         masked="no run lasts for as long as is forgotten",
+        tests=("tests/broker/test_lived_time.py",),
     ),
     Mutant(
         "lived-time-begins-with-the-calendar",
@@ -118,6 +122,7 @@ CLOCK = (
         "        if before_ms:\n",
         "        if True:\n",
         masked="a minute more; all replicas alike",
+        tests=("tests/broker/test_lived_time.py",),
     ),
     Mutant(
         "lived-time-not-restored",
