@@ -27,9 +27,10 @@ from broker.local_group import FlushName, LocalGroupError, NoAnswer, NodeDied
 from chaos.checkers.anomalies import Anomaly, find_anomalies
 from chaos.checkers.history import History
 from chaos.checkers.linearizability import check_linearizability
-from chaos.errors import GroupNeverLed, SearchTooLong, TimesGoBack
+from chaos.errors import GroupNeverLed, SearchTooLong, TimeFarOff, TimesGoBack
 from chaos.real.arena import Arena, ArenaOptions, arena
 from chaos.real.blow import Blow
+from chaos.real.clocks import WrongClocks
 from chaos.real.nemeses import NEMESES, Nemesis
 from chaos.real.reading import missing_at_the_end, read_everything, read_start
 from chaos.real.replicas import compare_replicas
@@ -42,6 +43,9 @@ from dledger.client import Client, ClientError
 HISTORY_FILE: Final = "history.jsonl"
 GROUP_FOLDER: Final = "group"
 START_TIMEOUT_S: Final = 30.0
+# How far stored times may be from true ones: while a node is down and another's clock is behind,
+# the log's time runs at half speed, and it catches up at twice.
+CLOCK_SLACK_MS: Final = 30_000
 LEADER_TIMEOUT_S: Final = 10.0  # a strike at the leader waits so long for one
 RECOVERY_TIMEOUT_S: Final = 180.0
 WARM_UP_S: Final = 1.0  # of load before the first fault
@@ -186,11 +190,13 @@ class Run:
     now_us: Clock
     tell: Tell
     _chance: Random = field(init=False)
+    _clocks: WrongClocks = field(init=False)
     _open: dict[str, tuple[Nemesis, Blow, Band]] = field(default_factory=dict)
     _witnesses: int = 0
 
     def __post_init__(self) -> None:
         self._chance = Random(f"strikes {self.options.seed}")
+        self._clocks = WrongClocks(self.arena.node_ids)
 
     async def perform(self) -> None:
         """Load, faults, healing, reading; the findings are in `finished`."""
@@ -270,6 +276,7 @@ class Run:
         self._open[step.label] = (nemesis, blow, band)
         band.detail = await nemesis.strike(blow)
         band.struck_us = self.now_us()
+        self._clocks.begin(step.label, step.nemesis, victims, blow.options, band.struck_us)
         if nemesis.is_momentary:
             await self._heal(step.label)
         whom = f" {', '.join(victims)}" if victims else ""
@@ -303,6 +310,7 @@ class Run:
         detail = await nemesis.heal(blow)
         band.detail = "; ".join(filter(None, (band.detail, detail)))
         band.end_us = self.now_us()
+        self._clocks.end(label, band.end_us)
         if detail:
             self.tell(f"{nemesis.name}: {detail}")
 
@@ -332,12 +340,12 @@ class Run:
     async def _read(self) -> None:
         self.tell("reading everything")
         try:
-            await read_everything(
-                self.client, self.finished.history, self.now_us, self.options.load.queues
-            )
+            within_ms = CLOCK_SLACK_MS + 2 * self._clocks.worst_ms
+            history, queues = self.finished.history, self.options.load.queues
+            await read_everything(self.client, history, self.now_us, queues, within_ms)
         except ClientError as error:
             self._problem(f"the topic can't be read to its end: {error}")
-        except TimesGoBack as error:
+        except (TimesGoBack, TimeFarOff) as error:
             self._problem(str(error))
 
     async def _await_equal_replicas(self) -> None:
