@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from prometheus_client import (
     CollectorRegistry,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
     start_http_server,
 )
@@ -33,6 +34,8 @@ class NodeMetrics:
 
     def __init__(self, broker_group: str, node: str) -> None:
         self.registry = CollectorRegistry()
+        # Open files beside how many there may be; read when asked, in the endpoint's thread.
+        ProcessCollector(registry=self.registry)
         # One more series for each series, of no use here.
         disable_created_metrics()  # type: ignore[no-untyped-call]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.core import CORE
+from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
@@ -17,4 +18,4 @@ from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
 
-MUTANTS = (*CORE, *DRIVER, *LINKS, *STORE, *LEADER, *STATE, *READING, *REPLICA, *CLIENT)
+MUTANTS = (*CORE, *DRIVER, *LINKS, *STORE, *LEADER, *STATE, *READING, *REPLICA, *CLIENT, *DOORS)

@@ -14,7 +14,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from broker.doors.grpc.audit import AuditDoor
-from broker.doors.grpc.bounds import SERVER_GRACE_S, SERVER_OPTIONS, concurrent_calls
+from broker.doors.grpc.bounds import (
+    SERVER_GRACE_S,
+    ConnectionBounds,
+    concurrent_calls,
+    server_options,
+)
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
 from broker.doors.grpc.methods import service_handler
@@ -49,11 +54,19 @@ class _PeerDoor:
 class GrpcDoor:
     """`open`, then `say_serving`, then `close`."""
 
-    def __init__(self, services: Services, replicate: Replicate, *, max_held_pulls: int) -> None:
+    def __init__(
+        self,
+        services: Services,
+        replicate: Replicate,
+        *,
+        max_held_pulls: int,
+        connections: ConnectionBounds,
+    ) -> None:
         """Args:
         replicate: the handler of `RaftPeer.Replicate`.
         max_held_pulls: calls that may wait beside those that are answered at once.
         """
+        self._connections = connections
         self._services = services
         self._replicate = replicate
         self._max_calls = concurrent_calls(max_held_pulls)
@@ -66,7 +79,8 @@ class GrpcDoor:
         Raises:
             OSError: the address can't be had.
         """
-        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=self._max_calls)
+        options = server_options(self._connections)
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._max_calls)
         handlers = (
             (broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)),
             (cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)),

@@ -1,0 +1,70 @@
+"""Defects at the doors and in the process around a replica: what strangers can do to a node.
+
+The simulator has neither descriptors nor HTTP, so these are found by tests of real nodes.
+"""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
+DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
+
+DOORS = (
+    Mutant(
+        "connections-unbounded",
+        "broker/doors/grpc/bounds.py",
+        '        ("grpc.max_allowed_incoming_connections", bounds.count),\n',
+        "",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "idle-connections-stay",
+        "broker/doors/grpc/bounds.py",
+        '        ("grpc.max_connection_idle_ms", bounds.idle_ms),\n',
+        "",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "half-greetings-stay",
+        "broker/doors/grpc/bounds.py",
+        '        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),\n',
+        "",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "limit-of-descriptors-not-raised",
+        "broker/descriptors.py",
+        "        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))\n",
+        "",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "reserve-of-descriptors-not-refilled",
+        "store/files.py",
+        "        os.close(handle)\n        self._reserve.refill()\n",
+        "        os.close(handle)\n",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "no-descriptors-is-a-broken-disk",
+        "store/files.py",
+        "PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS\n",
+        "PASSING_ERRNOS: Final = FULL_ERRNOS\n",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "event-loop-waits-for-descriptors",
+        "store/descriptors.py",
+        "                if waited >= PATIENCE_S or _is_on_a_loop():\n",
+        "                if waited >= PATIENCE_S:\n",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+)
