@@ -113,7 +113,7 @@ class Node:
             self._hand.close()
             raise
         replica.start()
-        await self._door.say_serving()
+        self._door.say_serving()
         if self._stop_asked:
             replica.ask_to_stop()
 

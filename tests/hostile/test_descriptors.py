@@ -7,10 +7,13 @@ import resource
 import time
 from pathlib import Path
 
+import grpc
 import pytest
 
 from broker import descriptors
 from broker.descriptors import Descriptors, TooFewDescriptors
+from broker.doors.grpc import bounds
+from broker.doors.grpc.bounds import ConnectionBounds, server_options
 from chaos.fuzz.connections import idle, still_open
 from chaos.fuzz.target import harassed, loaded, served, vitals
 
@@ -73,3 +76,26 @@ def test_connections_leave_room_for_what_safety_needs(limit: int) -> None:
     shares = Descriptors(limit)
     assert shares.connections >= 64
     assert shares.connections + shares.queue_files + descriptors.RESERVED < 0.75 * limit
+
+
+def test_half_a_greeting_is_given_up_long_before_an_idle_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever doesn't speak HTTP/2 in time gives its place back."""
+    monkeypatch.setattr(bounds, "HANDSHAKE_MS", 300)
+
+    async def scenario() -> None:
+        options = server_options(ConnectionBounds(count=10, idle_ms=3_600_000))
+        server = grpc.aio.server(options=options)
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        try:
+            with idle([address], 2) as connections:  # one silent, one that stops in between
+                deadline = time.monotonic() + GONE_S / 2
+                while still_open(connections):
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.05)
+        finally:
+            await server.stop(None)
+
+    asyncio.run(scenario())

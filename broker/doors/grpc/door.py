@@ -7,11 +7,11 @@ is another class of this shape beside it; no service knows which door a call cam
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from broker.doors.grpc.audit import AuditDoor
 from broker.doors.grpc.bounds import (
@@ -22,6 +22,7 @@ from broker.doors.grpc.bounds import (
 )
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
+from broker.doors.grpc.health import HealthDoor, ReflectionDoor
 from broker.doors.grpc.methods import service_handler
 from broker.services.services import Services
 from dledger.listening import why_not_listening
@@ -34,14 +35,10 @@ SERVICES: Final = (
     "dledger.v1.RaftPeer",
 )
 
+REFLECTED: Final = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+
 # A peer's stream is not a call on a service: its handler reads and writes the context itself.
 Replicate = Callable[[Any, Any], Awaitable[None]]
-
-
-class _HealthService(Protocol):
-    """`health.aio.HealthServicer`, which has no types."""
-
-    async def set(self, service: str, status: int) -> None: ...
 
 
 class _PeerDoor:
@@ -71,7 +68,7 @@ class GrpcDoor:
         self._replicate = replicate
         self._max_calls = concurrent_calls(max_held_pulls)
         self._server: grpc.aio.Server | None = None
-        self._health: _HealthService = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._health = HealthDoor(SERVICES)
 
     async def open(self, listen: str) -> None:
         """Calls are taken at `listen` (host:port).
@@ -86,27 +83,25 @@ class GrpcDoor:
             (cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)),
             (audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)),
             (raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)),
+            (health_pb2.DESCRIPTOR, "Health", self._health),
+            (reflection_pb2.DESCRIPTOR, "ServerReflection", ReflectionDoor(REFLECTED)),
         )
         server.add_generic_rpc_handlers(
             tuple(
                 service_handler(file.services_by_name[name], each) for file, name, each in handlers
             )
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(
-            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
         _bind(server, listen)
         await server.start()
         self._server = server
 
-    async def say_serving(self) -> None:
+    def say_serving(self) -> None:
         """The standard health service says that this node and each of its services is up."""
-        for name in ("", *SERVICES):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._health.say(is_serving=True)
 
     async def close(self) -> None:
         """No call is taken any more; those under way end within the grace."""
+        self._health.say(is_serving=False)
         if self._server is not None:
             await self._server.stop(SERVER_GRACE_S)
 

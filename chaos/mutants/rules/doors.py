@@ -9,6 +9,7 @@ from chaos.mutants.mutant import Mutant
 
 NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
 DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
+NOISE = ("tests/hostile/test_noise.py",)
 
 DOORS = (
     Mutant(
@@ -66,5 +67,53 @@ DOORS = (
         "                if waited >= PATIENCE_S:\n",
         masked=NO_PROCESS,
         tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "malformed-stream-is-our-fault",
+        "broker/doors/grpc/health.py",
+        "        if request is MALFORMED:\n            raise malformed_request()\n",
+        "        if request is MALFORMED:\n            raise TypeError(request)\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "watches-of-health-unbounded",
+        "broker/doors/grpc/health.py",
+        "        if self._watches >= MAX_WATCHES:\n",
+        "        if self._watches < 0:\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "metrics-requests-without-a-deadline",
+        "dledger/endpoint.py",
+        "        async with asyncio.timeout(REQUEST_S):\n",
+        "        async with asyncio.timeout(None):\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "metrics-connections-unbounded",
+        "dledger/endpoint.py",
+        "        if task is None or len(self._busy) >= MAX_CONNECTIONS:\n",
+        "        if task is None:\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "said-every-time",
+        "dledger/sparing.py",
+        "            said.unreported += 1\n            return None\n",
+        "            said.unreported += 1\n            return 0\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "what-was-said-is-remembered-without-bound",
+        "dledger/sparing.py",
+        "        if len(self._said) > MAX_KEYS:\n",
+        "        if len(self._said) < 0:\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
     ),
 )
