@@ -61,7 +61,8 @@ def sim(
     no_admin: Annotated[bool, typer.Option("--no-admin", help="No topic changes.")] = False,
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Leave a failure large.")] = False,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.1, help="Start no further seed after so many seconds.")
+        float | None,
+        typer.Option(min=0.1, max=1e7, help="Start no further seed after so many seconds."),
     ] = None,
     transcript: Annotated[
         Path | None,
