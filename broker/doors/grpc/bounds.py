@@ -13,6 +13,8 @@ from typing import Final
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.transport import KEEPALIVE_OPTIONS
 
+Options = tuple[tuple[str, str | int], ...]
+
 SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a port in use must be an error, not a shared port
     *MESSAGE_LENGTHS,
@@ -32,7 +34,7 @@ class ConnectionBounds:
     idle_ms: int
 
 
-def server_options(bounds: ConnectionBounds) -> tuple[tuple[str, str | int], ...]:
+def server_options(bounds: ConnectionBounds) -> Options:
     """What the server is made with. A connection too many is closed as soon as it is accepted; one
     that only stands there gives its place back. Clients and peers have a call under way all the
     time, and dial again in silence where they don't."""

@@ -1,4 +1,5 @@
-"""The gRPC door: one server with the broker's services, its peers' streams, health, reflection.
+"""The gRPC door: the broker's services, its peers' streams, health, reflection; one server for each
+address, with what that address is for.
 
 A door is given the services and opens where it is told. Another one (another protocol, a console)
 is another class of this shape beside it; no service knows which door a call came through.
@@ -6,7 +7,10 @@ is another class of this shape beside it; no service knows which door a call cam
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Flag, auto
 from typing import Any, Final
 
 import grpc
@@ -17,6 +21,7 @@ from broker.doors.grpc.audit import AuditDoor
 from broker.doors.grpc.bounds import (
     SERVER_GRACE_S,
     ConnectionBounds,
+    Options,
     concurrent_calls,
     server_options,
 )
@@ -35,10 +40,35 @@ SERVICES: Final = (
     "dledger.v1.RaftPeer",
 )
 
-REFLECTED: Final = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-
 # A peer's stream is not a call on a service: its handler reads and writes the context itself.
 Replicate = Callable[[Any, Any], Awaitable[None]]
+
+
+class For(Flag):
+    """Whom an address is for."""
+
+    CLIENTS = auto()
+    PEERS = auto()
+    ADMINISTRATION = auto()
+
+
+# What reads the raw log, or changes what the broker group is or who leads it.
+ADMINISTRATIVE: Final = frozenset({"TransferLeadership"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Where calls are taken.
+
+    Attributes:
+        address: host:port.
+        offers: for whom.
+        credentials: None for a server without TLS.
+    """
+
+    address: str
+    offers: For
+    credentials: grpc.ServerCredentials | None = None
 
 
 class _PeerDoor:
@@ -67,33 +97,49 @@ class GrpcDoor:
         self._services = services
         self._replicate = replicate
         self._max_calls = concurrent_calls(max_held_pulls)
-        self._server: grpc.aio.Server | None = None
+        self._servers: list[grpc.aio.Server] = []
         self._health = HealthDoor(SERVICES)
 
-    async def open(self, listen: str) -> None:
-        """Calls are taken at `listen` (host:port).
+    async def open(self, entrances: Sequence[Entrance]) -> None:
+        """Calls are taken at each of the addresses.
 
         Raises:
-            OSError: the address can't be had.
+            OSError: one of them can't be had; those before it are open until `close`.
         """
-        options = server_options(self._connections)
+        # Each has its share: strangers at one address take no place at another.
+        share = self._connections.count // len(entrances)
+        options = server_options(replace(self._connections, count=share))
+        for entrance in entrances:
+            await self._open(entrance, options)
+
+    async def _open(self, entrance: Entrance, options: Options) -> None:
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._max_calls)
-        handlers = (
-            (broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)),
-            (cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)),
-            (audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)),
-            (raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)),
-            (health_pb2.DESCRIPTOR, "Health", self._health),
-            (reflection_pb2.DESCRIPTOR, "ServerReflection", ReflectionDoor(REFLECTED)),
-        )
+        offers = entrance.offers
+        broker = broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)
+        cluster = cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)
+        audit = audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)
+        peers = raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)
+        offered: list[tuple[Any, str, object]] = []
+        if offers & For.CLIENTS:
+            offered.append(broker)
+        if offers & (For.CLIENTS | For.ADMINISTRATION):
+            offered.append(cluster)
+        if offers & For.ADMINISTRATION:
+            offered.append(audit)
+        if offers & For.PEERS:
+            offered.append(peers)
+        left_out = frozenset[str]() if offers & For.ADMINISTRATION else ADMINISTRATIVE
+        names = [file.services_by_name[name].full_name for file, name, _ in offered]
+        reflected = ReflectionDoor((*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        offered.append((health_pb2.DESCRIPTOR, "Health", self._health))
+        offered.append((reflection_pb2.DESCRIPTOR, "ServerReflection", reflected))
+        services = [(file.services_by_name[name], handlers) for file, name, handlers in offered]
         server.add_generic_rpc_handlers(
-            tuple(
-                service_handler(file.services_by_name[name], each) for file, name, each in handlers
-            )
+            tuple(service_handler(service, each, left_out) for service, each in services)
         )
-        _bind(server, listen)
+        _bind(server, entrance)
+        self._servers.append(server)
         await server.start()
-        self._server = server
 
     def say_serving(self) -> None:
         """The standard health service says that this node and each of its services is up."""
@@ -102,14 +148,17 @@ class GrpcDoor:
     async def close(self) -> None:
         """No call is taken any more; those under way end within the grace."""
         self._health.say(is_serving=False)
-        if self._server is not None:
-            await self._server.stop(SERVER_GRACE_S)
+        await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
 
 
-def _bind(server: grpc.aio.Server, address: str) -> None:
+def _bind(server: grpc.aio.Server, entrance: Entrance) -> None:
     """Opens the port, or says that it can't be had."""
+    address, credentials = entrance.address, entrance.credentials
     try:
-        bound = server.add_insecure_port(address)
+        if credentials is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, credentials)
     except RuntimeError:  # Its text doesn't say why.
         bound = 0
     if bound == 0:
