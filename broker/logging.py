@@ -19,6 +19,8 @@ log = structlog.get_logger(__name__)
 
 KEY_LENGTH = 64  # of a text by which one complaint is known from another
 TEXT_LENGTH = 2_000
+# What gRPC raises where a caller went away while it was being answered: no traceback is of use.
+CALLER_GONE = frozenset({"ExecuteBatchError"})
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -85,5 +87,5 @@ class LibraryComplaints(logging.Handler):
             library=record.name,
             text=text[:TEXT_LENGTH],
             unreported=unreported,
-            **({"exc_info": record.exc_info} if kind else {}),
+            **({"exc_info": record.exc_info} if kind and kind not in CALLER_GONE else {}),
         )

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from chaos.fuzz import cli as fuzz
 from chaos.real import cli as real
 from chaos.sim.run import Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
@@ -33,6 +34,7 @@ app = typer.Typer(
 
 
 real.register(app)  # run, list and report: on real processes
+app.command(name="fuzz")(fuzz.command)
 
 
 @app.callback()

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import pytest
 import structlog
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from grpc_health.v1 import health_pb2
 
 from broker.doors.grpc import health
@@ -265,12 +266,17 @@ def test_libraries_complain_in_one_line_once_in_a_while(monkeypatch: pytest.Monk
             except ValueError:
                 logging.getLogger("grpc._cython").exception("Unexpected %s", number)
         logging.getLogger("x").warning("%d", "no number")
+        try:
+            raise cygrpc.ExecuteBatchError
+        except cygrpc.ExecuteBatchError:
+            logging.getLogger("grpc._cython").exception("A caller went away")
     finally:
         root.handlers[:] = before
         root.setLevel(level)
         structlog.configure(**configured)
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
-    assert [line["event"] for line in lines] == ["library_complained"] * 2
+    assert [line["event"] for line in lines] == ["library_complained"] * 3
+    assert "exception" not in lines[2]
     assert (lines[0]["library"], lines[0]["text"]) == ("grpc._cython", "Unexpected 0")
     assert "ValueError: 0" in lines[0]["exception"]
 

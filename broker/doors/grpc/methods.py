@@ -98,8 +98,8 @@ def _guard(handler: Handler) -> Handler:
             return await handler(request, context)
         except BrokerError as error:
             refusal = error
-        except grpc.aio.AbortError:
-            raise  # the handler has told the caller itself
+        except (grpc.aio.AbortError, grpc.aio.InternalError):
+            raise  # the handler has told the caller itself, or the caller has gone
         except Exception as error:
             # The boundary: a caller must get an answer, and we the traceback, once in a while.
             kind = type(error).__name__
