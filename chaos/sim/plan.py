@@ -70,6 +70,7 @@ LEAPS_SHARE = 0.25  # of the seeds
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
 RACERS_SHARE = 0.35  # of the seeds
+UPGRADED_SHARE = 0.25
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
 
@@ -123,6 +124,7 @@ class Plan:
     queues: int = 3
     admin: bool = True
     racers: int = 0
+    upgraded: bool = False  # whoever starts again does so with a release of the next level
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
@@ -151,7 +153,8 @@ def draw_plan(
         faults=_draw_faults(chance, duration_ms),
     )
     plan = _with_leaps(_with_link_faults(_with_speech(plan)))
-    return _with_racers(_with_slices(_with_flush(plan)))
+    plan = _with_racers(_with_slices(_with_flush(plan)))
+    return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
 def _with_racers(plan: Plan) -> Plan:

@@ -150,6 +150,7 @@ def test_the_layout_of_a_snapshot() -> None:
     assert payloads == [
         "00000000000003e80000000000000002",
         "0000000000000037",
+        "00000001",
         "0001740000000000000004"
         "00000000000001f400000002000000000000000200000000000000000000000000000002",
         "0001740001670000000000000001000000010000000000000002",
@@ -162,11 +163,11 @@ def test_the_layout_of_a_snapshot() -> None:
     assert next(machine.snapshot()).hex().startswith(head + b"machine".hex() + payloads[0])
 
 
-@pytest.mark.parametrize("kept", range(6))
+@pytest.mark.parametrize("kept", range(7))
 def test_chunks_that_break_off_are_no_state(kept: int) -> None:
     """After any chunk but the end, nothing is restored."""
     chunks = list(some_state().machine.snapshot())
-    assert len(chunks) == 6
+    assert len(chunks) == 7
     with pytest.raises(SnapshotRefused):
         StateMachine.restore(chunks[:kept], NoQueues())
     with pytest.raises(SnapshotIncomplete):
@@ -198,32 +199,33 @@ def test_chunks_out_of_place_are_found() -> None:
         [chunks[1], chunks[0], *chunks[2:]],
         [chunks[0], *chunks],
         [*chunks[:2], *chunks[3:]],
-        [*chunks[:4], later[4], chunks[5]],
-        [*chunks, chunks[5]],
+        [*chunks[:5], later[5], chunks[6]],
+        [*chunks, chunks[6]],
     ):
         with pytest.raises(SnapshotDamaged):
             StateMachine.restore(wrong, NoQueues())
 
 
 def sections(*names: tuple[str, int]) -> list[Section]:
-    """Sections of these names and versions, empty but those that always have one record."""
-    single = {"machine": 16, "lived-time": 8}
-    return [Section(name, version, pack([bytes(single.get(name, 0))])) for name, version in names]
+    """Sections of these names and versions, all empty but those of one value."""
+    own = {"machine": [bytes(16)], "lived-time": [bytes(8)], "level": [b"\x00\x00\x00\x01"]}
+    return [Section(name, version, pack(own.get(name, []))) for name, version in names]
 
 
 @pytest.mark.parametrize(
     "unknown",
-    [("machine", 2), ("topics", 2), ("timers", 3)],
+    [("machine", 2), ("level", 2), ("topics", 2), ("timers", 3)],
 )
 def test_sections_that_are_not_known_are_refused_by_name(unknown: tuple[str, int]) -> None:
     """What a later version adds must not be left out in silence."""
-    known = [("machine", 1), ("lived-time", 1)] if unknown[0] != "machine" else []
+    before = {"machine": [], "level": [("machine", 1), ("lived-time", 1)]}
+    known = before.get(unknown[0], [("machine", 1), ("lived-time", 1), ("level", 1)])
     chunks = seal(1, sections(*known, unknown))
     with pytest.raises(SnapshotUnknown, match="{!r} of version {}".format(*unknown)):
         StateMachine.restore(chunks, NoQueues())
 
 
-OWNERS = ("machine", "lived-time", "topics", "offsets", "sequences")
+OWNERS = ("machine", "lived-time", "level", "topics", "offsets", "sequences")
 
 
 @pytest.mark.parametrize("missing", OWNERS)
