@@ -4,7 +4,7 @@ Every node applies the same committed entries in the same order and so holds the
 nothing that a failover needs is anywhere else. Applying must be a pure function of the log and of
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. This is the only module that knows all owners
-(`lived_time`, `level`, `topics`, `offsets`, `sequences`); what one command does to several of them
+(`level`, `lived_time`, `topics`, `offsets`, `sequences`); what one command does to several of them
 is decided here. It is longer than most modules: what is void, what stops and what applies is one
 decision.
 
@@ -68,8 +68,8 @@ VERSION: Final = 1
 _OWN: Final = MACHINE_SECTION.struct()
 SECTIONS: Final = (
     SECTION,
-    lived_time.SECTION,
     level.SECTION,
+    lived_time.SECTION,
     topics.SECTION,
     offsets.SECTION,
     sequences.SECTION,
@@ -196,18 +196,14 @@ class StateMachine:
                 refusal = self._apply_command(header, body)
                 self._listener.command_applied(header.index, refusal)
         except _LevelUnknown as error:
-            self._go_back(before)
+            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
             raise ApplyStopped(self.applied_index, error.level, self._known_level) from error
         except StorageFull:
             # The files come first in every entry: nothing else has changed.
-            self._go_back(before)
+            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
-
-    def _go_back(self, before: tuple[int, int, int]) -> None:
-        """An entry of which nothing has happened isn't applied, and wasn't lived."""
-        self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -324,8 +320,8 @@ class StateMachine:
         own = _OWN.pack(self.append_time_ms, self.messages_applied)
         sections = (
             Section(SECTION, VERSION, pack((own,))),
-            self.lived_time.snapshot(),
             self.level.snapshot(),
+            self.lived_time.snapshot(),
             self.topics.snapshot(),
             self.offsets.snapshot(),
             self.sequences.snapshot(),
@@ -375,10 +371,10 @@ class StateMachine:
         first = next(chunks)
         payloads = _payloads(first, chunks)
         match name:
-            case lived_time.SECTION:
-                self.lived_time.restore(first.version, payloads)
             case level.SECTION:
                 self.level.restore(first.version, payloads)
+            case lived_time.SECTION:
+                self.lived_time.restore(first.version, payloads)
             case topics.SECTION:
                 self.topics.restore(first.version, payloads)
             case offsets.SECTION:
@@ -401,8 +397,8 @@ class StateMachine:
         Raises:
             InvariantViolation: names what doesn't hold.
         """
-        self.lived_time.check_invariants(self.append_time_ms)
         self.level.check_invariants()
+        self.lived_time.check_invariants(self.append_time_ms)
         self.topics.check_invariants()
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
             raise InvariantViolation("a topic was created by an entry that isn't applied")

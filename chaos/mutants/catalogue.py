@@ -10,6 +10,7 @@ from __future__ import annotations
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.core import CORE
+from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
@@ -21,5 +22,5 @@ from chaos.mutants.rules.strangers import STRANGERS
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
-    *(*STATE, *READING, *REPLICA, *CLIENT, *STRANGERS),
+    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS),
 )

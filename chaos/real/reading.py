@@ -57,9 +57,10 @@ async def read_start(
     return f"a reader was refused {', '.join(refused)}" if refused else "a reader had no trouble"
 
 
-def missing_at_the_end(history: History) -> list[str]:
-    """Values that were acknowledged and that the last reading didn't find, of queues which it
-    read to their end. This counts also what a consumer had seen before it was lost."""
+def missing_at_the_end(history: History) -> list[tuple[str, int]]:
+    """Values that were acknowledged, each with the time at which, and that the last reading
+    didn't find, of queues which it read to their end. This counts also what a consumer had seen
+    before it was lost."""
     found: set[str] = set()
     read: set[int] = set()
     for operation in history.operations:
@@ -69,7 +70,7 @@ def missing_at_the_end(history: History) -> list[str]:
             if action.final:
                 read.add(action.queue_id)
     return [
-        value
+        (value, operation.completed_us or 0)
         for operation in history.operations
         if isinstance(operation.action, Send)
         and operation.is_ok
