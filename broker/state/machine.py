@@ -195,12 +195,11 @@ class StateMachine:
                 body = frames[at + HEADER_SIZE : at + header.total_size]
                 refusal = self._apply_command(header, body)
                 self._listener.command_applied(header.index, refusal)
-        except _LevelUnknown as error:
-            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
-            raise ApplyStopped(self.applied_index, error.level, self._known_level) from error
-        except StorageFull:
+        except (StorageFull, _LevelUnknown) as error:
             # The files come first in every entry: nothing else has changed.
             self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
+            if isinstance(error, _LevelUnknown):
+                raise ApplyStopped(self.applied_index, error.level, self._known_level) from error
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
