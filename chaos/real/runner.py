@@ -26,9 +26,10 @@ from typing import Final
 from broker.local_group import FlushName, LocalGroupError, NoAnswer, NodeDied
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import History
-from chaos.errors import GroupNeverLed, TimesGoBack
+from chaos.errors import GroupNeverLed, TimeFarOff, TimesGoBack
 from chaos.real.arena import Arena, ArenaOptions, arena
 from chaos.real.blow import Blow
+from chaos.real.clocks import WrongClocks
 from chaos.real.nemeses import NEMESES, Nemesis
 from chaos.real.reading import missing_at_the_end, read_everything, read_start
 from chaos.real.replicas import compare_replicas
@@ -43,6 +44,9 @@ from dledger.client import Client, ClientError
 HISTORY_FILE: Final = "history.jsonl"
 GROUP_FOLDER: Final = "group"
 START_TIMEOUT_S: Final = 30.0
+# How far stored times may be from true ones: while a node is down and another's clock is behind,
+# the log's time runs at half speed, and it catches up at twice.
+CLOCK_SLACK_MS: Final = 30_000
 LEADER_TIMEOUT_S: Final = 10.0  # a strike at the leader waits so long for one
 RECOVERY_TIMEOUT_S: Final = 180.0
 POWER_CUT: Final = "power-cut"  # the nemesis that `flush = "async"` may lose messages to
@@ -189,11 +193,13 @@ class Run:
     now_us: Clock
     tell: Tell
     _chance: Random = field(init=False)
+    _clocks: WrongClocks = field(init=False)
     _open: dict[str, tuple[Nemesis, Blow, Band]] = field(default_factory=dict)
     _witnesses: int = 0
 
     def __post_init__(self) -> None:
         self._chance = Random(f"strikes {self.options.seed}")
+        self._clocks = WrongClocks(self.arena.node_ids)
 
     async def perform(self) -> None:
         """Load, faults, healing, reading; the findings are in `finished`."""
@@ -275,6 +281,7 @@ class Run:
         self._open[step.label] = (nemesis, blow, band)
         band.detail = await nemesis.strike(blow)
         band.struck_us = self.now_us()
+        self._clocks.begin(step.label, step.nemesis, victims, blow.options, band.struck_us)
         if nemesis.is_momentary:
             await self._heal(step.label)
         whom = f" {', '.join(victims)}" if victims else ""
@@ -313,6 +320,7 @@ class Run:
         detail = await nemesis.heal(blow)
         band.detail = "; ".join(filter(None, (band.detail, detail)))
         band.end_us = self.now_us()
+        self._clocks.end(label, band.end_us)
         if detail:
             self.tell(f"{nemesis.name}: {detail}")
 
@@ -342,12 +350,12 @@ class Run:
     async def _read(self) -> None:
         self.tell("reading everything")
         try:
-            await read_everything(
-                self.client, self.finished.history, self.now_us, self.options.load.queues
-            )
+            within_ms = CLOCK_SLACK_MS + 2 * self._clocks.worst_ms
+            history, queues = self.finished.history, self.options.load.queues
+            await read_everything(self.client, history, self.now_us, queues, within_ms)
         except ClientError as error:
             self._problem(f"the topic can't be read to its end: {error}")
-        except TimesGoBack as error:
+        except (TimesGoBack, TimeFarOff) as error:
             self._problem(str(error))
 
     async def _await_equal_replicas(self) -> None:
