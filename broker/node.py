@@ -35,6 +35,7 @@ from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
+from broker.turns import LoopTurns
 from dledger.addresses import split_address
 from dledger.core.types import NodeId
 from dledger.greeting import Identity
@@ -129,6 +130,7 @@ class Node:
             connect=self._connect,
             store_host=_store_host(self.config.listen),
             call_soon=loop.call_soon,
+            turns=LoopTurns(),
             call_from_worker=call_from_worker,
             now_ms=self._machine.now_ms,
             random=random.Random(),

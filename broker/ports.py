@@ -17,7 +17,7 @@ from broker.recovery import REAL_MACHINERY, StoreMachinery
 from dledger.core.types import NodeId
 from dledger.driver import APPLY_SLICE_BYTES
 from dledger.peers import PeerLink
-from dledger.ports import PeerTransport
+from dledger.ports import PeerTransport, Turns
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem
 
@@ -94,6 +94,7 @@ class ReplicaPorts:
         connect: makes the links to the peers, given what to do with what comes of them.
         store_host: IPv4 address (4 bytes) and port that records are stamped with.
         call_soon: runs a call in a turn of the event loop.
+        turns: how long work shares the event loop.
         call_from_worker: the same, of a worker's thread; the loop may be closed by then.
         now_ms: the wall clock; it may step.
         random: for the core's timeouts.
@@ -105,6 +106,7 @@ class ReplicaPorts:
     connect: Connect
     store_host: tuple[bytes, int]
     call_soon: Callable[[Callable[[], None]], object]
+    turns: Turns
     call_from_worker: Callable[..., None]
     now_ms: Callable[[], int]
     random: Random

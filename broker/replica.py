@@ -107,7 +107,7 @@ class Replica:
         )
         latencies = ports.latencies
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
-        around = Surrounds(self.transport.links, self.fail, timings)
+        around = Surrounds(self.transport.links, self.fail, ports.turns, timings)
         self.services = services_of(config, self.parts, around)
         self._join(probe)
 
@@ -142,6 +142,7 @@ class Replica:
             observer=probe,
             configuration_of=configuration_of,
             call_soon=ports.call_soon,
+            turns=ports.turns,
             now_ms=ports.now_ms,
             fail=self.fail,
         )

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from broker.config import NodeConfig
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
+from broker.turns import LoopTurns
 from dledger.core.types import NodeId
 from dledger.errors import InvalidFrames
 from dledger.peers import PeerLink
@@ -151,6 +152,7 @@ class Members:
             connect=lambda on_message, on_broken: Loopback(self.wires, name, on_message, on_broken),
             store_host=(bytes((127, 0, 0, 1)), 7001),
             call_soon=loop.call_soon,
+            turns=LoopTurns(),
             call_from_worker=call_from_worker,
             now_ms=lambda: int(time.time() * 1000),
             random=random.Random(name),
