@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -48,6 +48,8 @@ SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_ALLOCATION_BYTES = 8 << 20
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # young objects die by reference count
+
+HAND_WIDTH = 4  # fsyncs of housekeeping at once
 
 T = TypeVar("T")
 
@@ -197,17 +199,41 @@ class Node:
 
 
 class ThreadHand:
-    """`DiskHand` on a thread of its own."""
+    """`DiskHand` on threads of its own.
+
+    A disk takes several fsyncs at once in little more than the time of one, as they share a commit
+    of the file system's journal; more threads than these gain little, and wait for the interpreter.
+    """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
+        self._one = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
+        self._several = ThreadPoolExecutor(HAND_WIDTH, thread_name_prefix="housekeeping")
 
     async def run(self, step: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, step)
+        return await asyncio.get_running_loop().run_in_executor(self._one, step)
+
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        loop = asyncio.get_running_loop()
+        left = iter(steps)
+
+        async def take() -> None:
+            for step in left:
+                try:
+                    await loop.run_in_executor(self._several, step)
+                except BaseException:
+                    for _ in left:  # nobody begins another
+                        pass
+                    raise
+
+        takers = (take() for _ in range(min(HAND_WIDTH, len(steps))))
+        for ended in await asyncio.gather(*takers, return_exceptions=True):
+            if ended is not None:
+                raise ended
 
     def close(self) -> None:
-        """The thread is gone."""
-        self._pool.shutdown()
+        """The threads are gone."""
+        self._one.shutdown()
+        self._several.shutdown()
 
 
 def _store_host(listen: str) -> tuple[bytes, int]:

@@ -8,7 +8,7 @@ Nothing here has behaviour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
@@ -53,6 +53,11 @@ class DiskHand(Protocol):
 
     async def run(self, step: Callable[[], T]) -> T:
         """What `step` gives, once it has been done; raises what it raises."""
+        ...
+
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        """All of `steps` are done, in any order and several at once if the disk gains by it.
+        Raises what the first of them raises that fails, when none is under way any more."""
         ...
 
 

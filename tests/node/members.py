@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -104,6 +104,10 @@ class Inline:
         await asyncio.sleep(0)
         self.before(getattr(step, "__name__", "") or _name(step))
         return step()
+
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:
+            await self.run(step)
 
 
 def _name(step: Any) -> str:
