@@ -1,8 +1,8 @@
 """What makes ConsumeQueues durable, apart from who dispatches to them.
 
 This owns the syncing of what was written and the removal of what deleted topics left: work that
-takes seconds for a thousand queues, and so is done in steps, on threads of its own. It must never hold a
-handle or a queue of the owner's, who goes on writing, making and deleting meanwhile.
+takes seconds for a thousand queues, and so is done in steps, on threads of its own. It must never
+hold a handle or a queue of the owner's, who goes on writing, making and deleting meanwhile.
 
 Source: RocketMQ `FlushConsumeQueueService`.
 """

@@ -161,4 +161,24 @@ DRIVER = (
         "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
         "min(self._applied, self._core.durable_index)",
     ),
+    Mutant(
+        "slice-noted-as-applied-before-it-is",
+        "dledger/driver.py",
+        "            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))\n",
+        "            self._note_applied(last)\n"
+        "            self._apply_frames(self._ports.log.read(first, last))\n",
+    ),
+    Mutant(
+        "rest-of-a-slice-skipped",
+        "dledger/driver.py",
+        "            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))\n",
+        "            self._apply_frames(self._ports.log.read(first, last))\n"
+        "            self._note_applied(last)\n",
+    ),
+    Mutant(
+        "apply-stops-when-a-turn-has-had-enough",
+        "dledger/driver.py",
+        "        if self._applied < commit and not self._is_apply_paused:\n",
+        "        if self._applied < commit - 1 and not self._is_apply_paused:\n",
+    ),
 )

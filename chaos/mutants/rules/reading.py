@@ -33,8 +33,7 @@ READING = (
     Mutant(
         "rotten-unit-served",
         "broker/reading/queues.py",
-        "        _check_places(records, units[: count * UNIT.size], "
-        'f"{topic}/{queue_id}", offset)\n',
+        '        yield from _check_places(records, units, f"{topic}/{queue_id}", offset)\n',
         "",
         seed=15,
     ),
