@@ -20,6 +20,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from broker.loop_watch import LoopWatch
 from dledger.core.types import Role
 
 LABELS = ("broker_group", "node")
@@ -52,8 +53,12 @@ class NodeMetrics:
         self.apply_seconds = latency(
             "dledger_apply_seconds", "Applying one slice of committed entries."
         )
-        self.loop_lateness_seconds = latency(
-            "dledger_loop_lateness_seconds", "How late a tick of the event loop came."
+        self.loop_lateness_seconds = LoopWatch(
+            latency("dledger_loop_lateness_seconds", "How late a tick of the event loop came."),
+            latency(
+                "dledger_loop_turn_seconds",
+                "Processor time of the event loop between two ticks; no turn was longer.",
+            ),
         )
 
     def serve(self, collector: NodeCollector, host: str, port: int) -> Callable[[], None]:

@@ -108,6 +108,7 @@ class Node:
             self._hand.close()
             raise
         replica.start()
+        self._metrics.loop_lateness_seconds.start()
         await self._door.say_serving()
         if self._stop_asked:
             replica.ask_to_stop()
@@ -195,6 +196,7 @@ class Node:
             is_clean = await self.replica.stop(self._doors.aclose)
         finally:
             self._hand.close()
+            self._metrics.loop_lateness_seconds.close()
         return 0 if is_clean else 1
 
 
