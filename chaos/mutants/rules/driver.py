@@ -175,10 +175,4 @@ DRIVER = (
         "            self._apply_frames(self._ports.log.read(first, last))\n"
         "            self._note_applied(last)\n",
     ),
-    Mutant(
-        "apply-stops-when-a-turn-has-had-enough",
-        "dledger/driver.py",
-        "        if self._applied < commit and not self._is_apply_paused:\n",
-        "        if self._applied < commit - 1 and not self._is_apply_paused:\n",
-    ),
 )
