@@ -17,7 +17,7 @@ from typing import Final
 
 from store.files import FileSystem
 
-STEP_FILES: Final = 16
+STEP_FILES: Final = 4  # few, so that small groups too have rounds of several steps
 
 
 class FlushWork:
