@@ -17,6 +17,7 @@ from broker.services.gate import Gate
 from broker.services.refused import refused
 from broker.state.machine import StateMachine
 from broker.state.refusals import TopicExists
+from broker.state.topics import TopicRef
 from dledger.records.record import TOPIC_PATTERN
 
 DEFAULT_QUEUES: Final = 4
@@ -28,11 +29,12 @@ PAGE_OFFSETS: Final = 8_192  # of these groups together
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic."""
+    """A topic; `incarnation` is the index of the entry that created it."""
 
     name: str
     queue_count: int
     created_time_ms: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +102,20 @@ class Topics:
         is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
         if refusal is not None and not (if_not_exists and is_same):
             raise refused(refusal)
-        return self._topic(name)
+        return self._topic(TopicRef(name))
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND; whatever a command meets on its way into the log.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED; whatever a command meets on its way into
+                the log.
         """
         self._gate.check_writable()
-        await self._gate.surely(lambda: self._reader.topic(name))
-        refusal = await self._commands.delete_topic(name)
+        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        # The command names what was found now: a later topic of the name is another one's.
+        found = TopicRef(state.name, state.incarnation)
+        refusal = await self._commands.delete_topic(found)
         if refusal is not None:
             raise refused(refusal)
 
@@ -127,23 +132,23 @@ class Topics:
         await self._gate.confirm()
         size = min(size or PAGE_TOPICS, PAGE_TOPICS)
         names = nsmallest(size + 1, (name for name in self._state.topics if name > after))
-        page = tuple(self._topic(name) for name in names[:size])
+        page = tuple(self._topic(TopicRef(name)) for name in names[:size])
         return TopicPage(page, page[-1].name if len(names) > size else "")
 
-    async def describe(self, name: str, after: str = "") -> TopicDescription:
+    async def describe(self, wanted: TopicRef, after: str = "") -> TopicDescription:
         """The topic and who reads it: the first groups, by name, behind the group `after`,
         `PAGE_GROUPS` and `PAGE_OFFSETS` offsets at most, but one group at least.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, NOT_LEADER, NOT_READY.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED, NOT_LEADER, NOT_READY.
         """
         await self._gate.confirm()
-        topic = self._topic(name)
+        topic = self._topic(wanted)
         queues = tuple(
-            QueueDescription(queue_id, *self._reader.bounds(name, queue_id))
+            QueueDescription(queue_id, *self._reader.bounds(wanted, queue_id))
             for queue_id in range(topic.queue_count)
         )
-        groups, following = self._groups(name, after)
+        groups, following = self._groups(wanted.name, after)
         return TopicDescription(topic, queues, groups, following)
 
     def _groups(self, name: str, after: str) -> tuple[tuple[GroupProgress, ...], str]:
@@ -159,9 +164,10 @@ class Topics:
             left -= len(offsets)
         return tuple(found), ""
 
-    def _topic(self, name: str) -> Topic:
-        state = self._reader.topic(name)
-        return Topic(name, len(state.next_offsets), state.created_time_ms)
+    def _topic(self, topic: TopicRef) -> Topic:
+        state = self._reader.topic(topic)
+        queues = len(state.next_offsets)
+        return Topic(state.name, queues, state.created_time_ms, state.incarnation)
 
 
 def _check_creatable(name: str, queues: int) -> None:

@@ -27,6 +27,7 @@ from broker.node import Node, tune_interpreter
 from broker.picture import node_facts
 from broker.replica import Replica
 from broker.state.offsets import OffsetCommit
+from broker.state.topics import TopicRef
 from dledger.reading.entry import EntryKind
 from dledger.records.properties import encode_properties
 from dledger.records.record import RecordTemplate
@@ -113,7 +114,10 @@ class Loads:
         await self._measure(f"housekeeping, {text} queues", self._replica.housekeeping.make_round())
         await self._measure("metrics", self._tell())
         await self._measure("GetStatus", self._services.cluster.status())
-        await self._measure("delete 1,000 topics", in_groups(names[:1_000], topics.delete))
+        await self._measure("delete 1,000 topics", in_groups(names[:1_000], self._delete))
+
+    async def _delete(self, name: str) -> None:
+        await self._services.topics.delete(TopicRef(name))
 
     async def _tell(self) -> None:
         services, links = self._services, self._replica.transport.links()
@@ -136,7 +140,7 @@ class Loads:
             await commit(f"g{group}")
         await self._measure("CommitOffsets, 1,024 queues", commit("g99"))
         await self._measure("DescribeTopic, 1,024 queues, 100 groups", describe())
-        await self._measure("delete a topic of 1,024 queues", self._services.topics.delete("wide"))
+        await self._measure("delete a topic of 1,024 queues", self._delete("wide"))
 
 
 def small(topic: str, queue_id: int, count: int, body: bytes = b"x" * 8, tag: str = "") -> Batch:

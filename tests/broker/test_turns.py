@@ -12,6 +12,7 @@ from broker.leader.batches import Batch, BatchAnswer, Placed
 from broker.services.messages import PART_WEIGHT, PullRequest
 from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_TOPICS
 from broker.state.offsets import OffsetCommit
+from broker.state.topics import TopicRef
 from dledger.records.record import decode_records
 from tests.broker.asked import Asked, EndlessCall
 from tests.broker.leader import PRODUCER, batch, run
@@ -58,7 +59,9 @@ def test_a_pull_in_pieces_gives_what_was_there_when_it_began(tmp_path: Path) -> 
                 asked.bench.machine.topics.delete("t")
 
         turns.between = between
-        found = await asked.services.pulls.pull(PullRequest("t", 0, 0, 100, 1 << 20), EndlessCall())
+        found = await asked.services.pulls.pull(
+            PullRequest(TopicRef("t"), 0, 0, 100, 1 << 20), EndlessCall()
+        )
         bodies = [record.body for record in decode_records(found.records)]
         assert bodies == [b"%d" % number for number in range(6)]
         assert (found.next_offset, found.max_offset) == (6, 6)
@@ -136,7 +139,7 @@ def test_pages_of_a_description_hold_every_group_once(
         found: list[str] = []
         after, pages = "", 0
         while True:
-            page = await asked.services.topics.describe("t", after)
+            page = await asked.services.topics.describe(TopicRef("t"), after)
             found += [group.group for group in page.groups]
             assert sum(len(group.offsets) for group in page.groups) <= PAGE_OFFSETS
             assert len(page.groups) <= PAGE_GROUPS

@@ -254,6 +254,7 @@ class World:
         self.cut: set[tuple[NodeId, NodeId]] = set()
         self.now_ms = 1_000_000
         self.turn_steps = 1_000
+        self.clock_off_ms: dict[NodeId, int] = {}  # how far wall clocks are ahead of it
         self.nodes: dict[NodeId, WorldNode] = {}
         for name in self.members:
             self._boot(name, MemoryLog([]), MemoryFile())
@@ -286,7 +287,8 @@ class World:
             configuration_of=lambda _: Configuration(voters=frozenset(self.members)),
             call_soon=soon.append,
             turns=ManualTurns(soon, self),
-            now_ms=lambda: self.now_ms,
+            wall_ms=lambda: self.now_ms + self.clock_off_ms.get(name, 0),
+            monotonic_s=lambda: self.now_ms / 1000,
             fail=record.failures.append,
         )
         driver = RaftDriver(core, name, ports, Index(0))
