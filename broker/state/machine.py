@@ -201,14 +201,18 @@ class StateMachine:
                 refusal = self._apply_command(header, body)
                 self._listener.command_applied(header.index, refusal)
         except _LevelUnknown as error:
-            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
+            self._go_back(before)
             raise ApplyStopped(self.applied_index, error.level, self._known_level) from error
         except StorageFull:
             # The files come first in every entry: nothing else has changed.
-            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
+            self._go_back(before)
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
+
+    def _go_back(self, before: tuple[int, int, int]) -> None:
+        """An entry of which nothing has happened isn't applied, and wasn't lived."""
+        self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
 
     # --- messages -----------------------------------------------------------------------------
 
