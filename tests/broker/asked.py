@@ -20,9 +20,11 @@ from broker.services.messages import HoldTimes, Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
 from broker.services.services import Services
 from broker.services.topics import Topics
+from broker.turns import LoopTurns
 from dledger.core.errors import ReadRefused
 from dledger.core.types import EntryKind, NodeId, Proposed
 from dledger.driver import Stamp
+from dledger.ports import Turns
 from tests.broker.leader import Bench
 
 SEGMENT = 1 << 20
@@ -137,7 +139,8 @@ def status() -> NodeStatus:
 class Asked:
     """A leader that can be asked everything."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, turns: Turns | None = None) -> None:
+        turns = turns or LoopTurns()
         self.leader = Leader()
         self.bench = bench = CommittingBench()
         self.held = HeldPulls(10)
@@ -146,8 +149,8 @@ class Asked:
         log = WholeLog(bench)
         hold = HoldTimes(default_ms=0, max_ms=1_000)
         self.services = Services(
-            sends=Sends(gate, bench.appender),
-            pulls=Pulls(gate, bench.reader, self.held, hold, self.failures.append),
+            sends=Sends(gate, bench.appender, turns),
+            pulls=Pulls(gate, bench.reader, self.held, hold, turns, self.failures.append),
             lookups=Lookups(gate, bench.reader, log),
             offsets=Offsets(gate, bench.reader, commands, bench.machine),
             topics=Topics(gate, bench.reader, commands, bench.machine),
