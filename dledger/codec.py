@@ -8,7 +8,8 @@ and reads them (ADR 4), so the two append functions take them as arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from dledger.checksum import seal
 from dledger.core.types import (
@@ -17,6 +18,7 @@ from dledger.core.types import (
     AppendResponse,
     CampaignReason,
     Configuration,
+    DiskId,
     EntryKind,
     EntryMeta,
     HeartbeatRequest,
@@ -36,6 +38,8 @@ from dledger.ports import ConfigurationCodec, FrameHeader
 from dledger.wire import raft_pb2 as pb
 
 MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: no clock is that wrong by itself
+
+V = TypeVar("V", DiskId, str)
 
 # Which way a message travels: requests on the stream that this node dialed, answers on the
 # stream that the peer dialed.
@@ -244,6 +248,14 @@ def encode_configuration(configuration: Configuration) -> pb.Configuration:
         voters=sorted(configuration.voters),
         voters_outgoing=sorted(configuration.voters_outgoing),
         learners=sorted(configuration.learners),
+        members=[
+            pb.Member(
+                node_id=node,
+                disk_id=configuration.disk_of(node),
+                address=dict(configuration.addresses).get(node, ""),
+            )
+            for node in sorted(configuration.members())
+        ],
     )
 
 
@@ -253,4 +265,10 @@ def decode_configuration(wire: pb.Configuration) -> Configuration:
         voters=frozenset(NodeId(n) for n in wire.voters),
         voters_outgoing=frozenset(NodeId(n) for n in wire.voters_outgoing),
         learners=frozenset(NodeId(n) for n in wire.learners),
+        disks=_named((NodeId(each.node_id), DiskId(each.disk_id)) for each in wire.members),
+        addresses=_named((NodeId(each.node_id), each.address) for each in wire.members),
     )
+
+
+def _named(pairs: Iterable[tuple[NodeId, V]]) -> tuple[tuple[NodeId, V], ...]:
+    return tuple(sorted((node, value) for node, value in pairs if value))

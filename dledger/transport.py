@@ -24,7 +24,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from dledger.core.types import NodeId
-from dledger.errors import InvalidMessage, PeerRefused
+from dledger.errors import InvalidMessage, OlderCopy, PeerRefused, UnknownDisk
 from dledger.greeting import Identity
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.links import LinkTimes, Why
@@ -53,6 +53,8 @@ KEEPALIVE_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
+
+_REJECTED = {UnknownDisk: "peer_on_another_disk", OlderCopy: "peer_is_an_older_copy"}
 
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 
@@ -90,6 +92,7 @@ class GrpcTransport:
         self._links = PeerLinks(identity, self._addresses, ears, self, pace)
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
+        self.know = self._links.know
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -128,7 +131,7 @@ class GrpcTransport:
         return outbox is not None and outbox.put(message)
 
     def end(self, peer: NodeId, generation: int, why: Why) -> None:
-        if why in (Why.SILENT, Why.REPLACED):
+        if why in (Why.SILENT, Why.REPLACED, Why.OTHER_DISK):
             log.warning("peer_stream_ended", peer=peer, reason=why.value)
         if (outbox := self._outboxes.pop(generation, None)) is not None:
             outbox.close()
@@ -146,7 +149,8 @@ class GrpcTransport:
         try:
             await self._call(peer, address, generation)
         except PeerRefused as error:
-            log.error("peer_refused", peer=peer, address=address, error=str(error))
+            event = _REJECTED.get(type(error), "peer_refused")
+            log.error(event, peer=peer, address=address, error=str(error))
             refused = True
         except InvalidMessage as error:
             log.error("peer_sent_invalid_message", peer=peer, error=str(error))
@@ -213,7 +217,7 @@ class GrpcTransport:
         try:
             generation, hello = self._links.on_call(first)
         except PeerRefused as error:
-            log.warning("peer_rejected", error=str(error))
+            log.warning(_REJECTED.get(type(error), "peer_rejected"), error=str(error))
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._outboxes[generation] = Outbox()
         self._outboxes[generation].put(hello)

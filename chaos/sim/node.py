@@ -128,6 +128,7 @@ class Links:
         self.start = self._links.start
         self.links = self._links.links
         self.dialed_to = self._links.dialed_to
+        self.know = self._links.know
 
     async def stop(self) -> None:
         self._links.stop()

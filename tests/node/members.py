@@ -80,6 +80,9 @@ class Loopback:
 
     send_answer = send_request
 
+    def know(self, place: object, disks: object, *, is_known: bool) -> None:
+        """Nobody here has another's disk."""
+
 
 class Seconds:
     """`broker.ports.Latencies`; what was measured is forgotten."""
