@@ -35,6 +35,7 @@ from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
+from broker.standby import Standby
 from dledger.addresses import split_address
 from dledger.core.types import NodeId
 from dledger.greeting import Identity
@@ -91,7 +92,8 @@ class Node:
         """The node takes part in its broker group.
 
         Raises:
-            StoreError, HardStateCorrupt, OSError: it can't start; nothing is left behind.
+            StoreError, HardStateCorrupt, FormingError, OSError: it can't start; nothing is left
+                behind.
         """
         try:
             replica = self._replica = Replica.open(self.config, self._ports())
@@ -136,11 +138,10 @@ class Node:
             rhythm=self._rhythm,
         )
 
-    def _connect(self, on_message: OnMessage, on_broken: OnBroken) -> GrpcTransport:
+    def _connect(
+        self, identity: Identity, on_message: OnMessage, on_broken: OnBroken
+    ) -> GrpcTransport:
         config = self.config
-        identity = Identity(
-            config.broker_group, NodeId(config.node_id), config.store.segment_size_bytes
-        )
         addresses = {NodeId(name): at for name, at in {**config.peers, **config.dial}.items()}
         times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
         self._transport = GrpcTransport(identity, addresses, on_message, on_broken, times)
@@ -151,7 +152,9 @@ class Node:
         config = self.config
         self._open_metrics(replica)
         held = config.broker.max_held_pulls
-        self._door = GrpcDoor(replica.services, self._transport.serve, max_held_pulls=held)
+        self._door = GrpcDoor(
+            replica.services, replica.member, self._transport.serve, max_held_pulls=held
+        )
         await self._door.open(config.listen)
         self._doors.push_async_callback(self._door.close)
 
@@ -214,16 +217,25 @@ def _store_host(listen: str) -> tuple[bytes, int]:
 
 
 async def run_node(config: NodeConfig, machine: Machine | None = None) -> int:
-    """Runs a node until SIGTERM or SIGINT, or until it fails; the exit code.
+    """Runs a node until SIGTERM or SIGINT, or until it fails; the exit code. One that is no member
+    yet stands by until it is.
 
     Raises:
-        StoreError, HardStateCorrupt, OSError: it could not start.
+        StoreError, HardStateCorrupt, FormingError, OSError: it could not start.
     """
     tune_interpreter()
-    node = Node(config, machine)
+    machine = machine or this_machine()
+    standby, node = Standby(config, machine.files), Node(config, machine)
+
+    def ask_to_stop() -> None:
+        standby.ask_to_stop()
+        node.ask_to_stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, node.ask_to_stop)  # also while a long start is under way
+        loop.add_signal_handler(number, ask_to_stop)  # also while a long start is under way
+    if not await standby.until_member():
+        return 0
     await node.start()
     # What was made up to here lives as long as the node: the collector need not look again.
     gc.collect()

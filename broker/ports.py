@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from dledger.core.types import NodeId
 from dledger.driver import APPLY_SLICE_BYTES
+from dledger.greeting import Identity
 from dledger.peers import PeerLink
 from dledger.ports import PeerTransport
 from dledger.wire.raft_pb2 import PeerMessage
@@ -68,7 +69,7 @@ class Peers(PeerTransport, Protocol):
     def links(self) -> Mapping[NodeId, PeerLink]: ...
 
 
-Connect = Callable[[OnMessage, OnBroken], Peers]
+Connect = Callable[[Identity, OnMessage, OnBroken], Peers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class ReplicaPorts:
         files: the disk.
         machinery: who runs the store's workers, and the store's monotonic clock.
         hand: runs the blocking steps of housekeeping and of the close.
-        connect: makes the links to the peers, given what to do with what comes of them.
+        connect: makes the links to the peers, given who calls and what to do with what comes.
         store_host: IPv4 address (4 bytes) and port that records are stamped with.
         call_soon: runs a call in a turn of the event loop.
         call_from_worker: the same, of a worker's thread; the loop may be closed by then.

@@ -26,7 +26,7 @@ from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
-from chaos.sim.loop import ProcessLoop
+from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
 from chaos.sim.timeline import ActorDied, Timeline
@@ -39,6 +39,7 @@ from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import PeerMessage
+from store.directory import DISK_ID_BYTES, Birth
 from store.errors import CorruptionFound, StorageFailed, StorageFull
 
 DATA = Path("/data")
@@ -62,6 +63,8 @@ class World(Protocol):
     timeline: Timeline
     network: Network
 
+    @property
+    def now_us(self) -> int: ...
     def log(self, who: str, what: str) -> None: ...
     def on_boot(self, node: SimNode) -> None: ...
     def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None: ...
@@ -174,6 +177,7 @@ class SimNode:
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
+        self.disks_born = 0
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
         self.wall_offset_ms = 0
@@ -185,6 +189,11 @@ class SimNode:
         self._calls = 0
         self.config = node_config(plan, name, self.members)
         self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
+        self.machinery = StoreMachinery(
+            log_options=replace(log_options(self.config), cache_bytes=plan.tuning.cache_bytes),
+            units_per_file=plan.tuning.units_per_file,
+            birth=self._birth,
+        )
 
     # --- life --------------------------------------------------------------------------------
 
@@ -237,7 +246,8 @@ class SimNode:
     def _start(self, loop: ProcessLoop) -> None:
         made: list[Links] = []
 
-        def connect(on_message: OnMessage, on_broken: OnBroken) -> Links:
+        def connect(identity: Identity, on_message: OnMessage, on_broken: OnBroken) -> Links:
+            self.identity = identity
             made.append(Links(self._world, self, on_message, on_broken))
             return made[0]
 
@@ -258,7 +268,7 @@ class SimNode:
         process.add_done_callback(partial(_tell_of_crash, loop))
 
     def _ports(
-        self, loop: ProcessLoop, connect: Callable[[OnMessage, OnBroken], Links]
+        self, loop: ProcessLoop, connect: Callable[[Identity, OnMessage, OnBroken], Links]
     ) -> ReplicaPorts:
         tuning = self._plan.tuning
         workers = Workers(self._world.timeline, loop, self.disk)
@@ -272,12 +282,7 @@ class SimNode:
             now_ms=loop.wall_ms,
             random=Random(self.draw()),
             latencies=_NoLatencies(),
-            machinery=StoreMachinery(
-                workers=workers.make,
-                clock=loop.time,
-                log_options=replace(log_options(self.config), cache_bytes=tuning.cache_bytes),
-                units_per_file=tuning.units_per_file,
-            ),
+            machinery=replace(self.machinery, workers=workers.make, clock=loop.time),
             rhythm=Rhythm(
                 housekeeping_s=tuning.housekeeping_ms / 1e3,
                 drain_s=DRAIN_S,
@@ -438,6 +443,12 @@ class SimNode:
         finally:
             del life.calls[number]
             context.finish()
+
+    def _birth(self) -> Birth:
+        """A disk that is used for the first time."""
+        self.disks_born += 1
+        chance = self._plan.random(f"birth/{self.name}/{self.disks_born}")
+        return Birth(chance.randbytes(DISK_ID_BYTES), WALL_START_MS + self._world.now_us // 1000)
 
     def draw(self) -> float:
         """Randomness for a part of the process."""

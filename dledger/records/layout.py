@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 __all__ = [
     "ATOMIC_FILE",
     "BATCH",
+    "BOOT",
     "CHECKPOINT",
     "ENTRY",
     "FILE_GLOB",
@@ -344,6 +345,16 @@ HARD_STATE: Final = Layout(
     ),
 )
 
+BOOT: Final = Layout(
+    "Boot number",
+    16,
+    (
+        Field(0, "I", "magic", "magic", value=0xDAA320B7),
+        Field(4, "I", "version", "version", value=1),
+        Field(8, "Q", "number", "number of the last start, from 1"),
+    ),
+)
+
 LAYOUTS: Final = (
     ENTRY,
     FILLER,
@@ -356,4 +367,5 @@ LAYOUTS: Final = (
     ATOMIC_FILE,
     TRUNCATION_INTENT,
     HARD_STATE,
+    BOOT,
 )

@@ -22,7 +22,9 @@ from broker.config import NodeConfig
 from broker.node import Machine, Node, this_machine
 from broker.ports import STEADY, Rhythm
 from broker.replica import Replica
+from chaos.forming import form_disks
 from dledger.wire import broker_pb2, cluster_pb2, errors_pb2, raft_pb2
+from store.files import OsFiles
 from tests.broker.leader import batch
 
 SEGMENT_BYTES = 8 << 20
@@ -78,6 +80,7 @@ class Group:
         self._machine_of = machine_of
         self._rhythm = rhythm
         self._channels: dict[str, Any] = {}  # the stubs want arguments that have defaults
+        form_disks(configs, lambda _: OsFiles())
 
     async def start(self, *names: str) -> None:
         """Starts `names`, or everybody."""

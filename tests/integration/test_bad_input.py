@@ -375,7 +375,8 @@ def test_an_absurd_message_ends_its_stream(shared: Group, loop: asyncio.Abstract
         node = shared.nodes["n1"]
         before = node.driver.statistics().messages_refused
         size = node.config.store.segment_size_bytes
-        hello = Identity("g1", NodeId("n2"), size).hello(NodeId("n1"))
+        disk = node.driver.core.configuration.disk_of(NodeId("n2"))
+        hello = Identity("g1", NodeId("n2"), size, disk, boot_number=99).hello(NodeId("n1"))
         stream: Any = shared.channel("n1").stream_stream("/dledger.v1.RaftPeer/Replicate")
         call = stream()
         await call.write(hello.SerializeToString())

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from broker.config import NodeConfig
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
+from chaos.forming import form_disks
 from dledger.core.types import NodeId
 from dledger.errors import InvalidFrames
 from dledger.peers import PeerLink
@@ -140,6 +141,7 @@ class Members:
         self.files: dict[NodeId, FileSystem] = {name: OsFiles() for name in self.configs}
         self.replicas: dict[NodeId, Replica] = {}
         self._rhythm = rhythm
+        form_disks(configs, lambda _: OsFiles())
 
     def open(self, name: NodeId) -> Replica:
         """The replica, not yet started."""
@@ -151,7 +153,7 @@ class Members:
         ports = ReplicaPorts(
             files=self.files[name],
             hand=self.hands[name],
-            connect=lambda on_message, on_broken: Loopback(self.wires, name, on_message, on_broken),
+            connect=lambda _, hear, broken: Loopback(self.wires, name, hear, broken),
             store_host=(bytes((127, 0, 0, 1)), 7001),
             call_soon=loop.call_soon,
             call_from_worker=call_from_worker,

@@ -17,15 +17,18 @@ from broker.doors.grpc.audit import AuditDoor
 from broker.doors.grpc.bounds import SERVER_GRACE_S, SERVER_OPTIONS, concurrent_calls
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
+from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.methods import service_handler
+from broker.forming.member import Member
 from broker.services.services import Services
 from dledger.listening import why_not_listening
-from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
+from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, formation_pb2, raft_pb2
 
 SERVICES: Final = (
     "dledger.v1.Audit",
     "dledger.v1.Broker",
     "dledger.v1.Cluster",
+    "dledger.v1.Formation",
     "dledger.v1.RaftPeer",
 )
 
@@ -49,12 +52,16 @@ class _PeerDoor:
 class GrpcDoor:
     """`open`, then `say_serving`, then `close`."""
 
-    def __init__(self, services: Services, replicate: Replicate, *, max_held_pulls: int) -> None:
+    def __init__(
+        self, services: Services, member: Member, replicate: Replicate, *, max_held_pulls: int
+    ) -> None:
         """Args:
+        member: what this node's directory is, and was formed as.
         replicate: the handler of `RaftPeer.Replicate`.
         max_held_pulls: calls that may wait beside those that are answered at once.
         """
         self._services = services
+        self._member = member
         self._replicate = replicate
         self._max_calls = concurrent_calls(max_held_pulls)
         self._server: grpc.aio.Server | None = None
@@ -71,6 +78,7 @@ class GrpcDoor:
             (broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)),
             (cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)),
             (audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)),
+            (formation_pb2.DESCRIPTOR, "Formation", FormationDoor(self._member)),
             (raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)),
         )
         server.add_generic_rpc_handlers(
@@ -82,7 +90,7 @@ class GrpcDoor:
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
-        _bind(server, listen)
+        bind(server, listen)
         await server.start()
         self._server = server
 
@@ -97,7 +105,7 @@ class GrpcDoor:
             await self._server.stop(SERVER_GRACE_S)
 
 
-def _bind(server: grpc.aio.Server, address: str) -> None:
+def bind(server: grpc.aio.Server, address: str) -> None:
     """Opens the port, or says that it can't be had."""
     try:
         bound = server.add_insecure_port(address)
