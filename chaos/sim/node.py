@@ -21,6 +21,7 @@ from typing import Protocol
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.doors.grpc.broker import BrokerDoor
 from broker.errors import BrokerError, ErrorCode
+from broker.forming.errors import NotAMember
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
@@ -40,7 +41,7 @@ from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
-from store.errors import CorruptionFound, StorageFailed, StorageFull
+from store.errors import CorruptionFound, StorageFailed, StorageFull, WrongIdentity
 
 DATA = Path("/data")
 GROUP = "sim"
@@ -178,6 +179,9 @@ class SimNode:
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
         self.disks_born = 0
+        self.lost: list[SimulatedDisk] = []  # what it ran on before
+        self.is_lost = False  # its disk is new, and no voter's yet
+        self.is_swapped = False  # it has another node's disk
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
         self.wall_offset_ms = 0
@@ -234,6 +238,13 @@ class SimNode:
             loop.die()
             self.life = None
             self._failed_to_start(error)
+        except (NotAMember, WrongIdentity) as error:
+            loop.die()
+            self.life = None
+            if not (self.is_lost if isinstance(error, NotAMember) else self.is_swapped):
+                raise Defect("no member", f"{self.name}: {error}") from error
+            self._world.log(self.name, f"doesn't take part: {error}")
+            self.disk.kill()
         except Defect:
             raise
         except Exception as error:
@@ -399,6 +410,13 @@ class SimNode:
         self._world.log(self.name, why)
         life.loop.die()
         self._world.on_stopped(self)
+
+    def lose_disk(self) -> None:
+        """The machine is given a new, empty disk, and nobody tells the program."""
+        self.kill("lost its disk")
+        self.lost.append(self.disk.wipe())
+        self.is_lost, self.spoiled = True, False
+        self.rot.clear()
 
     def pause(self) -> None:
         """SIGSTOP."""
