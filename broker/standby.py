@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from broker.config import NodeConfig
+from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.standby import StandbyDoor
 from broker.forming.errors import NotAMember
 from broker.forming.member import Member
@@ -28,9 +30,18 @@ log = structlog.get_logger(__name__)
 class Standby:
     """`until_member` once; `ask_to_stop` at any time."""
 
-    def __init__(self, config: NodeConfig, files: FileSystem) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        files: FileSystem,
+        entrances: Callable[[], Sequence[Entrance]],
+    ) -> None:
+        """Args:
+        entrances: where it listens; asked for only if there is something to wait for.
+        """
         self._config = config
         self._files = files
+        self._entrances = entrances
         self._changed = asyncio.Event()
         self._is_stopping = False
         self._failure: Exception | None = None
@@ -61,8 +72,8 @@ class Standby:
             log.warning("node_unformed", state=member.state, disk_id=disk_id, what_to_do=what)
             _check_metrics(config)
             door = StandbyDoor(member, lambda: self._status(member), self._changed.set, self._fail)
-            await door.open(config.listen)
             try:
+                await door.open(self._entrances())
                 while not (member.is_member or self._is_stopping or self._failure):
                     self._changed.clear()
                     await self._changed.wait()

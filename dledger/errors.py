@@ -5,6 +5,7 @@
     ├── PeerRefused        a peer is of another broker group, version or segment size (retriable)
     │   ├── UnknownDisk    it is on another disk than the one that the group knows as that member's
     │   └── OlderCopy      it speaks from its disk's past: an older copy was put back
+    ├── StreamEnded        the other side ended a stream before it was greeted (retriable)
     ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
     ├── LogFull            no room on the disk for another entry (retriable)
     ├── LogBehind          too much waits for the disk already (retriable)
@@ -74,6 +75,12 @@ class OlderCopy(PeerRefused):
         self.peer = peer
         self.boot_number = boot_number
         self.known = known
+
+
+class StreamEnded(ReplicationError):
+    """The other side ended the stream in the middle of a proof; its status says why."""
+
+    retriable = True
 
 
 class ReplicaDiverged(ReplicationError):

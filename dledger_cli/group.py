@@ -24,6 +24,7 @@ from broker.local_group import (
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
 from dledger.terminal.output import print_columns, print_json, remark
+from dledger.terminal.tls import chosen_material
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -269,7 +270,8 @@ def init(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    formed = run(form(GrpcCalls(), addresses, adopt=adopt))
+        calls = GrpcCalls(chosen_material())
+    formed = run(form(calls, addresses, adopt=adopt))
     if as_json:
         facts = {"group": formed.broker_group, "members": list(formed.members)}
         print_json({**facts, "was_formed_before": formed.was_before})
@@ -319,7 +321,7 @@ async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replace
     if node_id not in where:
         raise FormationRefused(f"{node_id} is no member: {', '.join(sorted(where))} are")
     wanted = Replacement(node_id, where[node_id], where[status.leader])
-    return await replace_disk(GrpcCalls(), wanted, wait_s)
+    return await replace_disk(GrpcCalls(chosen_material()), wanted, wait_s)
 
 
 async def _transfer(addresses: list[str], target: str | None) -> str:

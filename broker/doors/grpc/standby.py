@@ -5,14 +5,15 @@ Whatever else is asked of it is refused as *not ready*, so that clients go on to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from broker.doors.grpc.bounds import SERVER_GRACE_S, SERVER_OPTIONS
-from broker.doors.grpc.door import bind
+from broker.doors.grpc.door import Entrance, For, bind
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.methods import service_handler
 from broker.errors import BrokerError, ErrorCode
@@ -43,39 +44,44 @@ class StandbyDoor:
         self._status = status
         self._changed = changed
         self._failed = failed
-        self._server: grpc.aio.Server | None = None
+        self._servers: list[grpc.aio.Server] = []
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
-    async def open(self, listen: str) -> None:
-        """Calls are taken at `listen` (host:port).
+    async def open(self, entrances: Sequence[Entrance]) -> None:
+        """Calls are taken at each of the addresses.
 
         Raises:
-            OSError: the address can't be had.
+            OSError: one of them can't be had; those before it are open until `close`.
         """
+        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        for entrance in entrances:
+            await self._open(entrance)
+
+    async def _open(self, entrance: Entrance) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         forming = (self._member, self._changed, self._failed)
         nobody = _NotReady(self._member)
-        handlers = (
+        handlers: list[tuple[Any, str, object]] = [
             (broker_pb2.DESCRIPTOR, "Broker", nobody),
             (cluster_pb2.DESCRIPTOR, "Cluster", _Status(self._member, self._status)),
             (audit_pb2.DESCRIPTOR, "Audit", nobody),
-            (formation_pb2.DESCRIPTOR, "Formation", FormationDoor(*forming)),
-        )
+        ]
+        if entrance.offers & For.ADMINISTRATION:
+            door = FormationDoor(*forming)
+            handlers.append((formation_pb2.DESCRIPTOR, "Formation", door))
         server.add_generic_rpc_handlers(
             tuple(
                 service_handler(file.services_by_name[name], each) for file, name, each in handlers
             )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
-        bind(server, listen)
+        bind(server, entrance)
+        self._servers.append(server)
         await server.start()
-        self._server = server
 
     async def close(self) -> None:
         """No call is taken any more; those under way are answered."""
-        if self._server is not None:
-            await self._server.stop(SERVER_GRACE_S)
+        await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
 
 
 class _NotReady:
