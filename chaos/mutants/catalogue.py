@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.core import CORE
+from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
@@ -18,4 +19,16 @@ from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
 
-MUTANTS = (*CORE, *DRIVER, *LINKS, *STORE, *LEADER, *STATE, *READING, *REPLICA, *CLIENT, *STRANGERS)
+MUTANTS = (
+    *CORE,
+    *DRIVER,
+    *LINKS,
+    *STORE,
+    *LEADER,
+    *STATE,
+    *READING,
+    *REPLICA,
+    *CLIENT,
+    *STRANGERS,
+    *DISKS,
+)
