@@ -35,6 +35,7 @@ from dledger.core.types import (
 )
 from dledger.errors import HardStateCorrupt
 from dledger.hard_state import HardStateStore
+from dledger.level import KNOWN_LEVEL
 from dledger.records.layout import UNITS_PER_FILE
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
@@ -83,6 +84,7 @@ def recover(
     config: NodeConfig,
     files: FileSystem | None = None,
     machinery: StoreMachinery = REAL_MACHINERY,
+    known_level: int = KNOWN_LEVEL,
 ) -> Recovered:
     """Opens and checks the node's data directory.
 
@@ -131,6 +133,7 @@ def recover(
             queues,
             trusted_note(commit_log),
             commit_log.checkpoint.distrust_consume_queues,
+            known_level,
         )
     except BaseException:
         opened.close()

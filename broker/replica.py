@@ -32,7 +32,9 @@ from broker.config import NodeConfig
 from broker.errors import BrokerError
 from broker.housekeeping import Housekeeping
 from broker.leader.append import Appender
+from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
+from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
 from broker.ports import ReplicaPorts
 from broker.probes import CommitProbe, TimedMachine
@@ -115,6 +117,14 @@ class Replica:
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
         around = Surrounds(self.transport.links, self.fail, timings)
         self.services = services_of(config, self.parts, around)
+        self.levels = LevelKeeper(
+            ports.known_level,
+            Commands(self.appender),
+            current=lambda: self.machine.level.current,
+            serves=lambda: self.leadership.serving,
+            others=lambda: self.driver.core.configuration.members() - {node},
+            links=self.transport.links,
+        )
         self._join(probe)
 
     @classmethod
@@ -124,7 +134,7 @@ class Replica:
         Raises:
             StoreError, HardStateCorrupt, FormingError, OSError: it can't be; nothing is left open.
         """
-        return cls(config, ports, recover(config, ports.files, ports.machinery))
+        return cls(config, ports, recover(config, ports.files, ports.machinery, ports.known_level))
 
     def _greeting(self) -> Identity:
         """Who this replica is to its peers, in this life."""
@@ -136,6 +146,7 @@ class Replica:
             DiskId(recovered.directory.disk.disk_id),
             recovered.boot_number,
             self._ports.random.getrandbits(64),
+            self._ports.known_level,
         )
 
     def _make_driver(self, probe: CommitProbe) -> RaftDriver[EntryHeader]:
@@ -186,10 +197,6 @@ class Replica:
         self.ticker.start()
         self.housekeeping.start(self._ports.rhythm.housekeeping_s)
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
-
-    def _tick(self) -> None:
-        self.driver.tick()
-        self.membership.on_tick()
 
     def ask_to_stop(self) -> None:
         """`wait` returns; safe from a signal handler."""
@@ -269,6 +276,11 @@ class Replica:
         self._stop_asked.set()
 
     # --- what the parts tell each other -------------------------------------------------------
+
+    def _tick(self) -> None:
+        self.driver.tick()
+        self.levels.on_tick()
+        self.membership.on_tick()
 
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
         self.driver.on_message(peer, message)

@@ -42,6 +42,8 @@ def form_disks(
     configs: Iterable[NodeConfig],
     files_of: Callable[[str], FileSystem],
     machinery_of: Callable[[str], StoreMachinery] = lambda _: REAL_MACHINERY,
+    *,
+    adopt: bool = False,
 ) -> None:
     """The directories of `configs`, by node id on `files_of` it, are those of a formed group; those
     that were before stay as they are.
@@ -54,7 +56,7 @@ def form_disks(
         for config in configs:
             files, machinery = files_of(config.node_id), machinery_of(config.node_id)
             members.append(opened.enter_context(_member(config, files, machinery)))
-        founding = founding_of([each.describe() for each in members], adopt=False)
+        founding = founding_of([each.describe() for each in members], adopt=adopt)
         if founding is None:
             return
         for each in members:

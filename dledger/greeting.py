@@ -23,6 +23,7 @@ from dledger.core.types import (
     Term,
 )
 from dledger.errors import OlderCopy, PeerRefused, UnknownDisk
+from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
 from dledger.wire.raft_pb2 import Hello, PeerMessage
 
 # 2: every message has a checksum, and keep-alives are answered. There is no rolling upgrade from 1.
@@ -41,6 +42,7 @@ class Identity:
     disk: DiskId = NO_DISK
     boot_number: int = 0  # of this start, on that disk
     boot_nonce: int = 0  # of this start alone
+    level: int = KNOWN_LEVEL
 
     def hello(self, to: NodeId, place: ConfigurationPlace = _NOWHERE) -> PeerMessage:
         """The first message of a stream; `place`: of this node's configuration in its log."""
@@ -57,6 +59,7 @@ class Identity:
                     boot_nonce=self.boot_nonce,
                     configuration_term=place.term,
                     configuration_index=place.at,
+                    level=self.level,
                 )
             )
         )
@@ -82,6 +85,8 @@ class Identity:
         # After the version: a Hello of version 1 has none.
         if not is_intact(first):
             raise PeerRefused(f"peer {hello.node_id!r}: the checksum of its Hello is wrong")
+        if hello.level < FIRST_LEVEL:
+            raise PeerRefused(f"peer {hello.node_id!r}: it says no level of formats and commands")
         peer = NodeId(hello.node_id)
         if peer not in members or peer == self.node:
             raise PeerRefused(

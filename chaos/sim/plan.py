@@ -72,6 +72,7 @@ DISK_FAULTS = (Fault.WIPE, Fault.WIPE, Fault.SWAP)
 FIRST_DISK_FAULT = 2_000
 DISK_FAULTS_SHARE = 0.35  # of the seeds
 RACERS_SHARE = 0.35  # of the seeds
+UPGRADED_SHARE = 0.25
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
 
@@ -125,6 +126,7 @@ class Plan:
     queues: int = 3
     admin: bool = True
     racers: int = 0
+    upgraded: bool = False  # whoever starts again does so with a release of the next level
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
@@ -153,7 +155,8 @@ def draw_plan(
         faults=_draw_faults(chance, duration_ms),
     )
     plan = _with_racers(_with_slices(_with_flush(_with_link_faults(_with_speech(plan)))))
-    return _with_disk_faults(plan)
+    plan = _with_disk_faults(plan)
+    return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
 def _with_disk_faults(plan: Plan) -> Plan:
