@@ -95,6 +95,10 @@ class Membership:
             reason = f"disk {disk.hex() or 'nothing'} is none that {node} could be given"
         elif peer is not None and peer.recently_active and peer.match_index:
             reason = f"{node} answers on the disk that the group knows: stop it first"
+        elif others := sorted(present.learners - {node}):
+            # One after the other: an acknowledged entry is on a majority of all members' disks.
+            text = f"{', '.join(others)} is being taken in and doesn't vote yet: after that"
+            raise BrokerError(ErrorCode.BUSY, text)
         if reason:
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, reason)
 
