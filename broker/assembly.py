@@ -14,6 +14,7 @@ from broker.config import NodeConfig
 from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
+from broker.leader.membership import Membership
 from broker.picture import Facts, node_status
 from broker.reading.committed import CommittedLog
 from broker.reading.held import HeldPulls
@@ -45,6 +46,7 @@ class Parts:
     appender: Appender
     reader: QueueReader
     held: HeldPulls
+    membership: Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         lookups=Lookups(gate, reader, committed),
         offsets=Offsets(gate, reader, commands, parts.machine),
         topics=Topics(gate, reader, commands, parts.machine),
-        cluster=Cluster(config.broker_group, parts.leadership, status, limits.max_held_pulls),
+        cluster=Cluster(
+            config.broker_group, parts.leadership, parts.membership, status, limits.max_held_pulls
+        ),
         audit=Audit(place, committed, limits.audit_bytes_per_s),
     )
 

@@ -39,6 +39,7 @@ from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import REAL_MACHINERY
 from broker.replica import Replica
+from broker.standby import Standby
 from broker.turns import LoopTurns
 from dledger.addresses import is_loopback, split_address
 from dledger.core.types import NodeId
@@ -107,8 +108,8 @@ class Node:
         """The node takes part in its broker group.
 
         Raises:
-            StoreError, HardStateCorrupt, CredentialUnusable, OSError: it can't start; nothing is
-                left behind.
+            StoreError, HardStateCorrupt, FormingError, CredentialUnusable, OSError: it can't start;
+                nothing is left behind.
         """
         try:
             self._tls = tls_of(self.config)
@@ -157,11 +158,10 @@ class Node:
             rhythm=self._rhythm,
         )
 
-    def _connect(self, on_message: OnMessage, on_broken: OnBroken) -> GrpcTransport:
+    def _connect(
+        self, identity: Identity, on_message: OnMessage, on_broken: OnBroken
+    ) -> GrpcTransport:
         config = self.config
-        identity = Identity(
-            config.broker_group, NodeId(config.node_id), config.store.segment_size_bytes
-        )
         addresses = {NodeId(name): at for name, at in {**config.peers, **config.dial}.items()}
         times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
         secret = None if config.secret_file is None else GroupSecret.load(config.secret_file)
@@ -175,6 +175,7 @@ class Node:
         self._open_metrics(replica)
         self._door = GrpcDoor(
             replica.services,
+            replica.member,
             self._transport.serve,
             max_held_pulls=config.broker.max_held_pulls,
             connections=ConnectionBounds(
@@ -310,16 +311,26 @@ def _store_host(listen: str) -> tuple[bytes, int]:
 
 
 async def run_node(config: NodeConfig, machine: Machine | None = None) -> int:
-    """Runs a node until SIGTERM or SIGINT, or until it fails; the exit code.
+    """Runs a node until SIGTERM or SIGINT, or until it fails; the exit code. One that is no member
+    yet stands by until it is.
 
     Raises:
-        StoreError, HardStateCorrupt, OSError: it could not start.
+        StoreError, HardStateCorrupt, FormingError, OSError: it could not start.
     """
     tune_interpreter()
+    machine = machine or this_machine()
+    standby = Standby(config, machine.files, lambda: entrances(config, tls_of(config)))
     node = Node(config, machine)
+
+    def ask_to_stop() -> None:
+        standby.ask_to_stop()
+        node.ask_to_stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, node.ask_to_stop)  # also while a long start is under way
+        loop.add_signal_handler(number, ask_to_stop)  # also while a long start is under way
+    if not await standby.until_member():
+        return 0
     await node.start()
     # What was made up to here lives as long as the node: the collector need not look again.
     gc.collect()

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from dledger.core.types import NodeId
 from dledger.driver import APPLY_SLICE_BYTES
+from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
 from dledger.ports import PeerTransport, Turns
@@ -74,7 +75,7 @@ class Peers(PeerTransport, Protocol):
     def links(self) -> Mapping[NodeId, PeerLink]: ...
 
 
-Connect = Callable[[OnMessage, OnBroken], Peers]
+Connect = Callable[[Identity, OnMessage, OnBroken], Peers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class ReplicaPorts:
         files: the disk.
         machinery: who runs the store's workers, and the store's monotonic clock.
         hand: runs the blocking steps of housekeeping and of the close.
-        connect: makes the links to the peers, given what to do with what comes of them.
+        connect: makes the links to the peers, given who calls and what to do with what comes.
         store_host: IPv4 address (4 bytes) and port that records are stamped with.
         call_soon: runs a call in a turn of the event loop.
         turns: how long work shares the event loop.

@@ -33,6 +33,7 @@ from dledger.codec import (
     decode_message,
     decode_wall_clock,
     encode_append,
+    encode_configuration,
     encode_heartbeat,
     encode_message,
 )
@@ -47,6 +48,7 @@ from dledger.core.errors import (
 from dledger.core.types import (
     AppendRange,
     AppendRequest,
+    Configuration,
     Effects,
     EntryKind,
     HardState,
@@ -188,6 +190,7 @@ class RaftDriver(Generic[H]):
         # at full speed it would refuse in about the time that a hand-over takes.
         self._ample_bytes = core.options.max_inflight_bytes + self._head_room
         self._refused_bytes = 0  # the largest that was refused since the disk got full
+        self._configuration: Configuration | None = None  # that the transport was told of
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -209,6 +212,7 @@ class RaftDriver(Generic[H]):
 
     def start(self) -> None:
         """Applies what is known to be committed; call once, before the first tick."""
+        self._heed_configuration()
         self._schedule()
 
     def stop(self) -> None:
@@ -274,6 +278,16 @@ class RaftDriver(Generic[H]):
             LogFull: nothing happened; no space.
             LogBehind: nothing happened; the disk is far behind.
         """
+        return self._append(kind, record_count, body, stamp, None)
+
+    def _append(
+        self,
+        kind: EntryKind,
+        record_count: int,
+        body: bytes | bytearray,
+        stamp: Stamp | None,
+        configuration: Configuration | None,
+    ) -> Proposed:
         if self._stopped:
             raise NotLeader(None)
         log = self._ports.log
@@ -284,7 +298,7 @@ class RaftDriver(Generic[H]):
         # What others commit without this disk is bounded by nothing else while it is stalled.
         if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:
             raise LogBehind(f"{log.unwritten_bytes} bytes wait for the leader's disk")
-        placed = self._core.propose(size, kind)
+        placed = self._core.propose(size, kind, configuration)
         append_time_ms = self._clock.read_ms(self._now_us())
         if stamp is not None:
             stamp(log.next_position(size), append_time_ms)
@@ -295,8 +309,31 @@ class RaftDriver(Generic[H]):
             # its news is still on the way: nothing may be sent or answered from here on.
             self._fail(error)
             raise
+        self._heed_configuration()
         self._schedule()
         return placed
+
+    def _heed_configuration(self) -> None:
+        """Whoever is no longer the disk that the configuration names is not heard from here on:
+        not even what it has already said and nobody has looked at."""
+        core = self._core
+        configuration = core.configuration
+        if configuration is self._configuration:
+            return
+        self._configuration = configuration
+        node = self._node
+        disks = {peer: disk for peer, disk in configuration.disks if peer != node}
+        is_known = core.knows_own_disk
+        self._ports.transport.know(core.configuration_place, disks, is_known=is_known)
+
+    def propose_configuration(self, wanted: Configuration) -> Proposed:
+        """Appends a configuration, which is in force at once, and starts replicating it.
+
+        Raises:
+            ProposalRefused, LogFull, LogBehind: as for `propose`; nothing happened.
+        """
+        body = encode_configuration(wanted).SerializeToString(deterministic=True)
+        return self._append(EntryKind.CONFIGURATION, 0, body, None, wanted)
 
     def read_index(self, done: ReadDone) -> None:
         """Calls `done(True)` once a linearizable read can be served from the state machine, or
@@ -431,6 +468,7 @@ class RaftDriver(Generic[H]):
 
     def _take_append(self, message: AppendRequest, new: list[H], blob: memoryview) -> None:
         self._core.step(message)
+        self._heed_configuration()
         while self._core.has_effects():
             effects = self._core.take_effects()
             persist = effects.persist
@@ -460,6 +498,7 @@ class RaftDriver(Generic[H]):
             return
         try:
             step()
+            self._heed_configuration()
             self._run()
         except (MessageRefused, ReadRefused):
             raise

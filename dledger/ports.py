@@ -7,10 +7,17 @@ state machine, `dledger.transport` the peers. Nothing here has behaviour.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
-from dledger.core.types import Configuration, Event, Index, NodeId
+from dledger.core.types import (
+    Configuration,
+    ConfigurationPlace,
+    DiskId,
+    Event,
+    Index,
+    NodeId,
+)
 from dledger.wire.raft_pb2 import PeerMessage
 
 
@@ -165,6 +172,18 @@ class PeerTransport(Protocol):
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
         """Goes back on the stream that `peer` dialed."""
+        ...
+
+    def know(
+        self, place: ConfigurationPlace, disks: Mapping[NodeId, DiskId], *, is_known: bool
+    ) -> None:
+        """Another configuration is in force, which stands at `place`: from now on, and before this
+        returns, nothing is heard from a disk that isn't the named one (ADR 22). No callback of the
+        transport is called meanwhile.
+
+        Args:
+            is_known: whether it names this node's own disk.
+        """
         ...
 
 

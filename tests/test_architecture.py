@@ -95,10 +95,11 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "broker": {
         "errors": set(),
         "state": set(),
+        "forming": set(),
         "reading": {"errors", "state"},
         "leader": {"errors", "state", "reading"},
         "services": {"errors", "state", "reading", "leader"},
-        "doors": {"errors", "state", "reading", "leader", "services"},
+        "doors": {"errors", "state", "forming", "reading", "leader", "services"},
     },
 }
 EVERYBODYS = {"audit.errors"}

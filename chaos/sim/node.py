@@ -21,12 +21,13 @@ from typing import Protocol
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.doors.grpc.broker import BrokerDoor
 from broker.errors import BrokerError, ErrorCode
+from broker.forming.errors import NotAMember
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
-from chaos.sim.loop import ProcessLoop
+from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
 from chaos.sim.timeline import ActorDied, Timeline
@@ -41,7 +42,8 @@ from dledger.level import KNOWN_LEVEL
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import PeerMessage
-from store.errors import CorruptionFound, StorageFailed, StorageFull
+from store.directory import DISK_ID_BYTES, Birth
+from store.errors import CorruptionFound, StorageFailed, StorageFull, WrongIdentity
 
 DATA = Path("/data")
 GROUP = "sim"
@@ -65,6 +67,8 @@ class World(Protocol):
     timeline: Timeline
     network: Network
 
+    @property
+    def now_us(self) -> int: ...
     def log(self, who: str, what: str) -> None: ...
     def on_boot(self, node: SimNode) -> None: ...
     def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None: ...
@@ -132,6 +136,7 @@ class Links:
         self.start = self._links.start
         self.links = self._links.links
         self.dialed_to = self._links.dialed_to
+        self.know = self._links.know
 
     async def stop(self) -> None:
         self._links.stop()
@@ -177,6 +182,10 @@ class SimNode:
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
+        self.disks_born = 0
+        self.lost: list[SimulatedDisk] = []  # what it ran on before
+        self.is_lost = False  # its disk is new, and no voter's yet
+        self.is_swapped = False  # it has another node's disk
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
         self.wall_offset_ms = 0
@@ -188,6 +197,11 @@ class SimNode:
         self._calls = 0
         self.config = node_config(plan, name, self.members)
         self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
+        self.machinery = StoreMachinery(
+            log_options=replace(log_options(self.config), cache_bytes=plan.tuning.cache_bytes),
+            units_per_file=plan.tuning.units_per_file,
+            birth=self._birth,
+        )
 
     # --- life --------------------------------------------------------------------------------
 
@@ -234,6 +248,13 @@ class SimNode:
             loop.die()
             self.life = None
             self._failed_to_start(error)
+        except (NotAMember, WrongIdentity) as error:
+            loop.die()
+            self.life = None
+            if not (self.is_lost if isinstance(error, NotAMember) else self.is_swapped):
+                raise Defect("no member", f"{self.name}: {error}") from error
+            self._world.log(self.name, f"doesn't take part: {error}")
+            self.disk.kill()
         except Defect:
             raise
         except Exception as error:
@@ -246,7 +267,8 @@ class SimNode:
     def _start(self, loop: ProcessLoop) -> None:
         made: list[Links] = []
 
-        def connect(on_message: OnMessage, on_broken: OnBroken) -> Links:
+        def connect(identity: Identity, on_message: OnMessage, on_broken: OnBroken) -> Links:
+            self.identity = identity
             made.append(Links(self._world, self, on_message, on_broken))
             return made[0]
 
@@ -271,7 +293,7 @@ class SimNode:
         self,
         loop: ProcessLoop,
         turns: CountedTurns,
-        connect: Callable[[OnMessage, OnBroken], Links],
+        connect: Callable[[Identity, OnMessage, OnBroken], Links],
     ) -> ReplicaPorts:
         tuning = self._plan.tuning
         workers = Workers(self._world.timeline, loop, self.disk)
@@ -286,12 +308,7 @@ class SimNode:
             now_ms=loop.wall_ms,
             random=Random(self.draw()),
             latencies=_NoLatencies(),
-            machinery=StoreMachinery(
-                workers=workers.make,
-                clock=loop.time,
-                log_options=replace(log_options(self.config), cache_bytes=tuning.cache_bytes),
-                units_per_file=tuning.units_per_file,
-            ),
+            machinery=replace(self.machinery, workers=workers.make, clock=loop.time),
             rhythm=Rhythm(
                 housekeeping_s=tuning.housekeeping_ms / 1e3,
                 drain_s=DRAIN_S,
@@ -410,6 +427,13 @@ class SimNode:
         life.loop.die()
         self._world.on_stopped(self)
 
+    def lose_disk(self) -> None:
+        """The machine is given a new, empty disk, and nobody tells the program."""
+        self.kill("lost its disk")
+        self.lost.append(self.disk.wipe())
+        self.is_lost, self.spoiled = True, False
+        self.rot.clear()
+
     def pause(self) -> None:
         """SIGSTOP."""
         if self.life is not None:
@@ -453,6 +477,12 @@ class SimNode:
         finally:
             del life.calls[number]
             context.finish()
+
+    def _birth(self) -> Birth:
+        """A disk that is used for the first time."""
+        self.disks_born += 1
+        chance = self._plan.random(f"birth/{self.name}/{self.disks_born}")
+        return Birth(chance.randbytes(DISK_ID_BYTES), WALL_START_MS + self._world.now_us // 1000)
 
     def draw(self) -> float:
         """Randomness for a part of the process."""

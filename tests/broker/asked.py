@@ -109,6 +109,13 @@ class WholeLog:
         return self._bench.read_at(physical_offset, size)
 
 
+class Membership:
+    """Nobody's disk is ever lost."""
+
+    async def replace(self, node_id: str, disk_id: bytes) -> bool:
+        raise BrokerError(ErrorCode.BUSY, f"{node_id} keeps its disk")
+
+
 def status() -> NodeStatus:
     """Of a node that leads and is idle."""
     return NodeStatus(
@@ -154,6 +161,6 @@ class Asked:
             lookups=Lookups(gate, bench.reader, log),
             offsets=Offsets(gate, bench.reader, commands, bench.machine),
             topics=Topics(gate, bench.reader, commands, bench.machine),
-            cluster=Cluster("g", self.leader, status, max_watchers=2),
+            cluster=Cluster("g", self.leader, Membership(), status, max_watchers=2),
             audit=Audit(AuditedPlace("g", "n1", folder, SEGMENT), log, bytes_per_s=0),
         )

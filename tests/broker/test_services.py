@@ -104,7 +104,7 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     ),
 }
 # These are asked with what another answer gave: see below.
-ELSEWHERE = {"lookups.by_id"}
+ELSEWHERE = {"lookups.by_id", "cluster.replace_disk"}
 # These are the node's to call, and no questions.
 NOT_ASKED = {"cluster.notify", "cluster.close"}
 

@@ -18,8 +18,10 @@ from broker.config import NodeConfig
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
 from broker.turns import LoopTurns
+from chaos.forming import form_disks
 from dledger.core.types import NodeId
 from dledger.errors import InvalidFrames
+from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
 from dledger.wire.raft_pb2 import PeerMessage
@@ -93,6 +95,9 @@ class Loopback:
 
     send_answer = send_request
 
+    def know(self, place: object, disks: object, *, is_known: bool) -> None:
+        """Nobody here has another's disk."""
+
 
 class Seconds:
     """`broker.ports.Latencies`; what was measured is forgotten."""
@@ -155,6 +160,7 @@ class Members:
         self.replicas: dict[NodeId, Replica] = {}
         self.known_levels = dict.fromkeys(self.configs, KNOWN_LEVEL)  # by who is started next
         self._rhythm = rhythm
+        form_disks(configs, lambda _: OsFiles())
 
     def open(self, name: NodeId) -> Replica:
         """The replica, not yet started."""
@@ -165,7 +171,7 @@ class Members:
 
         known = self.known_levels[name]
 
-        def connect(on_message: OnMessage, on_broken: OnBroken) -> Loopback:
+        def connect(_: Identity, on_message: OnMessage, on_broken: OnBroken) -> Loopback:
             return Loopback(self.wires, name, known, on_message=on_message, on_broken=on_broken)
 
         ports = ReplicaPorts(

@@ -364,5 +364,8 @@ class _Wires:
 
     send_answer = send_request
 
+    def know(self, place: object, disks: object, *, is_known: bool) -> None:
+        """Nobody here has another's disk."""
+
 
 HARD_STATE_ZERO = HardState()

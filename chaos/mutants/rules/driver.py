@@ -66,8 +66,8 @@ DRIVER = (
     Mutant(
         "proposal-behind-a-failed-flush-goes-on",
         "dledger/driver.py",
-        "            self._fail(error)\n            raise\n        self._schedule()\n",
-        "            raise\n        self._schedule()\n",
+        "            self._fail(error)\n            raise\n        self._heed_configuration()\n",
+        "            raise\n        self._heed_configuration()\n",
         seed=387,
     ),
     Mutant(
