@@ -10,7 +10,7 @@ the project.
 """
 
 from dledger.client.client import Client
-from dledger.client.consumer import Consumer
+from dledger.client.consumer import PullConsumer
 from dledger.client.errors import (
     BrokerGroupUnreachable,
     BufferFull,
@@ -18,7 +18,9 @@ from dledger.client.errors import (
     ClientClosed,
     ClientError,
     ClientFault,
+    ConsumerInUse,
     DeadlineExceeded,
+    Forked,
     InvalidArgument,
     LeadershipLost,
     LimitReached,
@@ -31,6 +33,7 @@ from dledger.client.errors import (
     ProducerClosed,
     QueueNotFound,
     RecordCorrupt,
+    SendsFailed,
     ServerError,
     StorageFull,
     TopicExists,
@@ -39,12 +42,21 @@ from dledger.client.errors import (
     Unavailable,
     UnknownProducer,
     WrongBrokerGroup,
+    WrongThread,
 )
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
+from dledger.client.options import (
+    ALL,
+    AllQueues,
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    StartFrom,
+)
 from dledger.client.producer import Producer
 from dledger.client.results import (
     LeaderInfo,
     Message,
+    NewMessage,
     NodeState,
     PeerState,
     ProducerStatistics,
@@ -59,6 +71,8 @@ from dledger.client.routing import queue_of_key
 from dledger.outcome import Outcome
 
 __all__ = [
+    "ALL",
+    "AllQueues",
     "BrokerGroupUnreachable",
     "BufferFull",
     "Busy",
@@ -67,9 +81,10 @@ __all__ = [
     "ClientError",
     "ClientFault",
     "ClientOptions",
-    "Consumer",
+    "ConsumerInUse",
     "ConsumerOptions",
     "DeadlineExceeded",
+    "Forked",
     "InvalidArgument",
     "LeaderInfo",
     "LeadershipLost",
@@ -77,6 +92,7 @@ __all__ = [
     "Message",
     "MessageNotFound",
     "MessageTooLarge",
+    "NewMessage",
     "NodeState",
     "NotLeader",
     "NotReady",
@@ -88,12 +104,14 @@ __all__ = [
     "ProducerClosed",
     "ProducerOptions",
     "ProducerStatistics",
+    "PullConsumer",
     "PullResult",
     "QueueInfo",
     "QueueNotFound",
     "QueueOffsets",
     "RecordCorrupt",
     "SendResult",
+    "SendsFailed",
     "ServerError",
     "StartFrom",
     "StorageFull",
@@ -105,5 +123,6 @@ __all__ = [
     "Unavailable",
     "UnknownProducer",
     "WrongBrokerGroup",
+    "WrongThread",
     "queue_of_key",
 ]

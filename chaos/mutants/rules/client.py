@@ -7,6 +7,8 @@ from chaos.mutants.mutant import Mutant
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
+_FAILED_SENDS = ("tests/client/test_failed_sends.py",)
+_LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 
 CLIENT = (
@@ -21,8 +23,8 @@ CLIENT = (
     Mutant(
         "keys-with-blanks",
         "dledger/client/arguments.py",
-        "    if _NOT_IN_A_KEY.search(decoded):\n",
-        "    if not decoded:\n",
+        "    if _NOT_IN_A_KEY.search(key):\n",
+        "    if not key:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_ARGUMENTS,
     ),
@@ -108,8 +110,8 @@ CLIENT = (
     ),
     Mutant(
         "reading-that-breaks-in-silence",
-        "dledger/client/consumer.py",
-        '            self._fail(client_error("reading a queue", error))\n',
+        "dledger/client/fetching.py",
+        '            self._fail(reader, client_error("reading a queue", error))\n',
         "            del error\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAULTS,
@@ -117,10 +119,129 @@ CLIENT = (
     Mutant(
         "reading-goes-on-behind-what-could-not-be-decoded",
         "dledger/client/consumer.py",
-        '            self._failure = client_error("decoding messages", error)\n'
-        "            raise self._failure",
-        '            raise client_error("decoding messages", error)',
+        "            self._fetching.break_off(chunk.reader, told)\n",
+        "",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_consumer.py",),
+    ),
+    Mutant(
+        "second-loop-is-let-in",
+        "dledger/client/consumer.py",
+        "        if self._taking or (other is not None and other is not loop):\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "commit-covers-what-is-in-hand",
+        "dledger/client/consumer.py",
+        "        done = self._finished if message is None",
+        "        done = self._handed_over if message is None",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "group-begins-at-the-first",
+        "dledger/client/consumer.py",
+        "StartFrom.FIRST if consumer_group is None else StartFrom.COMMITTED",
+        "StartFrom.FIRST",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "group-alone-reads-every-queue",
+        "dledger/client/consumer.py",
+        "    if group is not None and queues is None:\n",
+        "    if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "commit-of-what-was-never-given",
+        "dledger/client/consumer.py",
+        "        if message.topic != self.topic or after > self._furthest.get(",
+        "        if after < 0 and self._furthest.get(",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "seek-keeps-what-was-fetched",
+        "dledger/client/consumer.py",
+        "        self._rest.pop(queue_id, None)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "resumed-queue-loses-what-waited",
+        "dledger/client/fetching.py",
+        "        while not self._ended and not has_enough():\n",
+        "        while not self._ended:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "queues-fetch-on-behind-one-that-failed",
+        "dledger/client/fetching.py",
+        "            while self._failed is None:\n",
+        "            while True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "failed-sends-untold",
+        "dledger/client/failed_sends.py",
+        "        if errors or beyond:\n            raise",
+        "        if beyond:\n            raise",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "failed-sends-told-to-who-knows",
+        "dledger/client/failed_sends.py",
+        "for future in self._kept if not self._asked(future)]",
+        "for future in self._kept]",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "producers-close-one-after-another",
+        "dledger/client/failed_sends.py",
+        "    ended = await asyncio.gather(*closes, return_exceptions=True)\n",
+        "    ended = [(await asyncio.gather(c, return_exceptions=True))[0] for c in closes]\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "cancelled-bulk-hides-its-failures",
+        "dledger/client/failed_sends.py",
+        "        self._watching = False\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "send-from-any-thread",
+        "dledger/client/producer.py",
+        "        if get_ident() != self._owner.thread:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "forked-child-uses-its-parents-client",
+        "dledger/client/owner.py",
+        "        owner.thread = _FORKED\n",
+        "        pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "names-of-rocketmq-are-stored",
+        "dledger/client/arguments.py",
+        '        if name in RESERVED or name.startswith("__"):\n',
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
     ),
 )
