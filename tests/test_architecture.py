@@ -43,6 +43,8 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.spark": {"dledger.outcome", "dledger.reading"},
     "dledger.client": FLOOR | {"dledger.limits", "dledger.wire", "dledger.records"},
     "dledger.terminal": FLOOR,
+    # What applications test themselves with: below the nodes, which it calls as a program.
+    "dledger.testing": {"dledger.client", "dledger.limits", "dledger.records", "dledger.wire"},
     "dledger": FLOOR | {"dledger.core", "dledger.limits", "dledger.records", "dledger.wire"},
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test

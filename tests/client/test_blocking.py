@@ -34,7 +34,7 @@ from dledger.client import (
     TopicNotFound,
 )
 from dledger.client.blocking import BlockingClient, BlockingConsumer, BlockingProducer
-from tests.client.fake_group import FakeGroup
+from dledger.testing.fake_nodes import FakeGroup
 from tests.client.test_failed_sends import in_child
 
 Answer = TypeVar("Answer")

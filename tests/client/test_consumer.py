@@ -22,7 +22,7 @@ from dledger.client import (
     StartFrom,
     TopicNotFound,
 )
-from tests.client.fake_group import FakeGroup, FakeNode
+from dledger.testing.fake_nodes import FakeGroup, FakeNode
 from tests.client.loops import async_test
 
 QUICK = ClientOptions(presume_after_s=0.02)

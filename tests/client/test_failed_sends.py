@@ -27,7 +27,7 @@ from dledger.client import (
     TopicNotFound,
     WrongThread,
 )
-from tests.client.fake_group import FakeGroup
+from dledger.testing.fake_nodes import FakeGroup
 from tests.client.loops import async_test
 from tests.client.test_consumer import QUICK
 

@@ -38,8 +38,8 @@ from dledger.client.fetching import Fetching
 from dledger.client.lane import Lane
 from dledger.client.leader_view import LeaderBoard
 from dledger.client.routing import Route
+from dledger.testing.fake_nodes import FakeGroup
 from tests.client.breaking import Broken, Once, broken_await, broken_function
-from tests.client.fake_group import FakeGroup
 
 QUICK = ClientOptions(presume_after_s=0.02, deadline_s=5.0)
 PRODUCER = ProducerOptions(

@@ -20,7 +20,7 @@ from dledger.client import (
     RecordCorrupt,
     StartFrom,
 )
-from tests.client.fake_group import FakeNode
+from dledger.testing.fake_nodes import FakeNode
 from tests.client.loops import async_test
 from tests.client.test_consumer import drain, stocked
 
