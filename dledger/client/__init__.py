@@ -68,6 +68,7 @@ from dledger.client.results import (
     TopicInfo,
 )
 from dledger.client.routing import queue_of_key
+from dledger.credentials.tls import TlsFiles
 from dledger.outcome import Outcome
 
 __all__ = [
@@ -115,6 +116,7 @@ __all__ = [
     "ServerError",
     "StartFrom",
     "StorageFull",
+    "TlsFiles",
     "TopicDescription",
     "TopicExists",
     "TopicInfo",
