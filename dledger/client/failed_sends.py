@@ -32,7 +32,9 @@ class FailedSends(Generic[Failed]):
     Args:
         asked: whether a future has been asked for its exception.
         error_of: its exception; asking marks it as told.
-        limit: futures kept at most; what fails beyond is counted and told without its error.
+        limit: how many may fail in one turn of the loop, before any caller can look. Of those
+            that nobody has looked at so many are kept at least, twice as many at most; older
+            ones are counted, and told without their errors.
     """
 
     def __init__(
@@ -50,14 +52,20 @@ class FailedSends(Generic[Failed]):
 
     def add(self, future: Failed) -> None:
         """`future` has just failed."""
-        if len(self._kept) >= min(self._sweep_at, self._limit):
-            self._kept = [kept for kept in self._kept if not self._asked(kept)]
-            self._sweep_at = max(MIN_SWEEP, 2 * len(self._kept))
-        if len(self._kept) < self._limit:
-            self._kept.append(future)
-        else:
+        self._kept.append(future)
+        if len(self._kept) >= self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Forgets what was looked at, and gives up the oldest of the others past the limit: the
+        youngest have had no turn of the loop to be looked at."""
+        kept = [future for future in self._kept if not self._asked(future)]
+        excess = max(len(kept) - self._limit, 0)
+        for future in kept[:excess]:
             self._error_of(future)
-            self._beyond += 1
+        self._beyond += excess
+        self._kept = kept[excess:]
+        self._sweep_at = max(MIN_SWEEP, 2 * len(self._kept))
 
     def forget(self) -> None:
         """Nobody is to be told."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from dledger.client import (
     TopicNotFound,
     WrongThread,
 )
+from dledger.client.failed_sends import FailedSends, was_asked
 from dledger.testing.fake_nodes import FakeGroup
 from tests.client.loops import async_test
 from tests.client.test_consumer import QUICK
@@ -242,22 +244,28 @@ async def test_other_threads_are_refused_by_name() -> None:
         assert (await producer.send("t", b"fine")).queue_offset == 0
 
 
-def in_child(work: Any) -> str:
-    """What `work` gives in a forked child."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            told = str(work())
-        except BaseException as error:  # noqa: BLE001 - the parent compares it
-            told = type(error).__name__
-        os.write(writing, told.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as stream:
-        told = stream.read()
-    os.waitpid(child, 0)
-    return told
+FORK = """
+import asyncio, os, sys
+from dledger.client.errors import Forked
+from dledger.client.owner import Owner
+
+owner = Owner()
+child = os.fork()
+if child == 0:
+    try:
+        owner.check()
+    except Forked:
+        os._exit(7)
+    os._exit(0)
+owner.check()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_forked_child_knows_that_it_is_one() -> None:
+    """In a process of its own: one with gRPC's threads may die of the fork itself."""
+    done = subprocess.run([sys.executable, "-c", FORK], check=False)
+    assert done.returncode == 7
 
 
 @async_test
@@ -265,14 +273,50 @@ async def test_forked_child_is_refused_by_name() -> None:
     """It has neither the loop nor the connections; ending its blocks does its parent no harm."""
     async with FakeGroup() as group, Client.connect(group.bootstrap, options=QUICK) as client:
         group.model.create("t", 1)
+        consumer = client.pull_consumer("t")
         async with client.producer() as producer:
             await producer.send("t", b"before")
-            assert in_child(lambda: producer.send("t", b"x")) == Forked.__name__
-            assert in_child(lambda: asyncio.run(client.topics())) == Forked.__name__
-            assert in_child(lambda: asyncio.run(client.close())) == "None"
-            assert in_child(lambda: asyncio.run(producer.close())) == "None"
+            owners = [client._owner, producer._owner, consumer._owner]
+            threads = [owner.thread for owner in owners]
+            for owner in owners:
+                owner.thread = -1  # as in a forked child
+            with pytest.raises(Forked):
+                producer.send("t", b"x")
+            for work in (client.topics(), producer.flush(), anext(consumer)):
+                with pytest.raises(Forked):
+                    await work
+            await producer.close()
+            await producer.abort()
+            await client.close()
+            for owner, thread in zip(owners, threads, strict=True):
+                owner.thread = thread
             await producer.send("t", b"after")
         assert group.model.bodies("t", 0) == [b"before", b"after"]
+
+
+@async_test
+async def test_failures_in_one_turn_are_told_to_who_looks_at_them() -> None:
+    """However many: nobody could look before the last of them had failed."""
+    failing: list[asyncio.Future[None]] = []
+    told: FailedSends[asyncio.Future[None]] = FailedSends(
+        was_asked, asyncio.Future.exception, 2_000
+    )
+    loop = asyncio.get_running_loop()
+    for _ in range(10):
+        turn = [loop.create_future() for _ in range(2_000)]
+        for future in turn:
+            future.add_done_callback(lambda done: done.exception())
+            future.set_exception(TopicNotFound("x"))
+            told.add(future)
+        await asyncio.sleep(0)
+        failing += turn
+    await told.tell()
+    for _ in range(9_000):
+        unseen: asyncio.Future[None] = loop.create_future()
+        unseen.set_exception(TopicNotFound("x"))
+        told.add(unseen)
+    with pytest.raises(SendsFailed, match="9,000 messages"):
+        await told.tell()
 
 
 def test_errors_are_what_pythons_callers_expect() -> None:

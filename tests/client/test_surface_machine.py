@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -358,5 +358,9 @@ class Surface(RuleBasedStateMachine):
 
 TestSurface = Surface.TestCase
 TestSurface.settings = settings(
-    max_examples=12, stateful_step_count=25, deadline=None, derandomize=True
+    max_examples=12,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),
 )
