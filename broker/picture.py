@@ -72,6 +72,9 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
         segment_size_bytes=config.store.segment_size_bytes,
         data_directory=str(config.data_directory),
         is_serving=facts.leadership.is_serving,
+        apply_stopped=facts.driver.apply_stopped,
+        level=facts.machine.level,
+        known_level=facts.machine.known_level,
     )
 
 
@@ -124,6 +127,12 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
             "1 while the disk has no room for what is derived from the log.",
             driver.is_apply_paused,
         ),
+        "apply_stopped": (
+            "1 if this program is too old for what is committed: nothing is applied any more.",
+            bool(driver.apply_stopped),
+        ),
+        "level": ("The level of formats and commands in use.", machine.level),
+        "known_level": ("The highest level that this program understands.", machine.known_level),
         "log_cached_bytes": ("Recent frames kept in memory.", log.cached_bytes),
         "last_fsync_seconds": ("How long the last group commit took.", log.last_flush_s),
         "topics": ("Topics.", machine.topics),
@@ -145,6 +154,10 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
         "batches_duplicate": ("Batches that were known already.", appender.duplicates),
         "batches_refused": ("Batches refused.", appender.refused),
         "messages_applied": ("Messages applied.", machine.messages_applied),
+        "entries_void": (
+            "Committed entries without effect that no leader may write.",
+            machine.entries_void,
+        ),
         "pulls_woken": ("Held pulls woken by an arrival.", held.woken),
         "pulls_refused": ("Pulls refused because too many are held.", held.refused),
         "peer_messages_received": ("Messages of peers.", driver.messages_in),

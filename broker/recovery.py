@@ -22,6 +22,7 @@ from dledger.codec import decode_configuration
 from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
 from dledger.errors import HardStateCorrupt
 from dledger.hard_state import HardStateStore
+from dledger.level import KNOWN_LEVEL
 from dledger.records.layout import UNITS_PER_FILE
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
@@ -66,6 +67,7 @@ def recover(
     config: NodeConfig,
     files: FileSystem | None = None,
     machinery: StoreMachinery = REAL_MACHINERY,
+    known_level: int = KNOWN_LEVEL,
 ) -> Recovered:
     """Opens and checks the node's data directory, creating it at the first start.
 
@@ -104,6 +106,7 @@ def recover(
             queues,
             trusted_note(commit_log),
             commit_log.checkpoint.distrust_consume_queues,
+            known_level,
         )
     except BaseException:
         opened.close()

@@ -11,7 +11,7 @@ the frames compares their length with the stated one.
 
     all messages   kind u8 (the field number of the body, 0 for none), term u64, then:
      2 hello                version u32, segment size u64, then broker group, speaker and addressee,
-                            each as u32 length and UTF-8 bytes
+                            each as u32 length and UTF-8 bytes, then level u32
      3 pre-vote request     last index u64, last term u64
      4 pre-vote response    granted u8
      5 vote request         last index u64, last term u64, reason i32
@@ -41,6 +41,7 @@ from dledger.wire import raft_pb2 as pb
 
 _HELLO: Final = struct.Struct(">BQIQ")
 _LENGTH: Final = struct.Struct(">I")
+_LEVEL: Final = struct.Struct(">I")
 _BARE: Final = struct.Struct(">BQ")
 _GRANTED: Final = struct.Struct(">BQ?")
 _LOG_END: Final = struct.Struct(">BQQQ")
@@ -77,6 +78,7 @@ def _hello(message: pb.PeerMessage) -> bytes:
     for name in (body.broker_group, body.node_id, body.to_node_id):
         encoded = name.encode()
         parts += (_LENGTH.pack(len(encoded)), encoded)
+    parts.append(_LEVEL.pack(body.level))
     return b"".join(parts)
 
 

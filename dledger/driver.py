@@ -61,7 +61,7 @@ from dledger.core.types import (
     Role,
 )
 from dledger.doubt import Doubt
-from dledger.errors import ApplyPaused, InvalidMessage, LogBehind, LogFull
+from dledger.errors import ApplyPaused, ApplyStopped, InvalidMessage, LogBehind, LogFull
 from dledger.hard_state import HardStateStore
 from dledger.ports import (
     ConfigurationCodec,
@@ -110,6 +110,7 @@ class DriverStatistics:
     messages_out: int
     appends_refused_for_space: int
     is_apply_paused: bool
+    apply_stopped: str  # why; empty while it isn't
     is_short_of_space: bool
     messages_refused: int
     contradictions: int
@@ -168,6 +169,7 @@ class RaftDriver(Generic[H]):
         self._doubt: Doubt[H] = Doubt(ports.log, ports.observer)
         self._submitted_ticket = self._durable_ticket = 0
         self._is_apply_paused = False
+        self._apply_stopped: ApplyStopped | None = None
         self._ticks_to_apply = 0
         self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size
         # A log that doesn't take beside them what may be under way to one peer is short of space:
@@ -215,13 +217,14 @@ class RaftDriver(Generic[H]):
 
     def _is_short_of_space(self) -> bool:
         """Whether a node with more room had better lead: what comes next may be refused, what
-        came last was, or what is derived from the log finds no space. It is said ahead of the
+        came last was, what is derived from the log finds no space, or this node can't apply what
+        is committed and would serve nobody. It is said ahead of the
         first refusal, so that as a rule there is none."""
         needed = max(self._ample_bytes, self._refused_bytes)
         is_short = self._ports.log.is_short_of_space(needed)
         if not is_short:
             self._refused_bytes = 0
-        return is_short or self._is_apply_paused
+        return is_short or self._is_apply_paused or self._apply_stopped is not None
 
     def suspect(self, peer: NodeId) -> None:
         """A stream to or from `peer` broke."""
@@ -552,6 +555,8 @@ class RaftDriver(Generic[H]):
         """Applies in a turn of its own: on a follower nobody waits for it, but the flusher, which
         may just have been given work, waits for this thread to pause."""
         # While applying is paused the ticks come back here; asking again and again would spin.
+        if self._apply_stopped is not None:
+            return
         if not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:
             self._apply_scheduled = True
             self._ports.call_soon(self._apply_in_turn)
@@ -564,6 +569,8 @@ class RaftDriver(Generic[H]):
         """Applies one slice; schedules the next when there is more."""
         commit = self._core.commit_index
         if self._applied >= commit or self._applying or self._ticks_to_apply:
+            return
+        if self._apply_stopped is not None:
             return
         self._applying = True
         try:
@@ -587,6 +594,10 @@ class RaftDriver(Generic[H]):
         except ApplyPaused as paused:
             self._is_apply_paused, self._ticks_to_apply = True, APPLY_RETRY_TICKS
             return Index(paused.applied_index)
+        except ApplyStopped as stopped:
+            # For as long as this process runs. What is committed still goes into the log.
+            self._apply_stopped = stopped
+            return Index(stopped.applied_index)
         self._is_apply_paused = False
         return last
 
@@ -640,6 +651,7 @@ class RaftDriver(Generic[H]):
             messages_out=self._messages_out,
             appends_refused_for_space=self._refused_for_space,
             is_apply_paused=self._is_apply_paused,
+            apply_stopped=str(self._apply_stopped or ""),
             is_short_of_space=self._is_short_of_space(),
             messages_refused=self._doubt.messages_refused,
             contradictions=self._doubt.contradictions,

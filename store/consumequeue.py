@@ -6,7 +6,7 @@ synced; what counts as durable is what a `flush` has covered, and after a restar
 is dropped and dispatched again. Nothing here may accept units that don't follow each other: a gap
 or a difference means that this replica has diverged, and it must stop.
 
-    consumequeue/<topic>/<queueId>/<20 digits>
+    consumequeue/<topic>@<incarnation>/<queueId>/<20 digits>
     consumequeue/.deleted-<n>        what a deleted topic left, until the next flush
 
 A file holds `UNITS_PER_FILE` units (`dledger.records.layout`) and is named by the queue's byte

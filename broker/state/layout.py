@@ -42,6 +42,10 @@ MACHINE_SECTION: Final = Layout(
     ),
 )
 
+LEVEL_SECTION: Final = Layout(
+    "Section level", 4, (Field(0, "I", "level", "level of formats and commands in use"),)
+)
+
 TOPICS_SECTION: Final = Layout(
     "Section topics",
     2,
@@ -110,6 +114,7 @@ STATE_LAYOUTS: Final = (
     SNAPSHOT_CHUNK,
     SNAPSHOT_END,
     MACHINE_SECTION,
+    LEVEL_SECTION,
     TOPICS_SECTION,
     TOPIC_QUEUE,
     OFFSETS_SECTION,

@@ -65,6 +65,7 @@ LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLO
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
 RACERS_SHARE = 0.35  # of the seeds
+UPGRADED_SHARE = 0.25
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
 
@@ -118,6 +119,7 @@ class Plan:
     queues: int = 3
     admin: bool = True
     racers: int = 0
+    upgraded: bool = False  # whoever starts again does so with a release of the next level
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
@@ -145,7 +147,8 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_racers(_with_slices(_with_flush(_with_link_faults(_with_speech(plan)))))
+    plan = _with_racers(_with_slices(_with_flush(_with_link_faults(_with_speech(plan)))))
+    return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
 def _with_racers(plan: Plan) -> Plan:

@@ -145,9 +145,11 @@ class BlockingClient:
             )
         )
 
-    def delete_topic(self, name: str, *, deadline_s: float | None = None) -> None:
+    def delete_topic(
+        self, name: str, *, incarnation: int = 0, deadline_s: float | None = None
+    ) -> None:
         """See `Client.delete_topic`."""
-        self._call(self._client.delete_topic(name, deadline_s=deadline_s))
+        self._call(self._client.delete_topic(name, incarnation=incarnation, deadline_s=deadline_s))
 
     def topics(self, *, deadline_s: float | None = None) -> list[TopicInfo]:
         """See `Client.topics`."""
@@ -178,18 +180,28 @@ class BlockingClient:
         offsets: Mapping[int, int],
         *,
         reset: bool = False,
+        incarnation: int = 0,
         deadline_s: float | None = None,
     ) -> dict[int, int]:
         """See `Client.commit_offsets`."""
         return self._call(
-            self._client.commit_offsets(group, topic, offsets, reset=reset, deadline_s=deadline_s)
+            self._client.commit_offsets(
+                group,
+                topic,
+                offsets,
+                reset=reset,
+                incarnation=incarnation,
+                deadline_s=deadline_s,
+            )
         )
 
     def fetch_offsets(
-        self, group: str, topic: str, *, deadline_s: float | None = None
+        self, group: str, topic: str, *, incarnation: int = 0, deadline_s: float | None = None
     ) -> dict[int, int]:
         """See `Client.fetch_offsets`."""
-        return self._call(self._client.fetch_offsets(group, topic, deadline_s=deadline_s))
+        return self._call(
+            self._client.fetch_offsets(group, topic, incarnation=incarnation, deadline_s=deadline_s)
+        )
 
     def get_message(
         self,

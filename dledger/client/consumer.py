@@ -41,7 +41,9 @@ class Offsets(Protocol):
     async def describe_topic(self, name: str, /) -> TopicDescription: ...
     async def queue_offsets(self, topic: str, queue_id: int, /) -> QueueOffsets: ...
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, /) -> int: ...
-    async def fetch_offsets(self, group: str, topic: str, /) -> dict[int, int]: ...
+    async def fetch_offsets(
+        self, group: str, topic: str, /, *, incarnation: int
+    ) -> dict[int, int]: ...
     async def commit_offsets(
         self,
         group: str,
@@ -49,6 +51,7 @@ class Offsets(Protocol):
         offsets: Mapping[int, int],
         /,
         *,
+        incarnation: int,
         deadline_s: float | None = None,
     ) -> dict[int, int]: ...
 
@@ -104,6 +107,7 @@ class PullConsumer:
         self._on_closed = on_closed
         self._owner = Owner()
         self._beginning = asyncio.Lock()
+        self._incarnation = 0  # of the topic that it began with: positions are of no other
         self._started = False
         self._loop: weakref.ref[object] | None = None  # the loop over this consumer, if any lives
         self._taking = False
@@ -269,7 +273,9 @@ class PullConsumer:
         if not moved:
             return
         group = self._consumer_group
-        await self._offsets.commit_offsets(group, self.topic, moved, deadline_s=deadline_s)
+        await self._offsets.commit_offsets(
+            group, self.topic, moved, incarnation=self._incarnation, deadline_s=deadline_s
+        )
         for queue_id, offset in moved.items():
             self._committed[queue_id] = max(offset, self._committed.get(queue_id, 0))
 
@@ -317,7 +323,9 @@ class PullConsumer:
         if to is StartFrom.COMMITTED:
             if self._consumer_group is None:
                 raise InvalidArgument("committed offsets need a consumer group")
-            committed = await self._offsets.fetch_offsets(self._consumer_group, self.topic)
+            committed = await self._offsets.fetch_offsets(
+                self._consumer_group, self.topic, incarnation=self._incarnation
+            )
             if queue_id in committed:
                 return committed[queue_id]
         bounds = await self._offsets.queue_offsets(self.topic, queue_id)
@@ -346,13 +354,15 @@ class PullConsumer:
         if not self._started:
             description = await self._offsets.describe_topic(self.topic)
             queues = self._chosen_queues(description.topic.queue_count)
+            self._incarnation = description.topic.incarnation
             known = await self._known_offsets(queues)
             last = self._start is StartFrom.LAST
             edges = {
                 queue.queue_id: queue.max_offset if last else queue.min_offset
                 for queue in description.queues
             }
-            self._fetching.begin({queue: known.get(queue, edges[queue]) for queue in queues})
+            offsets = {queue: known.get(queue, edges[queue]) for queue in queues}
+            self._fetching.begin(offsets, self._incarnation)
             self._started = True
 
     async def _known_offsets(self, queues: Sequence[int]) -> dict[int, int]:
@@ -364,7 +374,9 @@ class PullConsumer:
                 for queue_id in queues
             }
         if self._start is StartFrom.COMMITTED and self._consumer_group is not None:
-            return await self._offsets.fetch_offsets(self._consumer_group, self.topic)
+            return await self._offsets.fetch_offsets(
+                self._consumer_group, self.topic, incarnation=self._incarnation
+            )
         return {}
 
     def _chosen_queues(self, queue_count: int) -> list[int]:

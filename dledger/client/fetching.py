@@ -85,6 +85,7 @@ class Fetching:
         self._chunks: deque[Chunk] = deque()  # `ANSWERS_PER_QUEUE` of each queue at most
         self._changed = asyncio.Event()
         self._ended = False
+        self._incarnation = 0
         self._pull_bytes = options.pull_bytes
         self._failed: QueueReader | None = None  # the first one; the others stop for it
         self._told = False  # of that failure: nothing more is taken
@@ -100,8 +101,9 @@ class Fetching:
 
     # --- from where ---------------------------------------------------------------------------
 
-    def begin(self, offsets: Mapping[int, int]) -> None:
-        """Fetches each queue from its offset on."""
+    def begin(self, offsets: Mapping[int, int], incarnation: int) -> None:
+        """Fetches each queue from its offset on, of the topic with this incarnation."""
+        self._incarnation = incarnation
         share = self._options.prefetch_bytes // (ANSWERS_PER_QUEUE * len(offsets))
         self._pull_bytes = min(self._options.pull_bytes, max(share, MIN_PULL_BYTES))
         self._readers = {queue: QueueReader(queue, offset) for queue, offset in offsets.items()}
@@ -253,6 +255,7 @@ class Fetching:
         hold_ms = self._hold_ms(asked)
         request = pb.PullRequest(
             topic=self._topic,
+            topic_incarnation=self._incarnation,
             queue_id=reader.queue_id,
             offset=reader.next_offset,
             max_messages=MAX_PULL_MESSAGES,

@@ -25,6 +25,7 @@ from broker.state.refusals import (
     TooManyQueues,
     TooMuchProgress,
     TopicExists,
+    TopicReplaced,
 )
 from broker.state.sequences import RECENT_BATCHES, Sequences, StoredBatch
 from broker.state.snapshot import MAX_PAYLOAD_BYTES, Section
@@ -111,10 +112,18 @@ def test_a_batch_continues_its_queue() -> None:
     made(topics, "t", 1)
     topics.advance(topics["t"], 0, 5)
     topic = topics["t"]
-    assert topics.refusal_of(topic, 0, 5) is None
-    assert topics.refusal_of(topic, 0, 4) == OffsetTaken("t", 0, offset=4, next_offset=5)
-    assert topics.refusal_of(topic, 0, 6) == OffsetTaken("t", 0, offset=6, next_offset=5)
-    assert topics.refusal_of(topic, 1, 0) == QueueNotFound("t", 1, queue_count=1)
+    own = topic.incarnation
+    assert topics.refusal_of(topic, 0, 5, incarnation=own) is None
+    assert topics.refusal_of(topic, 0, 5, incarnation=0) is None  # version 1 doesn't say
+    assert topics.refusal_of(topic, 0, 5, incarnation=own + 1) == TopicReplaced("t", own + 1, own)
+    assert topics.refusal_of(topic, 0, 4, incarnation=own) == OffsetTaken(
+        "t", 0, offset=4, next_offset=5
+    )
+    assert topics.refusal_of(topic, 0, 6, incarnation=own) == OffsetTaken(
+        "t", 0, offset=6, next_offset=5
+    )
+    assert topics.refusal_of(topic, 1, 0, incarnation=own) == QueueNotFound("t", 1, queue_count=1)
+    assert topics.refusal_of(topic, -1, 0, incarnation=own) == QueueNotFound("t", -1, queue_count=1)
 
 
 # --- offsets ----------------------------------------------------------------------------------

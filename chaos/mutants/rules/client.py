@@ -199,8 +199,8 @@ CLIENT = (
     Mutant(
         "failed-sends-told-to-who-knows",
         "dledger/client/failed_sends.py",
-        "for future in self._kept if not self._asked(future)]",
-        "for future in self._kept]",
+        "self._error_of(future) for future in self._kept if not self._asked(future)]",
+        "self._error_of(future) for future in self._kept]",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
@@ -243,5 +243,13 @@ CLIENT = (
         "        if False:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "lane-outlives-its-topic",
+        "dledger/client/dispatch.py",
+        "        if lane is None or lane.incarnation < incarnation:\n",
+        "        if lane is None:\n",
+        masked="the simulator's clients are its own",
+        tests=("tests/client/test_producer.py",),
     ),
 )
