@@ -13,6 +13,16 @@ from typing import Any, TextIO
 
 import structlog
 
+from dledger.sparing import Sparing
+
+log = structlog.get_logger(__name__)
+
+KEY_LENGTH = 64  # of a text by which one complaint is known from another
+TEXT_LENGTH = 2_000
+# What gRPC raises where a caller went away while it was being answered: no traceback is of use.
+CALLER_GONE = frozenset({"ExecuteBatchError"})
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
 
 class LogFile:
     """A file to which lines are appended, and which can be opened anew under its name."""
@@ -27,7 +37,6 @@ class LogFile:
         try:
             fresh = self._open()
         except OSError as error:
-            log = structlog.get_logger(__name__)
             log.error("log_file_not_reopened", path=str(self._path), error=str(error))
             return
         old, self._stream = self._stream, fresh
@@ -51,9 +60,6 @@ class LogFile:
 
     def _open(self) -> TextIO:
         return self._path.open("a", buffering=1, encoding="utf-8")
-
-
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def configure_logging(
@@ -95,5 +101,33 @@ def configure_logging(
         cache_logger_on_first_use=False,
     )
     # grpc and asyncio log to the standard library: warnings and worse belong to our stream too.
-    logging.basicConfig(level=logging.WARNING, stream=stream, force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[LibraryComplaints()], force=True)
     return log_file
+
+
+class LibraryComplaints(logging.Handler):
+    """What libraries log, as events of ours: one line each, and the same one once in a while.
+    What a stranger does may make a library complain as often as the stranger likes."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._sparing = Sparing()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # By the text before what is put into it: the rest differs from one to the next.
+        kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        unreported = self._sparing.due((record.name, str(record.msg)[:KEY_LENGTH], kind))
+        if unreported is None:
+            return
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            text = str(record.msg)
+        log.log(
+            record.levelno,
+            "library_complained",
+            library=record.name,
+            text=text[:TEXT_LENGTH],
+            unreported=unreported,
+            **({"exc_info": record.exc_info} if kind and kind not in CALLER_GONE else {}),
+        )

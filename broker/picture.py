@@ -123,6 +123,11 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "log_segments": ("Segment files that hold entries.", log.segments),
         "log_segments_ready": ("Segment files prepared ahead.", log.preallocated_segments),
         "log_full": ("1 while the disk has no room for another segment.", log.is_full),
+        "log_time_off_seconds": (
+            "Leader: how far the log's time is from what a majority's clocks show; behind is "
+            "positive.",
+            driver.clock.behind_ms / 1000,
+        ),
         "apply_paused": (
             "1 while the disk has no room for what is derived from the log.",
             driver.is_apply_paused,
@@ -181,8 +186,13 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
 
 
 def _peers(facts: Facts) -> dict[str, tuple[str, dict[str, float]]]:
-    core, links = facts.core, facts.links
+    core, links, clock = facts.core, facts.links, facts.driver.clock
     return {
+        "clock_off_seconds": (
+            "Leader: how far a member's wall clock, its own too, is ahead of what a majority's "
+            "clocks show.",
+            {node: off_ms / 1000 for node, off_ms in clock.off_ms.items()},
+        ),
         "peer_match_index": (
             "The last entry known to be durable at the peer.",
             {peer: float(progress.match_index) for peer, progress in core.peers.items()},

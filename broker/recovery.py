@@ -26,7 +26,7 @@ from dledger.level import KNOWN_LEVEL
 from dledger.records.layout import UNITS_PER_FILE
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
-from store.consumequeue import ConsumeQueues
+from store.consumequeue import OPEN_FILES, ConsumeQueues
 from store.directory import DataDirectory, Identity
 from store.files import AtomicFile, FileSystem, OsFiles, make_directory
 from store.worker import ThreadWorker, WorkerFactory
@@ -45,6 +45,7 @@ class StoreMachinery:
     clock: Callable[[], float] = time.monotonic
     log_options: CommitLogOptions | None = None
     units_per_file: int = UNITS_PER_FILE
+    open_files: int = OPEN_FILES  # of ConsumeQueues
 
 
 REAL_MACHINERY = StoreMachinery()
@@ -100,7 +101,12 @@ def recover(
             raise HardStateCorrupt(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
-        queues = ConsumeQueues(path, files, units_per_file=machinery.units_per_file)
+        queues = ConsumeQueues(
+            path,
+            files,
+            units_per_file=machinery.units_per_file,
+            open_files=machinery.open_files,
+        )
         machine = replay_derived(
             commit_log,
             queues,

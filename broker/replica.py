@@ -152,7 +152,8 @@ class Replica:
             observer=probe,
             configuration_of=configuration_of,
             call_soon=ports.call_soon,
-            now_ms=ports.now_ms,
+            wall_ms=ports.now_ms,
+            monotonic_s=ports.machinery.clock,
             fail=self.fail,
         )
         return RaftDriver(
@@ -271,8 +272,9 @@ class Replica:
         return self.log.statistics().is_full or self.driver.statistics().is_apply_paused
 
     def _note_derived(self, settled_index: int) -> None:
-        """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log."""
-        self.log.checkpoint.note_consume_queue(settled_index, self._ports.now_ms())
+        """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log.
+        When that was is said by the log's time: this node's own clock may be before all time."""
+        self.log.checkpoint.note_consume_queue(settled_index, self.machine.append_time_ms)
 
 
 def parse_frames(blob: bytes) -> list[EntryHeader]:

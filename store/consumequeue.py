@@ -32,7 +32,7 @@ from dledger.records.layout import FILE_NAME, RECORD, UNITS_PER_FILE, file_name
 from dledger.records.record import MIN_RECORD_SIZE
 from store.dispatch import UNIT, UNIT_DTYPE, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
-from store.files import FULL_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
+from store.files import PASSING_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
 from store.queue_flush import FlushWork, remove_topic
 from store.stamping import OFFSETS, OFFSETS_AT
 
@@ -270,8 +270,8 @@ class ConsumeQueues:
                 return path
 
     def _told(self, error: OSError, needed_bytes: int) -> Exception:
-        """StorageFull where that is what `error` means."""
-        if error.errno not in FULL_ERRNOS:
+        """StorageFull where that is what `error` means: the same call may succeed later."""
+        if error.errno not in PASSING_ERRNOS:
             return error
         return StorageFull(str(self._root), needed_bytes, self._files.free_bytes(self._root))
 

@@ -4,8 +4,9 @@ Every node applies the same committed entries in the same order and so holds the
 nothing that a failover needs is anywhere else. Applying must be a pure function of the log and of
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. This is the only module that knows all owners
-(`level`, `topics`, `offsets`, `sequences`); what one command does to several of them is decided
-here. It is longer than most modules: what is void, what stops and what applies is one decision.
+(`level`, `lived_time`, `topics`, `offsets`, `sequences`); what one command does to several of them
+is decided here. It is longer than most modules: what is void, what stops and what applies is one
+decision.
 
 `apply` also derives the ConsumeQueues ([ADR 7](docs/adr/0007-derived-files-are-disposable.md)).
 Entries up to `derived_through` were derived and made durable by an earlier life of the process:
@@ -22,7 +23,8 @@ with it).
     no-op, configuration nothing
     anything else        nothing: void, and told
 
-The files come first in every entry: if the disk is full, nothing of it has happened.
+Each of them moves `lived_time` on. The files come first in every entry: if the disk is full,
+nothing of it has happened.
 
 Data is void where its records aren't what they say, where its topic or queue isn't there, where
 the topic isn't the one of that name that it was proposed for (ADR 24), or where it doesn't continue
@@ -39,11 +41,12 @@ from typing import Final, Protocol, Self
 
 from google.protobuf.message import DecodeError
 
-from broker.state import level, offsets, sequences, topics
+from broker.state import level, lived_time, offsets, sequences, topics
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import MACHINE_SECTION
 from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.listening import Listener, Nobody
+from broker.state.lived_time import LivedTime
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound, TopicReplaced
 from broker.state.sequences import Sequences, StoredBatch
@@ -66,6 +69,7 @@ _OWN: Final = MACHINE_SECTION.struct()
 SECTIONS: Final = (
     SECTION,
     level.SECTION,
+    lived_time.SECTION,
     topics.SECTION,
     offsets.SECTION,
     sequences.SECTION,
@@ -130,6 +134,7 @@ class StateMachine:
             options: bounds.
             known_level: of formats and commands; tests and simulators play other releases.
         """
+        self.lived_time = LivedTime()
         self.topics = Topics(max_queues=options.max_queues)
         self.offsets = Offsets(max_progress=options.max_progress)
         self.sequences = Sequences(
@@ -177,8 +182,9 @@ class StateMachine:
             at += header.total_size
 
     def _apply_entry(self, header: EntryHeader, frames: bytes, at: int) -> None:
-        before = self.applied_index, self.append_time_ms
+        before = self.applied_index, self.append_time_ms, self.lived_time.lived_ms
         self.applied_index = header.index
+        self.lived_time.advance(self.append_time_ms, header.append_time_ms)
         self.append_time_ms = header.append_time_ms
         try:
             if not header.is_known:
@@ -190,11 +196,11 @@ class StateMachine:
                 refusal = self._apply_command(header, body)
                 self._listener.command_applied(header.index, refusal)
         except _LevelUnknown as error:
-            self.applied_index, self.append_time_ms = before
+            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
             raise ApplyStopped(self.applied_index, error.level, self._known_level) from error
         except StorageFull:
             # The files come first in every entry: nothing else has changed.
-            self.applied_index, self.append_time_ms = before
+            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
@@ -315,6 +321,7 @@ class StateMachine:
         sections = (
             Section(SECTION, VERSION, pack((own,))),
             self.level.snapshot(),
+            self.lived_time.snapshot(),
             self.topics.snapshot(),
             self.offsets.snapshot(),
             self.sequences.snapshot(),
@@ -366,6 +373,8 @@ class StateMachine:
         match name:
             case level.SECTION:
                 self.level.restore(first.version, payloads)
+            case lived_time.SECTION:
+                self.lived_time.restore(first.version, payloads)
             case topics.SECTION:
                 self.topics.restore(first.version, payloads)
             case offsets.SECTION:
@@ -389,6 +398,7 @@ class StateMachine:
             InvariantViolation: names what doesn't hold.
         """
         self.level.check_invariants()
+        self.lived_time.check_invariants(self.append_time_ms)
         self.topics.check_invariants()
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
             raise InvariantViolation("a topic was created by an entry that isn't applied")

@@ -321,7 +321,12 @@ CHECKPOINT: Final = Layout(
             "commit_log_timestamp_ms",
             "commit log timestamp: append time of the last durable entry, ms",
         ),
-        Field(40, "Q", "consume_queue_timestamp_ms", "consume queue timestamp, ms"),
+        Field(
+            40,
+            "Q",
+            "consume_queue_timestamp_ms",
+            "consume queue timestamp: append time of the last applied entry, ms",
+        ),
         Field(48, "Q", "index_timestamp_ms", "index file timestamp, ms"),
         Field(
             56,

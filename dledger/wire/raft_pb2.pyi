@@ -87,10 +87,12 @@ class VoteRequest(_message.Message):
     def __init__(self, last_index: _Optional[int] = ..., last_term: _Optional[int] = ..., reason: _Optional[_Union[CampaignReason, str]] = ...) -> None: ...
 
 class VoteResponse(_message.Message):
-    __slots__ = ("granted",)
+    __slots__ = ("granted", "wall_ms")
     GRANTED_FIELD_NUMBER: _ClassVar[int]
+    WALL_MS_FIELD_NUMBER: _ClassVar[int]
     granted: bool
-    def __init__(self, granted: _Optional[bool] = ...) -> None: ...
+    wall_ms: int
+    def __init__(self, granted: _Optional[bool] = ..., wall_ms: _Optional[int] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
     __slots__ = ("prev_index", "prev_term", "commit_index", "frames", "frames_size")
@@ -135,14 +137,16 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, commit_index: _Optional[int] = ..., read_context: _Optional[int] = ..., digest_index: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("read_context", "last_index", "is_short_of_space")
+    __slots__ = ("read_context", "last_index", "is_short_of_space", "wall_ms")
     READ_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     IS_SHORT_OF_SPACE_FIELD_NUMBER: _ClassVar[int]
+    WALL_MS_FIELD_NUMBER: _ClassVar[int]
     read_context: int
     last_index: int
     is_short_of_space: bool
-    def __init__(self, read_context: _Optional[int] = ..., last_index: _Optional[int] = ..., is_short_of_space: _Optional[bool] = ...) -> None: ...
+    wall_ms: int
+    def __init__(self, read_context: _Optional[int] = ..., last_index: _Optional[int] = ..., is_short_of_space: _Optional[bool] = ..., wall_ms: _Optional[int] = ...) -> None: ...
 
 class TimeoutNow(_message.Message):
     __slots__ = ()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.state import lived_time as lived_time_module
 from broker.state import offsets as offsets_module
 from broker.state import sequences as sequences_module
 from broker.state import topics as topics_module
@@ -318,10 +319,13 @@ def test_any_bytes_are_a_state_or_refused(
 # --- who knows whom ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("owner", [topics_module, offsets_module, sequences_module])
+@pytest.mark.parametrize(
+    "owner", [lived_time_module, topics_module, offsets_module, sequences_module]
+)
 def test_no_owner_knows_another(owner: ModuleType) -> None:
     """What one command does to several owners is decided by the machine alone."""
     tree = ast.parse(inspect.getsource(owner))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    others = {f"broker.state.{name}" for name in ("topics", "offsets", "sequences", "machine")}
+    names = ("lived_time", "topics", "offsets", "sequences", "machine")
+    others = {f"broker.state.{name}" for name in names}
     assert not imported & (others | {"broker.state"})
