@@ -147,7 +147,7 @@ class Node:
             files=self._machine.files,
             hand=self._hand,
             connect=self._connect,
-            store_host=_store_host(self.config.listen),
+            store_host=_store_host(self.config.peers[self.config.node_id]),
             call_soon=loop.call_soon,
             turns=LoopTurns(),
             call_from_worker=call_from_worker,
@@ -305,14 +305,21 @@ class ThreadHand:
         self._several.shutdown()
 
 
-def _store_host(listen: str) -> tuple[bytes, int]:
-    host, port = split_address(listen)
+def _store_host(address: str) -> tuple[bytes, int]:
+    host, port = split_address(address)
     return socket.inet_aton(socket.gethostbyname(host)), port
 
 
-async def run_node(config: NodeConfig, machine: Machine | None = None) -> int:
+async def run_node(
+    config: NodeConfig,
+    machine: Machine | None = None,
+    reopen_log: Callable[[], None] | None = None,
+) -> int:
     """Runs a node until SIGTERM or SIGINT, or until it fails; the exit code. One that is no member
     yet stands by until it is.
+
+    Args:
+        reopen_log: called on SIGHUP; None: SIGHUP does what it does to any process.
 
     Raises:
         StoreError, HardStateCorrupt, FormingError, OSError: it could not start.
@@ -329,6 +336,8 @@ async def run_node(config: NodeConfig, machine: Machine | None = None) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)  # also while a long start is under way
+    if reopen_log is not None:
+        loop.add_signal_handler(signal.SIGHUP, reopen_log)
     if not await standby.until_member():
         return 0
     await node.start()

@@ -10,7 +10,7 @@ the project.
 """
 
 from dledger.client.client import Client
-from dledger.client.consumer import Consumer
+from dledger.client.consumer import PullConsumer
 from dledger.client.errors import (
     BrokerGroupUnreachable,
     BufferFull,
@@ -18,7 +18,9 @@ from dledger.client.errors import (
     ClientClosed,
     ClientError,
     ClientFault,
+    ConsumerInUse,
     DeadlineExceeded,
+    Forked,
     InvalidArgument,
     LeadershipLost,
     LimitReached,
@@ -31,6 +33,7 @@ from dledger.client.errors import (
     ProducerClosed,
     QueueNotFound,
     RecordCorrupt,
+    SendsFailed,
     ServerError,
     StorageFull,
     TopicExists,
@@ -40,12 +43,21 @@ from dledger.client.errors import (
     Unavailable,
     UnknownProducer,
     WrongBrokerGroup,
+    WrongThread,
 )
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
+from dledger.client.options import (
+    ALL,
+    AllQueues,
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    StartFrom,
+)
 from dledger.client.producer import Producer
 from dledger.client.results import (
     LeaderInfo,
     Message,
+    NewMessage,
     NodeState,
     PeerState,
     ProducerStatistics,
@@ -61,6 +73,8 @@ from dledger.credentials.tls import TlsFiles
 from dledger.outcome import Outcome
 
 __all__ = [
+    "ALL",
+    "AllQueues",
     "BrokerGroupUnreachable",
     "BufferFull",
     "Busy",
@@ -69,9 +83,10 @@ __all__ = [
     "ClientError",
     "ClientFault",
     "ClientOptions",
-    "Consumer",
+    "ConsumerInUse",
     "ConsumerOptions",
     "DeadlineExceeded",
+    "Forked",
     "InvalidArgument",
     "LeaderInfo",
     "LeadershipLost",
@@ -79,6 +94,7 @@ __all__ = [
     "Message",
     "MessageNotFound",
     "MessageTooLarge",
+    "NewMessage",
     "NodeState",
     "NotLeader",
     "NotReady",
@@ -90,12 +106,14 @@ __all__ = [
     "ProducerClosed",
     "ProducerOptions",
     "ProducerStatistics",
+    "PullConsumer",
     "PullResult",
     "QueueInfo",
     "QueueNotFound",
     "QueueOffsets",
     "RecordCorrupt",
     "SendResult",
+    "SendsFailed",
     "ServerError",
     "StartFrom",
     "StorageFull",
@@ -109,5 +127,6 @@ __all__ = [
     "Unavailable",
     "UnknownProducer",
     "WrongBrokerGroup",
+    "WrongThread",
     "queue_of_key",
 ]

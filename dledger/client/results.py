@@ -7,6 +7,7 @@ thousands a second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from dledger.wire import cluster_pb2 as cpb
 __all__ = [
     "LeaderInfo",
     "Message",
+    "NewMessage",
     "NodeState",
     "PeerState",
     "ProducerStatistics",
@@ -51,6 +53,17 @@ class SendResult(NamedTuple):
     def message_id(self) -> str:
         """RocketMQ's offsetMsgId: 32 upper-case hex digits."""
         return message_id_of(self.store_host, self.physical_offset)
+
+
+class NewMessage(NamedTuple):
+    """A message to send; see `Producer.send`."""
+
+    topic: str
+    body: bytes
+    key: str | bytes | None = None
+    tag: str | None = None
+    properties: Mapping[str, str] | None = None
+    queue_id: int | None = None
 
 
 class QueueOffsets(NamedTuple):

@@ -31,9 +31,10 @@ from dledger.client import (
     Unavailable,
     WrongBrokerGroup,
 )
+from dledger.testing.fake_nodes import FakeGroup, FakeNode, Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
-from tests.client.fake_group import FakeGroup, FakeNode, Refusal, leaderless, wire_error
+from tests.client.hearing import leaderless
 from tests.client.loops import async_test
 
 QUICK = ClientOptions(presume_after_s=0.02, status_timeout_s=0.5)

@@ -6,7 +6,8 @@ real group does by accident it does on command: a node is killed (its port close
 break), frozen (connected, silent, as after SIGSTOP), elected, made to refuse the next calls with
 an error, or to lose an answer after it has acted.
 
-The model is one object for all nodes, as if replication took no time.
+The model is one object for all nodes, as if replication took no time. It is longer than a module
+should be, as it has a handler for each method of the contract.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from typing import Any
 
 import grpc
 
-from dledger.client import Client
 from dledger.limits import MESSAGE_LENGTHS
+from dledger.records.layout import RECORD
 from dledger.records.record import decode_records, message_id, record_starts
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
-from store.stamping import stamp_records
 
 STORE_HOST = ("127.0.0.1", 9_999)
 STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")
+OFFSETS = RECORD.run("queue_offset", "physical_offset")
+STORED = RECORD.run("store_time_ms", "store_host")
 REMEMBERED_BATCHES = 5
 SERVER_OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_LENGTHS)
 
@@ -129,15 +131,11 @@ class Model:
         buf = bytearray(batch.records)
         starts = record_starts(buf, 0, batch.count)
         base = len(queue.records)
-        stamp_records(
-            buf,
-            starts,
-            at=0,
-            base_queue_offset=base,
-            base_physical_offset=self.physical,
-            store_time_ms=1_700_000_000_000 + self.physical,
-            store_host=(STORE_HOST_WIRE[:4], STORE_HOST[1]),
-        )
+        for number, start in enumerate(starts):
+            place = (base + number, self.physical + start)
+            OFFSETS.pack_into(buf, start + RECORD.at("queue_offset"), *place)
+            stored = (1_700_000_000_000 + self.physical, STORE_HOST_WIRE)
+            STORED.pack_into(buf, start + RECORD.at("store_time_ms"), *stored)
         ends = [*starts[1:], len(buf)]
         queue.records += [bytes(buf[start:end]) for start, end in zip(starts, ends, strict=True)]
         result = pb.SendResult(
@@ -177,6 +175,10 @@ class FakeNode:
         self.address = self.address or f"127.0.0.1:{port}"
         await server.start()
         self._server = server
+
+    @property
+    def is_listening(self) -> bool:
+        return self._server is not None
 
     async def kill(self) -> None:
         """As SIGKILL: the port closes, connections break, nobody gets an answer."""
@@ -490,15 +492,3 @@ class FakeGroup:
 
 def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:
     return [pb.QueueOffset(queue_id=q, offset=offset) for q, offset in sorted(offsets.items())]
-
-
-async def heard(client: Client) -> None:
-    """Returns when a node has told `client` something. No public call tells."""
-    loop = asyncio.get_running_loop()
-    await client._broker_group._news(loop.time() + 30.0)
-
-
-async def leaderless(client: Client) -> None:
-    """Returns once `client` knows of no leader that serves."""
-    while client._broker_group.target is not None:
-        await heard(client)
