@@ -10,17 +10,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
-from broker.doors.grpc.bounds import SERVER_GRACE_S, SERVER_OPTIONS
+from broker.doors.grpc.bounds import SERVER_GRACE_S, ConnectionBounds, server_options
 from broker.doors.grpc.door import Entrance, For, bind
 from broker.doors.grpc.formation import FormationDoor
+from broker.doors.grpc.health import HealthDoor
 from broker.doors.grpc.methods import service_handler
 from broker.errors import BrokerError, ErrorCode
 from broker.forming.member import Member
 from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, formation_pb2
 
 MAX_CALLS: Final = 64
+CONNECTIONS: Final = ConnectionBounds(count=32, idle_ms=10_000)  # whoever forms, and who looks on
 
 
 class StandbyDoor:
@@ -45,7 +47,7 @@ class StandbyDoor:
         self._changed = changed
         self._failed = failed
         self._servers: list[grpc.aio.Server] = []
-        self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._health = HealthDoor(())  # not serving, until it is another server's matter
 
     async def open(self, entrances: Sequence[Entrance]) -> None:
         """Calls are taken at each of the addresses.
@@ -53,18 +55,20 @@ class StandbyDoor:
         Raises:
             OSError: one of them can't be had; those before it are open until `close`.
         """
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         for entrance in entrances:
             await self._open(entrance)
 
     async def _open(self, entrance: Entrance) -> None:
-        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        server = grpc.aio.server(
+            options=server_options(CONNECTIONS), maximum_concurrent_rpcs=MAX_CALLS
+        )
         forming = (self._member, self._changed, self._failed)
         nobody = _NotReady(self._member)
         handlers: list[tuple[Any, str, object]] = [
             (broker_pb2.DESCRIPTOR, "Broker", nobody),
             (cluster_pb2.DESCRIPTOR, "Cluster", _Status(self._member, self._status)),
             (audit_pb2.DESCRIPTOR, "Audit", nobody),
+            (health_pb2.DESCRIPTOR, "Health", self._health),
         ]
         if entrance.offers & For.ADMINISTRATION:
             door = FormationDoor(*forming)
@@ -74,7 +78,6 @@ class StandbyDoor:
                 service_handler(file.services_by_name[name], each) for file, name, each in handlers
             )
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         bind(server, entrance)
         self._servers.append(server)
         await server.start()
