@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import structlog
 
@@ -27,7 +28,8 @@ from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
 from store.consumequeue import ConsumeQueues
 from store.directory import DataDirectory, Identity
-from store.files import AtomicFile, FileSystem, OsFiles, make_directory
+from store.errors import StorageFull
+from store.files import FULL_ERRNOS, AtomicFile, FileSystem, OsFiles, make_directory
 from store.worker import ThreadWorker, WorkerFactory
 
 HARD_STATE_SPARE_BYTES = 512  # a term and a vote, whatever the node's name
@@ -92,8 +94,7 @@ def recover(
         make_directory(files, path / "raft")
         file = AtomicFile(files, path / "raft" / "hard_state", HARD_STATE_SPARE_BYTES)
         store = HardStateStore(file)
-        file.settle()  # Nothing may be promised by a vote that only the page cache knows.
-        hard_state = store.load()
+        hard_state = _settled_hard_state(path, files, file, store)
         if hard_state.term < commit_log.last_term:
             raise HardStateCorrupt(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
@@ -110,6 +111,28 @@ def recover(
         raise
     summary = summarize(commit_log)
     return Recovered(directory, commit_log, queues, machine, store, hard_state, summary)
+
+
+def _settled_hard_state(
+    path: Path, files: FileSystem, file: AtomicFile, store: HardStateStore
+) -> HardState:
+    """Term and vote; nothing may be promised by a vote that only the page cache knows. From here on
+    the next ones need no space: there is a file already, and one to exchange it with.
+
+    Raises:
+        StorageFull: there is no space for the next term.
+        HardStateCorrupt, CorruptionFound: they can't be trusted.
+    """
+    try:
+        if file.settle() is None:
+            store.save(HardState())
+            file.keep_space()
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+        free = files.free_bytes(path)
+        raise StorageFull(str(path / "raft"), HARD_STATE_SPARE_BYTES, free) from error
+    return store.load()
 
 
 def trusted_note(commit_log: CommitLog) -> int:

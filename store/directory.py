@@ -16,7 +16,15 @@ from typing import Final
 from crc32c import crc32c
 
 from store.errors import CorruptionFound, DirectoryInUse, WrongIdentity
-from store.files import FileSystem, Handle, OsFiles, make_directory, replace_file, write_all
+from store.files import (
+    FULL_ERRNOS,
+    FileSystem,
+    Handle,
+    OsFiles,
+    make_directory,
+    replace_file,
+    write_all,
+)
 
 FORMAT_VERSION: Final = 1
 _MAX_HOLDER_BYTES: Final = 64
@@ -122,9 +130,15 @@ def _seal(fields: dict[str, object]) -> str:
 
 
 def _name_holder(files: FileSystem, lock: Handle, holder: str) -> None:
-    """For the message of the next one who tries; the lock itself is the kernel's."""
-    files.truncate(lock, 0)
-    write_all(files, lock, [holder.encode()[:_MAX_HOLDER_BYTES]], 0)
+    """For the message of the next one who tries; the lock itself is the kernel's. A full disk may
+    keep an older name there: no reason not to start."""
+    name = holder.encode()[:_MAX_HOLDER_BYTES]
+    try:
+        write_all(files, lock, [name], 0)
+        files.truncate(lock, len(name))
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
 
 
 def _holder_of(files: FileSystem, path: Path) -> str:

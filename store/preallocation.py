@@ -140,15 +140,17 @@ class Preallocator:
     def _make_file(self, path: Path) -> Handle:
         files = self._files
         temporary = path.with_name(path.name + ".tmp")
-        handle = files.create(temporary)
+        handle: Handle | None = None
         try:
+            handle = files.create(temporary)
             files.fallocate(handle, self._policy.segment_size)
             if self._policy.warm_up:
                 self._write_zeros(handle)
             files.fsync(handle)
         except OSError as error:
-            files.close(handle)
-            files.unlink(temporary)
+            if handle is not None:
+                files.close(handle)
+                files.unlink(temporary)
             if error.errno in FULL_ERRNOS:
                 free = files.free_bytes(self._directory)
                 size = self._policy.segment_size

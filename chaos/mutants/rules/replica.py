@@ -8,8 +8,8 @@ REPLICA = (
     Mutant(
         "term-and-vote-taken-from-the-page-cache",
         "broker/recovery.py",
-        "        file.settle()  #",
-        "        file.keep_space()  #",
+        "        if file.settle() is None:\n",
+        "        file.keep_space()\n        if file.read() is None:\n",
         seed=398,
     ),
     Mutant(
