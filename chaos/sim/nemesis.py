@@ -14,7 +14,6 @@ from random import Random
 from typing import Protocol
 
 from chaos.sim import network
-from chaos.sim.disk import UNLIMITED
 from chaos.sim.links import Thief
 from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
@@ -371,7 +370,11 @@ class Nemesis:
         disk.failures.append("no space")
         if chance.random() < 0.3:  # found out by the fsync, as where blocks are given late
             disk.fail_next("fsync", errno.ENOSPC, "consumequeue")
-        self._later(chance.randrange(500, 4000), setattr, disk, "capacity_bytes", UNLIMITED)
+        if chance.random() < 0.6:
+            # To the byte, in the midst of whatever it does, and nothing that it frees comes back.
+            room = chance.choice((0, 0, 1, 19, 21, 300, 600, chance.randrange(20_000)))
+            disk.fill_up(room, in_operations=chance.randrange(60))
+        self._later(chance.randrange(500, 4000), disk.make_room)
         self._later(4_100, node.boot)
 
     def _bit_flip(self, chance: Random) -> None:

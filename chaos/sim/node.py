@@ -40,6 +40,7 @@ from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import CorruptionFound, StorageFailed, StorageFull
+from store.files import FULL_ERRNOS
 
 DATA = Path("/data")
 GROUP = "sim"
@@ -169,6 +170,7 @@ class SimNode:
         self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
         self.is_ruined = False  # its disk has rotted: down for good
         self.spoiled = False  # a bit of its disk was flipped
+        self.has_started = False  # once, on this disk: from then on it starts on a full one, too
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
@@ -242,6 +244,7 @@ class SimNode:
 
         replica = Replica.open(self.config, self._ports(loop, connect))
         self.disk.take_latency()
+        self.has_started = True
         life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services))
         report = replica.log.recovery
         self._world.log(
@@ -329,7 +332,7 @@ class SimNode:
             if not self.spoiled:
                 raise Defect("false corruption", f"{self.name}: {error}") from error
             self.is_ruined = True
-        elif not self.disk.failures:
+        elif not self.disk.failures or (self.has_started and _is_for_space(error)):
             raise Defect("start", f"{self.name}: {error!r}") from error
         self.disk.kill()
 
@@ -384,6 +387,8 @@ class SimNode:
         cause = error.cause if isinstance(error, StorageFailed) else error
         if isinstance(cause, CorruptionFound):
             return self.spoiled
+        if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
+            return False  # a full disk refuses messages; it ends no node (ADR 28)
         return isinstance(cause, OSError) and bool(self.disk.failures)
 
     def _bury(self, why: str) -> None:
@@ -459,6 +464,13 @@ class _CallContext:
         """The call is over."""
         for callback in self._callbacks:
             callback(self)
+
+
+def _is_for_space(error: Exception) -> bool:
+    """What a full disk is told by."""
+    if isinstance(error, StorageFull):
+        return "consumequeue" not in error.directory
+    return isinstance(error, OSError) and error.errno in FULL_ERRNOS
 
 
 def _tell_of_crash(loop: ProcessLoop, process: asyncio.Task[None]) -> None:
