@@ -18,7 +18,7 @@ import structlog
 
 from broker.config import NodeConfig
 from broker.state.machine import StateMachine
-from broker.state.replay import replay_derived
+from broker.state.replay import WrongQueue, replay_derived
 from dledger.codec import decode_configuration
 from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
 from dledger.errors import HardStateCorrupt
@@ -59,6 +59,7 @@ class Recovered:
     log: CommitLog
     queues: ConsumeQueues
     machine: StateMachine
+    wrong_queues: tuple[WrongQueue, ...]
     hard_state_store: HardStateStore
     hard_state: HardState
     summary: LogSummary
@@ -100,17 +101,21 @@ def recover(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
         queues = ConsumeQueues(path, files, units_per_file=machinery.units_per_file)
-        machine = replay_derived(
-            commit_log,
-            queues,
-            trusted_note(commit_log),
-            commit_log.checkpoint.distrust_consume_queues,
-        )
+        replayed = replay_derived(commit_log, queues, trusted_note(commit_log))
     except BaseException:
         opened.close()
         raise
     summary = summarize(commit_log)
-    return Recovered(directory, commit_log, queues, machine, store, hard_state, summary)
+    return Recovered(
+        directory,
+        commit_log,
+        queues,
+        replayed.machine,
+        replayed.wrong,
+        store,
+        hard_state,
+        summary,
+    )
 
 
 def _settled_hard_state(
@@ -145,8 +150,7 @@ def trusted_note(commit_log: CommitLog) -> int:
     if noted <= durable:
         return noted
     log.warning("checkpoint_ahead_of_its_log", noted_index=noted, durable_index=durable)
-    commit_log.checkpoint.note_consume_queue(0, 0)
-    commit_log.checkpoint.sync()
+    commit_log.checkpoint.distrust_consume_queues()
     return 0
 
 

@@ -20,9 +20,9 @@ from broker.leader.budget import ByteBudget
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
 from broker.services.gate import ABSENCES, Gate
+from broker.services.soundness import Soundness
 from dledger.records.errors import InvalidRecord
 from dledger.records.record import parse_message_id
-from store.errors import CorruptionFound
 
 REQUEST_BYTES: Final = 64 << 20  # over all Sends that wait for their commit
 ANSWER_BYTES: Final = 32 << 20  # over all pulls whose clients have not read the answer
@@ -145,16 +145,13 @@ class Pulls:
         reader: QueueReader,
         held: HeldPulls,
         hold: HoldTimes,
-        fail: Callable[[BaseException], None],
+        soundness: Soundness,
     ) -> None:
-        """Args:
-        fail: stops the replica for good.
-        """
         self._gate = gate
         self._reader = reader
         self._held = held
         self._hold = hold
-        self._fail = fail
+        self._soundness = soundness
         self.budget = ByteBudget(ANSWER_BYTES, "pulled messages that were not read yet")
 
     async def pull(self, request: PullRequest, call: Call) -> Found:
@@ -185,12 +182,9 @@ class Pulls:
         place = (request.topic, request.queue_id, request.offset)
         await self._gate.surely(lambda: self._reader.check_offset(*place))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
-        try:
-            return self._reader.pull(*place, request.max_messages, max_bytes)
-        except CorruptionFound as error:
-            self._fail(error)
-            text = "this replica's log is corrupt; it stops"
-            raise BrokerError(ErrorCode.NOT_READY, text) from error
+        return self._soundness.read(
+            lambda: self._reader.pull(*place, request.max_messages, max_bytes)
+        )
 
 
 # --- single messages ---------------------------------------------------------------------------
@@ -205,8 +199,11 @@ class Records(Protocol):
 class Lookups:
     """Finds single messages."""
 
-    def __init__(self, gate: Gate, reader: QueueReader, records: Records) -> None:
+    def __init__(
+        self, gate: Gate, reader: QueueReader, records: Records, soundness: Soundness
+    ) -> None:
         self._gate = gate
+        self._soundness = soundness
         self._reader = reader
         self._records = records
 
@@ -224,10 +221,10 @@ class Lookups:
                 ErrorCode.INVALID_ARGUMENT,
                 f"message id {message_id[:64]!r}: 32 hex digits are expected",
             ) from error
-        record = self._records.record_at(physical_offset)
+        record = self._record_at(physical_offset)
         if record is None:
             await self._gate.confirm()  # Only then may it be said that there is none.
-            record = self._records.record_at(physical_offset)
+            record = self._record_at(physical_offset)
         if record is None:
             raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, f"no message has the id {message_id}")
         return record
@@ -239,10 +236,13 @@ class Lookups:
             BrokerError: MESSAGE_NOT_FOUND at the queue's end, and what `QueueReader.pull` raises.
         """
         await self._gate.confirm()
-        found = self._reader.pull(topic, queue_id, offset, 1, 1)
+        found = self._soundness.read(lambda: self._reader.pull(topic, queue_id, offset, 1, 1))
         if not found.count:
             raise BrokerError(
                 ErrorCode.MESSAGE_NOT_FOUND,
                 f"{topic}/{queue_id} ends at offset {found.max_offset}",
             )
         return found.records
+
+    def _record_at(self, physical_offset: int) -> bytes | None:
+        return self._soundness.read(lambda: self._records.record_at(physical_offset))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from chaos.sim.files import Directory, SimulatedFile
+from chaos.sim.files import Directory, SimulatedFile, write_into
 from chaos.sim.timeline import ActorDied
 from store.files import Buffer, Handle
 
@@ -165,6 +165,21 @@ class SimulatedDisk:
             if at < len(copy):
                 copy[at] ^= 1 << bit
         return before
+
+    def spoil(self, path: Path, at: int, data: bytes) -> None:
+        """Other bytes are there, on the platter and in what is read; the file may have grown."""
+        file = self._file(path)
+        for copy in (file.content, file.durable):
+            write_into(copy, at, data)
+        file.size = max(file.size, at + len(data))
+        file.durable_size = max(file.durable_size, at + len(data))
+
+    def cut_short(self, path: Path, size: int) -> None:
+        """The file has lost its end, on the platter and in what is read."""
+        file = self._file(path)
+        for copy in (file.content, file.durable):
+            del copy[size:]
+        file.size, file.durable_size = min(file.size, size), min(file.durable_size, size)
 
     # --- FileSystem --------------------------------------------------------------------------
 

@@ -26,7 +26,6 @@ from dledger.records.layout import UNIT, file_name
 SLOW_SYNC_US = 200_000
 STALLED_SYNC_US = 700_000
 REVIVE_US = 200_000
-PLACE_BYTES = UNIT.end("size")  # of a unit: where its message lies, and its size
 
 
 class _Strike(Protocol):
@@ -74,6 +73,7 @@ class Nemesis:
             Fault.SLOW_CONNECT: self._slow_connect,
             Fault.GARBLE: self._garble,
             Fault.LIAR: self._liar,
+            Fault.QUEUE_ROT: self._queue_rot,
         }
 
     def schedule(self, events: Iterable[FaultEvent]) -> None:
@@ -95,6 +95,8 @@ class Nemesis:
                 node.life.loop.drift(1.0)
                 node.life.loop.wall_offset_ms = 0
             node.resume()
+            if node.has_rotten_queues:
+                node.kill("is started again, to find what nobody has read")
         world.log("nemesis", "everything is healed")
         self._revive()
 
@@ -379,12 +381,12 @@ class Nemesis:
 
     def _bit_flip(self, chance: Random) -> None:
         """A bit of a cold part of the log, the hard state or the checkpoint rots."""
+        if chance.random() < 0.25:
+            self._queue_rot(chance)
+            return
         node = chance.choice(self._nodes)
         spoiled = [each for each in self._nodes if each.spoiled and each is not node]
         if len(spoiled) >= (len(self._nodes) - 1) // 2:
-            return
-        if chance.random() < 0.25:
-            self._flip_unit(node, chance)
             return
         disk = node.disk
         limit = self._cold_bytes(node)
@@ -402,27 +404,37 @@ class Nemesis:
             node.rot.setdefault((path, at - base), before)
             self._world.log("nemesis", f"a bit of {path.name} at {at - base} rots on {node.name}")
 
-    def _flip_unit(self, node: SimNode, chance: Random) -> None:
-        """A bit of a ConsumeQueue rots, in what says where a message lies and how long it is.
-
-        The tags code behind it is left alone: no client here asks for tags, and a unit that hides
-        a message from those who do is found by an audit only."""
+    def _queue_rot(self, chance: Random) -> None:
+        """A ConsumeQueue isn't what was derived: of any node, up or down, of as many as there are.
+        It is no excuse for anything: derived files are made again."""
+        node = self._any(chance)
         disk, folder = node.disk, DATA / "consumequeue"
-        units = [
-            (path, at)
+        files = [
+            path
             for path in disk.paths()
             if folder in path.parents and not path.relative_to(folder).parts[0].startswith(".")
-            for at in range(0, len((disk.durable(path) or b"").rstrip(b"\0")), UNIT.size)
-            if at + PLACE_BYTES <= len(disk.content(path))
         ]
-        if not units or node.life is None:
+        if not files:
             return
-        path, at = chance.choice(units)
-        at += chance.randrange(PLACE_BYTES)
-        disk.flip(path, at, chance.randrange(8))
-        node.spoiled = True
+        path = chance.choice(files)
+        size = len(disk.content(path))
+        full = self._world.plan.tuning.units_per_file * UNIT.size
+        at = chance.randrange(max(1, size))
+        what = chance.choice(("flip", "flip", "flip", "zeros", "noise", "cut", "grow"))
+        match what:
+            case "flip" if size:
+                disk.flip(path, at, chance.randrange(8))
+            case "zeros":
+                disk.spoil(path, at, bytes(chance.choice((1, 20, 200))))
+            case "noise":
+                disk.spoil(path, at, chance.randbytes(chance.choice((1, 20, 200))))
+            case "cut":
+                disk.cut_short(path, at)
+            case "grow":
+                disk.spoil(path, full + chance.randrange(100), chance.randbytes(30))
+        node.note_queue_rot()
         name = path.relative_to(folder)
-        self._world.log("nemesis", f"a bit of {name} at {at} rots on {node.name}")
+        self._world.log("nemesis", f"{what} at byte {at} of {name} on {node.name}")
 
     def _cold_bytes(self, node: SimNode) -> int:
         """The end of what is committed and durably known to be durable on a running node."""

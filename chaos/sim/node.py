@@ -171,6 +171,8 @@ class SimNode:
         self.is_ruined = False  # its disk has rotted: down for good
         self.spoiled = False  # a bit of its disk was flipped
         self.has_started = False  # once, on this disk: from then on it starts on a full one, too
+        self._was_mended = False
+        self._queue_rot: int | None = None  # in which of its lives its queues last rotted
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
@@ -197,6 +199,26 @@ class SimNode:
     def is_running(self) -> bool:
         """Up, and not stopped by a failure."""
         return self.life is not None and self.life.failed is None
+
+    @property
+    def was_mended(self) -> bool:
+        """Whether a derived file of its was ever spoilt or found wrong. What was mended before a
+        kill may be in the page cache only, and the platter wrong: the next start would find it."""
+        if self.life is not None and self.life.replica.mender.statistics().queues_found:
+            self._was_mended = True
+        return self._was_mended or self._queue_rot is not None
+
+    @property
+    def has_rotten_queues(self) -> bool:
+        """Whether its derived files may be wrong now: no start has compared them since they were
+        spoilt, or one has and isn't done."""
+        if self.life is not None and self.life.replica.mender.is_at_work:
+            return True
+        return self._queue_rot is not None and (self.life is None or self.boots == self._queue_rot)
+
+    def note_queue_rot(self) -> None:
+        """A derived file of its was spoilt."""
+        self._queue_rot = self.boots
 
     def boot(self) -> None:
         """The process starts: it recovers and joins, or fails to start."""
@@ -316,6 +338,7 @@ class SimNode:
         noted = replica.log.checkpoint.state.consume_queue_index
         is_held = replica.housekeeping.is_checkpoint_held
         is_behind = noted != replica.driver.settled_index and self.config.store.flush == "sync"
+        is_behind &= not replica.mender.is_at_work  # what is noted has to be found wrong again
         if is_clean and not is_held and is_behind:
             raise Defect("stop", f"{self.name}: the checkpoint stays at {noted} at a clean stop")
 
@@ -468,9 +491,9 @@ class _CallContext:
 
 def _is_for_space(error: Exception) -> bool:
     """What a full disk is told by."""
-    if isinstance(error, StorageFull):
-        return "consumequeue" not in error.directory
-    return isinstance(error, OSError) and error.errno in FULL_ERRNOS
+    return isinstance(error, StorageFull) or (
+        isinstance(error, OSError) and error.errno in FULL_ERRNOS
+    )
 
 
 def _tell_of_crash(loop: ProcessLoop, process: asyncio.Task[None]) -> None:

@@ -55,6 +55,7 @@ class Fault(Enum):
     STOLEN_STREAM = "stolen-stream"  # a stranger calls in a node's name
     SLOW_CONNECT = "slow-connect"  # connections take seconds to be made; late ones arrive late
     GARBLE = "garble"  # bits flip in messages between nodes
+    QUEUE_ROT = "queue-rot"  # a ConsumeQueue's file has other bytes, or more, or fewer
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
 
 
@@ -64,6 +65,10 @@ LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLO
 
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
+# What is done to derived files, drawn by itself as well.
+DERIVED = (Fault.QUEUE_ROT,)
+DERIVED_SHARE = 0.25  # of the seeds
+ROTTEN_SHARE = 0.2  # of the faults of such a seed
 RACERS_SHARE = 0.35  # of the seeds
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
@@ -145,7 +150,8 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_racers(_with_slices(_with_flush(_with_link_faults(_with_speech(plan)))))
+    plan = _with_rot(_with_speech(plan))
+    return _with_racers(_with_slices(_with_flush(_with_link_faults(plan))))
 
 
 def _with_racers(plan: Plan) -> Plan:
@@ -169,6 +175,20 @@ def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
     if chance.random() >= SPOKEN_SHARE:
         return event
     return replace(event, kind=chance.choice(SPEECH))
+
+
+def _with_rot(plan: Plan) -> Plan:
+    """In some groups faults give way to rot in derived files, each drawn by its own number."""
+    if plan.random("rot").random() >= DERIVED_SHARE:
+        return plan
+    rotten = Fault.QUEUE_ROT
+    faults = (
+        replace(event, kind=rotten)
+        if plan.random(f"rot/{event.number}").random() < ROTTEN_SHARE
+        else event
+        for event in plan.faults
+    )
+    return replace(plan, faults=tuple(faults))
 
 
 def _with_slices(plan: Plan) -> Plan:
@@ -236,7 +256,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    others = (kind for kind in Fault if kind not in LINK_FAULTS + SPEECH)
+    others = (kind for kind in Fault if kind not in LINK_FAULTS + SPEECH + DERIVED)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))
     events: list[FaultEvent] = []

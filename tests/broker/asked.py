@@ -19,6 +19,7 @@ from broker.services.gate import Gate
 from broker.services.messages import HoldTimes, Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
 from broker.services.services import Services
+from broker.services.soundness import Soundness
 from broker.services.topics import Topics
 from dledger.core.errors import ReadRefused
 from dledger.core.types import EntryKind, NodeId, Proposed
@@ -141,12 +142,13 @@ class Asked:
         self.failures: list[BaseException] = []
         gate, commands = Gate(self.leader, self.leader), Commands(bench.appender)
         log = WholeLog(bench)
+        soundness = Soundness(self.failures.append)
         hold = HoldTimes(default_ms=0, max_ms=1_000)
         self.services = Services(
             sends=Sends(gate, bench.appender),
-            pulls=Pulls(gate, bench.reader, self.held, hold, self.failures.append),
-            lookups=Lookups(gate, bench.reader, log),
-            offsets=Offsets(gate, bench.reader, commands, bench.machine),
+            pulls=Pulls(gate, bench.reader, self.held, hold, soundness),
+            lookups=Lookups(gate, bench.reader, log, soundness),
+            offsets=Offsets(gate, bench.reader, commands, bench.machine, soundness),
             topics=Topics(gate, bench.reader, commands, bench.machine),
             cluster=Cluster("g", self.leader, status, max_watchers=2),
             audit=Audit(AuditedPlace("g", "n1", folder, SEGMENT), log, bytes_per_s=0),

@@ -33,9 +33,52 @@ READING = (
     Mutant(
         "rotten-unit-served",
         "broker/reading/queues.py",
-        "        _check_places(records, units[: count * UNIT.size], "
-        'f"{topic}/{queue_id}", offset)\n',
+        "        good = proven(records, units[: taken * UNIT.size], place)\n",
+        "        good = taken\n",
+    ),
+    Mutant(
+        "unit-of-another-queue-served",
+        "broker/reading/proof.py",
+        "        expected = (size, place.queue_id, place.offset + count, physical)\n",
+        "        expected = (size, _HEAD.unpack_from(records, at)[1], place.offset + count, "
+        "physical)\n",
+        masked="no flipped bit leads to another queue's record of the same offset and size",
+        tests=("tests/broker/test_reads.py",),
+    ),
+    Mutant(
+        "unit-of-an-earlier-topic-served",
+        "broker/reading/proof.py",
+        "physical_offset > place.created_at and ",
         "",
-        seed=15,
+        masked="no flipped bit leads to the record of an earlier topic",
+        tests=("tests/broker/test_reads.py",),
+    ),
+    Mutant(
+        "rotten-unit-told-to-nobody",
+        "broker/reading/queues.py",
+        "            self._suspect(topic, queue_id)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "unit-that-points-nowhere-is-an-error",
+        "broker/reading/queues.py",
+        '        except OutOfRange:\n            return b"".join(pieces), False\n',
+        "        finally:\n            pass\n",
+    ),
+    Mutant(
+        "implausible-sizes-are-read",
+        "broker/reading/queues.py",
+        "        count = plausible(units)\n",
+        "        count = len(units) // UNIT.size\n",
+        masked="what is read for nothing is thrown away",
+        tests=("tests/broker/test_reads.py",),
+    ),
+    Mutant(
+        "rot-in-the-log-refused-and-forgotten",
+        "broker/services/soundness.py",
+        "            self._fail(error)\n",
+        "",
+        masked="the node goes on refusing what it can't read, and nobody is told",
+        tests=("tests/broker/test_services.py",),
     ),
 )
