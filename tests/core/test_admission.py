@@ -305,7 +305,7 @@ def test_answer_to_an_old_term_is_no_lie_to_the_leader_of_the_next() -> None:
     assert isinstance(answer, AppendResponse)
     assert (answer.term, answer.accepted) == (5, False)
     its_next_leader = leader()
-    its_next_leader.step(replace(answer, term=its_next_leader.term))
+    its_next_leader.step(replace(answer, term=Term(its_next_leader.term)))
 
 
 def test_answer_from_the_future_confirms_no_read() -> None:
