@@ -83,12 +83,17 @@ def proven(records: bytes, units: bytes, place: Place) -> int:
 
 def _proven_by_loop(records: bytes, units: bytes, place: Place) -> int:
     at = end = count = 0
+    named = _named(place)
     for physical, size, _ in UNIT.iter_unpack(units):
         expected = (size, place.queue_id, place.offset + count, physical)
         if at + size > len(records) or _HEAD.unpack_from(records, at) != expected:
             return count
-        if physical != end and not _is_of_topic(records, at, physical, place):
-            return count
+        # Records that lie back to back are of one entry, and an entry is of one queue.
+        if physical != end:
+            (body_size,) = _BODY_LENGTH.unpack_from(records, at + _BODY_LENGTH_AT)
+            is_of_topic = records.startswith(named, at + _BODY_AT + body_size)
+            if not is_of_topic or physical <= place.created_at:
+                return count
         at += size
         end = physical + size
         count += 1
@@ -103,33 +108,38 @@ def _proven_by_vector(records: bytes, units: bytes, place: Place) -> int:
     np.cumsum(sizes[:-1], out=starts[1:])
     if int(starts[-1] + sizes[-1]) != len(records):
         return _proven_by_loop(records, units, place)
-    heads = _heads(records)[starts].view(_HEAD_DTYPE)
+    heads = _items(records, _HEAD.size)[starts].view(_HEAD_DTYPE)
     good = heads["total_size"] == sizes
     good &= heads["queue_id"] == place.queue_id
     good &= heads["queue_offset"] == np.arange(
         place.offset, place.offset + len(sizes), dtype=np.uint64
     )
     good &= heads["physical_offset"] == physical
-    count = len(good) if good.all() else int(np.argmin(good))
-    # Records that lie back to back are of one entry, and an entry is of one queue.
     begins = np.ones(len(sizes), dtype=bool)
     begins[1:] = physical[1:] != physical[:-1] + sizes[:-1].astype(np.uint64)
-    for index in np.flatnonzero(begins[:count]).tolist():
-        if not _is_of_topic(records, int(starts[index]), int(physical[index]), place):
-            return int(index)
-    return count
+    good[begins] &= physical[begins] > place.created_at
+    good[begins] &= _are_of_topic(records, starts[begins], _named(place))
+    return len(good) if good.all() else int(np.argmin(good))
 
 
-def _heads(records: bytes) -> npt.NDArray[np.void]:
-    """`records` seen as overlapping heads, one at each byte."""
-    return np.ndarray(
-        (len(records) - _HEAD.size + 1,), dtype=f"V{_HEAD.size}", buffer=records, strides=(1,)
-    )
+def _are_of_topic(
+    records: bytes, starts: npt.NDArray[np.int64], named: bytes
+) -> npt.NDArray[np.bool_]:
+    """Which of the records that begin at `starts` carry the topic."""
+    sizes = _items(records, _BODY_LENGTH.size)[starts + _BODY_LENGTH_AT].view(">u4")
+    topics_at = starts + _BODY_AT + sizes.astype(np.int64)
+    last = len(records) - len(named)
+    within = topics_at <= last  # a length that rotted leads anywhere
+    found = _items(records, len(named))[np.minimum(topics_at, last)].view(np.uint8)
+    same: npt.NDArray[np.bool_] = found.reshape(-1, len(named)) == np.frombuffer(named, np.uint8)
+    return within & same.all(axis=1)
 
 
-def _is_of_topic(records: bytes, at: int, physical_offset: int, place: Place) -> bool:
-    """The record at byte `at` is of the topic, and not of an earlier one of its name."""
-    (body_size,) = _BODY_LENGTH.unpack_from(records, at + _BODY_LENGTH_AT)
-    topic_at = at + _BODY_AT + body_size
-    named = bytes((len(place.topic),)) + place.topic
-    return physical_offset > place.created_at and records[topic_at : topic_at + len(named)] == named
+def _items(records: bytes, size: int) -> npt.NDArray[np.void]:
+    """`records` seen as overlapping items of `size` bytes, one at each byte."""
+    return np.ndarray((len(records) - size + 1,), dtype=f"V{size}", buffer=records, strides=(1,))
+
+
+def _named(place: Place) -> bytes:
+    """The topic as a record carries it, its length first."""
+    return bytes((len(place.topic),)) + place.topic

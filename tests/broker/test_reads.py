@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
+from broker.reading import proof
 from broker.reading.held import HeldPulls
 from dledger.records.record import decode_records
 from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
@@ -159,6 +161,35 @@ def test_a_record_whose_place_has_rotted_is_not_given(byte: int) -> None:
     assert bench.reader.pull("t", 0, 4, 3, 1 << 20).count == 1
     with pytest.raises(BrokerError, match="has rotted"):
         bench.reader.pull("t", 0, 5, 3, 1 << 20)
+
+
+@pytest.mark.usefixtures("running_loop")
+@given(data=st.data())
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_units_are_proven_alike_by_loop_and_by_vector(data: st.DataObject) -> None:
+    """Few units and many: the same bytes, the same verdict, whatever has changed in either."""
+    bench = Bench()
+    bench.topic()
+    for first in range(0, 30, 6):
+        bench.send(batch(first, *[b"%d" % n for n in range(6)]))
+    bench.commit()
+    units = bytearray(bench.queues.held["t", 0])
+    records = bytearray(
+        b"".join(
+            bench.read_at(physical, size) for physical, size, _ in struct.iter_unpack(">QIq", units)
+        )
+    )
+    for changed in data.draw(st.lists(st.sampled_from([units, records]), max_size=2)):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        changed[at] ^= data.draw(st.integers(1, 255))
+    place = proof.Place(b"t", 0, data.draw(st.sampled_from([0, 0, 1])), 0)
+    count = proof.plausible(bytes(units))
+    arguments = bytes(records), bytes(units[: count * 20]), place
+    if count:
+        by_loop = proof._proven_by_loop(*arguments)
+        assert proof._proven_by_vector(*arguments) == by_loop
 
 
 @pytest.mark.usefixtures("running_loop")

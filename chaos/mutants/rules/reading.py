@@ -48,8 +48,8 @@ READING = (
     Mutant(
         "unit-of-an-earlier-topic-served",
         "broker/reading/proof.py",
-        "physical_offset > place.created_at and ",
-        "",
+        "            if not is_of_topic or physical <= place.created_at:\n",
+        "            if not is_of_topic:\n",
         masked="no flipped bit leads to the record of an earlier topic",
         tests=("tests/broker/test_reads.py",),
     ),
