@@ -65,10 +65,11 @@ LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLO
 
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
-# What is done to derived files, drawn by itself as well.
-DERIVED = (Fault.QUEUE_ROT,)
-DERIVED_SHARE = 0.25  # of the seeds
-ROTTEN_SHARE = 0.2  # of the faults of such a seed
+# Kinds that few seeds would have often enough to find anything, and one of which some seeds have
+# again and again, among what else they have. The first is in no seed by itself.
+FOCI = (Fault.QUEUE_ROT, Fault.DISK_FULL)
+FOCUS_SHARE = 0.35  # of the seeds
+FOCUSED_SHARE = 0.4  # of the faults of such a seed
 RACERS_SHARE = 0.35  # of the seeds
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
@@ -150,7 +151,7 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    plan = _with_rot(_with_speech(plan))
+    plan = _with_focus(_with_speech(plan))
     return _with_racers(_with_slices(_with_flush(_with_link_faults(plan))))
 
 
@@ -177,14 +178,15 @@ def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
     return replace(event, kind=chance.choice(SPEECH))
 
 
-def _with_rot(plan: Plan) -> Plan:
-    """In some groups faults give way to rot in derived files, each drawn by its own number."""
-    if plan.random("rot").random() >= DERIVED_SHARE:
+def _with_focus(plan: Plan) -> Plan:
+    """In some groups faults give way to one kind, each drawn by its own number."""
+    chance = plan.random("focus")
+    if chance.random() >= FOCUS_SHARE:
         return plan
-    rotten = Fault.QUEUE_ROT
+    kind = chance.choice(FOCI)
     faults = (
-        replace(event, kind=rotten)
-        if plan.random(f"rot/{event.number}").random() < ROTTEN_SHARE
+        replace(event, kind=kind)
+        if plan.random(f"focus/{event.number}").random() < FOCUSED_SHARE
         else event
         for event in plan.faults
     )
@@ -256,7 +258,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    others = (kind for kind in Fault if kind not in LINK_FAULTS + SPEECH + DERIVED)
+    others = (kind for kind in Fault if kind not in (*LINK_FAULTS, *SPEECH, Fault.QUEUE_ROT))
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))
     events: list[FaultEvent] = []

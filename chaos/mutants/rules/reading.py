@@ -35,6 +35,7 @@ READING = (
         "broker/reading/queues.py",
         "        good = proven(records, units[: taken * UNIT.size], place)\n",
         "        good = taken\n",
+        tests=("tests/broker/test_reads.py",),
     ),
     Mutant(
         "unit-of-another-queue-served",
@@ -58,12 +59,14 @@ READING = (
         "broker/reading/queues.py",
         "            self._suspect(topic, queue_id)\n",
         "            pass\n",
+        tests=("tests/broker/test_reads.py",),
     ),
     Mutant(
         "unit-that-points-nowhere-is-an-error",
         "broker/reading/queues.py",
         '        except OutOfRange:\n            return b"".join(pieces), False\n',
         "        finally:\n            pass\n",
+        tests=("tests/broker/test_reads.py",),
     ),
     Mutant(
         "implausible-sizes-are-read",

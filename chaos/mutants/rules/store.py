@@ -160,18 +160,21 @@ STORE = (
         "store/files.py",
         "            if not is_there or not self._files.exchange(self._spare, self._path):\n",
         "            if True:\n",
+        tests=("tests/store/test_directory.py",),
     ),
     Mutant(
         "no-space-kept-for-a-cut",
         "store/truncation.py",
         "        self._file = AtomicFile(files, path, SPARE_BYTES)\n",
         "        self._file = AtomicFile(files, path)\n",
+        tests=("tests/integration/test_filled_disk.py",),
     ),
     Mutant(
         "space-of-a-cut-set-free",
         "store/files.py",
         "        if self._spare_bytes:\n            self._files.rename(self._path, self._spare)\n",
         "        if False:\n            self._files.rename(self._path, self._spare)\n",
+        tests=("tests/store/test_directory.py",),
     ),
     Mutant(
         "full-disk-keeps-a-node-from-naming-itself",
@@ -179,13 +182,6 @@ STORE = (
         "    except OSError as error:\n        if error.errno not in FULL_ERRNOS:\n"
         "            raise\n",
         "    finally:\n        pass\n",
-    ),
-    Mutant(
-        "first-page-of-the-checkpoint-not-allocated",
-        "store/checkpoint.py",
-        "                files.fallocate(self._handle, PAGE_SIZE)\n",
-        "                pass\n",
-        masked="a disk is full before a node's first group commit in one run of thousands",
         tests=("tests/integration/test_filled_disk.py",),
     ),
 )
