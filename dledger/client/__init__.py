@@ -56,6 +56,7 @@ from dledger.client.results import (
     TopicInfo,
 )
 from dledger.client.routing import queue_of_key
+from dledger.credentials.tls import TlsFiles
 from dledger.outcome import Outcome
 
 __all__ = [
@@ -97,6 +98,7 @@ __all__ = [
     "ServerError",
     "StartFrom",
     "StorageFull",
+    "TlsFiles",
     "TopicDescription",
     "TopicExists",
     "TopicInfo",
