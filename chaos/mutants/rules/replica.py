@@ -17,6 +17,7 @@ REPLICA = (
         "broker/replica.py",
         "        self.mender.suspect_all(recovered.wrong_queues)\n",
         "",
+        tests=("tests/integration/test_queue_rot.py",),
     ),
     Mutant(
         "queue-files-taken-on-trust-at-a-start",

@@ -176,12 +176,4 @@ STORE = (
         "        if False:\n            self._files.rename(self._path, self._spare)\n",
         tests=("tests/store/test_directory.py",),
     ),
-    Mutant(
-        "full-disk-keeps-a-node-from-naming-itself",
-        "store/directory.py",
-        "    except OSError as error:\n        if error.errno not in FULL_ERRNOS:\n"
-        "            raise\n",
-        "    finally:\n        pass\n",
-        tests=("tests/integration/test_filled_disk.py",),
-    ),
 )
