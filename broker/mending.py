@@ -25,9 +25,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
-from broker.state.replay import WrongQueue
+from broker.state.replay import FolderKey, WrongQueue
 from broker.state.topics import TopicState
 from dledger.errors import ApplyPaused
 from store.errors import StorageFull
@@ -84,8 +83,8 @@ class Mender:
         self._queues = queues
         self._log = source
         self._failed = failed
-        self._waiting: dict[QueueKey, int] = {}  # to the incarnation of its topic
-        self._repaired: dict[QueueKey, int] = {}
+        self._waiting: dict[FolderKey, TopicState] = {}
+        self._repaired: dict[FolderKey, TopicState] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
         self._found = self._mended = 0
@@ -98,11 +97,11 @@ class Mender:
     def suspect(self, topic: TopicState, queue_id: int) -> None:
         """The queue is wrong somewhere; it will be mended. Told again while it is, nothing new
         happens: whoever reads it sees for himself what is right already."""
-        key = (topic.name, queue_id)
-        if key in self._waiting or self._repaired.get(key) == topic.incarnation:
+        key = (topic.folder, queue_id)
+        if key in self._waiting or key in self._repaired:
             return
         self._found += 1
-        self._waiting[key] = topic.incarnation
+        self._waiting[key] = topic
         log.error("consume_queue_wrong", topic=topic.name, queue_id=queue_id)
         self._begin()
 
@@ -150,19 +149,19 @@ class Mender:
         # What is applied from here on is dispatched to files that are there: the end stands still.
         through, before = self._machine.applied_index, self._mended
         derived = _Derived(self._overwrite)
-        machine = derived.machine = StateMachine(derived)
+        machine = StateMachine(derived, known_level=self._machine.statistics().known_level)
         while machine.applied_index < through:  # noqa: ASYNC110  it works, a slice at a time
             await asyncio.sleep(self._do_slice(machine, through))
-        for name, queue_id in self._repaired:
+        for key, topic in self._repaired.items():
             log.warning(
                 "consume_queue_mended",
-                topic=name,
-                queue_id=queue_id,
+                topic=topic.name,
+                queue_id=key[1],
                 units=self._mended - before,
                 through_index=machine.applied_index,
             )
 
-    def _laid_out(self, key: QueueKey) -> bool:
+    def _laid_out(self, key: FolderKey) -> bool:
         """Whether the queue's files are there, or the queue isn't any more."""
         if self._is_there(key):
             try:
@@ -185,29 +184,27 @@ class Mender:
             return RETRY_S
         return max(SHORTEST_PAUSE_S, loop.time() - began)
 
-    def _overwrite(self, key: QueueKey, index: int, base: int, units: bytes) -> None:
-        """Entry `index` is derived: its units are in the file, if its queue is under repair."""
-        incarnation = self._repaired.get(key)
-        if incarnation is not None and index > incarnation and self._is_there(key):
+    def _overwrite(self, key: FolderKey, base: int, units: bytes) -> None:
+        """An entry is derived: its units are in the file, if its queue is under repair."""
+        if key in self._repaired and self._is_there(key):
             self._mended += self._queues.mend(*key, base, units)
 
-    def _is_there(self, key: QueueKey) -> bool:
+    def _is_there(self, key: FolderKey) -> bool:
         """Whether the queue is still of the topic that was suspected, and holds anything."""
-        topic = self._machine.topics.get(key[0])
-        is_same = topic is not None and topic.incarnation == self._repaired[key]
+        suspected = self._repaired[key]
+        topic = self._machine.topics.get(suspected.name)
+        is_same = topic is not None and topic.incarnation == suspected.incarnation
         return is_same and self._queues.max_offset(*key) > 0
 
 
 class _Derived:
     """`QueueFiles` of the machine that derives again."""
 
-    def __init__(self, overwrite: Callable[[QueueKey, int, int, bytes], None]) -> None:
-        self.machine: StateMachine
+    def __init__(self, overwrite: Callable[[FolderKey, int, bytes], None]) -> None:
         self._overwrite = overwrite
 
     def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
-        # While an entry is applied, it is the one that the machine calls applied.
-        self._overwrite((topic, queue_id), self.machine.applied_index, base_queue_offset, units)
+        self._overwrite((topic, queue_id), base_queue_offset, units)
 
     def delete_topic(self, topic: str) -> None:
-        """An earlier topic of the name is gone; its files were gone long ago."""
+        """It was deleted long ago."""

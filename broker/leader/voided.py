@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from broker.errors import ErrorCode, Failure
+from broker.errors import ErrorCode, Failure, replaced
 from broker.state.refusals import (
     BatchRefusal,
+    Malformed,
     OffsetTaken,
     QueueNotFound,
     SequenceBroken,
     TopicNotFound,
+    TopicReplaced,
 )
 
 
@@ -23,6 +25,8 @@ def voided(refusal: BatchRefusal) -> Failure:
         case TopicNotFound(topic):
             text = f"topic {topic!r} was deleted before the batch"
             return Failure(ErrorCode.TOPIC_NOT_FOUND, text)
+        case TopicReplaced(topic, meant, present):
+            return replaced(topic, meant, present).failure
         case QueueNotFound(topic, queue_id, queue_count):
             text = (
                 f"topic {topic!r} was made anew with {queue_count} queues: there is no {queue_id}"
@@ -34,5 +38,7 @@ def voided(refusal: BatchRefusal) -> Failure:
         case SequenceBroken(topic, queue_id, sequence, expected):
             text = f"sequence {sequence} came to {topic}/{queue_id} where {expected} is the next"
             return Failure(ErrorCode.OUT_OF_SEQUENCE, text)
+        case Malformed(why):
+            return Failure(ErrorCode.INTERNAL, f"the leader's entry can't be read: {why}")
         case _:
             assert_never(refusal)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, replaced
 from broker.reading.proof import Place, plausible, proven
 from broker.state.machine import StateMachine
-from broker.state.topics import MAX_QUEUES, TopicState
+from broker.state.topics import MAX_QUEUES, TopicRef, TopicState
 from dledger.records import layout
 from store.errors import OutOfRange
 
@@ -49,13 +49,15 @@ Suspect = Callable[[TopicState, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a pull found. `next_offset` is where the next pull goes on."""
+    """What a pull found. `next_offset` is where the next pull goes on; `incarnation` is that of the
+    topic that was looked at."""
 
     records: bytes
     count: int
     next_offset: int
     min_offset: int
     max_offset: int
+    incarnation: int
 
 
 class QueueReader:
@@ -70,32 +72,35 @@ class QueueReader:
         self._suspect = suspect
         self._created: dict[str, tuple[int, int]] = {}  # by topic: incarnation, position
 
-    def topic(self, name: str) -> TopicState:
+    def topic(self, topic: TopicRef) -> TopicState:
         """The topic's state.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED.
         """
-        topic = self._machine.topics.get(name)
-        if topic is None:
-            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
-        return topic
+        state = self._machine.topics.get(topic.name)
+        if state is None:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic.name!r} does not exist")
+        if not topic.means(state.incarnation):
+            raise replaced(topic.name, topic.incarnation, state.incarnation)
+        return state
 
-    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+    def bounds(self, topic: TopicRef, queue_id: int) -> tuple[int, int]:
         """The first offset held and one past the last one applied.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED, QUEUE_NOT_FOUND.
         """
         state = self.topic(topic)
         if queue_id >= len(state.next_offsets):
             raise BrokerError(
                 ErrorCode.QUEUE_NOT_FOUND,
-                f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
+                f"topic {state.name!r} has queues 0 to {len(state.next_offsets) - 1}, "
+                f"not {queue_id}",
             )
-        return self._queues.min_offset(topic, queue_id), state.next_offsets[queue_id]
+        return self._queues.min_offset(state.folder, queue_id), state.next_offsets[queue_id]
 
-    def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
+    def check_offset(self, topic: TopicRef, queue_id: int, offset: int) -> None:
         """Offsets from the minimum to one past the last are pullable.
 
         Raises:
@@ -105,10 +110,10 @@ class QueueReader:
         if not low <= offset <= high:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} of {topic}/{queue_id} is outside {low} to {high}",
+                f"offset {offset} of {topic.name}/{queue_id} is outside {low} to {high}",
             )
 
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+    def offset_by_time(self, topic: TopicRef, queue_id: int, time_ms: int) -> int:
         """The first offset stored at or after `time_ms`, or one past the last. Store times don't
         go back within a queue.
 
@@ -128,7 +133,7 @@ class QueueReader:
         return low
 
     def pull(
-        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int
+        self, topic: TopicRef, queue_id: int, offset: int, max_messages: int, max_bytes: int
     ) -> Found:
         """The records from `offset` on: at most `max_messages`, at most `max_bytes` unless the
         first one alone is longer; none at the end of the queue.
@@ -139,12 +144,13 @@ class QueueReader:
         """
         self.check_offset(topic, queue_id, offset)
         low, high = self.bounds(topic, queue_id)
+        state = self.topic(topic)
         wanted = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES, high - offset)
         if wanted == 0:
-            return Found(b"", 0, offset, low, high)
+            return Found(b"", 0, offset, low, high, state.incarnation)
         max_bytes = min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
-        records, count = self._prove(self.topic(topic), queue_id, offset, wanted, max_bytes)
-        return Found(records, count, offset + count, low, high)
+        records, count = self._prove(state, queue_id, offset, wanted, max_bytes)
+        return Found(records, count, offset + count, low, high, state.incarnation)
 
     def _prove(
         self, topic: TopicState, queue_id: int, offset: int, wanted: int, max_bytes: int
@@ -154,7 +160,7 @@ class QueueReader:
         Raises:
             BrokerError: NOT_READY, the first one is wrong.
         """
-        units = self._queues.units(topic.name, queue_id, offset, wanted)
+        units = self._queues.units(topic.folder, queue_id, offset, wanted)
         count = plausible(units)
         is_wrong = count < wanted
         runs, taken = _runs(units[: count * UNIT.size], max_bytes)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, replaced
 from broker.state.refusals import (
+    LevelNotNext,
+    Malformed,
     OffsetOutOfRange,
     Refusal,
     TooManyQueues,
     TooMuchProgress,
     TopicExists,
     TopicNotFound,
+    TopicReplaced,
 )
 
 
@@ -20,6 +23,8 @@ def refused(refusal: Refusal) -> BrokerError:
     match refusal:
         case TopicNotFound(topic):
             return BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+        case TopicReplaced(topic, meant, present):
+            return replaced(topic, meant, present)
         case TopicExists(topic, queue_count):
             return BrokerError(
                 ErrorCode.TOPIC_EXISTS, f"topic {topic!r} exists, with {queue_count} queues"
@@ -36,5 +41,11 @@ def refused(refusal: Refusal) -> BrokerError:
             return BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"topic {topic!r} was made anew meanwhile"
             )
+        case LevelNotNext(wanted, current):
+            return BrokerError(
+                ErrorCode.INTERNAL, f"level {wanted} isn't the next one of {current}"
+            )
+        case Malformed(why):
+            return BrokerError(ErrorCode.INTERNAL, f"the leader's entry is void: {why}")
         case _:
             assert_never(refusal)

@@ -1,5 +1,6 @@
 """The replicated state: what every node holds alike because every node applies the same log.
 
+    lived_time.py   how long the group has been at work: the time that forgetting counts
     topics.py       which topics there are, and where each of their queues goes on
     offsets.py      how far each consumer group has come
     sequences.py    what each producer stored last, so that a retry is stored once

@@ -42,6 +42,14 @@ MACHINE_SECTION: Final = Layout(
     ),
 )
 
+LEVEL_SECTION: Final = Layout(
+    "Section level", 4, (Field(0, "I", "level", "level of formats and commands in use"),)
+)
+
+LIVED_TIME_SECTION: Final = Layout(
+    "Section lived-time", 8, (Field(0, "Q", "lived_ms", "lived time as of the last entry, ms"),)
+)
+
 TOPICS_SECTION: Final = Layout(
     "Section topics",
     2,
@@ -110,6 +118,8 @@ STATE_LAYOUTS: Final = (
     SNAPSHOT_CHUNK,
     SNAPSHOT_END,
     MACHINE_SECTION,
+    LEVEL_SECTION,
+    LIVED_TIME_SECTION,
     TOPICS_SECTION,
     TOPIC_QUEUE,
     OFFSETS_SECTION,

@@ -16,11 +16,14 @@ from typing import Protocol
 
 import structlog
 
-from broker.state.listening import QueueKey
 from broker.state.machine import QueueFiles, StateMachine
 from broker.state.topics import TopicState
+from dledger.errors import ApplyStopped
+from dledger.level import KNOWN_LEVEL
 
 SLICE_BYTES = 4 << 20
+
+FolderKey = tuple[str, int]  # of a topic's derived files, queue id
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +48,7 @@ class DerivedQueues(QueueFiles, Protocol):
     def holds(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> bool: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
-    def queues(self) -> list[QueueKey]: ...
+    def queues(self) -> list[FolderKey]: ...
     def expect(self, topic: str, queue_id: int, next_offset: int) -> None: ...
 
 
@@ -65,7 +68,12 @@ class Replayed:
     wrong: tuple[WrongQueue, ...]
 
 
-def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: int) -> Replayed:
+def replay_derived(
+    source: ReplayLog,
+    queues: DerivedQueues,
+    derived_through: int,
+    known_level: int = KNOWN_LEVEL,
+) -> Replayed:
     """The state machine as of entry `derived_through`. The ConsumeQueues are its queues and no
     others, and reach as far as it says; those that are returned are wrong somewhere.
 
@@ -74,6 +82,8 @@ def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: in
         queues: the ConsumeQueues as an earlier life left them, not yet recovered.
         derived_through: every entry up to it was dispatched and made durable; clipped to the
             log's end.
+        known_level: of formats and commands. The state ends in front of an entry that raises it
+            further, and the ConsumeQueues are left as they are: nobody reads them then.
 
     Raises:
         StorageFull: a topic's files can't be put aside.
@@ -84,14 +94,19 @@ def replay_derived(source: ReplayLog, queues: DerivedQueues, derived_through: in
         keep_below = source.position_of(derived_through + 1)
     queues.recover(keep_below, source.read_at)
     compared = _Compared(queues)
-    machine = StateMachine(compared)
-    _replay(source, machine, derived_through)
+    machine = StateMachine(compared, known_level=known_level)
+    try:
+        _replay(source, machine, derived_through)
+    except ApplyStopped:
+        # It will meet the same entry again when it is to go on, and say so.
+        compared.is_over = True
+        return Replayed(machine, ())
     compared.is_over = True
     wrong = _drop_strays(machine, queues) | compared.wrong
     found: list[WrongQueue] = []
     for topic in machine.topics.values():
         for queue_id, end in enumerate(topic.next_offsets):
-            key = (topic.name, queue_id)
+            key = (topic.folder, queue_id)
             reach = (queues.min_offset(*key), queues.max_offset(*key))
             if key in wrong or reach != (0, end):
                 queues.expect(*key, end)
@@ -107,16 +122,13 @@ def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
         first = last + 1
 
 
-def _drop_strays(machine: StateMachine, queues: DerivedQueues) -> set[QueueKey]:
+def _drop_strays(machine: StateMachine, queues: DerivedQueues) -> set[FolderKey]:
     """Files of queues that are in no topic are gone; which queues have lost theirs by that."""
-    strays = {
-        name
-        for name, queue_id in queues.queues()
-        if (topic := machine.topics.get(name)) is None or queue_id >= len(topic.next_offsets)
-    }
+    counts = {topic.folder: len(topic.next_offsets) for topic in machine.topics.values()}
+    strays = {folder for folder, queue_id in queues.queues() if queue_id >= counts.get(folder, 0)}
     lost = {key for key in queues.queues() if key[0] in strays}
     for name in sorted(strays):
-        log.warning("consume_queues_of_no_topic_removed", topic=name)
+        log.warning("consume_queues_of_no_topic_removed", folder=name)
         queues.delete_topic(name)
     return lost
 
@@ -127,7 +139,7 @@ class _Compared:
 
     def __init__(self, queues: DerivedQueues) -> None:
         self.is_over = False
-        self.wrong: set[QueueKey] = set()
+        self.wrong: set[FolderKey] = set()
         self._queues = queues
 
     def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:

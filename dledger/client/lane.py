@@ -141,8 +141,9 @@ class Epochs:
 
 
 class Lane:
-    """One producer's way into one queue. `parts`, `futures` and `gathered_bytes` are the open
-    gather; the producer fills it directly, as that is done once per message."""
+    """One producer's way into one queue of one topic, which a later one of the name is not.
+    `parts`, `futures` and `gathered_bytes` are the open gather; the producer fills it directly, as
+    that is done once per message."""
 
     __slots__ = (
         "_epochs",
@@ -152,6 +153,7 @@ class Lane:
         "futures",
         "gather_deadline",
         "gathered_bytes",
+        "incarnation",
         "parts",
         "queue_id",
         "ready",
@@ -159,8 +161,9 @@ class Lane:
         "window",
     )
 
-    def __init__(self, topic: str, queue_id: int, epochs: Epochs) -> None:
+    def __init__(self, topic: str, queue_id: int, epochs: Epochs, *, incarnation: int = 0) -> None:
         self.topic = topic
+        self.incarnation = incarnation
         self.queue_id = queue_id
         self.parts: list[bytes] = []
         self.futures: list[asyncio.Future[SendResult]] = []

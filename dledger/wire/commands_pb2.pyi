@@ -7,14 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    RAISE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
     commit_offsets: CommitOffsetsCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ...) -> None: ...
+    raise_level: RaiseLevelCommand
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ...) -> None: ...
+
+class RaiseLevelCommand(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    def __init__(self, level: _Optional[int] = ...) -> None: ...
 
 class CreateTopicCommand(_message.Message):
     __slots__ = ("name", "queue_count")
@@ -25,10 +33,12 @@ class CreateTopicCommand(_message.Message):
     def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicCommand(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "incarnation")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class CommittedOffset(_message.Message):
     __slots__ = ("queue_id", "offset")
@@ -39,13 +49,15 @@ class CommittedOffset(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsCommand(_message.Message):
-    __slots__ = ("group", "topic", "offsets", "reset")
+    __slots__ = ("group", "topic", "offsets", "reset", "topic_incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     offsets: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
     reset: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., reset: _Optional[bool] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., reset: _Optional[bool] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...

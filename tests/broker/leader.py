@@ -17,7 +17,8 @@ from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.state.listening import QueueKey
 from broker.state.machine import MachineOptions, StateMachine
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
+from broker.state.topics import TopicState
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
 from dledger.records.properties import encode_properties
@@ -78,7 +79,8 @@ class Bench:
             self,
             lambda topic, queue_id: self.suspected.append((topic.name, queue_id)),
         )
-        self.arrivals: list[tuple[str, int]] = []
+        self.arrivals: list[QueueKey] = []
+        self.voided: list[tuple[int, Malformed]] = []
         self.held = HeldPulls(10)
         self.machine.listen(self)
         self.appender.begin(0)
@@ -110,7 +112,12 @@ class Bench:
         """`Listener`."""
         self.announcer.batch_voided(index, refusal)
 
-    def topic_deleted(self, topic: str) -> None:
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        """`Listener`."""
+        self.voided.append((index, refusal))
+        self.announcer.entry_voided(index, refusal)
+
+    def topic_deleted(self, topic: TopicState) -> None:
         """`Listener`."""
         self.announcer.topic_deleted(topic)
 
@@ -137,6 +144,12 @@ class Bench:
         command = Command(create_topic=CreateTopicCommand(name=name, queue_count=queues))
         self.appender.submit(command)
         self.commit()
+
+    def submit(self, *commands: Command) -> list[Refusal | None]:
+        """Proposes commands and commits them; what became of each."""
+        answers = [self.appender.submit(command) for command in commands]
+        self.commit()
+        return [answer.result() for answer in answers]
 
     def send(
         self,

@@ -12,7 +12,7 @@ import pytest
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Batch, BatchAnswer, Placed
 from broker.state.machine import MachineOptions
-from broker.state.topics import Topics
+from broker.state.topics import TopicRef, Topics
 from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
 from dledger.core.types import NodeId
 from dledger.driver import LogFull
@@ -46,7 +46,7 @@ def code(answer: Answer, position: int = 0) -> str:
 
 
 def pulled(bench: Bench, queue_id: int = 0) -> list[bytes]:
-    found = bench.reader.pull("t", queue_id, 0, 1_000, 1 << 20)
+    found = bench.reader.pull(TopicRef("t"), queue_id, 0, 1_000, 1 << 20)
     return [record.body for record in decode_records(found.records)]
 
 
@@ -60,7 +60,7 @@ def test_a_batch_is_answered_when_it_is_applied_and_not_before() -> None:
     result = placed(answer)
     assert (result.base_queue_offset, result.is_duplicate) == (0, False)
     assert pulled(bench) == [b"a", b"b"]
-    first = decode_records(bench.reader.pull("t", 0, 0, 1, 1).records)[0]
+    first = decode_records(bench.reader.pull(TopicRef("t"), 0, 0, 1, 1).records)[0]
     assert first.physical_offset == result.base_physical_offset
 
 
@@ -72,7 +72,8 @@ def test_queue_offsets_go_on_over_batches_in_flight() -> None:
     bench.commit()
     assert [placed(a).base_queue_offset for a in answers] == [0, 2, 4]
     offsets = [
-        r.queue_offset for r in decode_records(bench.reader.pull("t", 0, 0, 99, 1 << 20).records)
+        r.queue_offset
+        for r in decode_records(bench.reader.pull(TopicRef("t"), 0, 0, 99, 1 << 20).records)
     ]
     assert offsets == list(range(6))
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker.errors import BrokerError, ErrorCode
 from broker.reading import proof
 from broker.reading.held import HeldPulls
+from broker.state.topics import TopicRef
 from dledger.records.record import decode_records
 from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
 from tests.broker.leader import Bench, batch
@@ -35,7 +36,7 @@ def filled() -> Bench:
 def test_pull_gives_the_asked_messages_wherever_they_lie(start: int, count: int) -> None:
     """Runs of adjacent records over entries are put together in queue order."""
     bench = filled()
-    found = bench.reader.pull("t", 0, start, count, 1 << 20)
+    found = bench.reader.pull(TopicRef("t"), 0, start, count, 1 << 20)
     records = decode_records(found.records)
     expected = list(range(start, min(10, start + count)))
     assert [r.queue_offset for r in records] == expected
@@ -47,10 +48,10 @@ def test_pull_gives_the_asked_messages_wherever_they_lie(start: int, count: int)
 def test_max_bytes_bounds_a_pull_but_never_below_one_message() -> None:
     """A message longer than the bound is given alone: a consumer never gets stuck."""
     bench = filled()
-    size = len(bench.reader.pull("t", 0, 0, 1, 1).records)
+    size = len(bench.reader.pull(TopicRef("t"), 0, 0, 1, 1).records)
     assert size > 1
-    assert bench.reader.pull("t", 0, 0, 100, size * 3).count == 3
-    assert bench.reader.pull("t", 0, 0, 100, size * 3 - 1).count == 2
+    assert bench.reader.pull(TopicRef("t"), 0, 0, 100, size * 3).count == 3
+    assert bench.reader.pull(TopicRef("t"), 0, 0, 100, size * 3 - 1).count == 2
 
 
 @pytest.mark.usefixtures("running_loop")
@@ -59,12 +60,12 @@ def test_a_unit_that_has_rotted_gives_no_message(byte: int) -> None:
     """A unit that points elsewhere, or is of another size, is no answer: what lies before it is
     given, what it hides is refused for now, and the queue is told of, to be mended."""
     bench = filled()
-    bench.queues.held["t", 0][20 * 5 + byte] ^= 1
-    found = bench.reader.pull("t", 0, 3, 5, 1 << 20)
+    bench.queues.held["t@1", 0][20 * 5 + byte] ^= 1
+    found = bench.reader.pull(TopicRef("t"), 0, 3, 5, 1 << 20)
     assert [record.queue_offset for record in decode_records(found.records)] == [3, 4]
     assert bench.suspected == [("t", 0)]
     with pytest.raises(BrokerError) as refused:
-        bench.reader.pull("t", 0, 5, 3, 1 << 20)
+        bench.reader.pull(TopicRef("t"), 0, 5, 3, 1 << 20)
     assert refused.value.code is ErrorCode.NOT_READY
     assert refused.value.traits.is_retriable
     assert bench.suspected == [("t", 0)] * 2
@@ -84,10 +85,10 @@ def test_a_unit_of_another_message_is_noticed_though_its_record_is_whole(other: 
         bench.commit()
     held = bench.queues.held
     wrong = {
-        "offset": held["t", 0][20:40],
-        "queue": held["t", 1][:20],
-        "topic": held["u", 0][:20],
-        "incarnation": held["t", 0][:20],
+        "offset": held["t@1", 0][20:40],
+        "queue": held["t@1", 1][:20],
+        "topic": held[bench.machine.topics["u"].folder, 0][:20],
+        "incarnation": held["t@1", 0][:20],
     }[other]
     if other == "incarnation":
         bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
@@ -95,10 +96,10 @@ def test_a_unit_of_another_message_is_noticed_though_its_record_is_whole(other: 
         bench.topic()
         bench.send(batch(0, b"body", b"next"))
         bench.commit()
-    assert bench.reader.pull("t", 0, 0, 2, 1 << 20).count == 2
-    held["t", 0][:20] = wrong
+    assert bench.reader.pull(TopicRef("t"), 0, 0, 2, 1 << 20).count == 2
+    held[bench.machine.topics["t"].folder, 0][:20] = wrong
     with pytest.raises(BrokerError, match="has rotted"):
-        bench.reader.pull("t", 0, 0, 2, 1 << 20)
+        bench.reader.pull(TopicRef("t"), 0, 0, 2, 1 << 20)
 
 
 @pytest.mark.usefixtures("running_loop")
@@ -107,10 +108,10 @@ def test_offset_by_time_is_right_or_refused() -> None:
     for position in range(10):
         for byte in range(12):
             bench = filled()
-            bench.queues.held["t", 0][20 * position + byte] ^= 1 << (position % 8)
+            bench.queues.held["t@1", 0][20 * position + byte] ^= 1 << (position % 8)
             for time_ms, expected in ((0, 0), (bench.now_ms, 0), (bench.now_ms + 1, 10)):
                 try:
-                    assert bench.reader.offset_by_time("t", 0, time_ms) == expected
+                    assert bench.reader.offset_by_time(TopicRef("t"), 0, time_ms) == expected
                 except BrokerError as refused:
                     assert refused.code is ErrorCode.NOT_READY  # noqa: PT017  or it was right
                     assert bench.suspected
@@ -129,7 +130,7 @@ def test_pulls_of_rotten_units_give_the_truth_or_nothing(data: st.DataObject) ->
     for first in range(0, 140, 70):
         bench.send(batch(first, *bodies[first : first + 70]))
     bench.commit()
-    units = bench.queues.held["t", 0]
+    units = bench.queues.held["t@1", 0]
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(units) - 1))
         size = min(data.draw(st.sampled_from([1, 2, 20, 300])), len(units) - at)
@@ -139,7 +140,7 @@ def test_pulls_of_rotten_units_give_the_truth_or_nothing(data: st.DataObject) ->
     offset = 0
     while offset < 140:
         try:
-            found = bench.reader.pull("t", 0, offset, 100, 1 << 20)
+            found = bench.reader.pull(TopicRef("t"), 0, offset, 100, 1 << 20)
         except BrokerError as refused:
             assert refused.code is ErrorCode.NOT_READY  # noqa: PT017  or it was right
             offset += 1
@@ -154,13 +155,13 @@ def test_pulls_of_rotten_units_give_the_truth_or_nothing(data: st.DataObject) ->
 def test_a_record_whose_place_has_rotted_is_not_given(byte: int) -> None:
     """The stamped offsets of each record are compared with where it was found."""
     bench = filled()
-    physical = int.from_bytes(bench.queues.held["t", 0][20 * 5 : 20 * 5 + 8], "big")
+    physical = int.from_bytes(bench.queues.held["t@1", 0][20 * 5 : 20 * 5 + 8], "big")
     flat = bytearray(b"".join(bench.log.frames))
     flat[physical + byte] ^= 1
     bench.log.frames = [bytes(flat)]
-    assert bench.reader.pull("t", 0, 4, 3, 1 << 20).count == 1
+    assert bench.reader.pull(TopicRef("t"), 0, 4, 3, 1 << 20).count == 1
     with pytest.raises(BrokerError, match="has rotted"):
-        bench.reader.pull("t", 0, 5, 3, 1 << 20)
+        bench.reader.pull(TopicRef("t"), 0, 5, 3, 1 << 20)
 
 
 @pytest.mark.usefixtures("running_loop")
@@ -175,7 +176,7 @@ def test_units_are_proven_alike_by_loop_and_by_vector(data: st.DataObject) -> No
     for first in range(0, 30, 6):
         bench.send(batch(first, *[b"%d" % n for n in range(6)]))
     bench.commit()
-    units = bytearray(bench.queues.held["t", 0])
+    units = bytearray(bench.queues.held["t@1", 0])
     records = bytearray(
         b"".join(
             bench.read_at(physical, size) for physical, size, _ in struct.iter_unpack(">QIq", units)
@@ -197,9 +198,9 @@ def test_nothing_uncommitted_is_given() -> None:
     """A proposed message is invisible until it is applied."""
     bench = filled()
     bench.send(batch(10, b"uncommitted"))
-    assert bench.reader.pull("t", 0, 10, 1, 1).count == 0
+    assert bench.reader.pull(TopicRef("t"), 0, 10, 1, 1).count == 0
     bench.commit()
-    assert bench.reader.pull("t", 0, 10, 1, 1).count == 1
+    assert bench.reader.pull(TopicRef("t"), 0, 10, 1, 1).count == 1
 
 
 @pytest.mark.usefixtures("running_loop")
@@ -217,7 +218,7 @@ def test_pulls_outside_of_what_exists_say_so(
 ) -> None:
     """Negative and future offsets, queues and topics that aren't there; the text names it."""
     with pytest.raises(BrokerError) as refused:
-        filled().reader.pull(topic, queue_id, offset, 1, 1)
+        filled().reader.pull(TopicRef(topic), queue_id, offset, 1, 1)
     assert refused.value.code.name == code
     assert topic in refused.value.message
 
@@ -227,13 +228,13 @@ def test_a_held_pull_wakes_on_arrival_in_its_queue_only() -> None:
 
     async def scenario() -> None:
         held = HeldPulls(10)
-        first = asyncio.create_task(held.wait(("t", 0), 60))
-        second = asyncio.create_task(held.wait(("t", 1), 60))
+        first = asyncio.create_task(held.wait((1, 0), 60))
+        second = asyncio.create_task(held.wait((1, 1), 60))
         await asyncio.sleep(0)
-        held.wake(("t", 0))
+        held.wake((1, 0))
         await first
         assert not second.done()
-        held.wake_topic("t")
+        held.wake_topic(1)
         await second
         assert held.statistics().held == 0
 
@@ -245,7 +246,7 @@ def test_a_held_pull_ends_at_its_deadline() -> None:
 
     async def scenario() -> int:
         held = HeldPulls(10)
-        await held.wait(("t", 0), 0.001)
+        await held.wait((1, 0), 0.001)
         return held.statistics().held
 
     assert asyncio.run(scenario()) == 0
@@ -256,13 +257,13 @@ def test_held_pulls_are_bounded() -> None:
 
     async def scenario() -> None:
         held = HeldPulls(1)
-        waiting = asyncio.create_task(held.wait(("t", 0), 60))
+        waiting = asyncio.create_task(held.wait((1, 0), 60))
         await asyncio.sleep(0)
         with pytest.raises(BrokerError) as refused:
-            await held.wait(("t", 1), 60)
+            await held.wait((1, 1), 60)
         assert (refused.value.code, refused.value.traits.is_retriable) == (ErrorCode.BUSY, True)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await held.wait(("t", 1), 0.001)
+        await held.wait((1, 1), 0.001)
 
     asyncio.run(scenario())

@@ -83,6 +83,7 @@ class Model:
 
     def __init__(self) -> None:
         self.topics: dict[str, list[FakeQueue]] = {}
+        self.incarnations: dict[str, int] = {}  # of topics whose incarnation is told
         self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.physical = 1_000
@@ -102,6 +103,9 @@ class Model:
     def store(self, producer: bytes, batch: pb.SendBatch) -> pb.SendResult:
         """Stores a batch once, as the state machine would."""
         queue = self.queue(batch.topic, batch.queue_id)
+        present = self.incarnations.get(batch.topic, 0)
+        if batch.topic_incarnation not in (0, present):
+            raise Refusal(wire_error(epb.TOPIC_REPLACED, f"the one of entry {present}"))
         key = (producer, batch.topic, batch.queue_id)
         state = self.sequences.get(key, Sequence())
         for base, count, result in state.recent:
@@ -466,7 +470,11 @@ class FakeGroup:
         return cpb.TransferLeadershipResponse(leader=self._address(target))
 
     def _topic(self, name: str) -> pb.Topic:
-        return pb.Topic(name=name, queue_count=len(self.model.topics[name]))
+        return pb.Topic(
+            name=name,
+            queue_count=len(self.model.topics[name]),
+            incarnation=self.model.incarnations.get(name, 0),
+        )
 
 
 def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:

@@ -17,6 +17,7 @@ from broker.services.messages import PullRequest
 from broker.services.services import Services
 from broker.services.topics import Topic
 from broker.state.offsets import OffsetCommit
+from broker.state.topics import TopicRef
 from dledger.wire import broker_pb2 as pb
 
 
@@ -54,7 +55,7 @@ class BrokerDoor:
 
     async def pull(self, request: pb.PullRequest, context: Context) -> pb.PullResponse:
         wanted = PullRequest(
-            topic=request.topic,
+            topic=TopicRef(request.topic, request.topic_incarnation),
             queue_id=request.queue_id,
             offset=request.offset,
             max_messages=request.max_messages,
@@ -68,6 +69,7 @@ class BrokerDoor:
             next_offset=found.next_offset,
             min_offset=found.min_offset,
             max_offset=found.max_offset,
+            topic_incarnation=found.incarnation,
         )
 
     async def get_message(
@@ -79,7 +81,8 @@ class BrokerDoor:
                 record = await lookups.by_id(request.message_id)
             case "position":
                 at = request.position
-                record = await lookups.by_position(at.topic, at.queue_id, at.offset)
+                topic = TopicRef(at.topic, at.topic_incarnation)
+                record = await lookups.by_position(topic, at.queue_id, at.offset)
             case _:
                 raise BrokerError(ErrorCode.INVALID_ARGUMENT, "give message_id or position")
         return pb.GetMessageResponse(record=record)
@@ -89,7 +92,8 @@ class BrokerDoor:
     async def get_queue_offsets(
         self, request: pb.GetQueueOffsetsRequest, context: Context
     ) -> pb.GetQueueOffsetsResponse:
-        bounds = await self._services.offsets.bounds(request.topic, request.queue_id)
+        topic = TopicRef(request.topic, request.topic_incarnation)
+        bounds = await self._services.offsets.bounds(topic, request.queue_id)
         return pb.GetQueueOffsetsResponse(
             min_offset=bounds.min_offset, max_offset=bounds.max_offset
         )
@@ -97,9 +101,8 @@ class BrokerDoor:
     async def get_offset_by_time(
         self, request: pb.GetOffsetByTimeRequest, context: Context
     ) -> pb.GetOffsetByTimeResponse:
-        offset = await self._services.offsets.by_time(
-            request.topic, request.queue_id, request.time_ms
-        )
+        topic = TopicRef(request.topic, request.topic_incarnation)
+        offset = await self._services.offsets.by_time(topic, request.queue_id, request.time_ms)
         return pb.GetOffsetByTimeResponse(offset=offset)
 
     async def commit_offsets(
@@ -110,6 +113,7 @@ class BrokerDoor:
             topic=request.topic,
             wanted=tuple((each.queue_id, each.offset) for each in request.offsets),
             is_reset=request.reset,
+            incarnation=request.topic_incarnation,
         )
         offsets = await self._services.offsets.commit(wanted)
         return pb.CommitOffsetsResponse(offsets=_queue_offsets(offsets))
@@ -117,7 +121,8 @@ class BrokerDoor:
     async def fetch_offsets(
         self, request: pb.FetchOffsetsRequest, context: Context
     ) -> pb.FetchOffsetsResponse:
-        offsets = await self._services.offsets.fetch(request.group, request.topic)
+        topic = TopicRef(request.topic, request.topic_incarnation)
+        offsets = await self._services.offsets.fetch(request.group, topic)
         return pb.FetchOffsetsResponse(offsets=_queue_offsets(offsets))
 
     # --- topics -------------------------------------------------------------------------------
@@ -133,7 +138,7 @@ class BrokerDoor:
     async def delete_topic(
         self, request: pb.DeleteTopicRequest, context: Context
     ) -> pb.DeleteTopicResponse:
-        await self._services.topics.delete(request.name)
+        await self._services.topics.delete(TopicRef(request.name, request.incarnation))
         return pb.DeleteTopicResponse()
 
     async def list_topics(
@@ -145,7 +150,8 @@ class BrokerDoor:
     async def describe_topic(
         self, request: pb.DescribeTopicRequest, context: Context
     ) -> pb.DescribeTopicResponse:
-        found = await self._services.topics.describe(request.name)
+        wanted = TopicRef(request.name, request.incarnation)
+        found = await self._services.topics.describe(wanted)
         return pb.DescribeTopicResponse(
             topic=_topic(found.topic),
             queues=[
@@ -166,7 +172,14 @@ class BrokerDoor:
 
 def plain_batch(batch: pb.SendBatch) -> Batch:
     """A batch as the leader takes it. Each access to `records` copies them: this is the one."""
-    return Batch(batch.topic, batch.queue_id, batch.base_sequence, batch.count, batch.records)
+    return Batch(
+        batch.topic,
+        batch.queue_id,
+        batch.base_sequence,
+        batch.count,
+        batch.records,
+        batch.topic_incarnation,
+    )
 
 
 def _send_result(answer: BatchAnswer) -> pb.SendResult:
@@ -187,5 +200,8 @@ def _queue_offsets(offsets: Iterable[QueueOffset]) -> list[pb.QueueOffset]:
 
 def _topic(topic: Topic) -> pb.Topic:
     return pb.Topic(
-        name=topic.name, queue_count=topic.queue_count, created_time_ms=topic.created_time_ms
+        name=topic.name,
+        queue_count=topic.queue_count,
+        created_time_ms=topic.created_time_ms,
+        incarnation=topic.incarnation,
     )

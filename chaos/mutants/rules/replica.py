@@ -26,14 +26,6 @@ REPLICA = (
         "            if reach != (0, end):\n",
     ),
     Mutant(
-        "units-of-an-earlier-topic-mended-in",
-        "broker/mending.py",
-        "        if incarnation is not None and index > incarnation and self._is_there(key):\n",
-        "        if incarnation is not None and self._is_there(key):\n",
-        masked="the later topic's units come last and overwrite them",
-        tests=("tests/integration/test_queue_rot.py",),
-    ),
-    Mutant(
         "mended-without-its-files-laid-out",
         "broker/mending.py",
         "                self._queues.lay_out(*key)\n",
