@@ -31,6 +31,7 @@ from broker.state.machine import StateMachine
 from dledger.core.types import NodeId
 from dledger.driver import RaftDriver
 from dledger.peers import PeerLink
+from dledger.ports import Turns
 from dledger.reading.entry import EntryHeader
 from store.commitlog import CommitLog
 
@@ -56,11 +57,13 @@ class Surrounds:
     Attributes:
         links: the connections to the peers, as of now.
         fail: stops the replica for good.
+        turns: how long work shares the event loop.
         timings: who is told how long Sends take.
     """
 
     links: Callable[[], Mapping[NodeId, PeerLink]]
     fail: Callable[[BaseException], None]
+    turns: Turns
     timings: SendTimings = UNTIMED
 
 
@@ -74,9 +77,9 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     folder = Path(config.data_directory) / "commitlog"
     size = config.store.segment_size_bytes
     place = AuditedPlace(config.broker_group, config.node_id, folder, size)
-    sends = Sends(gate, parts.appender, surrounds.timings)
+    sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings)
     soundness = Soundness(surrounds.fail)
-    pulls = Pulls(gate, reader, parts.held, hold, soundness)
+    pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, soundness)
 
     def status() -> NodeStatus:
         facts = facts_of(parts, sends, pulls, surrounds.links())

@@ -8,7 +8,7 @@ Nothing here has behaviour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
@@ -18,7 +18,7 @@ from dledger.core.types import NodeId
 from dledger.driver import APPLY_SLICE_BYTES
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
-from dledger.ports import PeerTransport
+from dledger.ports import PeerTransport, Turns
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem
 
@@ -54,6 +54,11 @@ class DiskHand(Protocol):
 
     async def run(self, step: Callable[[], T]) -> T:
         """What `step` gives, once it has been done; raises what it raises."""
+        ...
+
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        """All of `steps` are done, in any order and several at once if the disk gains by it.
+        Raises what the first of them raises that fails, when none is under way any more."""
         ...
 
 
@@ -95,6 +100,7 @@ class ReplicaPorts:
         connect: makes the links to the peers, given what to do with what comes of them.
         store_host: IPv4 address (4 bytes) and port that records are stamped with.
         call_soon: runs a call in a turn of the event loop.
+        turns: how long work shares the event loop.
         call_from_worker: the same, of a worker's thread; the loop may be closed by then.
         now_ms: the wall clock; it may step.
         random: for the core's timeouts.
@@ -107,6 +113,7 @@ class ReplicaPorts:
     connect: Connect
     store_host: tuple[bytes, int]
     call_soon: Callable[[Callable[[], None]], object]
+    turns: Turns
     call_from_worker: Callable[..., None]
     now_ms: Callable[[], int]
     random: Random

@@ -114,7 +114,7 @@ class Replica:
         )
         latencies = ports.latencies
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
-        around = Surrounds(self.transport.links, self.fail, timings)
+        around = Surrounds(self.transport.links, self.fail, ports.turns, timings)
         self.services = services_of(config, self.parts, around)
         self.levels = LevelKeeper(
             ports.known_level,
@@ -157,6 +157,7 @@ class Replica:
             observer=probe,
             configuration_of=configuration_of,
             call_soon=ports.call_soon,
+            turns=ports.turns,
             wall_ms=ports.now_ms,
             monotonic_s=ports.machinery.clock,
             fail=self.fail,

@@ -72,6 +72,7 @@ from dledger.ports import (
     PeerTransport,
     ReplicatedLog,
     StateMachine,
+    Turns,
 )
 from dledger.wire.raft_pb2 import PeerMessage
 
@@ -79,6 +80,7 @@ from dledger.wire.raft_pb2 import PeerMessage
 __all__ = [
     "APPLY_RETRY_TICKS",
     "APPLY_SLICE_BYTES",
+    "APPLY_SLICE_ENTRIES",
     "EFFECT_ROUNDS",
     "NOOPS_HEAD_ROOM",
     "DriverStatistics",
@@ -91,7 +93,10 @@ __all__ = [
     "Stamp",
 ]
 
-APPLY_SLICE_BYTES = 1 << 20  # applied per loop turn, so that a backlog never starves heartbeats
+# Read at once to be applied, so that a backlog never starves heartbeats; and applied in one turn if
+# that takes no longer than a share of it.
+APPLY_SLICE_BYTES = 1 << 20
+APPLY_SLICE_ENTRIES = 256
 EFFECT_ROUNDS = 1_000  # a core that never comes to rest is a defect of ours
 # Room that nothing but no-ops may use. An elected node must be able to append its no-op, or a full
 # disk would stop each new leader in turn; so many elections fit before space must have come back.
@@ -138,6 +143,7 @@ class Ports(Generic[H]):
     observer: Observer
     configuration_of: ConfigurationCodec
     call_soon: Callable[[Callable[[], None]], object]
+    turns: Turns
     wall_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
     fail: Callable[[BaseException], None]
@@ -479,7 +485,7 @@ class RaftDriver(Generic[H]):
         else:
             raise InvariantViolation(f"the core has effects after {EFFECT_ROUNDS} rounds")
         if self._applied < self._core.commit_index:
-            if self._core.role is Role.LEADER:
+            if self._core.role is Role.LEADER and not self._apply_scheduled:
                 self._apply()  # callers wait for it
             else:
                 self._schedule_apply()
@@ -575,7 +581,7 @@ class RaftDriver(Generic[H]):
             return
         if not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:
             self._apply_scheduled = True
-            self._ports.call_soon(self._apply_in_turn)
+            self._ports.turns.later(self._apply_in_turn)
 
     def _apply_in_turn(self) -> None:
         self._apply_scheduled = False
@@ -594,19 +600,20 @@ class RaftDriver(Generic[H]):
             last = first
             if commit > first:
                 size = self._apply_slice_bytes
-                last = Index(self._ports.log.last_that_fits(first, commit, size))
-            self._note_applied(self._apply_frames(self._ports.log.read(first, last), last))
+                most = Index(min(commit, first + APPLY_SLICE_ENTRIES - 1))
+                last = Index(self._ports.log.last_that_fits(first, most, size))
+            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))
         finally:
             self._applying = False
         if self._applied < commit and not self._is_apply_paused:
             self._schedule_apply()
 
-    def _apply_frames(self, frames: bytes, last: Index) -> Index:
-        """Gives the machine frames up to `last`; the last entry that it took. A full disk pauses
+    def _apply_frames(self, frames: bytes) -> Index:
+        """Gives the machine frames; the last entry that it took. A full disk pauses
         applying: nothing is lost, the log has it, and stopping would only stop again at each
         start. Until it goes on no proposal is taken, so what waits for it stays bounded."""
         try:
-            self._ports.machine.apply(frames)
+            last = Index(self._ports.machine.apply(frames, self._ports.turns.share()))
         except ApplyPaused as paused:
             self._is_apply_paused, self._ticks_to_apply = True, APPLY_RETRY_TICKS
             return Index(paused.applied_index)

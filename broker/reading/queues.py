@@ -9,9 +9,9 @@ told, and whoever asked for what it hides is refused for now. This reads; it nev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from broker.errors import BrokerError, ErrorCode, replaced
 from broker.reading.proof import Place, plausible, proven
@@ -20,6 +20,8 @@ from broker.state.topics import MAX_QUEUES, TopicRef, TopicState
 from dledger.records import layout
 from store.errors import OutOfRange
 
+T = TypeVar("T")
+
 UNIT = layout.UNIT.struct()
 STORE_TIME = layout.RECORD.run("store_time_ms")
 STORE_TIME_AT = layout.RECORD.at("store_time_ms")
@@ -27,6 +29,7 @@ DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768
 MAX_BYTES = 8 << 20
+STEP_MESSAGES = 1_024  # looked at between two chances to let others have the event loop
 
 
 class Queues(Protocol):
@@ -124,7 +127,7 @@ class QueueReader:
         low, high = self.bounds(topic, queue_id)
         while low < high:
             middle = (low + high) // 2
-            record = self._prove(self.topic(topic), queue_id, middle, 1, 1)[0]
+            record, _ = _finish(self._prove(self.topic(topic), queue_id, middle, 1, 1))
             (stored,) = STORE_TIME.unpack_from(record, STORE_TIME_AT)
             if stored < time_ms:
                 low = middle + 1
@@ -142,6 +145,14 @@ class QueueReader:
             BrokerError: see `check_offset`; NOT_READY where the ConsumeQueue is wrong.
             CorruptionFound: the log has rotted.
         """
+        return _finish(self.pull_in_steps(topic, queue_id, offset, max_messages, max_bytes))
+
+    def pull_in_steps(
+        self, topic: TopicRef, queue_id: int, offset: int, max_messages: int, max_bytes: int
+    ) -> Generator[None, None, Found]:
+        """`pull`, a step at a time, none much longer than reading one entry. The units are read in
+        the first one; what they point to is committed and stays where it is, so it doesn't matter
+        what is sent, applied or deleted between two steps: the answer is as of the first."""
         self.check_offset(topic, queue_id, offset)
         low, high = self.bounds(topic, queue_id)
         state = self.topic(topic)
@@ -149,12 +160,13 @@ class QueueReader:
         if wanted == 0:
             return Found(b"", 0, offset, low, high, state.incarnation)
         max_bytes = min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
-        records, count = self._prove(state, queue_id, offset, wanted, max_bytes)
+        steps = self._prove(state, queue_id, offset, wanted, max_bytes)
+        records, count = yield from steps
         return Found(records, count, offset + count, low, high, state.incarnation)
 
     def _prove(
         self, topic: TopicState, queue_id: int, offset: int, wanted: int, max_bytes: int
-    ) -> tuple[bytes, int]:
+    ) -> Generator[None, None, tuple[bytes, int]]:
         """Records from `offset` on up to the first whose unit is wrong, and how many; one at least.
 
         Raises:
@@ -163,10 +175,10 @@ class QueueReader:
         units = self._queues.units(topic.folder, queue_id, offset, wanted)
         count = plausible(units)
         is_wrong = count < wanted
-        runs, taken = _runs(units[: count * UNIT.size], max_bytes)
+        runs, taken = yield from _runs(units[: count * UNIT.size], max_bytes)
         is_wrong = is_wrong and taken == count
-        records, readable = self._read(runs)
         place = Place(topic.name.encode(), queue_id, offset, self._created_at(topic))
+        records, readable = yield from self._read(runs)
         good = proven(records, units[: taken * UNIT.size], place)
         if is_wrong or good < taken or not readable:
             self._suspect(topic, queue_id)
@@ -191,18 +203,19 @@ class QueueReader:
             self._created[topic.name] = kept
         return kept[1]
 
-    def _read(self, runs: list[tuple[int, int]]) -> tuple[bytes, bool]:
+    def _read(self, runs: list[tuple[int, int]]) -> Generator[None, None, tuple[bytes, bool]]:
         """What lies there, up to the first run that lies outside of the log; whether none does."""
         pieces: list[bytes] = []
         try:
             for start, size in runs:
                 pieces.append(self._log.read_at(start, size))
+                yield
         except OutOfRange:
             return b"".join(pieces), False
         return pieces[0] if len(pieces) == 1 else b"".join(pieces), True
 
 
-def _runs(units: bytes, max_bytes: int) -> tuple[list[tuple[int, int]], int]:
+def _runs(units: bytes, max_bytes: int) -> Generator[None, None, tuple[list[tuple[int, int]], int]]:
     """Adjacent records as (physical offset, size), and how many records they hold."""
     runs: list[tuple[int, int]] = []
     start = end = count = total = 0
@@ -216,6 +229,18 @@ def _runs(units: bytes, max_bytes: int) -> tuple[list[tuple[int, int]], int]:
         end = physical + size
         total += size
         count += 1
+        if count % STEP_MESSAGES == 0:
+            yield
     if count:
         runs.append((start, end - start))
     return runs, count
+
+
+def _finish(steps: Generator[None, None, T]) -> T:
+    """What `steps` give in the end, all of them in one turn."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as found:
+            answer: T = found.value
+            return answer

@@ -30,6 +30,7 @@ from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
 from chaos.sim.timeline import ActorDied, Timeline
+from chaos.sim.turns import CountedTurns
 from chaos.sim.worker import Workers
 from dledger.core import Raft
 from dledger.core.errors import CoreError
@@ -101,6 +102,7 @@ class Life:
     replica: Replica
     links: Links
     door: BrokerDoor
+    turns: CountedTurns
     is_stopping: bool = False
     is_judged: bool = False
     is_shut: bool = False
@@ -272,10 +274,11 @@ class SimNode:
             made.append(Links(self._world, self, on_message, on_broken))
             return made[0]
 
-        replica = Replica.open(self.config, self._ports(loop, connect))
+        turns = CountedTurns(self._world.timeline, loop, self._plan.tuning.turn_steps)
+        replica = Replica.open(self.config, self._ports(loop, turns, connect))
         self.disk.take_latency()
         self.has_started = True
-        life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services))
+        life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services), turns)
         report = replica.log.recovery
         self._world.log(
             self.name,
@@ -290,7 +293,10 @@ class SimNode:
         process.add_done_callback(partial(_tell_of_crash, loop))
 
     def _ports(
-        self, loop: ProcessLoop, connect: Callable[[OnMessage, OnBroken], Links]
+        self,
+        loop: ProcessLoop,
+        turns: CountedTurns,
+        connect: Callable[[OnMessage, OnBroken], Links],
     ) -> ReplicaPorts:
         tuning = self._plan.tuning
         workers = Workers(self._world.timeline, loop, self.disk)
@@ -300,6 +306,7 @@ class SimNode:
             connect=connect,
             store_host=(bytes((10, 0, 0, self.number + 1)), 7000),
             call_soon=loop.post,
+            turns=turns,
             call_from_worker=workers.announce,
             now_ms=loop.wall_ms,
             random=Random(self.draw()),

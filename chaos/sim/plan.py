@@ -111,6 +111,7 @@ class Tuning:
     turn_us: int = 0
     housekeeping_ms: int = 200
     apply_slice_bytes: int = 1 << 20
+    turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
 
 
@@ -202,9 +203,11 @@ def _with_focus(plan: Plan) -> Plan:
 
 
 def _with_slices(plan: Plan) -> Plan:
-    """Applying takes turns of one entry, of a few, or of all there are."""
-    size = plan.random("slices").choice((1, 2 << 10, 1 << 20))
-    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size))
+    """Applying takes turns of one entry, of a few, or of all there are; so does whatever else is
+    done in pieces."""
+    chance = plan.random("slices")
+    size, steps = chance.choice((1, 2 << 10, 1 << 20)), chance.choice((1, 3, 1_000))
+    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size, turn_steps=steps))
 
 
 def _with_link_faults(plan: Plan) -> Plan:

@@ -185,7 +185,10 @@ class Watch:
 
     def _check_pulls(self, node: SimNode, life: Life) -> None:
         """A pull whose messages have come is answered in that turn or the next: a wake-up that is
-        lost would show itself as a hold to its end only."""
+        lost would show itself as a hold to its end only. While one is being read in pieces they
+        are not counted: it may be that one."""
+        if life.turns.pausing:
+            return
         topics, now_us = life.replica.machine.topics, life.loop.now_us
         for call in life.calls.values():
             request = call.request

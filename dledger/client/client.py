@@ -164,11 +164,18 @@ class Client:
         await self._broker_group.call(rpc.DELETE_TOPIC, request, Effect.ONCE, deadline_s=deadline_s)
 
     async def topics(self, *, deadline_s: float | None = None) -> list[TopicInfo]:
-        """Every topic, by name."""
-        answer = await self._broker_group.call(
-            rpc.LIST_TOPICS, pb.ListTopicsRequest(), Effect.NONE, deadline_s=deadline_s
-        )
-        return [_topic(topic) for topic in answer.topics]
+        """Every topic, by name. Nodes answer in pages: a topic that is made or deleted while they
+        are fetched may be in the list or not. The deadline is each page's."""
+        found: list[TopicInfo] = []
+        request = pb.ListTopicsRequest()
+        while True:  # names ascend from page to page, and there is an end to them
+            answer = await self._broker_group.call(
+                rpc.LIST_TOPICS, request, Effect.NONE, deadline_s=deadline_s
+            )
+            found += [_topic(topic) for topic in answer.topics]
+            if answer.next_page_token <= request.page_token:
+                return found
+            request = pb.ListTopicsRequest(page_token=answer.next_page_token)
 
     async def describe_topic(
         self, name: str, *, deadline_s: float | None = None
@@ -178,14 +185,24 @@ class Client:
         Raises:
             TopicNotFound: no topic has this name.
         """
+        groups: dict[str, dict[int, int]] = {}
+        described: pb.Topic | None = None
         request = pb.DescribeTopicRequest(name=text("topic name", name))
-        answer = await self._broker_group.call(
-            rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
-        )
+        while True:  # names ascend from page to page, and there is an end to them
+            answer = await self._broker_group.call(
+                rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
+            )
+            if described != answer.topic:  # made anew between two pages: those groups are gone
+                groups.clear()
+            described = answer.topic
+            groups |= {group.group: _offsets(group.offsets) for group in answer.groups}
+            if answer.next_page_token <= request.page_token:
+                break
+            request = pb.DescribeTopicRequest(name=name, page_token=answer.next_page_token)
         return TopicDescription(
             topic=_topic(answer.topic),
             queues=[QueueInfo(q.queue_id, q.min_offset, q.max_offset) for q in answer.queues],
-            groups={group.group: _offsets(group.offsets) for group in answer.groups},
+            groups=groups,
         )
 
     # --- offsets ------------------------------------------------------------------------------

@@ -21,9 +21,11 @@ from broker.services.offsets import Offsets
 from broker.services.services import Services
 from broker.services.soundness import Soundness
 from broker.services.topics import Topics
+from broker.turns import LoopTurns
 from dledger.core.errors import ReadRefused
 from dledger.core.types import EntryKind, NodeId, Proposed
 from dledger.driver import Stamp
+from dledger.ports import Turns
 from tests.broker.leader import Bench
 
 SEGMENT = 1 << 20
@@ -138,7 +140,8 @@ def status() -> NodeStatus:
 class Asked:
     """A leader that can be asked everything."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, turns: Turns | None = None) -> None:
+        turns = turns or LoopTurns()
         self.leader = Leader()
         self.bench = bench = CommittingBench()
         self.held = HeldPulls(10)
@@ -148,8 +151,8 @@ class Asked:
         soundness = Soundness(self.failures.append)
         hold = HoldTimes(default_ms=0, max_ms=1_000)
         self.services = Services(
-            sends=Sends(gate, bench.appender),
-            pulls=Pulls(gate, bench.reader, self.held, hold, soundness),
+            sends=Sends(gate, bench.appender, turns),
+            pulls=Pulls(gate, bench.reader, self.held, hold, turns, soundness),
             lookups=Lookups(gate, bench.reader, log, soundness),
             offsets=Offsets(gate, bench.reader, commands, bench.machine, soundness),
             topics=Topics(gate, bench.reader, commands, bench.machine),

@@ -265,6 +265,7 @@ class FakeGroup:
     def __init__(self, nodes: int = 3, name: str = "g1") -> None:
         self.name = name
         self.model = Model()
+        self.page_size = 1_000
         self.nodes = [FakeNode(self, f"n{number + 1}") for number in range(nodes)]
         self.term = 1
         self.leader: FakeNode | None = self.nodes[0]
@@ -420,7 +421,11 @@ class FakeGroup:
     async def on_ListTopics(
         self, node: FakeNode, request: pb.ListTopicsRequest
     ) -> pb.ListTopicsResponse:
-        return pb.ListTopicsResponse(topics=[self._topic(name) for name in self.model.topics])
+        names = sorted(name for name in self.model.topics if name > request.page_token)
+        page = names[: self.page_size]
+        following = page[-1] if len(names) > len(page) else ""
+        topics = [self._topic(name) for name in page]
+        return pb.ListTopicsResponse(topics=topics, next_page_token=following)
 
     async def on_DescribeTopic(
         self, node: FakeNode, request: pb.DescribeTopicRequest
@@ -431,9 +436,15 @@ class FakeGroup:
             answer.queues.add(
                 queue_id=queue_id, min_offset=queue.min_offset, max_offset=len(queue.records)
             )
-        for (group, topic), offsets in self.model.offsets.items():
-            if topic == request.name:
-                answer.groups.add(group=group, offsets=_wire_offsets(offsets))
+        groups = {
+            group: of
+            for (group, topic), of in self.model.offsets.items()
+            if topic == request.name and group > request.page_token
+        }
+        page = sorted(groups)[: self.page_size]
+        for group in page:
+            answer.groups.add(group=group, offsets=_wire_offsets(groups[group]))
+        answer.next_page_token = page[-1] if len(groups) > len(page) else ""
         return answer
 
     async def on_CommitOffsets(

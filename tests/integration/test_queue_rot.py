@@ -223,7 +223,8 @@ async def test_only_units_of_the_present_topic_are_mended_in(tmp_path: Path) -> 
         await group.ask("DeleteTopic", broker_pb2.DeleteTopicRequest(name="t"))
         await group.create_topic(queues=QUEUES)
         await group.send(0, b"one", b"two")
-        path = sorted(path for path in rotten.files() if path not in rotten.sound)[0]
+        folder = rotten.folder / node.machine.topics["t"].folder
+        path = folder / "0" / sorted(rotten.sound)[0].name
         sound = path.read_bytes()
         path.write_bytes(b"\1" * 40 + sound[40:])
         written: list[int] = []

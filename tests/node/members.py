@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from broker.config import NodeConfig
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
+from broker.turns import LoopTurns
 from dledger.core.types import NodeId
 from dledger.errors import InvalidFrames
 from dledger.level import KNOWN_LEVEL
@@ -116,6 +117,10 @@ class Inline:
         self.before(getattr(step, "__name__", "") or _name(step))
         return step()
 
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:
+            await self.run(step)
+
 
 def _name(step: Any) -> str:
     return str(getattr(getattr(step, "func", step), "__name__", step))
@@ -169,6 +174,7 @@ class Members:
             connect=connect,
             store_host=(bytes((127, 0, 0, 1)), 7001),
             call_soon=loop.call_soon,
+            turns=LoopTurns(),
             call_from_worker=call_from_worker,
             now_ms=lambda: int(time.time() * 1000),
             random=random.Random(name),

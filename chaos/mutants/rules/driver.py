@@ -155,4 +155,18 @@ DRIVER = (
         "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
         "min(self._applied, self._core.durable_index)",
     ),
+    Mutant(
+        "slice-noted-as-applied-before-it-is",
+        "dledger/driver.py",
+        "            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))\n",
+        "            self._note_applied(last)\n"
+        "            self._apply_frames(self._ports.log.read(first, last))\n",
+    ),
+    Mutant(
+        "rest-of-a-slice-skipped",
+        "dledger/driver.py",
+        "            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))\n",
+        "            self._apply_frames(self._ports.log.read(first, last))\n"
+        "            self._note_applied(last)\n",
+    ),
 )
