@@ -15,6 +15,7 @@ from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.membership import Membership
+from broker.mending import Mender
 from broker.picture import Facts, node_status
 from broker.reading.committed import CommittedLog
 from broker.reading.held import HeldPulls
@@ -25,6 +26,7 @@ from broker.services.gate import Gate
 from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, SendTimings
 from broker.services.offsets import Offsets
 from broker.services.services import Services
+from broker.services.soundness import Soundness
 from broker.services.topics import Topics
 from broker.state.machine import StateMachine
 from dledger.core.types import NodeId
@@ -47,6 +49,7 @@ class Parts:
     reader: QueueReader
     held: HeldPulls
     membership: Membership
+    mender: Mender
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +80,18 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     size = config.store.segment_size_bytes
     place = AuditedPlace(config.broker_group, config.node_id, folder, size)
     sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings)
-    pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, surrounds.fail)
+    soundness = Soundness(surrounds.fail)
+    pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, soundness)
 
     def status() -> NodeStatus:
         facts = facts_of(parts, sends, pulls, surrounds.links())
-        return node_status(config, facts, committed.ends())
+        return node_status(config, facts, soundness.read(committed.ends))
 
     return Services(
         sends=sends,
         pulls=pulls,
-        lookups=Lookups(gate, reader, committed),
-        offsets=Offsets(gate, reader, commands, parts.machine),
+        lookups=Lookups(gate, reader, committed, soundness),
+        offsets=Offsets(gate, reader, commands, parts.machine, soundness),
         topics=Topics(gate, reader, commands, parts.machine),
         cluster=Cluster(
             config.broker_group, parts.leadership, parts.membership, status, limits.max_held_pulls
@@ -116,6 +120,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         leadership=parts.leadership.statistics(),
         appender=parts.appender.statistics(),
         held=parts.held.statistics(),
+        mending=parts.mender.statistics(),
         links=links,
         request_bytes=sends.budget.used_bytes,
         answer_bytes=pulls.budget.used_bytes,

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from broker.config import NodeConfig
 from broker.leader.append import AppenderStatistics
 from broker.leader.leadership import LeadershipStatistics
+from broker.mending import MendStatistics
 from broker.metrics import NodeFacts
 from broker.reading.committed import LogEnds
 from broker.reading.held import HoldStatistics
@@ -37,6 +38,7 @@ class Facts:
     leadership: LeadershipStatistics
     appender: AppenderStatistics
     held: HoldStatistics
+    mending: MendStatistics
     links: Mapping[NodeId, PeerLink]
     request_bytes: int
     answer_bytes: int
@@ -132,6 +134,10 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
             "1 while the disk has no room for what is derived from the log.",
             driver.is_apply_paused,
         ),
+        "consume_queues_wrong": (
+            "ConsumeQueues that were found wrong and aren't mended yet.",
+            facts.mending.queues_wrong,
+        ),
         "apply_stopped": (
             "1 if this program is too old for what is committed: nothing is applied any more.",
             bool(driver.apply_stopped),
@@ -178,6 +184,14 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
         "appends_refused_for_space": (
             "Appends dropped: disk full.",
             driver.appends_refused_for_space,
+        ),
+        "consume_queues_found_wrong": (
+            "ConsumeQueues found to be not what the log says.",
+            facts.mending.queues_found,
+        ),
+        "consume_queue_units_mended": (
+            "Units of ConsumeQueues overwritten with what the log says.",
+            facts.mending.units_mended,
         ),
         "fsyncs": ("Group commits made durable.", log.flush_count),
         "fsync_seconds": ("Seconds spent in them.", log.total_flush_s),

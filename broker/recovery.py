@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import structlog
 
@@ -22,7 +23,7 @@ from broker.forming.errors import DiskReplaced, LogMissing, NotAMember
 from broker.forming.founding import Founding
 from broker.forming.member import Member
 from broker.state.machine import StateMachine
-from broker.state.replay import replay_derived
+from broker.state.replay import WrongQueue, replay_derived
 from dledger.codec import decode_configuration
 from dledger.core.types import (
     Configuration,
@@ -41,7 +42,8 @@ from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
 from store.consumequeue import OPEN_FILES, ConsumeQueues
 from store.directory import Birth, DataDirectory, DirectoryState, Identity, born_now
-from store.files import AtomicFile, FileSystem, OsFiles, make_directory
+from store.errors import StorageFull
+from store.files import FULL_ERRNOS, AtomicFile, FileSystem, OsFiles, make_directory
 from store.worker import ThreadWorker, WorkerFactory
 
 HARD_STATE_SPARE_BYTES = 512  # a term and a vote, whatever the node's name
@@ -73,6 +75,7 @@ class Recovered:
     log: CommitLog
     queues: ConsumeQueues
     machine: StateMachine
+    wrong_queues: tuple[WrongQueue, ...]
     hard_state_store: HardStateStore
     hard_state: HardState
     summary: LogSummary
@@ -118,8 +121,7 @@ def recover(
         make_directory(files, path / "raft")
         file = AtomicFile(files, path / "raft" / "hard_state", HARD_STATE_SPARE_BYTES)
         store = HardStateStore(file)
-        file.settle()  # Nothing may be promised by a vote that only the page cache knows.
-        hard_state = store.load()
+        hard_state = _settled_hard_state(path, files, file, store)
         if hard_state.term < commit_log.last_term:
             raise HardStateCorrupt(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
@@ -134,13 +136,7 @@ def recover(
             units_per_file=machinery.units_per_file,
             open_files=machinery.open_files,
         )
-        machine = replay_derived(
-            commit_log,
-            queues,
-            trusted_note(commit_log),
-            commit_log.checkpoint.distrust_consume_queues,
-            known_level,
-        )
+        replayed = replay_derived(commit_log, queues, trusted_note(commit_log), known_level)
     except BaseException:
         opened.close()
         raise
@@ -148,7 +144,8 @@ def recover(
         directory,
         commit_log,
         queues,
-        machine,
+        replayed.machine,
+        replayed.wrong,
         store,
         hard_state,
         summary,
@@ -195,6 +192,28 @@ def _check_own_disk(
         raise DiskReplaced(path, node, named, directory.disk.disk_id)
 
 
+def _settled_hard_state(
+    path: Path, files: FileSystem, file: AtomicFile, store: HardStateStore
+) -> HardState:
+    """Term and vote; nothing may be promised by a vote that only the page cache knows. From here on
+    the next ones need no space: there is a file already, and one to exchange it with.
+
+    Raises:
+        StorageFull: there is no space for the next term.
+        HardStateCorrupt, CorruptionFound: they can't be trusted.
+    """
+    try:
+        if file.settle() is None:
+            store.save(HardState())
+            file.keep_space()
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+        free = files.free_bytes(path)
+        raise StorageFull(str(path / "raft"), HARD_STATE_SPARE_BYTES, free) from error
+    return store.load()
+
+
 def trusted_note(commit_log: CommitLog) -> int:
     """Through which entry the ConsumeQueues are known to be derived, all of it committed: what the
     checkpoint notes. 0, durably, if that is beyond what this log was known to hold when it was
@@ -205,8 +224,7 @@ def trusted_note(commit_log: CommitLog) -> int:
     if noted <= durable:
         return noted
     log.warning("checkpoint_ahead_of_its_log", noted_index=noted, durable_index=durable)
-    commit_log.checkpoint.note_consume_queue(0, 0)
-    commit_log.checkpoint.sync()
+    commit_log.checkpoint.distrust_consume_queues()
     return 0
 
 

@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -36,6 +37,7 @@ from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
+from broker.mending import Mender
 from broker.ports import ReplicaPorts
 from broker.probes import CommitProbe, TimedMachine
 from broker.reading.held import HeldPulls
@@ -53,7 +55,7 @@ from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
 from dledger.wire import raft_pb2
 from store.directory import DirectoryState
-from store.errors import StoreError
+from store.errors import CorruptionFound, StoreError
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
@@ -77,7 +79,9 @@ class Replica:
         self.machine = recovered.machine
         self.transport = ports.connect(self._greeting(), self._on_message, self._on_broken)
         self.held = HeldPulls(config.broker.max_held_pulls)
-        self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
+        self.mender = Mender(self.machine, self.queues, self.log, self.fail)
+        self.mender.suspect_all(recovered.wrong_queues)
+        self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)
         node = NodeId(config.node_id)
         members = {NodeId(name): address for name, address in config.peers.items()}
         probe = CommitProbe(ports.latencies.commit_seconds)
@@ -92,7 +96,7 @@ class Replica:
         self.leadership = Leadership(config.broker_group, node, members, self.appender, self.held)
         self.driver = self._make_driver(probe)
         self.housekeeping = Housekeeping(
-            lambda: self.driver.settled_index,
+            self._derived_index,
             self.queues,
             self._note_derived,
             ports.hand,
@@ -112,6 +116,7 @@ class Replica:
             self.reader,
             self.held,
             self.membership,
+            self.mender,
         )
         latencies = ports.latencies
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
@@ -198,6 +203,7 @@ class Replica:
         self.driver.start()
         self.ticker.start()
         self.housekeeping.start(self._ports.rhythm.housekeeping_s)
+        self.mender.start()
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
 
     def ask_to_stop(self) -> None:
@@ -246,11 +252,16 @@ class Replica:
     async def _rest(self) -> None:
         """Nothing happens here of itself any more, and nobody waits."""
         self.stopping = True
-        await self.housekeeping.stop()
+        if self.failure is None:
+            await self.housekeeping.stop()  # while an error of its round still finds the driver
+        # After a failure the streams close first: by them the others learn that they have to
+        # elect, and a round of housekeeping may take its time.
         self.ticker.stop()
         self.driver.stop()
         self.leadership.end_serving("the node stopped")
         await self.transport.stop()
+        await self.mender.stop()
+        await self.housekeeping.stop()
         self.services.cluster.close()
 
     async def close(self) -> None:
@@ -273,6 +284,8 @@ class Replica:
         if self.failure is not None:
             return
         self.failure = error
+        if isinstance(error, CorruptionFound):
+            self._tell_of_rot(error)
         self.leadership.end_serving("the node failed")
         log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
         self._stop_asked.set()
@@ -292,6 +305,26 @@ class Replica:
 
     def _is_full(self) -> bool:
         return self.log.statistics().is_full or self.driver.statistics().is_apply_paused
+
+    def _derived_index(self) -> int:
+        """Through which entry the queues are derived, for all that is known; 0: nothing new is to
+        be noted, as one of them is wrong and the next start has to find it so."""
+        return 0 if self.mender.is_at_work else self.driver.settled_index
+
+    def _tell_of_rot(self, error: CorruptionFound) -> None:
+        """What an operator needs to know of rot in the log."""
+        entry: int | None = None
+        with contextlib.suppress(StoreError, ValueError):
+            entry = self.log.index_at(int(Path(error.file).name) + error.offset)
+        log.critical(
+            "log_corrupt",
+            file=error.file,
+            offset=error.offset,
+            entry=entry,
+            expected=str(error.expected),
+            found=str(error.found),
+            advice="replace this node's data from its peers: docs/operations.md, Corruption",
+        )
 
     def _note_derived(self, settled_index: int) -> None:
         """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log.

@@ -36,7 +36,15 @@ class Checkpoint:
         self._lock = threading.Lock()
         existed = files.exists(path)
         self._handle = files.open(path) if existed else files.create(path)
-        page = files.pread(self._handle, PAGE_SIZE + 1, 0)
+        try:
+            page = files.pread(self._handle, PAGE_SIZE + 1, 0)
+            if len(page) < PAGE_SIZE:
+                # Its space is had before anything depends on it; all later writes lie within.
+                files.fallocate(self._handle, PAGE_SIZE)
+                files.fsync(self._handle)
+        except BaseException:
+            files.close(self._handle)
+            raise
         stored = decode_checkpoint(page) if existed else None
         self.readable = stored is not None
         self._state = stored or CheckpointState()

@@ -112,6 +112,7 @@ class CommitLog:
         checkpoint = Checkpoint(files, directory / "checkpoint")
         intent = TruncationIntent(files, directory / "truncation")
         try:
+            intent.settle()
             recovered = Recovery(
                 files,
                 directory / "commitlog",

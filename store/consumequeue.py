@@ -4,7 +4,9 @@ This owns `<data>/consumequeue`. The files are derived from the committed log, d
 deleting them and dispatching the log again gives the same bytes. They are written without being
 synced; what counts as durable is what a `flush` has covered, and after a restart everything else
 is dropped and dispatched again. Nothing here may accept units that don't follow each other: a gap
-or a difference means that this replica has diverged, and it must stop.
+or a difference means that this replica has diverged, and it must stop. What the files hold is no
+witness of anything: whoever reads units compares them with the log (`broker/reading/proof.py`), and
+a queue whose files are wrong is mended in place (ADR 28).
 
     consumequeue/<topic>@<incarnation>/<queueId>/<20 digits>
     consumequeue/.deleted-<n>        what a deleted topic left, until the next flush
@@ -15,11 +17,15 @@ one that was never written. One owner thread; only `FlushWork.perform` may run e
 deleting a thousand queues costs the owner one rename. A disk without space is told as StorageFull
 and changes nothing: the same call may be made again.
 
+It is longer than most modules: dispatching, mending and cutting share the one rule of where a unit
+lies, and apart from each other would each have a copy of it.
+
 Source: RocketMQ `ConsumeQueue` (layout, sizes), `ConsumeQueueStore`.
 """
 
 from __future__ import annotations
 
+import errno
 import re
 from collections import OrderedDict
 from collections.abc import Callable
@@ -28,7 +34,7 @@ from typing import Final
 
 import numpy as np
 
-from dledger.records.layout import FILE_NAME, RECORD, UNITS_PER_FILE, file_name
+from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
 from dledger.records.record import MIN_RECORD_SIZE
 from store.dispatch import UNIT, UNIT_DTYPE, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
@@ -43,8 +49,8 @@ ReadAt = Callable[[int, int], bytes]
 
 _DELETED: Final = ".deleted-"  # No topic's name holds a dot.
 _QUEUE_NAME: Final = re.compile(r"[0-9]{1,10}")
-_STORE_TIME: Final = RECORD.run("store_time_ms")
-_STORE_TIME_AT: Final = RECORD.at("store_time_ms")
+# What a file that is gone, or a sector that can't be read, is told by: its units count as wrong.
+_LOST: Final = frozenset({errno.ENOENT, errno.EIO})
 
 
 class _Queue:
@@ -120,21 +126,13 @@ class ConsumeQueues:
         queue = self._queues.get((topic, queue_id))
         return self._read(queue, first, count) if queue and count > 0 else b""
 
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, read_at: ReadAt) -> int:
-        """The first offset whose message was stored at `time_ms` or later; the maximum offset if
-        none was. Store times don't go back within a queue."""
-        low, high = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
-        while low < high:
-            middle = (low + high) // 2
-            physical_offset, _, _ = UNIT.unpack(self.units(topic, queue_id, middle, 1))
-            (stored,) = _STORE_TIME.unpack(
-                read_at(physical_offset + _STORE_TIME_AT, _STORE_TIME.size)
-            )
-            if stored < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def holds(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> bool:
+        """Whether the queue's files have exactly these units from `base_queue_offset` on."""
+        queue = self._queues.get((topic, queue_id))
+        count = len(units) // UNIT_SIZE
+        if queue is None or not queue.first <= base_queue_offset <= queue.next - count:
+            return False
+        return self._read(queue, base_queue_offset, count) == units
 
     # --- what changes ----------------------------------------------------------------------
 
@@ -176,15 +174,14 @@ class ConsumeQueues:
             StorageFull: the disk can't take a rename now; nothing changed.
         """
         directory = self._root / topic
-        if topic not in self._topics and not self._files.exists(directory):
-            return
-        aside = self._unused_name()
-        try:
-            self._files.rename(directory, aside)
-        except OSError as error:
-            raise self._told(error, 0) from error
-        self._deleted.append(aside)
-        self._renamed[self._root] = None
+        if self._files.exists(directory):
+            aside = self._unused_name()
+            try:
+                self._files.rename(directory, aside)
+            except OSError as error:
+                raise self._told(error, 0) from error
+            self._deleted.append(aside)
+            self._renamed[self._root] = None
         self._topics.pop(topic, None)
         for key in [key for key in self._queues if key[0] == topic]:
             del self._queues[key]
@@ -213,6 +210,47 @@ class ConsumeQueues:
             for name in self._files.listdir(directory):
                 if _QUEUE_NAME.fullmatch(name):
                     self._recover_queue(topic, int(name), keep_below, read_at)
+
+    def expect(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """The queue reaches from 0 to `next_offset`, whatever its files hold: what they lack reads
+        as zeros, and they are to be mended. No file is touched."""
+        directory = self._root / topic / str(queue_id)
+        self._queues[(topic, queue_id)] = _Queue(directory, 0, next_offset)
+
+    def lay_out(self, topic: str, queue_id: int) -> None:
+        """The queue's files are those that it needs, each of its size, zeros behind the last unit.
+
+        Raises:
+            StorageFull: not all of it is done; call it again later.
+        """
+        try:
+            self._lay_out(self._queues[(topic, queue_id)], topic)
+        except OSError as error:
+            raise self._told(error, 0) from error
+
+    def mend(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> int:
+        """The queue's files have these units from `base_queue_offset` on, below its end; how many
+        were wrong.
+
+        Raises:
+            StorageFull: some may be wrong yet; call it again later.
+        """
+        queue = self._queues[(topic, queue_id)]
+        count = min(len(units) // UNIT_SIZE, queue.next - base_queue_offset)
+        if count <= 0:
+            return 0
+        units = units[: count * UNIT_SIZE]
+        found = self._read(queue, base_queue_offset, count)
+        if found == units:
+            return 0
+        try:
+            self._overwrite(queue, base_queue_offset, units)
+        except OSError as error:
+            raise self._told(error, len(units)) from error
+        return sum(
+            found[at : at + UNIT_SIZE] != units[at : at + UNIT_SIZE]
+            for at in range(0, len(units), UNIT_SIZE)
+        )
 
     def truncate_to_physical(self, physical_offset: int) -> None:
         """Units of records at or above `physical_offset` are gone from all queues."""
@@ -289,10 +327,20 @@ class ConsumeQueues:
         while left > 0:
             path, at = self._place(queue, first)
             size = min(left, self._file_size - at)
-            pieces.append(self._files.pread(self._handle(path), size, at))
+            pieces.append(self._piece(path, size, at))
             left -= size
             first += size // UNIT_SIZE
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _piece(self, path: Path, size: int, at: int) -> bytes:
+        """`size` bytes of a file, zeros for those that are lost."""
+        try:
+            found = self._files.pread(self._handle(path), size, at)
+        except OSError as error:
+            if error.errno not in _LOST:
+                raise
+            return bytes(size)
+        return found if len(found) == size else found.ljust(size, b"\0")
 
     def _write(self, queue: _Queue, units: bytes) -> None:
         done = 0
@@ -302,10 +350,19 @@ class ConsumeQueues:
             if at == 0:
                 self._begin_file(queue, path, piece)
             else:
-                write_all(self._files, self._handle(path), [piece], at)
+                write_all(self._files, self._there(queue, path), [piece], at)
             self._written[path] = None
             done += len(piece)
             queue.next += len(piece) // UNIT_SIZE
+
+    def _overwrite(self, queue: _Queue, first: int, units: bytes) -> None:
+        done = 0
+        while done < len(units):
+            path, at = self._place(queue, first + done // UNIT_SIZE)
+            piece = memoryview(units)[done : done + self._file_size - at]
+            write_all(self._files, self._there(queue, path), [piece], at)
+            self._written[path] = None
+            done += len(piece)
 
     def _handle(self, path: Path) -> Handle:
         handle = self._handles.get(path)
@@ -314,8 +371,39 @@ class ConsumeQueues:
         self._handles.move_to_end(path)
         return handle
 
+    def _there(self, queue: _Queue, path: Path) -> Handle:
+        """A file that should be there, made if it was lost."""
+        try:
+            return self._handle(path)
+        except FileNotFoundError:
+            pass
+        for directory in (queue.directory.parent, queue.directory):
+            self._files.mkdir(directory)
+            self._renamed[directory] = self._renamed[directory.parent] = None
+        handle = self._keep(path, self._files.create(path))
+        self._files.truncate(handle, self._file_size)
+        return handle
+
+    def _lay_out(self, queue: _Queue, topic: str) -> None:
+        for path in [path for path in self._handles if path.parent == queue.directory]:
+            self._files.close(self._handles.pop(path))  # its name may lead elsewhere by now
+        self._topics.setdefault(topic, queue.directory.parent)
+        needed = [
+            queue.directory / file_name(base)
+            for base in range(0, queue.next * UNIT_SIZE, self._file_size)
+        ]
+        for path in needed:
+            handle = self._there(queue, path)
+            if self._files.size(handle) != self._file_size:
+                self._files.truncate(handle, self._file_size)
+                self._written[path] = None
+        if needed:
+            self._cut(queue, queue.next)
+
     def _begin_file(self, queue: _Queue, path: Path, piece: memoryview) -> None:
         """The file is there and begins with `piece`, or it isn't there."""
+        if self._files.exists(path):  # a stray one: the queue has never reached it
+            self._remove_file(path)
         handle = self._keep(path, self._files.create(path))
         try:
             self._files.truncate(handle, self._file_size)
@@ -350,7 +438,12 @@ class ConsumeQueues:
             handle = self._handle(directory / file_name(base))
             if base != queue.next * UNIT_SIZE or self._files.size(handle) != self._file_size:
                 break
-            held = self._count_units(handle, keep_below)
+            try:
+                held = self._count_units(handle, keep_below)
+            except OSError as error:
+                if error.errno not in _LOST:
+                    raise
+                held = 0
             queue.next += held
             if held * UNIT_SIZE < self._file_size:
                 break

@@ -31,6 +31,7 @@ from crc32c import crc32c
 from dledger.records.layout import BOOT
 from store.errors import CorruptionFound, DirectoryInUse, IdentityMissing, WrongIdentity
 from store.files import (
+    FULL_ERRNOS,
     AtomicFile,
     FileSystem,
     Handle,
@@ -273,9 +274,15 @@ def _seal(fields: dict[str, object]) -> str:
 
 
 def _name_holder(files: FileSystem, lock: Handle, holder: str) -> None:
-    """For the message of the next one who tries; the lock itself is the kernel's."""
-    files.truncate(lock, 0)
-    write_all(files, lock, [holder.encode()[:_MAX_HOLDER_BYTES]], 0)
+    """For the message of the next one who tries; the lock itself is the kernel's. A full disk may
+    keep an older name there: no reason not to start."""
+    name = holder.encode()[:_MAX_HOLDER_BYTES]
+    try:
+        write_all(files, lock, [name], 0)
+        files.truncate(lock, len(name))
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
 
 
 def _holder_of(files: FileSystem, path: Path) -> str:

@@ -42,6 +42,12 @@ _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 _LIBC.mlock.argtypes = _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
+# Of linux/fs.h and fcntl.h; glibc has had the call since 2.28, musl has not.
+_RENAMEAT2: Final = getattr(_LIBC, "renameat2", None)
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+_NO_EXCHANGE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
 
 class FileSystem(Protocol):
     """What the store needs from an operating system. Every call may raise OSError."""
@@ -91,6 +97,11 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, old: Path, new: Path) -> None: ...
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Two files of one directory have each other's names, at once; False where the file
+        system can't do that: nothing has happened then."""
+        ...
 
     def unlink(self, path: Path) -> None: ...
 
@@ -199,6 +210,17 @@ class OsFiles:
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)
 
+    def exchange(self, one: Path, other: Path) -> bool:
+        if _RENAMEAT2 is None:
+            return False
+        names = os.fsencode(one), os.fsencode(other)
+        if _RENAMEAT2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+            return True
+        code = ctypes.get_errno()
+        if code in _NO_EXCHANGE:
+            return False
+        raise OSError(code, os.strerror(code), str(one), None, str(other))
+
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 
@@ -301,9 +323,11 @@ class AtomicFile:
     """A small file that is replaced as a whole: write a new one, fsync, rename, fsync the
     directory. A CRC32C of the content follows it, so that a reader can trust what it finds.
 
-    With `spare_bytes` the space of the next new one is had beforehand, in `<name>.spare`, so that
-    a full disk doesn't refuse what must be said now. The old file's space, which the rename sets
-    free, is the next spare's.
+    With `spare_bytes` no replacement after `settle` needs space (ADR 28). `<name>.spare` is a file
+    whose blocks are there already: the new content goes into it, and the two files exchange their
+    names, so that the old one is the next spare. Nothing is set free in between that somebody else
+    could take. Where the file system can't exchange names, the old file's space is set free and
+    asked for again; should another have taken it, only the next replacement finds out.
 
     Source: ATC'20, "Can Applications Recover from fsync Failures?"; DLedger deletes the old file
     first and never syncs.
@@ -340,42 +364,51 @@ class AtomicFile:
         """The file holds `content` durably when this returns, the old content before that."""
         stored = content + _CRC.pack(crc32c(content))
         if not self._write_to_spare(stored):
-            replace_file(self._files, self._path, stored)
+            self._write_anew(stored)
         else:
-            self._files.rename(self._spare, self._path)
+            is_there = self._files.exists(self._path)
+            if not is_there or not self._files.exchange(self._spare, self._path):
+                self._files.rename(self._spare, self._path)
             self._files.fsync_directory(self._path.parent)
-        self.keep_space()
+        try:
+            self.keep_space()
+        except OSError as error:
+            if error.errno not in PASSING_ERRNOS:
+                raise
 
     def settle(self) -> bytes | None:
-        """The content, durable when this returns; None when the file doesn't exist. Called before
-        anything is built on what a former process left: one that died, or whose last fsync
-        failed, may have left its newest name for the file in the page cache only.
+        """The content, durable when this returns, and the next one's space is there; None when the
+        file doesn't exist. Called before anything is built on what a former process left: one that
+        died, or whose last fsync failed, may have left its newest name for the file in the page
+        cache only.
 
         Raises:
             CorruptionFound: the CRC doesn't fit.
+            OSError: ENOSPC, where there is no spare and no space for one.
         """
         content = self.read()
-        if content is None:
-            self.keep_space()
-            return None
-        try:
-            self.replace(content)
-        except OSError as error:
-            if error.errno not in FULL_ERRNOS:
-                raise
-            # Without space for another file: whoever gave it its name had synced the bytes.
-            self._files.fsync_directory(self._path.parent)
+        if content is not None:
+            try:
+                # Never into the spare: to the platter that may be the file itself, as yet.
+                self._write_anew(content + _CRC.pack(crc32c(content)))
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS:
+                    raise
+                # Whoever gave it its name had synced the bytes.
+                self._files.fsync_directory(self._path.parent)
+        self.keep_space()
         return content
 
     def _write_to_spare(self, stored: bytes) -> bool:
         """Whether there was a spare that is large enough; it holds `stored`, durably, if so.
 
-        A crash may have left anything in it: it is never the truth before it is renamed."""
-        if not self._files.exists(self._spare):
+        A crash may have left anything in it: it is never the truth before it is renamed. That it
+        has a size says that its space was had."""
+        if len(stored) > self._spare_bytes or not self._files.exists(self._spare):
             return False
         handle = self._files.open(self._spare)
         try:
-            if self._files.size(handle) < len(stored):
+            if self._files.size(handle) == 0:
                 return False
             write_all(self._files, handle, [stored], 0)
             self._files.truncate(handle, len(stored))
@@ -384,39 +417,61 @@ class AtomicFile:
             self._files.close(handle)
         return True
 
+    def _write_anew(self, stored: bytes) -> None:
+        """A new file with `stored` has the name, and room for whatever a spare must hold."""
+        replace_file(self._files, self._path, stored, self._spare_bytes)
+
     def keep_space(self) -> None:
-        """There is a fresh spare, if one is wanted and the disk has space for it. It needn't be
-        durable: a start makes it again."""
-        if not self._spare_bytes:
+        """There is a durable spare, if one is wanted: made, should there be none.
+
+        Raises:
+            OSError: ENOSPC, where there is no space for it.
+        """
+        if not self._spare_bytes or self._has_spare():
             return
-        if self._files.exists(self._spare):
+        if self._files.exists(self._spare):  # a crash, or a full disk, left it without space
             self._files.unlink(self._spare)
+        handle = self._files.create(self._spare)
         try:
-            handle = self._files.create(self._spare)
-            try:
-                self._files.fallocate(handle, self._spare_bytes)
-            finally:
-                self._files.close(handle)
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
-                raise
-            # What is left of it is too small to be used, and made anew after the next replacement.
+            self._files.fallocate(handle, self._spare_bytes)
+            self._files.fsync(handle)
+        finally:
+            self._files.close(handle)
+        self._files.fsync_directory(self._path.parent)
+
+    def _has_spare(self) -> bool:
+        if not self._files.exists(self._spare):
+            return False
+        handle = self._files.open(self._spare)
+        try:
+            return self._files.size(handle) > 0
+        finally:
+            self._files.close(handle)
 
     def remove(self) -> None:
-        """The file is gone, durably; no error if it never was."""
-        if self._files.exists(self._path):
+        """The file is gone, durably; no error if it never was. Its space is the spare's."""
+        if not self._files.exists(self._path):
+            return
+        if self._spare_bytes:
+            self._files.rename(self._path, self._spare)
+        else:
             self._files.unlink(self._path)
-            self._files.fsync_directory(self._path.parent)
+        self._files.fsync_directory(self._path.parent)
 
 
-def replace_file(files: FileSystem, path: Path, content: bytes) -> None:
-    """`path` holds `content` durably when this returns, what it held before that until then."""
+def replace_file(files: FileSystem, path: Path, content: bytes, room_bytes: int = 0) -> None:
+    """`path` holds `content` durably when this returns, what it held before that until then. The
+    file has blocks for `room_bytes` at least."""
     temporary = path.with_name(path.name + ".tmp")
     if files.exists(temporary):  # Left by a crash; it was never the truth.
         files.unlink(temporary)
     handle = files.create(temporary)
     try:
+        if room_bytes > len(content):
+            files.fallocate(handle, room_bytes)
         write_all(files, handle, [content], 0)
+        if room_bytes > len(content):
+            files.truncate(handle, len(content))
         files.fsync(handle)
     finally:
         files.close(handle)

@@ -26,6 +26,8 @@ _MAGIC: Final = TRUNCATION_INTENT.constant("magic")
 _VERSION: Final = TRUNCATION_INTENT.constant("version")
 _INTENT: Final = TRUNCATION_INTENT.struct()
 
+SPARE_BYTES: Final = 512  # of a block, which any file system gives whole
+
 
 class ZeroRange(NamedTuple):
     """Bytes `[start, end)` of one segment file that are to read as zeros."""
@@ -36,11 +38,26 @@ class ZeroRange(NamedTuple):
 
 
 class TruncationIntent:
-    """The intent file: present exactly while a cut is being made."""
+    """The intent file: present exactly while a cut is being made. Between cuts its space waits
+    beside it under another name, so that a full disk never keeps a follower from its leader's log
+    (ADR 28)."""
 
     def __init__(self, files: FileSystem, path: Path) -> None:
-        self._file = AtomicFile(files, path)
+        self._file = AtomicFile(files, path, SPARE_BYTES)
+        self._files = files
         self._path = path
+
+    def settle(self) -> None:
+        """What a former process left is what the platter has, and a cut needs no space.
+
+        Raises:
+            OSError: ENOSPC, where there is no space for the next one.
+        """
+        # The name comes first: written to while the platter takes it for an intent, a spare could
+        # be found torn.
+        self._files.fsync_directory(self._path.parent)
+        if not self._files.exists(self._path):
+            self._file.keep_space()
 
     def read(self) -> int | None:
         """The physical offset of an unfinished cut; None if there is none.
@@ -62,6 +79,8 @@ class TruncationIntent:
 
     def write(self, cut: int) -> None:
         """A crash from here on leads to the cut at `cut` being made again."""
+        if self._files.exists(self._path) and self.read() == cut:
+            return  # a crash has led to it, and `settle` has made sure that it stays
         self._file.replace(_INTENT.pack(_MAGIC, _VERSION, cut))
 
     def remove(self) -> None:

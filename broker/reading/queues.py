@@ -2,24 +2,29 @@
 
 A pull costs two look-ups: units of the ConsumeQueue give physical offsets and sizes, and runs
 of adjacent records are read from the CommitLog as they lie (ADR 5). Consumers see what the state
-machine has applied and nothing else. What lies elsewhere than its unit says is corruption, and is
-never given to anybody. This reads; it never writes.
+machine has applied and nothing else. A ConsumeQueue is derived, and no witness: what a unit points
+to is given to nobody unless the record there bears it out (`proof`). A queue that is found wrong is
+told, and whoever asked for what it hides is refused for now. This reads; it never writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from broker.errors import BrokerError, ErrorCode, replaced
+from broker.reading.proof import Place, plausible, proven
 from broker.state.machine import StateMachine
-from broker.state.topics import TopicRef, TopicState
+from broker.state.topics import MAX_QUEUES, TopicRef, TopicState
 from dledger.records import layout
-from store.errors import CorruptionFound, OutOfRange
+from store.errors import OutOfRange
+
+T = TypeVar("T")
 
 UNIT = layout.UNIT.struct()
-PLACE = layout.RECORD.run("total_size", "queue_offset", "physical_offset")
+STORE_TIME = layout.RECORD.run("store_time_ms")
+STORE_TIME_AT = layout.RECORD.at("store_time_ms")
 DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768
@@ -32,9 +37,17 @@ class Queues(Protocol):
 
     def units(self, topic: str, queue_id: int, first: int, count: int) -> bytes: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...
-    def offset_by_time(
-        self, topic: str, queue_id: int, time_ms: int, read_at: Callable[[int, int], bytes]
-    ) -> int: ...
+
+
+class RecordLog(Protocol):
+    """The log, as far as records are read from it."""
+
+    def read_at(self, physical_offset: int, size: int) -> bytes: ...
+    def position_of(self, index: int) -> int: ...
+
+
+# Told of a queue that has a wrong unit.
+Suspect = Callable[[TopicState, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +67,13 @@ class QueueReader:
     """Reads queues as far as they are applied."""
 
     def __init__(
-        self, machine: StateMachine, queues: Queues, read_at: Callable[[int, int], bytes]
+        self, machine: StateMachine, queues: Queues, log: RecordLog, suspect: Suspect
     ) -> None:
         self._machine = machine
         self._queues = queues
-        self._read_at = read_at
+        self._log = log
+        self._suspect = suspect
+        self._created: dict[str, tuple[int, int]] = {}  # by topic: incarnation, position
 
     def topic(self, topic: TopicRef) -> TopicState:
         """The topic's state.
@@ -102,14 +117,23 @@ class QueueReader:
             )
 
     def offset_by_time(self, topic: TopicRef, queue_id: int, time_ms: int) -> int:
-        """The first offset stored at or after `time_ms`, or one past the last.
+        """The first offset stored at or after `time_ms`, or one past the last. Store times don't
+        go back within a queue.
 
         Raises:
-            BrokerError: see `bounds`.
+            BrokerError: see `bounds`; NOT_READY where the ConsumeQueue is wrong.
+            CorruptionFound: the log has rotted.
         """
-        self.bounds(topic, queue_id)
-        folder = self.topic(topic).folder
-        return self._queues.offset_by_time(folder, queue_id, time_ms, self._read_at)
+        low, high = self.bounds(topic, queue_id)
+        while low < high:
+            middle = (low + high) // 2
+            record, _ = _finish(self._prove(self.topic(topic), queue_id, middle, 1, 1))
+            (stored,) = STORE_TIME.unpack_from(record, STORE_TIME_AT)
+            if stored < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def pull(
         self, topic: TopicRef, queue_id: int, offset: int, max_messages: int, max_bytes: int
@@ -118,16 +142,10 @@ class QueueReader:
         first one alone is longer; none at the end of the queue.
 
         Raises:
-            BrokerError: see `check_offset`.
-            CorruptionFound: what lies where the queue points is not the queue's record.
+            BrokerError: see `check_offset`; NOT_READY where the ConsumeQueue is wrong.
+            CorruptionFound: the log has rotted.
         """
-        steps = self.pull_in_steps(topic, queue_id, offset, max_messages, max_bytes)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as found:
-                answer: Found = found.value
-                return answer
+        return _finish(self.pull_in_steps(topic, queue_id, offset, max_messages, max_bytes))
 
     def pull_in_steps(
         self, topic: TopicRef, queue_id: int, offset: int, max_messages: int, max_bytes: int
@@ -141,21 +159,60 @@ class QueueReader:
         wanted = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES, high - offset)
         if wanted == 0:
             return Found(b"", 0, offset, low, high, state.incarnation)
-        name = f"{state.folder}/{queue_id}"
-        units = self._queues.units(state.folder, queue_id, offset, wanted)
-        runs, count = yield from _runs(units, min(max_bytes or DEFAULT_BYTES, MAX_BYTES))
-        pieces: list[bytes] = []
-        for start, size in runs:
-            try:
-                pieces.append(self._read_at(start, size))
-            except OutOfRange as error:
-                raise CorruptionFound(
-                    f"consume queue {name}", offset, "places within the log", str(error)
-                ) from error
-            yield
-        records = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        yield from _check_places(records, units[: count * UNIT.size], name, offset)
+        max_bytes = min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
+        steps = self._prove(state, queue_id, offset, wanted, max_bytes)
+        records, count = yield from steps
         return Found(records, count, offset + count, low, high, state.incarnation)
+
+    def _prove(
+        self, topic: TopicState, queue_id: int, offset: int, wanted: int, max_bytes: int
+    ) -> Generator[None, None, tuple[bytes, int]]:
+        """Records from `offset` on up to the first whose unit is wrong, and how many; one at least.
+
+        Raises:
+            BrokerError: NOT_READY, the first one is wrong.
+        """
+        units = self._queues.units(topic.folder, queue_id, offset, wanted)
+        count = plausible(units)
+        is_wrong = count < wanted
+        runs, taken = yield from _runs(units[: count * UNIT.size], max_bytes)
+        is_wrong = is_wrong and taken == count
+        place = Place(topic.name.encode(), queue_id, offset, self._created_at(topic))
+        records, readable = yield from self._read(runs)
+        good = proven(records, units[: taken * UNIT.size], place)
+        if is_wrong or good < taken or not readable:
+            self._suspect(topic, queue_id)
+        if good == 0:
+            raise BrokerError(
+                ErrorCode.NOT_READY,
+                f"offset {offset} of the ConsumeQueue {topic.name}/{queue_id} has rotted here; "
+                "it is being derived again from the log",
+            )
+        if good < taken:
+            sizes = (size for _, size, _ in UNIT.iter_unpack(units[: good * UNIT.size]))
+            records = records[: sum(sizes)]
+        return records, good
+
+    def _created_at(self, topic: TopicState) -> int:
+        """Where the topic's creation lies. Kept: of an old entry that is a walk through a file."""
+        kept = self._created.get(topic.name)
+        if kept is None or kept[0] != topic.incarnation:
+            if len(self._created) >= MAX_QUEUES:
+                self._created.clear()
+            kept = topic.incarnation, self._log.position_of(topic.incarnation)
+            self._created[topic.name] = kept
+        return kept[1]
+
+    def _read(self, runs: list[tuple[int, int]]) -> Generator[None, None, tuple[bytes, bool]]:
+        """What lies there, up to the first run that lies outside of the log; whether none does."""
+        pieces: list[bytes] = []
+        try:
+            for start, size in runs:
+                pieces.append(self._log.read_at(start, size))
+                yield
+        except OutOfRange:
+            return b"".join(pieces), False
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), True
 
 
 def _runs(units: bytes, max_bytes: int) -> Generator[None, None, tuple[list[tuple[int, int]], int]]:
@@ -165,8 +222,8 @@ def _runs(units: bytes, max_bytes: int) -> Generator[None, None, tuple[list[tupl
     for physical, size, _ in UNIT.iter_unpack(units):
         if total + size > max_bytes and count:
             break
-        if physical != end:
-            if end:
+        if physical != end or not count:
+            if count:
                 runs.append((start, end - start))
             start = physical
         end = physical + size
@@ -174,26 +231,16 @@ def _runs(units: bytes, max_bytes: int) -> Generator[None, None, tuple[list[tupl
         count += 1
         if count % STEP_MESSAGES == 0:
             yield
-    runs.append((start, end - start))
+    if count:
+        runs.append((start, end - start))
     return runs, count
 
 
-def _check_places(
-    records: bytes, units: bytes, queue: str, offset: int
-) -> Generator[None, None, None]:
-    """Each record says that it is what its unit points to: a unit or a record whose bytes have
-    changed on the disk must not reach a consumer. (The consumer checks the body's CRC.)"""
-    at = 0
-    for position, (physical, size, _) in enumerate(UNIT.iter_unpack(units), offset):
-        expected = (size, position, physical)
-        found = PLACE.unpack_from(records, at) if at + PLACE.size <= len(records) else ()
-        if found != expected:
-            raise CorruptionFound(
-                f"commit log or consume queue {queue}",
-                physical,
-                f"size, queue offset, physical offset {expected}",
-                found,
-            )
-        at += size
-        if position % STEP_MESSAGES == 0:
-            yield
+def _finish(steps: Generator[None, None, T]) -> T:
+    """What `steps` give in the end, all of them in one turn."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as found:
+            answer: T = found.value
+            return answer

@@ -20,12 +20,12 @@ from broker.leader.budget import ByteBudget
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
 from broker.services.gate import ABSENCES, Gate
+from broker.services.soundness import Soundness
 from broker.state.topics import TopicRef
 from dledger.limits import MAX_SEND_BATCHES
 from dledger.ports import Turns
 from dledger.records.errors import InvalidRecord
 from dledger.records.record import parse_message_id
-from store.errors import CorruptionFound
 
 REQUEST_BYTES: Final = 64 << 20  # over all Sends that wait for their commit
 # Checking a batch takes as long as checking some ten records; so many take about five milliseconds.
@@ -182,18 +182,17 @@ class Pulls:
         held: HeldPulls,
         hold: HoldTimes,
         turns: Turns,
-        fail: Callable[[BaseException], None],
+        soundness: Soundness,
     ) -> None:
         """Args:
         turns: how a long pull shares the event loop.
-        fail: stops the replica for good.
         """
         self._turns = turns
         self._gate = gate
         self._reader = reader
         self._held = held
         self._hold = hold
-        self._fail = fail
+        self._soundness = soundness
         self.budget = ByteBudget(ANSWER_BYTES, "pulled messages that were not read yet")
 
     async def pull(self, request: PullRequest, call: Call) -> Found:
@@ -227,13 +226,8 @@ class Pulls:
         place = (request.topic, request.queue_id, request.offset)
         await self._gate.surely(lambda: self._reader.check_offset(*place))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
-        try:
-            steps = self._reader.pull_in_steps(*place, request.max_messages, max_bytes)
-            return await self._in_turns(steps, max_bytes)
-        except CorruptionFound as error:
-            self._fail(error)
-            text = "this replica's log is corrupt; it stops"
-            raise BrokerError(ErrorCode.NOT_READY, text) from error
+        steps = self._reader.pull_in_steps(*place, request.max_messages, max_bytes)
+        return await self._in_turns(steps, max_bytes)
 
     async def _in_turns(self, steps: Generator[None, None, Found], max_bytes: int) -> Found:
         """What `steps` give in the end; the event loop is everybody's between some of them. From
@@ -243,7 +237,7 @@ class Pulls:
         try:
             while True:
                 try:
-                    next(steps)
+                    self._soundness.read(lambda: next(steps))
                 except StopIteration as found:
                     answer: Found = found.value
                     return answer
@@ -269,8 +263,11 @@ class Records(Protocol):
 class Lookups:
     """Finds single messages."""
 
-    def __init__(self, gate: Gate, reader: QueueReader, records: Records) -> None:
+    def __init__(
+        self, gate: Gate, reader: QueueReader, records: Records, soundness: Soundness
+    ) -> None:
         self._gate = gate
+        self._soundness = soundness
         self._reader = reader
         self._records = records
 
@@ -288,10 +285,10 @@ class Lookups:
                 ErrorCode.INVALID_ARGUMENT,
                 f"message id {message_id[:64]!r}: 32 hex digits are expected",
             ) from error
-        record = self._records.record_at(physical_offset)
+        record = self._record_at(physical_offset)
         if record is None:
             await self._gate.confirm()  # Only then may it be said that there is none.
-            record = self._records.record_at(physical_offset)
+            record = self._record_at(physical_offset)
         if record is None:
             raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, f"no message has the id {message_id}")
         return record
@@ -303,10 +300,13 @@ class Lookups:
             BrokerError: MESSAGE_NOT_FOUND at the queue's end, and what `QueueReader.pull` raises.
         """
         await self._gate.confirm()
-        found = self._reader.pull(topic, queue_id, offset, 1, 1)
+        found = self._soundness.read(lambda: self._reader.pull(topic, queue_id, offset, 1, 1))
         if not found.count:
             raise BrokerError(
                 ErrorCode.MESSAGE_NOT_FOUND,
                 f"{topic.name}/{queue_id} ends at offset {found.max_offset}",
             )
         return found.records
+
+    def _record_at(self, physical_offset: int) -> bytes | None:
+        return self._soundness.read(lambda: self._records.record_at(physical_offset))

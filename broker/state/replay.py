@@ -1,25 +1,29 @@
-"""The state machine at start: replay what is known to be committed.
+"""The state machine at start: replay what is known to be committed, and look at what was derived.
 
 The state machine lives in memory, so a start replays the log from its first entry up to the
 index that the ConsumeQueues are known to hold durably; the rest follows once a leader says what
-is committed. The ConsumeQueues are not written while replaying: they are there. Afterwards
-they are compared with the state, and if anything is missing they are dropped and derived again
-from the log, to the same bytes (ADR 7). It must never take ConsumeQueues on trust that the log
-doesn't bear out (RocketMQ #7355, #7599, #8032).
+is committed. The ConsumeQueues are not written meanwhile: each entry's units are compared with
+those that their files hold. A queue that is wrong anywhere is told to the caller, who has it mended
+while the replica works (ADR 28); no other queue is touched. It must never take ConsumeQueues on
+trust that the log doesn't bear out (RocketMQ #7355, #7599, #8032).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
 from broker.state.machine import QueueFiles, StateMachine
+from broker.state.topics import TopicState
 from dledger.errors import ApplyStopped
 from dledger.level import KNOWN_LEVEL
 
 SLICE_BYTES = 4 << 20
+
+FolderKey = tuple[str, int]  # of a topic's derived files, queue id
 
 log = structlog.get_logger(__name__)
 
@@ -38,58 +42,76 @@ class ReplayLog(Protocol):
 
 
 class DerivedQueues(QueueFiles, Protocol):
-    """The ConsumeQueues, as far as checking and dropping them goes."""
+    """The ConsumeQueues, as far as comparing them with the log goes."""
 
     def recover(self, keep_below: int, read_at: Callable[[int, int], bytes]) -> None: ...
+    def holds(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> bool: ...
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
-    def queues(self) -> list[tuple[str, int]]: ...
-    def flush(self) -> None: ...
+    def queues(self) -> list[FolderKey]: ...
+    def expect(self, topic: str, queue_id: int, next_offset: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WrongQueue:
+    """A queue whose files are not what the log says."""
+
+    topic: TopicState
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The state, and the queues that are to be mended."""
+
+    machine: StateMachine
+    wrong: tuple[WrongQueue, ...]
 
 
 def replay_derived(
     source: ReplayLog,
     queues: DerivedQueues,
     derived_through: int,
-    distrust: Callable[[], None],
     known_level: int = KNOWN_LEVEL,
-) -> StateMachine:
-    """The state machine as of entry `derived_through`, with ConsumeQueues that agree with it.
+) -> Replayed:
+    """The state machine as of entry `derived_through`. The ConsumeQueues are its queues and no
+    others, and reach as far as it says; those that are returned are wrong somewhere.
 
     Args:
         source: the recovered log; entries up to `derived_through` are committed.
         queues: the ConsumeQueues as an earlier life left them, not yet recovered.
         derived_through: every entry up to it was dispatched and made durable; clipped to the
             log's end.
-        distrust: makes the next start derive everything again. Called before the queues are
-            dropped: those derived here are on no disk yet, and after a power cut some of their
-            pages would be and some not.
         known_level: of formats and commands. The state ends in front of an entry that raises it
             further, and the ConsumeQueues are left as they are: nobody reads them then.
 
     Raises:
-        StorageFull: the ConsumeQueues have to be derived again, and don't fit.
+        StorageFull: a topic's files can't be put aside.
     """
     derived_through = min(derived_through, source.last_index)
     keep_below = source.end_offset
     if derived_through < source.last_index:
         keep_below = source.position_of(derived_through + 1)
     queues.recover(keep_below, source.read_at)
-    machine = StateMachine(queues, derived_through=derived_through, known_level=known_level)
+    compared = _Compared(queues)
+    machine = StateMachine(compared, known_level=known_level)
     try:
         _replay(source, machine, derived_through)
     except ApplyStopped:
-        return machine  # It will meet the same entry again when it is to go on, and say so.
-    reason = _disagreement(machine, queues)
-    if reason is None:
-        return machine
-    log.warning("consume_queues_rebuilt", reason=reason, through_index=derived_through)
-    distrust()
-    for topic in dict.fromkeys(name for name, _ in queues.queues()):  # in order, unlike a set
-        queues.delete_topic(topic)
-    queues.flush()  # The space of the old ones is needed for the new ones.
-    machine = StateMachine(queues, known_level=known_level)
-    _replay(source, machine, derived_through)
-    return machine
+        # It will meet the same entry again when it is to go on, and say so.
+        compared.is_over = True
+        return Replayed(machine, ())
+    compared.is_over = True
+    wrong = _drop_strays(machine, queues) | compared.wrong
+    found: list[WrongQueue] = []
+    for topic in machine.topics.values():
+        for queue_id, end in enumerate(topic.next_offsets):
+            key = (topic.folder, queue_id)
+            reach = (queues.min_offset(*key), queues.max_offset(*key))
+            if key in wrong or reach != (0, end):
+                queues.expect(*key, end)
+                found.append(WrongQueue(topic, queue_id))
+    return Replayed(machine, tuple(found))
 
 
 def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
@@ -100,16 +122,37 @@ def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
         first = last + 1
 
 
-def _disagreement(machine: StateMachine, queues: DerivedQueues) -> str | None:
-    """How the files differ from what the log says they hold; None if they don't."""
-    expected = {
-        (topic.folder, queue_id): offset
-        for topic in machine.topics.values()
-        for queue_id, offset in enumerate(topic.next_offsets)
-    }
-    for (topic, queue_id), offset in expected.items():
-        held = queues.max_offset(topic, queue_id)
-        if held != offset:
-            return f"{topic}/{queue_id} holds {held} units, the log has {offset}"
-    surplus = [name for name in queues.queues() if name not in expected]
-    return f"{surplus[0][0]}/{surplus[0][1]} is in no topic" if surplus else None
+def _drop_strays(machine: StateMachine, queues: DerivedQueues) -> set[FolderKey]:
+    """Files of queues that are in no topic are gone; which queues have lost theirs by that."""
+    counts = {topic.folder: len(topic.next_offsets) for topic in machine.topics.values()}
+    strays = {folder for folder, queue_id in queues.queues() if queue_id >= counts.get(folder, 0)}
+    lost = {key for key in queues.queues() if key[0] in strays}
+    for name in sorted(strays):
+        log.warning("consume_queues_of_no_topic_removed", folder=name)
+        queues.delete_topic(name)
+    return lost
+
+
+class _Compared:
+    """`QueueFiles` of a machine that replays: nothing is written, and what differs is noted. Once
+    that is over everything goes on to the queues."""
+
+    def __init__(self, queues: DerivedQueues) -> None:
+        self.is_over = False
+        self.wrong: set[FolderKey] = set()
+        self._queues = queues
+
+    def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
+        if self.is_over:
+            self._queues.dispatch(topic, queue_id, base_queue_offset, units)
+        elif (topic, queue_id) not in self.wrong and not self._queues.holds(
+            topic, queue_id, base_queue_offset, units
+        ):
+            self.wrong.add((topic, queue_id))
+
+    def delete_topic(self, topic: str) -> None:
+        if self.is_over:
+            self._queues.delete_topic(topic)
+        else:
+            # Files of that name, should there be any, are a later topic's.
+            self.wrong = {key for key in self.wrong if key[0] != topic}

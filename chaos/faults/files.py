@@ -4,8 +4,9 @@ Every operation reaches the real disk, but for those that are ordered to fail. A
 nothing durable, and what was written before it stays readable and counts as never synced, as ext4
 treats it (ATC'20). Bytes that are ordered to be missing from the disk are missing for everything
 that makes a file longer; bytes inside a file that exists already are never refused, as on a disk
-whose blocks were allocated ahead. A limited disk fills to its last byte: a write that doesn't fit
-writes what does, and what is deleted, replaced or cut can be taken again.
+whose blocks were allocated ahead, and neither are those of a block that a shorter file kept. A
+limited disk fills to its last byte: a write that doesn't fit writes what does, and what is deleted,
+replaced or cut can be taken again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from chaos.faults.orders import Orders
 from chaos.faults.undo import UndoJournal
 from store.files import IOV_MAX, Buffer, Handle, OsFiles
 
+SECTOR_BYTES = 512  # no file that holds anything has less
+
 
 class FaultyFiles:
     """`store.files.FileSystem` of a node under test.
@@ -34,12 +37,16 @@ class FaultyFiles:
         self._real = OsFiles()
         self._journal = UndoJournal(orders.undo_folder)
         self._inodes: dict[Handle, int] = {}
+        self._had: dict[int, int] = {}  # bytes whose blocks an inode has, though it be shorter now
         self._space = Space(orders)
 
     # --- files --------------------------------------------------------------------------------
 
     def open(self, path: Path) -> Handle:
-        return self._opened(self._real.open(path))
+        handle = self._opened(self._real.open(path))
+        if self._real.size(handle):
+            self._had.setdefault(self._inodes[handle], SECTOR_BYTES)
+        return handle
 
     def create(self, path: Path) -> Handle:
         with self._journal.lock:
@@ -68,7 +75,7 @@ class FaultyFiles:
         wanted = sum(map(len, buffers[:IOV_MAX]))
         with self._journal.lock:
             size = self._real.size(handle)
-            more = max(0, offset + wanted - size)
+            more = max(0, offset + wanted - max(size, self._had.get(self._inodes[handle], 0)))
             if (short := more - self._space.take_some(more, wanted)) > 0:
                 wanted -= short
                 buffers = [memoryview(b"".join(buffers[:IOV_MAX]))[:wanted]]
@@ -88,6 +95,9 @@ class FaultyFiles:
     def truncate(self, handle: Handle, size: int) -> None:
         with self._journal.lock:
             before = self._real.size(handle)
+            inode = self._inodes[handle]
+            if 0 < size < before:
+                self._had[inode] = max(self._had.get(inode, 0), before)
             old = self._real.pread(handle, max(0, before - size), size)
             self._note("resize", handle, min(size, before), abs(before - size), before, old)
             self._space.take(size - before)
@@ -136,6 +146,15 @@ class FaultyFiles:
             self._journal.note_name("rename", old, to=new, replaced=replaced)
             self._real.rename(old, new)
             self._space.take(-freed)
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        with self._journal.lock:
+            # Noted after it: what isn't noted is never lost, and an exchange that was noted and not
+            # made would be made by the power cut.
+            is_done = self._real.exchange(one, other)
+            if is_done:
+                self._journal.note_name("exchange", one, to=other)
+            return is_done
 
     def unlink(self, path: Path) -> None:
         with self._journal.lock:

@@ -121,7 +121,17 @@ def _undo_name(record: Record, undo: Path) -> None:
             os.replace(record["to"], path)
             if saved is not None:
                 os.replace(undo / saved, record["to"])
+        case "exchange":
+            _exchange(path, Path(record["to"]))
         case "unlink" if saved is not None:
             os.replace(undo / saved, path)
         case kind:
             raise ValueError(f"{kind!r} is no change of a name")
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """The names change hands again; nothing else runs that could see a step of it."""
+    aside = one.with_name(one.name + ".exchanged")
+    os.rename(one, aside)
+    os.rename(other, one)
+    os.rename(aside, other)

@@ -17,8 +17,9 @@ The journal is JSON lines; `n` numbers the records:
     {"n": 8, "k": "resize", "inode": 12, "at": 4096, "length": 4096, "size": 8192, …}
     {"n": 9, "k": "create" | "mkdir", "path": "…", "parent": "…"}
     {"n": 10, "k": "rename", "path": old, "to": new, "parent": "…", "saved": link or null}
-    {"n": 11, "k": "unlink" | "rmdir", "path": "…", "parent": "…", "saved": link or null}
-    {"k": "synced", "inode": 12, "upto": 8}    {"k": "names", "parent": "…", "upto": 11}
+    {"n": 11, "k": "exchange", "path": one, "to": other, "parent": "…", "saved": null}
+    {"n": 12, "k": "unlink" | "rmdir", "path": "…", "parent": "…", "saved": link or null}
+    {"k": "synced", "inode": 12, "upto": 8}    {"k": "names", "parent": "…", "upto": 12}
 
 `size` is the file's before the change, which spoke of `length` bytes from `at` on; those that
 existed were `old`, then `zeros` zeros.
@@ -96,8 +97,8 @@ class UndoJournal:
         """A name is about to appear, change or go.
 
         Args:
-            kind: `create`, `mkdir`, `rename`, `unlink` or `rmdir`.
-            to: of a rename, the new name.
+            kind: `create`, `mkdir`, `rename`, `exchange`, `unlink` or `rmdir`.
+            to: of a rename, the new name; of an exchange, the other one.
             replaced: the file that is about to lose its last name.
         """
         saved: str | None = None

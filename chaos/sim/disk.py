@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from chaos.sim.files import Directory, SimulatedFile
+from chaos.sim.files import Directory, SimulatedFile, write_into
 from chaos.sim.timeline import ActorDied
 from store.files import Buffer, Handle
 
@@ -46,6 +46,9 @@ class SimulatedDisk:
         self.failures: list[str] = []
         self.latency_us = latency_us
         self._cut_at: int | None = None
+        self._room: int | None = None
+        self._fills_at: int | None = None
+        self._room_then = 0
         self._latency = 0
         self._root = Directory()
         self._open: dict[int, tuple[Path, SimulatedFile]] = {}
@@ -64,6 +67,18 @@ class SimulatedDisk:
         self._faults.clear()
         self._cut_at = None
         self.keeps_cache = False
+        self.make_room()
+
+    def fill_up(self, room_bytes: int, *, in_operations: int = 0) -> None:
+        """`in_operations` disk operations from now on others have all the space but `room_bytes`,
+        and take what is set free at once: the disk is full to the byte, until `make_room`."""
+        self._fills_at = self.operations + in_operations
+        self._room_then = room_bytes
+        self.failures.append("no space")
+
+    def make_room(self) -> None:
+        """There is space again."""
+        self._room = self._fills_at = None
         self.capacity_bytes = UNLIMITED
 
     def cut_power_in(self, operations: int, *, keeps_cache: bool = False) -> None:
@@ -153,6 +168,21 @@ class SimulatedDisk:
                 copy[at] ^= 1 << bit
         return before
 
+    def spoil(self, path: Path, at: int, data: bytes) -> None:
+        """Other bytes are there, on the platter and in what is read; the file may have grown."""
+        file = self._file(path)
+        for copy in (file.content, file.durable):
+            write_into(copy, at, data)
+        file.size = max(file.size, at + len(data))
+        file.durable_size = max(file.durable_size, at + len(data))
+
+    def cut_short(self, path: Path, size: int) -> None:
+        """The file has lost its end, on the platter and in what is read."""
+        file = self._file(path)
+        for copy in (file.content, file.durable):
+            del copy[size:]
+        file.size, file.durable_size = min(file.size, size), min(file.durable_size, size)
+
     # --- FileSystem --------------------------------------------------------------------------
 
     def open(self, path: Path) -> Handle:
@@ -182,7 +212,7 @@ class SimulatedDisk:
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
         path, file = self._at(handle)
         self._note("pwritev", path)
-        data = b"".join(buffers)
+        data = self._fitting(file, offset, b"".join(buffers))
         self._need(file, offset + len(data))
         file.write(offset, data)
         return len(data)
@@ -234,6 +264,15 @@ class SimulatedDisk:
             if path == old:
                 self._open[handle] = (new, file)
 
+    def exchange(self, one: Path, other: Path) -> bool:
+        self._note("exchange", other)
+        first, second = self._file(one), self._file(other)
+        self._directory(one.parent).change({one.name: second, other.name: first})
+        names = {one: other, other: one}
+        for handle, (path, file) in self._open.items():
+            self._open[handle] = (names.get(path, path), file)
+        return True
+
     def unlink(self, path: Path) -> None:
         self._note("unlink", path)
         self._file(path)
@@ -263,7 +302,8 @@ class SimulatedDisk:
         return self._find(path) is not None
 
     def free_bytes(self, path: Path) -> int:
-        return max(0, self.capacity_bytes - self.used_bytes())
+        free = max(0, self.capacity_bytes - self.used_bytes())
+        return free if self._room is None else min(free, self._room)
 
     def used_bytes(self) -> int:
         """What the files take; holes take nothing."""
@@ -287,6 +327,8 @@ class SimulatedDisk:
         if self._cut_at is not None and self.operations >= self._cut_at:
             self.is_off = True
             raise MachineDied
+        if self._fills_at is not None and self.operations >= self._fills_at:
+            self._room, self._fills_at = self._room_then, None
         if operation in LATENT_OPERATIONS:
             self._latency += self.latency_us()
         if self._faults:
@@ -318,9 +360,20 @@ class SimulatedDisk:
 
     def _need(self, file: SimulatedFile, end: int) -> None:
         more_bytes = end - file.used_bytes()
-        if self.capacity_bytes != UNLIMITED and 0 < more_bytes > self.free_bytes(Path("/")):
+        is_limited = self.capacity_bytes != UNLIMITED or self._room is not None
+        if is_limited and 0 < more_bytes > self.free_bytes(Path("/")):
             self.failures.append("no space")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._room is not None and more_bytes > 0:
+            self._room -= more_bytes
+
+    def _fitting(self, file: SimulatedFile, offset: int, data: bytes) -> bytes:
+        """What of `data` is written before the disk is full; all of it where nothing is, which is
+        refused then."""
+        if self._room is None:
+            return data
+        fitting = file.used_bytes() + self._room - offset
+        return data[:fitting] if fitting > 0 else data
 
     def _find(self, path: Path, *, on_platter: bool = False) -> Directory | SimulatedFile | None:
         found: Directory | SimulatedFile | None = self._root

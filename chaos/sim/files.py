@@ -74,7 +74,8 @@ class SimulatedFile:
         self.unsynced.clear()
         self.content = bytearray(self.durable)
         self.size = self.durable_size
-        self.allocated = min(self.allocated, self.size)
+        sectors = -(-self.size // SECTOR_BYTES)  # space is given by the sector at least
+        self.allocated = min(self.allocated, sectors * SECTOR_BYTES)
 
     def _persist(self, offset: int, data: bytes | int) -> None:
         if isinstance(data, int):

@@ -34,7 +34,8 @@ class Incarnations:
             for index, incarnation in replica.appender.meant_for().items():
                 self.meant.setdefault((index, term), incarnation)
         topics = tuple((each.name, each.incarnation) for each in replica.machine.topics.values())
-        if self._seen.get(node.name) != topics and not node.spoiled:
+        is_rotten = node.spoiled or node.has_rotten_queues
+        if self._seen.get(node.name) != topics and not is_rotten:
             self._seen[node.name] = topics
             self.check_files(node, life)
 

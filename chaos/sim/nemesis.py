@@ -15,7 +15,6 @@ from typing import Protocol
 
 from chaos.sim import network
 from chaos.sim.clock_watch import BELIEVED_US
-from chaos.sim.disk import UNLIMITED
 from chaos.sim.links import Thief
 from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
@@ -32,7 +31,6 @@ REVIVE_US = 200_000
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
 YEAR_MS = 365 * DAY_MS
-PLACE_BYTES = UNIT.end("size")  # of a unit: where its message lies, and its size
 
 
 class _Strike(Protocol):
@@ -85,6 +83,7 @@ class Nemesis:
             Fault.LIAR: self._liar,
             Fault.WIPE: self._wipe,
             Fault.SWAP: self._swap,
+            Fault.QUEUE_ROT: self._queue_rot,
         }
 
     def schedule(self, events: Iterable[FaultEvent]) -> None:
@@ -107,6 +106,8 @@ class Nemesis:
                 node.life.loop.drift(1.0)
                 node.life.loop.wall_offset_ms = 0
             node.resume()
+            if node.has_rotten_queues:
+                node.kill("is started again, to find what nobody has read")
         world.log("nemesis", "everything is healed")
         self._revive()
 
@@ -411,7 +412,11 @@ class Nemesis:
         disk.failures.append("no space")
         if chance.random() < 0.3:  # found out by the fsync, as where blocks are given late
             disk.fail_next("fsync", errno.ENOSPC, "consumequeue")
-        self._later(chance.randrange(500, 4000), setattr, disk, "capacity_bytes", UNLIMITED)
+        if chance.random() < 0.6:
+            # To the byte, in the midst of whatever it does, and nothing that it frees comes back.
+            room = chance.choice((0, 0, 1, 19, 21, 300, 600, chance.randrange(20_000)))
+            disk.fill_up(room, in_operations=chance.randrange(60))
+        self._later(chance.randrange(500, 4000), disk.make_room)
         self._later(4_100, node.boot)
 
     def _may_harm(self, node: SimNode) -> bool:
@@ -454,11 +459,11 @@ class Nemesis:
 
     def _bit_flip(self, chance: Random) -> None:
         """A bit of a cold part of the log, the hard state or the checkpoint rots."""
+        if chance.random() < 0.25:
+            self._queue_rot(chance)
+            return
         node = chance.choice(self._nodes)
         if not self._may_harm(node):
-            return
-        if chance.random() < 0.25:
-            self._flip_unit(node, chance)
             return
         disk = node.disk
         limit = self._cold_bytes(node)
@@ -476,27 +481,37 @@ class Nemesis:
             node.rot.setdefault((path, at - base), before)
             self._world.log("nemesis", f"a bit of {path.name} at {at - base} rots on {node.name}")
 
-    def _flip_unit(self, node: SimNode, chance: Random) -> None:
-        """A bit of a ConsumeQueue rots, in what says where a message lies and how long it is.
-
-        The tags code behind it is left alone: no client here asks for tags, and a unit that hides
-        a message from those who do is found by an audit only."""
+    def _queue_rot(self, chance: Random) -> None:
+        """A ConsumeQueue isn't what was derived: of any node, up or down, of as many as there are.
+        It is no excuse for anything: derived files are made again."""
+        node = self._any(chance)
         disk, folder = node.disk, DATA / "consumequeue"
-        units = [
-            (path, at)
+        files = [
+            path
             for path in disk.paths()
             if folder in path.parents and not path.relative_to(folder).parts[0].startswith(".")
-            for at in range(0, len((disk.durable(path) or b"").rstrip(b"\0")), UNIT.size)
-            if at + PLACE_BYTES <= len(disk.content(path))
         ]
-        if not units or node.life is None:
+        if not files:
             return
-        path, at = chance.choice(units)
-        at += chance.randrange(PLACE_BYTES)
-        disk.flip(path, at, chance.randrange(8))
-        node.spoiled = True
+        path = chance.choice(files)
+        size = len(disk.content(path))
+        full = self._world.plan.tuning.units_per_file * UNIT.size
+        at = chance.randrange(max(1, size))
+        what = chance.choice(("flip", "flip", "flip", "zeros", "noise", "cut", "grow"))
+        match what:
+            case "flip" if size:
+                disk.flip(path, at, chance.randrange(8))
+            case "zeros":
+                disk.spoil(path, at, bytes(chance.choice((1, 20, 200))))
+            case "noise":
+                disk.spoil(path, at, chance.randbytes(chance.choice((1, 20, 200))))
+            case "cut":
+                disk.cut_short(path, at)
+            case "grow":
+                disk.spoil(path, full + chance.randrange(100), chance.randbytes(30))
+        node.note_queue_rot()
         name = path.relative_to(folder)
-        self._world.log("nemesis", f"a bit of {name} at {at} rots on {node.name}")
+        self._world.log("nemesis", f"{what} at byte {at} of {name} on {node.name}")
 
     def _cold_bytes(self, node: SimNode) -> int:
         """The end of what is committed and durably known to be durable on a running node."""

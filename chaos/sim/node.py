@@ -44,6 +44,7 @@ from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
 from store.errors import CorruptionFound, StorageFailed, StorageFull, WrongIdentity
+from store.files import FULL_ERRNOS
 
 DATA = Path("/data")
 GROUP = "sim"
@@ -178,6 +179,9 @@ class SimNode:
         self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
         self.is_ruined = False  # its disk has rotted: down for good
         self.spoiled = False  # a bit of its disk was flipped
+        self.has_started = False  # once, on this disk: from then on it starts on a full one, too
+        self._was_mended = False
+        self._queue_rot: int | None = None  # in which of its lives its queues last rotted
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
@@ -218,6 +222,26 @@ class SimNode:
     def known_level(self) -> int:
         """Of formats and commands, to the program that runs: none is ever put back."""
         return NEWER_LEVEL if self._plan.upgraded and self.boots > 1 else KNOWN_LEVEL
+
+    @property
+    def was_mended(self) -> bool:
+        """Whether a derived file of its was ever spoilt or found wrong. What was mended before a
+        kill may be in the page cache only, and the platter wrong: the next start would find it."""
+        if self.life is not None and self.life.replica.mender.statistics().queues_found:
+            self._was_mended = True
+        return self._was_mended or self._queue_rot is not None
+
+    @property
+    def has_rotten_queues(self) -> bool:
+        """Whether its derived files may be wrong now: no start has compared them since they were
+        spoilt, or one has and isn't done."""
+        if self.life is not None and self.life.replica.mender.is_at_work:
+            return True
+        return self._queue_rot is not None and (self.life is None or self.boots == self._queue_rot)
+
+    def note_queue_rot(self) -> None:
+        """A derived file of its was spoilt."""
+        self._queue_rot = self.boots
 
     def boot(self) -> None:
         """The process starts: it recovers and joins, or fails to start."""
@@ -275,6 +299,7 @@ class SimNode:
         turns = CountedTurns(self._world.timeline, loop, self._plan.tuning.turn_steps)
         replica = Replica.open(self.config, self._ports(loop, turns, connect))
         self.disk.take_latency()
+        self.has_started = True
         life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services), turns)
         report = replica.log.recovery
         self._world.log(
@@ -346,6 +371,7 @@ class SimNode:
         noted = replica.log.checkpoint.state.consume_queue_index
         is_held = replica.housekeeping.is_checkpoint_held
         is_behind = noted != replica.driver.settled_index and self.config.store.flush == "sync"
+        is_behind &= not replica.mender.is_at_work  # what is noted has to be found wrong again
         if is_clean and not is_held and is_behind:
             raise Defect("stop", f"{self.name}: the checkpoint stays at {noted} at a clean stop")
 
@@ -362,7 +388,7 @@ class SimNode:
             if not self.spoiled:
                 raise Defect("false corruption", f"{self.name}: {error}") from error
             self.is_ruined = True
-        elif not self.disk.failures:
+        elif not self.disk.failures or (self.has_started and _is_for_space(error)):
             raise Defect("start", f"{self.name}: {error!r}") from error
         self.disk.kill()
 
@@ -417,6 +443,8 @@ class SimNode:
         cause = error.cause if isinstance(error, StorageFailed) else error
         if isinstance(cause, CorruptionFound):
             return self.spoiled
+        if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
+            return False  # a full disk refuses messages; it ends no node (ADR 28)
         return isinstance(cause, OSError) and bool(self.disk.failures)
 
     def _bury(self, why: str) -> None:
@@ -505,6 +533,13 @@ class _CallContext:
         """The call is over."""
         for callback in self._callbacks:
             callback(self)
+
+
+def _is_for_space(error: Exception) -> bool:
+    """What a full disk is told by."""
+    return isinstance(error, StorageFull) or (
+        isinstance(error, OSError) and error.errno in FULL_ERRNOS
+    )
 
 
 def _tell_of_crash(loop: ProcessLoop, process: asyncio.Task[None]) -> None:

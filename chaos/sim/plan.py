@@ -55,6 +55,7 @@ class Fault(Enum):
     STOLEN_STREAM = "stolen-stream"  # a stranger calls in a node's name
     SLOW_CONNECT = "slow-connect"  # connections take seconds to be made; late ones arrive late
     GARBLE = "garble"  # bits flip in messages between nodes
+    QUEUE_ROT = "queue-rot"  # a ConsumeQueue's file has other bytes, or more, or fewer
     CLOCK_LEAP = "clock-leap"  # a wall clock is minutes to decades off, for a while or for good
     WIPE = "wipe"  # a node's disk is lost: it starts on an empty one, and an operator replaces it
     SWAP = "swap"  # two nodes start with each other's disk
@@ -76,6 +77,11 @@ SPEECH = (Fault.GARBLE, Fault.LIAR)
 DISK_FAULTS = (Fault.WIPE, Fault.WIPE, Fault.SWAP)
 FIRST_DISK_FAULT = 3_000
 DISK_FAULTS_SHARE = 0.35  # of the seeds
+# Kinds that few seeds would have often enough to find anything, and one of which some seeds have
+# again and again, among what else they have. The first is in no seed by itself.
+FOCI = (Fault.QUEUE_ROT, Fault.DISK_FULL)
+FOCUS_SHARE = 0.35  # of the seeds
+FOCUSED_SHARE = 0.4  # of the faults of such a seed
 RACERS_SHARE = 0.35  # of the seeds
 UPGRADED_SHARE = 0.25
 SPEECH_SHARE = 0.25  # of the seeds
@@ -160,7 +166,7 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    plan = _with_leaps(_with_link_faults(_with_speech(plan)))
+    plan = _with_leaps(_with_link_faults(_with_focus(_with_speech(plan))))
     plan = _with_racers(_with_slices(_with_flush(plan)))
     plan = _with_disk_faults(plan)
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
@@ -206,6 +212,21 @@ def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
     if chance.random() >= SPOKEN_SHARE:
         return event
     return replace(event, kind=chance.choice(SPEECH))
+
+
+def _with_focus(plan: Plan) -> Plan:
+    """In some groups faults give way to one kind, each drawn by its own number."""
+    chance = plan.random("focus")
+    if chance.random() >= FOCUS_SHARE:
+        return plan
+    kind = chance.choice(FOCI)
+    faults = (
+        replace(event, kind=kind)
+        if plan.random(f"focus/{event.number}").random() < FOCUSED_SHARE
+        else event
+        for event in plan.faults
+    )
+    return replace(plan, faults=tuple(faults))
 
 
 def _with_slices(plan: Plan) -> Plan:
@@ -290,7 +311,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    apart = (*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.CLOCK_LEAP)
+    apart = (*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.CLOCK_LEAP, Fault.QUEUE_ROT)
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

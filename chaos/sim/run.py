@@ -228,6 +228,8 @@ class _Run:
     def _replicas_agree(self) -> bool:
         nodes = [node for node in self.world.nodes.values() if not node.is_ruined]
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
+        if any(life.replica.mender.is_at_work for life in lives):
+            return False
         if len(lives) < len(nodes) or not any(life.replica.leadership.serving for life in lives):
             return False
         ends = {

@@ -164,7 +164,7 @@ class Watch:
         platter, under names that are. A start takes its word for it."""
         index = life.replica.log.checkpoint.state.consume_queue_index
         self._derived[node.name] = index
-        if node.spoiled:
+        if node.was_mended or node.spoiled:
             return
         self._observe(is_observed=True)
         end = committed_log(life.replica.parts).end_of_entry(

@@ -19,6 +19,7 @@ from broker.services.gate import Gate
 from broker.services.messages import HoldTimes, Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
 from broker.services.services import Services
+from broker.services.soundness import Soundness
 from broker.services.topics import Topics
 from broker.turns import LoopTurns
 from dledger.core.errors import ReadRefused
@@ -154,12 +155,13 @@ class Asked:
         self.failures: list[BaseException] = []
         gate, commands = Gate(self.leader, self.leader), Commands(bench.appender)
         log = WholeLog(bench)
+        soundness = Soundness(self.failures.append)
         hold = HoldTimes(default_ms=0, max_ms=1_000)
         self.services = Services(
             sends=Sends(gate, bench.appender, turns),
-            pulls=Pulls(gate, bench.reader, self.held, hold, turns, self.failures.append),
-            lookups=Lookups(gate, bench.reader, log),
-            offsets=Offsets(gate, bench.reader, commands, bench.machine),
+            pulls=Pulls(gate, bench.reader, self.held, hold, turns, soundness),
+            lookups=Lookups(gate, bench.reader, log, soundness),
+            offsets=Offsets(gate, bench.reader, commands, bench.machine, soundness),
             topics=Topics(gate, bench.reader, commands, bench.machine),
             cluster=Cluster("g", self.leader, Membership(), status, max_watchers=2),
             audit=Audit(AuditedPlace("g", "n1", folder, SEGMENT), log, bytes_per_s=0),

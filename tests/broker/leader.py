@@ -57,16 +57,6 @@ class MemoryQueues:
     def min_offset(self, topic: str, queue_id: int) -> int:
         return 0
 
-    def offset_by_time(
-        self, topic: str, queue_id: int, time_ms: int, read_at: Callable[[int, int], bytes]
-    ) -> int:
-        units = self.held[topic, queue_id]
-        for offset in range(len(units) // 20):
-            physical = int.from_bytes(units[offset * 20 : offset * 20 + 8], "big")
-            if int.from_bytes(read_at(physical + 56, 8), "big") >= time_ms:
-                return offset
-        return len(units) // 20
-
 
 class Bench:
     """One leader. `refuse` makes the next proposals fail."""
@@ -82,7 +72,13 @@ class Bench:
         self.appender = Appender(
             self, self.machine, self.read_at, lambda: self.is_full, HOST, 4 << 20
         )
-        self.reader = QueueReader(self.machine, self.queues, self.read_at)
+        self.suspected: list[tuple[str, int]] = []
+        self.reader = QueueReader(
+            self.machine,
+            self.queues,
+            self,
+            lambda topic, queue_id: self.suspected.append((topic.name, queue_id)),
+        )
         self.arrivals: list[QueueKey] = []
         self.voided: list[tuple[int, Malformed]] = []
         self.held = HeldPulls(10)
@@ -132,6 +128,10 @@ class Bench:
     def read_at(self, physical_offset: int, size: int) -> bytes:
         """Bytes of the log; the memory log has no fillers as long as tests stay small."""
         return b"".join(self.log.frames)[physical_offset : physical_offset + size]
+
+    def position_of(self, index: int) -> int:
+        """Where the entry begins."""
+        return sum(map(len, self.log.frames[: index - 1]))
 
     def commit(self, through: int | None = None) -> None:
         """Everything up to `through` (default: all) is applied and answered."""

@@ -1,4 +1,4 @@
-"""The start: ConsumeQueues that disagree with the log are derived again, and trusted only then."""
+"""The start: ConsumeQueues are compared with the log, and those that are wrong are told, alone."""
 
 from __future__ import annotations
 
@@ -9,30 +9,16 @@ from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA, LogUnderTest
 
 
-def test_queues_are_distrusted_before_they_are_dropped() -> None:
-    """A power cut while they are derived again leaves some of their pages and not others: a file
-    with a hole in it can look whole, so the checkpoint mustn't vouch for it by then."""
+def test_queues_of_no_topic_are_removed() -> None:
+    """Whatever left them: nobody reads them, and a topic of the name would find them."""
     disk = SimulatedDisk()
     queues = ConsumeQueues(DATA, disk)
     queues.dispatch("of-no-topic", 0, 0, UNIT.pack(80, 100, 0))
     queues.flush()
-    there: list[bool] = []
-
-    def distrust() -> None:
-        there.append(disk.exists(DATA / "consumequeue" / "of-no-topic"))
-
-    replay_derived(LogUnderTest(disk).log, queues, 0, distrust)
-    assert there == [True]
+    replayed = replay_derived(LogUnderTest(disk).log, queues, 0)
     assert not disk.exists(DATA / "consumequeue" / "of-no-topic")
-
-
-def test_queues_that_agree_are_trusted() -> None:
-    """Nothing is derived again at an ordinary start."""
-    disk = SimulatedDisk()
-    distrusted: list[None] = []
-    queues = ConsumeQueues(DATA, disk)
-    replay_derived(LogUnderTest(disk).log, queues, 0, lambda: distrusted.append(None))
-    assert not distrusted
+    assert replayed.wrong == ()
+    assert queues.queues() == []
 
 
 def test_distrust_is_durable() -> None:

@@ -24,6 +24,7 @@ from broker.services.services import Services
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
 from dledger.records.record import decode_records, message_id
+from store.errors import CorruptionFound
 from tests.broker.asked import N1, SEGMENT, Asked, EndlessCall
 from tests.broker.leader import HOST, PRODUCER, batch
 
@@ -267,16 +268,28 @@ def test_a_batch_is_refused_for_good_by_a_confirmed_leader_only(tmp_path: Path) 
 # --- pulls -------------------------------------------------------------------------------------
 
 
-def test_a_pull_of_rotten_bytes_stops_the_replica(tmp_path: Path) -> None:
+def test_a_read_of_rotten_bytes_stops_the_replica(tmp_path: Path) -> None:
     """Never skipped, never served: the caller is sent on, the replica told why it must stop."""
 
     async def scenario() -> None:
         leader = await asked(tmp_path)
-        leader.bench.queues.held["t@1", 0][0] ^= 0x40
-        with pytest.raises(BrokerError) as refused:
-            await leader.services.pulls.pull(PullRequest(TopicRef("t"), 0, 0), EndlessCall())
-        assert refused.value.code is ErrorCode.NOT_READY
-        assert len(leader.failures) == 1
+        services = leader.services
+
+        def rotten(physical_offset: int, size: int) -> bytes:
+            raise CorruptionFound("00000000000000000000", physical_offset, "CRC", "another")
+
+        leader.bench.read_at = rotten  # type: ignore[method-assign]
+        reads: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: services.pulls.pull(PullRequest(TopicRef("t"), 0, 0), EndlessCall()),
+            lambda: services.lookups.by_position(TopicRef("t"), 0, 0),
+            lambda: services.lookups.by_id(f"7F00000100001B59{400:016X}"),
+            lambda: services.offsets.by_time(TopicRef("t"), 0, 1),
+        )
+        for count, read in enumerate(reads, start=1):
+            with pytest.raises(BrokerError, match="0000 at byte") as refused:
+                await read()
+            assert refused.value.code is ErrorCode.NOT_READY
+            assert len(leader.failures) == count
 
     asyncio.run(scenario())
 

@@ -24,7 +24,6 @@ from broker.ports import Rhythm
 from broker.replica import Replica
 from dledger.records.record import decode_records
 from dledger.wire import broker_pb2, errors_pb2
-from store.errors import StorageFull
 from store.files import Buffer, Handle, OsFiles
 from store.queue_flush import FlushWork
 from tests.integration.group import WAIT_S, Group, error_of, make_configs
@@ -186,11 +185,11 @@ async def test_node_that_stopped_with_full_consume_queues_starts_again(
 
 
 @on_a_loop
-async def test_consume_queues_that_do_not_fit_at_the_start_are_a_clear_error(
+async def test_consume_queues_that_can_not_be_mended_for_space_are_refused_until_it_is_back(
     tmp_path: Path, disks: Disks
 ) -> None:
-    """They were lost and have to be derived again: StorageFull names the place; nothing stays
-    open, so that the same directory starts when there is space."""
+    """They were lost and have to be derived again. The node starts all the same; the one queue is
+    refused as not ready, and is there when there is space, in the same bytes."""
     group = Group(make_configs(tmp_path, count=1), disks.machine)
     try:
         await group.start()
@@ -198,13 +197,21 @@ async def test_consume_queues_that_do_not_fit_at_the_start_are_a_clear_error(
         await group.send(0, b"x")
         await group.stop("n1")
         unit_file = tmp_path / "n1" / QUEUES / "t" / "0" / f"{0:020d}"
-        unit_file.write_bytes(bytes(unit_file.stat().st_size))
+        before = unit_file.read_bytes()
+        unit_file.write_bytes(bytes(len(before)))
         disks.set_full(queues=True)
-        with pytest.raises(StorageFull, match=QUEUES):
-            await group.start("n1")
-        disks.set_full()
         await group.start("n1")
+        await group.leader()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await pulled(group)
+        assert error_of(refused.value).code == errors_pb2.NOT_READY
+        disks.set_full()
+        deadline = time.monotonic() + WAIT_S
+        while group.nodes["n1"].mender.is_at_work:
+            assert time.monotonic() < deadline, "nobody mends it"
+            await asyncio.sleep(0.01)
         assert await pulled(group) == 1
+        assert unit_file.read_bytes() == before
     finally:
         await group.close()
 

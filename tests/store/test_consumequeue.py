@@ -234,18 +234,6 @@ def test_units_out_of_range_are_refused() -> None:
             queues.units(topic, 0, offset, 1)
 
 
-def test_offset_by_time_finds_the_first_message_at_or_after() -> None:
-    broker = Broker()
-    for _ in range(12):
-        broker.send("t", 0, [b"x"])  # Stored at 1000, 1010, …
-    queues = broker.queues()
-    broker.dispatch(queues)
-    read_at = broker.made.log.read_at
-    for time_ms, offset in ((0, 0), (1000, 0), (1001, 1), (1050, 5), (1110, 11), (1111, 12)):
-        assert queues.offset_by_time("t", 0, time_ms, read_at) == offset
-    assert queues.offset_by_time("unknown", 0, 5, read_at) == 0
-
-
 def test_truncation_drops_units_of_all_queues_from_a_position() -> None:
     broker = make_broker()
     queues = broker.queues()

@@ -225,6 +225,61 @@ def test_spare_that_is_too_small_is_not_used() -> None:
     assert file.read() == b"longer than the spare"
 
 
+def test_no_replacement_sets_space_free() -> None:
+    """Others take at once what is set free: the next term must not depend on it."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    file = AtomicFile(disk, DATA / "vote", 64)
+    file.settle()
+    file.replace(b"first")
+    disk.fill_up(0)
+    for number in range(10):
+        file.replace(b"term %d" % number)
+        assert file.read() == b"term %d" % number
+
+
+def test_removed_file_leaves_its_space_to_the_next_one() -> None:
+    """An intent is written and removed on a disk that has been full ever since the start."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    file = AtomicFile(disk, DATA / "truncation", 64)
+    file.keep_space()
+    disk.fill_up(0)
+    for number in range(3):
+        file.replace(b"%d" % number)
+        file.remove()
+        assert file.read() is None
+
+
+def test_file_without_a_spare_is_no_surprise_later() -> None:
+    """There is no space for the next one: the start says so."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    disk.fill_up(0)
+    with pytest.raises(OSError, match="No space"):
+        AtomicFile(disk, DATA / "vote", 64).settle()
+
+
+class PlainFiles(OsFiles):
+    """A file system that can't exchange names."""
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("files", [OsFiles(), PlainFiles()], ids=["exchange", "plain"])
+def test_replacements_and_removals_on_a_real_disk(tmp_path: Path, files: OsFiles) -> None:
+    """Whatever the file system can do; nothing is left but the file and its spare."""
+    file = AtomicFile(files, tmp_path / "vote", 64)
+    assert file.settle() is None
+    for content in (b"one", b"another", b"x" * 60, b"y" * 61):
+        file.replace(content)
+        assert AtomicFile(files, tmp_path / "vote", 64).settle() == content
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["vote", "vote.spare"]
+    file.remove()
+    assert [each.name for each in tmp_path.iterdir()] == ["vote.spare"]
+
+
 def test_spoiled_atomic_file_is_found() -> None:
     disk = SimulatedDisk()
     disk.mkdir(DATA)

@@ -27,8 +27,8 @@ STORE = (
     Mutant(
         "file-not-synced-before-rename",
         "store/files.py",
-        "        write_all(files, handle, [content], 0)\n        files.fsync(handle)\n",
-        "        write_all(files, handle, [content], 0)\n",
+        "            files.truncate(handle, len(content))\n        files.fsync(handle)\n",
+        "            files.truncate(handle, len(content))\n",
     ),
     Mutant(
         "segment-name-not-synced",
@@ -152,9 +152,29 @@ STORE = (
     Mutant(
         "no-space-kept-for-term-and-vote",
         "store/files.py",
-        "        if not self._spare_bytes:\n            return\n",
+        "        if not self._spare_bytes or self._has_spare():\n            return\n",
         "        return\n",
-        masked="a full disk excuses the node that couldn't save its term",
+    ),
+    Mutant(
+        "space-of-a-term-set-free",
+        "store/files.py",
+        "            if not is_there or not self._files.exchange(self._spare, self._path):\n",
+        "            if True:\n",
+        tests=("tests/store/test_directory.py",),
+    ),
+    Mutant(
+        "no-space-kept-for-a-cut",
+        "store/truncation.py",
+        "        self._file = AtomicFile(files, path, SPARE_BYTES)\n",
+        "        self._file = AtomicFile(files, path)\n",
+        tests=("tests/integration/test_filled_disk.py",),
+    ),
+    Mutant(
+        "space-of-a-cut-set-free",
+        "store/files.py",
+        "        if self._spare_bytes:\n            self._files.rename(self._path, self._spare)\n",
+        "        if False:\n            self._files.rename(self._path, self._spare)\n",
+        tests=("tests/store/test_directory.py",),
     ),
     Mutant(
         "starts-of-a-cut-segment-kept",
