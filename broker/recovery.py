@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 import structlog
 
 from broker.config import NodeConfig
-from broker.state.machine import StateMachine
+from broker.state.machine import USUAL, MachineOptions, StateMachine
 from broker.state.replay import replay_derived
 from dledger.codec import decode_configuration
 from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
@@ -44,6 +44,7 @@ class StoreMachinery:
     clock: Callable[[], float] = time.monotonic
     log_options: CommitLogOptions | None = None
     units_per_file: int = UNITS_PER_FILE
+    state: MachineOptions = USUAL
 
 
 REAL_MACHINERY = StoreMachinery()
@@ -104,6 +105,7 @@ def recover(
             queues,
             trusted_note(commit_log),
             commit_log.checkpoint.distrust_consume_queues,
+            machinery.state,
         )
     except BaseException:
         opened.close()

@@ -11,12 +11,14 @@ from typing import Protocol
 
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
+from broker.state.registration import Registration
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
     CommittedOffset,
     CreateTopicCommand,
     DeleteTopicCommand,
+    RegisterProducerCommand,
 )
 
 
@@ -55,3 +57,10 @@ class Commands:
             reset=commit.is_reset,
         )
         return self._submitter.submit(Command(commit_offsets=command))
+
+    def register_producer(self, wanted: Registration) -> Awaitable[Refusal | None]:
+        """Proposes a producer."""
+        command = RegisterProducerCommand(
+            token=wanted.token, name=wanted.name, previous=wanted.previous
+        )
+        return self._submitter.submit(Command(register_producer=command))

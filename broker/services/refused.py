@@ -7,7 +7,10 @@ from typing import assert_never
 from broker.errors import BrokerError, ErrorCode
 from broker.state.refusals import (
     OffsetOutOfRange,
+    ProducerFenced,
     Refusal,
+    RegistrationMalformed,
+    TooManyProducers,
     TooManyQueues,
     TooMuchProgress,
     TopicExists,
@@ -36,5 +39,14 @@ def refused(refusal: Refusal) -> BrokerError:
             return BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"topic {topic!r} was made anew meanwhile"
             )
+        case ProducerFenced(name):
+            return BrokerError(
+                ErrorCode.PRODUCER_FENCED, f"another producer has registered the name {name!r}"
+            )
+        case RegistrationMalformed():
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, "token or name is too long or too short")
+        case TooManyProducers(limit):
+            text = f"{limit:,} producers are registered, none of which may be forgotten yet"
+            return BrokerError(ErrorCode.LIMIT_REACHED, text)
         case _:
             assert_never(refusal)

@@ -4,7 +4,7 @@ Every node applies the same committed entries in the same order and so holds the
 nothing that a failover needs is anywhere else. Applying must be a pure function of the log and of
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. This is the only module that knows all owners
-(`topics`, `offsets`, `sequences`); what one command does to several of them is decided here.
+(`topics`, `offsets`, `producers`); what one command does to several of them is decided here.
 
 `apply` also derives the ConsumeQueues ([ADR 7](docs/adr/0007-derived-files-are-disposable.md)).
 Entries up to `derived_through` were derived and made durable by an earlier life of the process:
@@ -12,18 +12,21 @@ while those are replayed only the state is rebuilt (`broker.state.replay` then c
 with it).
 
     entry                what it does
-    data                 queue files, then the topic's queue, then the producer's sequence
+    data                 queue files, then the topic's queue, then its producer's numbers
     data that is void    nothing; whoever waits for it is told why
     create topic         topics
-    delete topic         queue files, then topics, offsets, sequences
+    delete topic         queue files, then topics, offsets, producers
     commit offsets       offsets, bounded by where the topic's queues end
+    register producer    producers
+    forget producers     producers, those that are unused for long
     any other            nothing
 
 The files come first in every entry: if the disk is full, nothing of it has happened.
 
-Data is void where its topic or queue isn't there, or where it doesn't continue its queue or its
-producer's sequence: it was meant for an earlier topic of the name, or follows a void one. A leader
-proposes no such entry (ADR 20); if one ever does, all replicas refuse it alike and go on.
+Data is void where its topic, its queue or its producer isn't there, or where it doesn't continue
+its queue or its producer's numbers: it was meant for an earlier topic of the name, or follows a
+void one. A leader proposes no such entry (ADR 20, ADR 25); if one ever does, all replicas refuse it
+alike and go on.
 """
 
 from __future__ import annotations
@@ -35,13 +38,16 @@ from typing import Final, Protocol, Self
 
 from google.protobuf.message import DecodeError
 
-from broker.state import offsets, sequences, topics
+from broker.state import offsets, producers, topics
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import MACHINE_SECTION
 from broker.state.listening import Listener, Nobody
+from broker.state.lived import lived_between
 from broker.state.offsets import OffsetCommit, Offsets
+from broker.state.producers import Producers
 from broker.state.refusals import BatchRefusal, Refusal, TopicNotFound
-from broker.state.sequences import Sequences, StoredBatch
+from broker.state.registration import EPOCH_SIZE, STANDARD, ProducerBounds, Registration
+from broker.state.sequences import StoredBatch
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topics import Topics
 from dledger.core.errors import InvariantViolation
@@ -50,15 +56,15 @@ from dledger.errors import ApplyPaused
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header
 from dledger.records.layout import FIRST_RECORD_AT
 from dledger.records.record import BATCH_PREAMBLE
-from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
+from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, RegisterProducerCommand
 from store.dispatch import units_for_entry
 from store.errors import StorageFull
 
 NO_PRODUCER: Final = bytes(16)
 SECTION: Final = "machine"
-VERSION: Final = 1
+VERSION: Final = 2
 _OWN: Final = MACHINE_SECTION.struct()
-SECTIONS: Final = (SECTION, topics.SECTION, offsets.SECTION, sequences.SECTION)
+SECTIONS: Final = (SECTION, topics.SECTION, offsets.SECTION, producers.SECTION)
 
 
 class QueueFiles(Protocol):
@@ -73,16 +79,19 @@ class MachineOptions:
     """Bounds of the replicated state. They decide what is refused and forgotten, so every node of a
     group must have the same: they are constants of the format, not configuration."""
 
-    sequence_expiry_ms: int = sequences.EXPIRY_MS
-    max_sequences: int = sequences.MAX_SEQUENCES  # producer-queue pairs
     max_queues: int = topics.MAX_QUEUES  # over all topics
     max_progress: int = offsets.MAX_PROGRESS  # group-topic pairs with committed offsets
+    producers: ProducerBounds = STANDARD
+
+
+USUAL: Final = MachineOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class MachineStatistics:
     topics: int
     queues: int
+    producers: int
     sequences: int
     groups: int
     messages_applied: int
@@ -90,14 +99,14 @@ class MachineStatistics:
 
 
 class StateMachine:
-    """Topics, offsets and sequences, as of the last applied entry."""
+    """Topics, offsets and producers, as of the last applied entry."""
 
     def __init__(
         self,
         queues: QueueFiles,
         *,
         derived_through: int = 0,
-        options: MachineOptions = MachineOptions(),
+        options: MachineOptions = USUAL,
     ) -> None:
         """Starts empty, before entry 1.
 
@@ -108,11 +117,11 @@ class StateMachine:
         """
         self.topics = Topics(max_queues=options.max_queues)
         self.offsets = Offsets(max_progress=options.max_progress)
-        self.sequences = Sequences(
-            max_sequences=options.max_sequences, expiry_ms=options.sequence_expiry_ms
-        )
+        self.producers = Producers(options.producers)
+        self.options = options
         self.applied_index = 0
         self.append_time_ms = 0
+        self.lived_ms = 0
         self.messages_applied = 0
         self._queues = queues
         self._derived_through = derived_through
@@ -149,8 +158,9 @@ class StateMachine:
             at += header.total_size
 
     def _apply_entry(self, header: EntryHeader, frames: bytes, at: int) -> None:
-        before = self.applied_index, self.append_time_ms
+        before = self.applied_index, self.append_time_ms, self.lived_ms
         self.applied_index = header.index
+        self.lived_ms += lived_between(self.append_time_ms, header.append_time_ms)
         self.append_time_ms = header.append_time_ms
         try:
             if header.kind == EntryKind.DATA:
@@ -161,7 +171,7 @@ class StateMachine:
                 self._listener.command_applied(header.index, refusal)
         except StorageFull:
             # The files come first in every entry: nothing else has changed.
-            self.applied_index, self.append_time_ms = before
+            self.applied_index, self.append_time_ms, self.lived_ms = before
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
@@ -171,14 +181,14 @@ class StateMachine:
     def _apply_data(self, header: EntryHeader, frame: bytes) -> None:
         name, queue_id, base, units = units_for_entry(header, frame)
         producer, sequence = BATCH_PREAMBLE.unpack_from(frame, HEADER_SIZE)
-        key = (producer, name, queue_id)
         topic = self.topics.get(name)
         if topic is None:
             self._listener.batch_voided(header.index, TopicNotFound(name))
             return
         refusal: BatchRefusal | None = self.topics.refusal_of(topic, queue_id, base)
         if refusal is None and producer != NO_PRODUCER:
-            refusal = self.sequences.refusal_of(key, sequence)
+            place = (topic.incarnation, queue_id)
+            refusal = self.producers.refusal_of(producer, place, sequence)
         if refusal is not None:
             self._listener.batch_voided(header.index, refusal)
             return
@@ -189,7 +199,8 @@ class StateMachine:
         if producer != NO_PRODUCER:
             physical = header.physical_offset + FIRST_RECORD_AT
             batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
-            self.sequences.remember(key, batch)
+            place = (topic.incarnation, queue_id)
+            self.producers.remember(producer, place, batch, self.lived_ms)
         self.messages_applied += count
         self._listener.arrived((name, queue_id))
 
@@ -214,17 +225,23 @@ class StateMachine:
                 return self._delete_topic(header, command.delete_topic.name)
             case "commit_offsets":
                 return self._commit_offsets(command.commit_offsets)
+            case "register_producer":
+                return self._register(header, command.register_producer)
+            case "forget_producers":
+                self.producers.forget(command.forget_producers.producer_ids, self.lived_ms)
+                return None
             case other:
                 raise InvariantViolation(f"unknown command {other}")
 
     def _delete_topic(self, header: EntryHeader, name: str) -> Refusal | None:
-        if name not in self.topics:
+        topic = self.topics.get(name)
+        if topic is None:
             return TopicNotFound(name)
         if header.index > self._derived_through:
             self._queues.delete_topic(name)
         self.topics.delete(name)
         self.offsets.on_topic_deleted(name)
-        self.sequences.on_topic_deleted(name)
+        self.producers.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(name)
         return None
 
@@ -236,17 +253,21 @@ class StateMachine:
         commit = OffsetCommit(command.group, command.topic, wanted, is_reset=command.reset)
         return self.offsets.commit(commit, topic.next_offsets)
 
+    def _register(self, header: EntryHeader, command: RegisterProducerCommand) -> Refusal | None:
+        wanted = Registration(command.token, command.name, command.previous)
+        return self.producers.register(wanted, header.index, self.lived_ms)
+
     # --- snapshot -----------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, in chunks (`broker.state.snapshot`). Each is made when it is
         taken; entries that are applied meanwhile don't show."""
-        own = _OWN.pack(self.append_time_ms, self.messages_applied)
+        own = _OWN.pack(self.append_time_ms, self.messages_applied, self.lived_ms)
         sections = (
             Section(SECTION, VERSION, pack((own,))),
             self.topics.snapshot(),
             self.offsets.snapshot(),
-            self.sequences.snapshot(),
+            self.producers.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -257,7 +278,7 @@ class StateMachine:
         queues: QueueFiles,
         *,
         derived_through: int = 0,
-        options: MachineOptions = MachineOptions(),
+        options: MachineOptions = USUAL,
     ) -> Self:
         """A machine in the state that `snapshot` gave, ready for the entry behind it.
 
@@ -291,12 +312,12 @@ class StateMachine:
                 self.topics.restore(first.version, payloads)
             case offsets.SECTION:
                 self.offsets.restore(first.version, payloads)
-            case sequences.SECTION:
-                self.sequences.restore(first.version, payloads)
+            case producers.SECTION:
+                self.producers.restore(first.version, payloads)
             case _ if (name, first.version) == (SECTION, VERSION):
                 self.applied_index = first.applied_index
                 own = PayloadReader(SECTION, b"".join(payloads))
-                self.append_time_ms, self.messages_applied = own.take(_OWN)
+                self.append_time_ms, self.messages_applied, self.lived_ms = own.take(_OWN)
             case _:
                 raise SnapshotUnknown(name, first.version)
 
@@ -313,19 +334,29 @@ class StateMachine:
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
             raise InvariantViolation("a topic was created by an entry that isn't applied")
         self.offsets.check_invariants()
-        self.sequences.check_invariants()
+        self.producers.check_invariants()
         for name in self.offsets.topics():
             for group, committed in self.offsets.groups(name).items():
                 for queue_id, offset in committed.items():
                     self._check_within(f"an offset of {group}", name, queue_id, offset)
-        for key in self.sequences:
-            state = self.sequences.get(key)
-            newest = state.recent[-1] if state is not None else None
-            if newest is not None:
+        self._check_producers()
+
+    def _check_producers(self) -> None:
+        """Whatever they stored is in a topic that is there, and before now."""
+        names = {topic.incarnation: topic.name for topic in self.topics.values()}
+        for producer in self.producers:
+            who = producer.producer_id.hex()
+            epoch = int.from_bytes(producer.producer_id[:EPOCH_SIZE], "big")
+            if epoch > self.applied_index or producer.used_ms > self.lived_ms:
+                raise InvariantViolation(f"{who} was registered or used after the last entry")
+            for (incarnation, queue_id), recent in producer.queues.items():
+                if incarnation not in names:
+                    raise InvariantViolation(f"{who} stored in topic {incarnation}, which is gone")
+                newest = recent[-1]
                 end = newest.base_queue_offset + newest.record_count
-                self._check_within(f"a batch of {key[0].hex()}", key[1], key[2], end)
+                self._check_within(f"a batch of {who}", names[incarnation], queue_id, end)
                 if newest.store_time_ms > self.append_time_ms:
-                    raise InvariantViolation(f"{key} was stored after the last entry")
+                    raise InvariantViolation(f"{who} stored a batch after the last entry")
 
     def _check_within(self, what: str, name: str, queue_id: int, end: int) -> None:
         """The queue exists and reaches `end`."""
@@ -343,7 +374,8 @@ class StateMachine:
         return MachineStatistics(
             topics=len(self.topics),
             queues=self.topics.queue_count,
-            sequences=len(self.sequences),
+            producers=len(self.producers),
+            sequences=self.producers.pairs,
             groups=self.offsets.group_count,
             messages_applied=self.messages_applied,
             entries_applied=self.applied_index,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from broker.state.machine import QueueFiles, StateMachine
+from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
 
 SLICE_BYTES = 4 << 20
 
@@ -49,6 +49,7 @@ def replay_derived(
     queues: DerivedQueues,
     derived_through: int,
     distrust: Callable[[], None],
+    options: MachineOptions = USUAL,
 ) -> StateMachine:
     """The state machine as of entry `derived_through`, with ConsumeQueues that agree with it.
 
@@ -69,7 +70,7 @@ def replay_derived(
     if derived_through < source.last_index:
         keep_below = source.position_of(derived_through + 1)
     queues.recover(keep_below, source.read_at)
-    machine = StateMachine(queues, derived_through=derived_through)
+    machine = StateMachine(queues, derived_through=derived_through, options=options)
     _replay(source, machine, derived_through)
     reason = _disagreement(machine, queues)
     if reason is None:
@@ -79,7 +80,7 @@ def replay_derived(
     for topic in dict.fromkeys(name for name, _ in queues.queues()):  # in order, unlike a set
         queues.delete_topic(topic)
     queues.flush()  # The space of the old ones is needed for the new ones.
-    machine = StateMachine(queues)
+    machine = StateMachine(queues, options=options)
     _replay(source, machine, derived_through)
     return machine
 

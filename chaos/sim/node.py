@@ -24,6 +24,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
+from broker.state.machine import MachineOptions
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import ProcessLoop
@@ -276,6 +277,7 @@ class SimNode:
                 clock=loop.time,
                 log_options=replace(log_options(self.config), cache_bytes=tuning.cache_bytes),
                 units_per_file=tuning.units_per_file,
+                state=MachineOptions(max_sequences=8),
             ),
             rhythm=Rhythm(
                 housekeeping_s=tuning.housekeeping_ms / 1e3,

@@ -70,7 +70,7 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
 
 
 def _compare_with_replay(node: SimNode, life: Life, meant: dict[EntryKey, int]) -> None:
-    machine = StateMachine(NoQueues())
+    machine = StateMachine(NoQueues(), options=life.replica.machine.options)
     witness = Witness(machine, meant)
     log = life.replica.log
     append_time_ms = 0

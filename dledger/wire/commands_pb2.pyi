@@ -7,14 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "register_producer", "forget_producers")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    FORGET_PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
     commit_offsets: CommitOffsetsCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ...) -> None: ...
+    register_producer: RegisterProducerCommand
+    forget_producers: ForgetProducersCommand
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ...) -> None: ...
 
 class CreateTopicCommand(_message.Message):
     __slots__ = ("name", "queue_count")
@@ -49,3 +53,19 @@ class CommitOffsetsCommand(_message.Message):
     offsets: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
     reset: bool
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., reset: _Optional[bool] = ...) -> None: ...
+
+class RegisterProducerCommand(_message.Message):
+    __slots__ = ("token", "name", "previous")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    name: str
+    previous: bytes
+    def __init__(self, token: _Optional[bytes] = ..., name: _Optional[str] = ..., previous: _Optional[bytes] = ...) -> None: ...
+
+class ForgetProducersCommand(_message.Message):
+    __slots__ = ("producer_ids",)
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    producer_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, producer_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...

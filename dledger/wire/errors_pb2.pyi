@@ -30,6 +30,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_NOT_FOUND: _ClassVar[ErrorCode]
     TRANSFER_FAILED: _ClassVar[ErrorCode]
     LIMIT_REACHED: _ClassVar[ErrorCode]
+    PRODUCER_FENCED: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -58,6 +59,7 @@ INTERNAL: ErrorCode
 MESSAGE_NOT_FOUND: ErrorCode
 TRANSFER_FAILED: ErrorCode
 LIMIT_REACHED: ErrorCode
+PRODUCER_FENCED: ErrorCode
 OUTCOME_UNSPECIFIED: Outcome
 DID_NOT_HAPPEN: Outcome
 MAY_HAVE_HAPPENED: Outcome

@@ -18,6 +18,7 @@ from broker.services.cluster import Cluster, NodeStatus
 from broker.services.gate import Gate
 from broker.services.messages import HoldTimes, Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
+from broker.services.producers import Producers
 from broker.services.services import Services
 from broker.services.topics import Topics
 from dledger.core.errors import ReadRefused
@@ -146,6 +147,7 @@ class Asked:
             sends=Sends(gate, bench.appender),
             pulls=Pulls(gate, bench.reader, self.held, hold, self.failures.append),
             lookups=Lookups(gate, bench.reader, log),
+            producers=Producers(gate, commands, bench.machine),
             offsets=Offsets(gate, bench.reader, commands, bench.machine),
             topics=Topics(gate, bench.reader, commands, bench.machine),
             cluster=Cluster("g", self.leader, status, max_watchers=2),

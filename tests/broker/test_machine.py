@@ -170,13 +170,14 @@ def test_a_batch_for_an_earlier_topic_is_void(
         bench.send(batch(0, b"new", queue_id=1))
         bench.commit()
         old.topics["t"].next_offsets[1] = 1
-        old.sequences.remember((PRODUCER, "t", 1), StoredBatch(1, 1, 1, 900, bench.now_ms))
+        place = (old.topics["t"].incarnation, 1)
+        old.producers.remember(PRODUCER, place, StoredBatch(1, 1, 1, 900, bench.now_ms), 0)
     sequence = 2 if sent_before else 1
     late = bench.broken_rule(old, batch(sequence, b"late", queue_id=1))
     assert code(late) == expected
     assert failure(late).traits.outcome == Outcome.DID_NOT_HAPPEN
     again = bench.replay()
-    assert (again.topics, again.sequences) == (bench.machine.topics, bench.machine.sequences)
+    assert (again.topics, again.producers) == (bench.machine.topics, bench.machine.producers)
     held = {key: len(units) // 20 for key, units in bench.queues.held.items()}
     assert sum(held.values()) == sent_before
     bench.topic("next", 1)
@@ -204,8 +205,8 @@ def test_replaying_derived_entries_writes_no_units() -> None:
     bench.commit()
     queues = MemoryQueues()
     queues.held["t", 0] += bench.queues.held["t", 0][:20]
-    machine = StateMachine(queues, derived_through=2)
-    machine.apply(bench.log.read(1, 3))
+    machine = StateMachine(queues, derived_through=3)
+    machine.apply(bench.log.read(1, 4))
     assert machine.topics == bench.machine.topics
     assert queues.held == bench.queues.held
 
@@ -223,13 +224,13 @@ def test_full_disk_stops_before_an_entry_and_changes_nothing_of_it() -> None:
     machine, queues, log = bench.machine, bench.queues, bench.log
     for stuck_at in (log.last_index - 1, log.last_index):
         queues.is_full = True
-        before = (machine.append_time_ms, list(machine.topics), list(machine.sequences))
+        before = (machine.append_time_ms, list(machine.topics), list(machine.producers))
         with pytest.raises(ApplyPaused) as paused:
             machine.apply(log.read(machine.applied_index + 1, log.last_index))
         assert paused.value.applied_index == machine.applied_index == stuck_at - 1
-        assert (machine.append_time_ms, list(machine.topics), list(machine.sequences)) == before
+        assert (machine.append_time_ms, list(machine.topics), list(machine.producers)) == before
         assert stuck_at == log.last_index or machine.topics["t"].next_offsets == [1, 0]
         queues.is_full = False
         machine.apply(log.read(stuck_at, stuck_at))
     assert machine.topics == bench.replay().topics
-    assert machine.sequences == bench.replay().sequences
+    assert machine.producers == bench.replay().producers

@@ -22,6 +22,7 @@ from broker.services.messages import PullRequest
 from broker.services.offsets import QueueBounds
 from broker.services.services import Services
 from broker.state.offsets import OffsetCommit
+from broker.state.registration import Registration
 from dledger.records.record import decode_records, message_id
 from tests.broker.asked import N1, SEGMENT, Asked, EndlessCall
 from tests.broker.leader import HOST, PRODUCER, batch
@@ -54,6 +55,10 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda a: (
             [getattr(a[0], "base_queue_offset", None), a[1].code] == [3, ErrorCode.TOPIC_NOT_FOUND]
         ),
+    ),
+    "producers.register": (
+        lambda s: s.producers.register(Registration(b"number02", "name")),
+        lambda a: (a.producer_id[8:], a.origin, a.next_sequences) == (b"number02", a.origin, ()),
     ),
     "pulls.pull": (
         lambda s: s.pulls.pull(PullRequest("t", 0, 1), EndlessCall()),
