@@ -11,6 +11,7 @@ the project.
 
 from dledger.client.client import Client
 from dledger.client.consumer import Consumer
+from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BrokerGroupUnreachable,
     BufferFull,
@@ -29,6 +30,7 @@ from dledger.client.errors import (
     OffsetOutOfRange,
     OutOfSequence,
     ProducerClosed,
+    ProducerFenced,
     QueueNotFound,
     RecordCorrupt,
     ServerError,
@@ -86,6 +88,7 @@ __all__ = [
     "PeerState",
     "Producer",
     "ProducerClosed",
+    "ProducerFenced",
     "ProducerOptions",
     "ProducerStatistics",
     "PullResult",
@@ -93,6 +96,7 @@ __all__ = [
     "QueueNotFound",
     "QueueOffsets",
     "RecordCorrupt",
+    "Registration",
     "SendResult",
     "ServerError",
     "StartFrom",

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from dledger.client.client import Client
 from dledger.client.consumer import Consumer
+from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BufferFull,
     ClientClosed,
@@ -322,6 +323,10 @@ class BlockingProducer:
                 self._moving = True
                 self._thread.loop.call_soon_threadsafe(self._start_moving)
         return crossing.future
+
+    def register(self) -> Registration:
+        """See `Producer.register`."""
+        return self._thread.call(self._producer.register())
 
     def flush(self) -> None:
         """See `Producer.flush`."""
