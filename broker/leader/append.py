@@ -304,14 +304,14 @@ class Appender:
         raise refused_batch(refusal)
 
     def _make_room(self) -> bool:
-        """Whether producers that are unused for long are being forgotten: proposes it, if there
-        are any."""
+        """Whether producers that are unused for long are being forgotten: proposes it. The command
+        names nobody if there is nobody: lived time moves on by entries alone, and in a group that
+        is full and otherwise silent nobody would ever have been unused for long."""
         if not self._flight.is_forgetting:
             machine = self._machine
             unused = machine.producers.forgettable(machine.lived_ms, MAX_FORGOTTEN)
-            if not unused:
-                return False
             self.submit(Command(forget_producers=ForgetProducersCommand(producer_ids=unused)))
+            return bool(unused)
         return True
 
     def _result(self, stored: StoredBatch, *, duplicate: bool = False) -> Placed:

@@ -277,7 +277,7 @@ class SimNode:
                 clock=loop.time,
                 log_options=replace(log_options(self.config), cache_bytes=tuning.cache_bytes),
                 units_per_file=tuning.units_per_file,
-                state=MachineOptions(max_sequences=8),
+                state=MachineOptions(producers=tuning.producers),
             ),
             rhythm=Rhythm(
                 housekeeping_s=tuning.housekeeping_ms / 1e3,

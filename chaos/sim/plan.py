@@ -13,6 +13,7 @@ from enum import Enum
 from random import Random
 from typing import Literal
 
+from broker.state.registration import ProducerBounds
 from chaos.sim.network import FAIR, Weather
 
 DEFAULT_DURATION_MS = 20_000
@@ -64,6 +65,23 @@ LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLO
 
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
+# Producers are forgotten for want of room, so a run has little, and a day has few seconds.
+UNNAMED_UNUSED_MS = 2_000
+NAMED_UNUSED_MS = 6_000
+
+
+def bounds(producers: int) -> ProducerBounds:
+    """Room for so many producers, and for three queues of each."""
+    return ProducerBounds(
+        producers=producers,
+        queues_each=16,
+        pairs=3 * producers,
+        named_unused_ms=NAMED_UNUSED_MS,
+        unnamed_unused_ms=UNNAMED_UNUSED_MS,
+    )
+
+
+ROOMY = bounds(1_000)
 RACERS_SHARE = 0.35  # of the seeds
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
@@ -99,6 +117,7 @@ class Tuning:
     turn_us: int = 0
     housekeeping_ms: int = 200
     apply_slice_bytes: int = 1 << 20
+    producers: ProducerBounds = ROOMY
     flush: Literal["sync", "async"] = "sync"
 
 
@@ -145,7 +164,9 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_racers(_with_slices(_with_flush(_with_link_faults(_with_speech(plan)))))
+    return _with_crowds(
+        _with_racers(_with_slices(_with_flush(_with_link_faults(_with_speech(plan)))))
+    )
 
 
 def _with_racers(plan: Plan) -> Plan:
@@ -154,6 +175,12 @@ def _with_racers(plan: Plan) -> Plan:
     if chance.random() >= RACERS_SHARE:
         return plan
     return replace(plan, racers=chance.randint(1, 3))
+
+
+def _with_crowds(plan: Plan) -> Plan:
+    """Some groups have room for a few producers only."""
+    room = plan.random("crowds").choice((8, 20, 1_000))
+    return replace(plan, tuning=replace(plan.tuning, producers=bounds(room)))
 
 
 def _with_speech(plan: Plan) -> Plan:
