@@ -15,19 +15,9 @@ it lies on this machine. A log that can't be read to its end is
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import ClassVar
 
-from dledger.outcome import Outcome
-
-
-class ExitCode(IntEnum):
-    """What the audit's exit code says."""
-
-    CONSISTENT = 0
-    INCONSISTENT = 1
-    USAGE = 2
-    INCOMPLETE = 3
+from dledger.outcome import ExitCode, Outcome
 
 
 class AuditError(Exception):

@@ -24,6 +24,9 @@ class ExitCode(IntEnum):
     0   done, or holds                      1   failed, or doesn't hold
     2   used wrongly: arguments,            3   no quorum, or no node, could be reached
         configuration, no such group      130   interrupted (Ctrl-C): 128 + SIGINT, as shells do
+
+    An audit has words of its own for three of them: what it looked at is consistent, is not, or
+    could not all be looked at.
     """
 
     DONE = 0
@@ -31,3 +34,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     INTERRUPTED = 130
+
+    CONSISTENT = 0
+    INCONSISTENT = 1
+    INCOMPLETE = 3

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
-
-from audit.errors import AuditError, UsageMistake
+from audit.errors import UsageMistake
+from dledger.outcome import ExitCode
 from dledger.terminal import outcome
 from dledger.terminal.sizes import size_in_bytes
 
@@ -18,12 +17,8 @@ from dledger.terminal.sizes import size_in_bytes
 def errors_told() -> Iterator[None]:
     """Turns errors of the world into a line on standard error and an exit code: what can't be read
     or written leaves an audit incomplete, and proves nothing against a replica."""
-    with outcome.errors_told(unreadable=outcome.ExitCode.UNREACHABLE):
-        try:
-            yield
-        except AuditError as error:
-            outcome.complain(str(error))
-            raise typer.Exit(error.exit_code) from None
+    with outcome.errors_told(unreadable=ExitCode.INCOMPLETE):
+        yield
 
 
 def check_target(path: Path) -> None:

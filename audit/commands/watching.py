@@ -17,10 +17,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from audit.errors import AuditError, ExitCode
+from audit.errors import AuditError
 from audit.proof.findings import Verdict
 from audit.proof.report import Audit, Report, report_as_json
 from audit.showing.page import render_page
+from dledger.outcome import ExitCode
 
 _NAME: Final = re.compile(r"audit-\d{8}T\d{6}Z\.(json|html)")
 

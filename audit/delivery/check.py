@@ -23,9 +23,10 @@ from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
 from audit.delivery.judge import Anomaly, Kind, LoggedQueue
 from audit.delivery.judged import DeliveryTask, Judged, QueueCount, value_of
 from audit.engines.engine import Engine, Progress, no_progress
-from audit.errors import ExitCode, UsageMistake
+from audit.errors import UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
+from dledger.outcome import ExitCode
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import LogDamaged, ReadingError
 from dledger.reading.ranges import log_ranges

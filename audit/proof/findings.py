@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from audit.errors import ExitCode
+from dledger.outcome import ExitCode
 
 
 class Verdict(StrEnum):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from audit.errors import ExitCode
 from audit.proof.compare import Comparison
 from audit.proof.findings import Finding, Verdict, exit_code, worst
 from audit.proof.plan import Plan
+from dledger.outcome import ExitCode
 
 SCHEMA: Final = "dledger-audit/1"
 

@@ -437,11 +437,10 @@ class Raft:
         node, sender, term = state.node, message.sender, state.term
         match message:
             case AppendRequest():
-                state.send(
-                    AppendResponse(
-                        node, sender, term, accepted=False, rejected_prev_index=message.prev_index
-                    )
-                )
+                # Without the index that was asked about, as below: the sender may lead this node's
+                # term by then with a shorter log, and an answer about what it doesn't hold would
+                # look like a lie.
+                state.send(AppendResponse(node, sender, term, accepted=False))
             case HeartbeatRequest():
                 # Without its round: should the sender lead this node's term by the time it hears
                 # of it, it would take the number for one of its own rounds, begun or to come, and

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from audit.engines.engine import Engine
-from audit.errors import ExitCode, UsageMistake
+from audit.errors import UsageMistake
 from audit.proof.findings import Cause, Finding, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report
 from audit.reading.replica import Replica
+from dledger.outcome import ExitCode
 from dledger.reading.entry import ENTRY_HEADER, HEADER_SIZE, EntryKind
 from store.dispatch import UNIT, UNIT_SIZE
 from tests.audit.replicas import (

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from audit.commands.app import app
 from audit.engines.engine import LocalEngine
-from audit.errors import ExitCode, NodeRefused, UsageMistake
+from audit.errors import NodeRefused, UsageMistake
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report, report_as_json
@@ -29,6 +29,7 @@ from audit.proof.scan import ScanTask, Window, _start_before, scan_segment
 from audit.reading import remote
 from audit.reading.live import Over, replicas_of_group
 from audit.reading.remote import NodeLog, calls
+from dledger.outcome import ExitCode
 from dledger.reading.entry import FILLER_MAGIC, HEADER_SIZE, EntryHeader, parse_header
 from tests.audit.replicas import ReplicaSet, cut, flip_bit
 from tests.integration.group import Group, make_configs

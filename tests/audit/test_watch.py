@@ -14,11 +14,12 @@ from prometheus_client import generate_latest
 from audit.commands.watch import parse_duration
 from audit.commands.watching import Watch, WatchMetrics
 from audit.engines.engine import LocalEngine
-from audit.errors import ExitCode, Unreachable, UsageMistake
+from audit.errors import Unreachable, UsageMistake
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Audit
 from audit.reading.live import Over, replicas_of_directory, replicas_of_group
+from dledger.outcome import ExitCode
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 from tests.audit.replicas import BLOCK, ReplicaSet
 

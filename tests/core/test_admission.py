@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -292,6 +293,19 @@ def test_leader_refuses_what_no_follower_can_say(message: IncomingMessage) -> No
 def test_leader_refuses_another_leader_of_its_term(message: IncomingMessage) -> None:
     """It leads itself: who says the same lies, or the election went wrong."""
     assert isinstance(is_refused(leader(), message), Contradiction)
+
+
+def test_answer_to_an_old_term_is_no_lie_to_the_leader_of_the_next() -> None:
+    """A deposed leader's append is answered in the new term. Should it lead that term by then, cut
+    shorter than what it had asked about, the answer must not read like one about its log."""
+    deposed = Node(B, THREE, term=5)
+    deposed.start()
+    request = AppendRequest(A, B, Term(3), Index(1_000), Term(3), (), Index(0))
+    (answer,) = deposed.step(request)
+    assert isinstance(answer, AppendResponse)
+    assert (answer.term, answer.accepted) == (5, False)
+    its_next_leader = leader()
+    its_next_leader.step(replace(answer, term=Term(its_next_leader.term)))
 
 
 def test_answer_from_the_future_confirms_no_read() -> None:

@@ -246,4 +246,13 @@ CORE = (
         "    if state.is_promotable():\n",
         masked="one more election does no harm",
     ),
+    Mutant(
+        "old-term-append-answered-with-its-index",
+        "dledger/core/raft.py",
+        "state.send(AppendResponse(node, sender, term, accepted=False))",
+        "state.send(AppendResponse(node, sender, term, accepted=False, "
+        "rejected_prev_index=message.prev_index))",
+        masked="the leader of two terms has to be cut between them while an answer travels",
+        tests=("tests/core/test_admission.py",),
+    ),
 )
