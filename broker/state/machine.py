@@ -46,7 +46,13 @@ from broker.state.lived import lived_between
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.producers import Producers
 from broker.state.refusals import BatchRefusal, Refusal, TopicNotFound
-from broker.state.registration import EPOCH_SIZE, STANDARD, ProducerBounds, Registration
+from broker.state.registration import (
+    EPOCH_SIZE,
+    STANDARD,
+    ProducerBounds,
+    Registration,
+    could_be_given,
+)
 from broker.state.sequences import StoredBatch
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topics import Topics
@@ -181,6 +187,8 @@ class StateMachine:
     def _apply_data(self, header: EntryHeader, frame: bytes) -> None:
         name, queue_id, base, units = units_for_entry(header, frame)
         producer, sequence = BATCH_PREAMBLE.unpack_from(frame, HEADER_SIZE)
+        if not could_be_given(producer, header.index):
+            producer = NO_PRODUCER  # of the format before, whose producers named themselves
         topic = self.topics.get(name)
         if topic is None:
             self._listener.batch_voided(header.index, TopicNotFound(name))

@@ -14,6 +14,7 @@ from broker.state.refusals import (
     TopicExists,
     TopicNotFound,
 )
+from broker.state.registration import Registration
 from broker.state.sequences import StoredBatch
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
@@ -234,3 +235,21 @@ def test_full_disk_stops_before_an_entry_and_changes_nothing_of_it() -> None:
         machine.apply(log.read(stuck_at, stuck_at))
     assert machine.topics == bench.replay().topics
     assert machine.producers == bench.replay().producers
+
+
+def test_batches_of_the_format_before_are_applied_without_a_producer() -> None:
+    """Its producers drew their ids: what they stored stays stored, whatever sequence it has, and
+    nobody is remembered for it."""
+    bench = Bench()
+    bench.topic()
+    drawn = b"\x93rawn by a clien"
+    bench.machine.producers.register(Registration(drawn[8:]), int.from_bytes(drawn[:8], "big"), 0)
+    answers = [
+        bench.send(batch(0, b"a"), producer=drawn),
+        bench.send(batch(1, b"b"), producer=drawn),
+    ]
+    bench.machine.producers.forget([drawn], bench.machine.producers.bounds.unnamed_unused_ms)
+    bench.commit()
+    assert [placed(answer).base_queue_offset for answer in answers] == [0, 1]
+    assert bench.machine.producers.pairs == 0
+    assert code(bench.send(batch(2, b"c"), producer=drawn)) == "UNKNOWN_PRODUCER"
