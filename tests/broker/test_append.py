@@ -267,6 +267,19 @@ def test_a_full_group_refuses_newcomers_and_forgets_nobody_alive() -> None:
     assert refused.result() == TooManyProducers(1)
 
 
+def test_a_full_group_that_is_silent_lives_on() -> None:
+    """Lived time moves on by entries alone: the refusal of one queue too many makes some."""
+    bench = Bench(MachineOptions(producers=ProducerBounds(pairs=1)))
+    bench.topic("t", 2)
+    committed(bench, batch(0, b"x"))
+    other, before = bench.register(b"another1"), bench.machine.lived_ms
+    for expected in ("LIMIT_REACHED", "LIMIT_REACHED"):
+        bench.now_ms += 40_000
+        assert code(bench.send(batch(0, b"x"), producer=other)) == expected
+        bench.commit()
+    assert bench.machine.lived_ms == before + 80_000
+
+
 def test_a_producer_sends_to_so_many_queues_and_no_more() -> None:
     """Its own bound is LIMIT_REACHED; that of all is BUSY while others give way."""
     bounds = ProducerBounds(queues_each=2, pairs=3)

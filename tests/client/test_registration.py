@@ -156,6 +156,31 @@ async def test_queues_of_a_name_move_together() -> None:
 
 
 @async_test
+async def test_what_is_in_doubt_when_a_name_is_forgotten_may_have_been_stored() -> None:
+    """Another queue's refusal makes the new registration; under its numbers, which begin anew, the
+    batch would be stored again."""
+    async with producing(NAMED, queues=2) as (group, _, producer):
+        await producer.register()
+
+        async def lose(method: str, node: FakeNode, request: Any) -> None:
+            if method == "Send":
+                group.after.clear()
+                group.model.forget()
+                refusing_queue(group, 1, *[wire_error(epb.BUSY)] * 20)
+                raise Refusal(wire_error(epb.LEADERSHIP_LOST))
+
+        group.after.append(lose)
+        once = producer.send("t", b"once", queue_id=1)
+        while group.after:
+            await asyncio.sleep(0)
+        other = producer.send("t", b"other", queue_id=0)
+        error = await error_of(once)
+        assert (error.code, error.outcome) == ("UNKNOWN_PRODUCER", Outcome.MAY_HAVE_HAPPENED)
+        assert (await other).queue_offset == 0
+        assert group.model.bodies("t", 1) == [b"once"]
+
+
+@async_test
 async def test_what_was_stored_long_ago_has_no_place() -> None:
     """A duplicate all the same; offsets that nobody remembers are not made up."""
     async with producing(NAMED) as (group, _, producer):
