@@ -33,7 +33,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from dledger.addresses import is_ipv6, split_address
+from dledger.addresses import is_ipv6, is_loopback, split_address
 from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.outcome import ExitCode
 
@@ -200,6 +200,16 @@ class BrokerConfig(_Section):
         return self
 
 
+class TlsConfig(_Section):
+    """`[tls]`: PEM files; read again when they change. See `dledger.credentials.tls`."""
+
+    ca: FilePath
+    certificate: FilePath
+    key: FilePath
+    revoked: FilePath | None = None  # SHA-256 fingerprints of certificates no longer believed
+    client_certificates: Literal["none", "required"] = "none"  # at `listen` and `admin_listen`
+
+
 class LogConfig(_Section):
     """`[log]`: the node's own log of events, to standard error or to `file`."""
 
@@ -216,12 +226,36 @@ class NodeConfig(_Section):
     data_directory: FilePath
     listen: Address
     metrics_listen: Address | None = None
+    peer_listen: Address | None = None  # where peers dial, apart from `listen`
+    admin_listen: Address | None = None  # audits and administration, apart from `listen`
+    insecure: bool = False  # listens beyond loopback without TLS
+    secret_file: FilePath | None = None  # what peers prove to hold
     peers: dict[Name, Address] = Field(min_length=1, max_length=MAX_MEMBERS)
     dial: dict[Name, Address] = Field(default_factory=dict)  # instead of the address in peers
     raft: RaftConfig = RaftConfig()
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     log: LogConfig = LogConfig()
+    tls: TlsConfig | None = None
+
+    @property
+    def doors(self) -> dict[str, str]:
+        """The addresses that gRPC listens at, by their keys."""
+        named = {
+            "listen": self.listen,
+            "peer_listen": self.peer_listen,
+            "admin_listen": self.admin_listen,
+        }
+        return {key: address for key, address in named.items() if address is not None}
+
+    @property
+    def are_peers_named(self) -> bool:
+        """Whether who dials as a peer shows a certificate: gRPC asks for none or from everybody
+        at an address."""
+        tls = self.tls
+        return tls is not None and (
+            self.peer_listen is not None or tls.client_certificates == "required"
+        )
 
     @model_validator(mode="before")
     @classmethod
@@ -241,8 +275,32 @@ class NodeConfig(_Section):
             refuse(f"peers.{self.node_id}, which is {ours}", key="listen", found=self.listen)
         if len(set(self.peers.values())) != len(self.peers):
             refuse("a different address for each member", key="peers", found=dict(self.peers))
-        if self.metrics_listen == self.listen:
-            refuse("an address other than listen", key="metrics_listen", found=self.listen)
+        taken: dict[str, str] = {}
+        doors = self.doors
+        if self.metrics_listen is not None:
+            doors["metrics_listen"] = self.metrics_listen
+        for key, address in doors.items():
+            if address in taken:
+                refuse(f"an address other than {taken[address]}", key=key, found=address)
+            taken[address] = key
+        return self
+
+    @model_validator(mode="after")
+    def _strangers_are_kept_out(self) -> Self:
+        if self.tls is None:
+            for key, address in self.doors.items():
+                if not self.insecure and not is_loopback(address):
+                    refuse(
+                        "an address of loopback, or [tls], or insecure = true",
+                        key=key,
+                        found=address,
+                    )
+        elif self.insecure:
+            refuse("false beside [tls], which is not", key="insecure", found=True)
+        elif not self.are_peers_named and self.secret_file is None:
+            # Otherwise whoever can make a TLS connection could speak as a peer.
+            expected = 'client_certificates = "required", or a peer_listen, or a secret_file'
+            refuse(expected, key="tls.client_certificates", found="none")
         return self
 
     @model_validator(mode="after")
@@ -307,6 +365,11 @@ def dump_toml(config: NodeConfig, folder: Path) -> str:
     document["data_directory"] = _relative(config.data_directory, folder)
     if config.log.file is not None:
         document["log"]["file"] = _relative(config.log.file, folder)
+    if config.secret_file is not None:
+        document["secret_file"] = _relative(config.secret_file, folder)
+    for key, path in config.tls or ():
+        if isinstance(path, Path):
+            document["tls"][key] = _relative(path, folder)
     return tomli_w.dumps({key: value for key, value in document.items() if value != {}})
 
 
@@ -324,12 +387,19 @@ def _anchored(config: NodeConfig, file: Path) -> NodeConfig:
         if file.is_relative_to(os.path.normpath(file.parent / given)):
             found = json.dumps(str(given))
             raise ConfigError(file, "log.file", found, "a file other than this one")
+    given_files = {"secret_file": config.secret_file}
+    anchored: dict[str, object] = {
+        key: file.parent / path for key, path in given_files.items() if path is not None
+    }
+    if config.tls is not None:
+        files = {key: file.parent / path for key, path in config.tls if isinstance(path, Path)}
+        anchored["tls"] = config.tls.model_copy(update=files)
     data_directory = Path(os.path.normpath(file.parent / config.data_directory))
     if file.is_relative_to(data_directory):
         found = json.dumps(str(config.data_directory))
         expected = "a folder of its own, which this file isn't in"
         raise ConfigError(file, "data_directory", found, expected)
-    return config.model_copy(update={"data_directory": data_directory, "log": log})
+    return config.model_copy(update={"data_directory": data_directory, "log": log, **anchored})
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -26,20 +26,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+import grpc
 import structlog
 
 from broker.assembly import facts_of
 from broker.config import NodeConfig
-from broker.doors.grpc.door import GrpcDoor
+from broker.doors.grpc.door import Entrance, For, GrpcDoor
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
-from dledger.addresses import split_address
+from dledger.addresses import is_loopback, split_address
 from dledger.core.types import NodeId
+from dledger.credentials.secret import GroupSecret
+from dledger.credentials.tls import TlsFiles, TlsSource
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.listening import why_not_listening
+from dledger.peer_security import PeerSecurity
 from dledger.transport import GrpcTransport
 from store.files import FileSystem, OsFiles
 
@@ -79,6 +83,7 @@ class Node:
         self._machine = machine or this_machine()
         self._rhythm = rhythm
         self._metrics = NodeMetrics(config.broker_group, config.node_id)
+        self._tls: TlsSource | None = None
         self._transport: GrpcTransport
         self._hand = ThreadHand()
         self._stop_asked = False
@@ -91,9 +96,11 @@ class Node:
         """The node takes part in its broker group.
 
         Raises:
-            StoreError, HardStateCorrupt, OSError: it can't start; nothing is left behind.
+            StoreError, HardStateCorrupt, CredentialUnusable, OSError: it can't start; nothing is
+                left behind.
         """
         try:
+            self._tls = tls_of(self.config)
             replica = self._replica = Replica.open(self.config, self._ports())
             try:
                 await self._open_doors(replica)
@@ -143,7 +150,9 @@ class Node:
         )
         addresses = {NodeId(name): at for name, at in {**config.peers, **config.dial}.items()}
         times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
-        self._transport = GrpcTransport(identity, addresses, on_message, on_broken, times)
+        secret = None if config.secret_file is None else GroupSecret.load(config.secret_file)
+        security = PeerSecurity(secret, self._tls, config.are_peers_named)
+        self._transport = GrpcTransport(identity, addresses, on_message, on_broken, times, security)
         return self._transport
 
     async def _open_doors(self, replica: Replica) -> None:
@@ -152,8 +161,8 @@ class Node:
         self._open_metrics(replica)
         held = config.broker.max_held_pulls
         self._door = GrpcDoor(replica.services, self._transport.serve, max_held_pulls=held)
-        await self._door.open(config.listen)
         self._doors.push_async_callback(self._door.close)
+        await self._door.open(entrances(config, self._tls))
 
     def _open_metrics(self, replica: Replica) -> None:
         if self.config.metrics_listen is None:
@@ -192,6 +201,48 @@ class Node:
         finally:
             self._hand.close()
         return 0 if is_clean else 1
+
+
+def tls_of(config: NodeConfig) -> TlsSource | None:
+    """The node's certificates; None for a node without TLS, which says so where it matters.
+
+    Raises:
+        CredentialUnusable: a file of `[tls]` can't be used.
+    """
+    if config.tls is None:
+        exposed = [each for each in config.doors.values() if not is_loopback(each)]
+        if exposed:
+            log.warning(
+                "listens_without_tls",
+                addresses=exposed,
+                meaning="whoever is on the network reads and changes everything that is said",
+            )
+        return None
+    tls = config.tls
+    files = TlsFiles(tls.ca, tls.certificate, tls.key, tls.revoked)
+    return TlsSource(files, lambda error: log.error("certificates_not_reloaded", error=str(error)))
+
+
+def entrances(config: NodeConfig, tls: TlsSource | None) -> list[Entrance]:
+    """Where the node listens, and for whom: what has no address of its own is at `listen`."""
+    main = For.CLIENTS | For.PEERS | For.ADMINISTRATION
+    found: list[tuple[str, For]] = []
+    for address, purpose in (
+        (config.peer_listen, For.PEERS),
+        (config.admin_listen, For.ADMINISTRATION),
+    ):
+        if address is not None:
+            main &= ~purpose
+            found.append((address, purpose))
+    found.append((config.listen, main))
+
+    def credentials(offers: For) -> grpc.ServerCredentials | None:
+        if tls is None or config.tls is None:
+            return None
+        asks = config.tls.client_certificates == "required" or offers == For.PEERS
+        return tls.server_credentials(asks_for_certificate=asks)
+
+    return [Entrance(address, offers, credentials(offers)) for address, offers in found]
 
 
 class ThreadHand:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 MAX_PORT: Final = 65_535
@@ -52,6 +52,18 @@ def _is_ipv4(host: str) -> bool:
     except AddressValueError:
         return False
     return True
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches `host:port`. A host name may lead anywhere, but for
+    `localhost`, which RFC 6761 keeps for this."""
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
 
 
 def is_ipv6(host: str) -> bool:

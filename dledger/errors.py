@@ -3,6 +3,7 @@
     ReplicationError
     ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
     ├── PeerRefused        a peer is of another broker group, version or segment size (retriable)
+    ├── StreamEnded        the other side ended a stream before it was greeted (retriable)
     ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
     ├── LogFull            no room on the disk for another entry (retriable)
     ├── LogBehind          too much waits for the disk already (retriable)
@@ -42,6 +43,12 @@ class HardStateCorrupt(ReplicationError):
 
 class PeerRefused(ReplicationError):
     """The Hello of a peer doesn't fit this node. Configuration, not weather: retried slowly."""
+
+    retriable = True
+
+
+class StreamEnded(ReplicationError):
+    """The other side ended the stream in the middle of a proof; its status says why."""
 
     retriable = True
 

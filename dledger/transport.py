@@ -24,16 +24,19 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from dledger.core.types import NodeId
-from dledger.errors import InvalidMessage, PeerRefused
+from dledger.errors import InvalidMessage, PeerRefused, StreamEnded
 from dledger.greeting import Identity
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.links import LinkTimes, Why
 from dledger.outbox import Outbox
+from dledger.peer_security import OPEN, PeerSecurity, Shown
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
+from dledger.proof import Parties
 from dledger.wire.raft_pb2 import PeerMessage
 
 METHOD = "/dledger.v1.RaftPeer/Replicate"
 CONNECT_LIMIT_MS = 20_000  # gRPC's own; the links give up long before
+CALLERS_CHECKED_EVERY_S = 2.0  # whether a certificate has been revoked since its stream began
 
 CHANNEL_OPTIONS = (
     *MESSAGE_LENGTHS,
@@ -70,6 +73,7 @@ class GrpcTransport:
         on_message: is given each message of a peer; raises InvalidMessage for a broken one.
         on_broken: is told when a peer has no stream any more in one of the directions.
         times: the bounds of the links.
+        security: how peers are told from strangers.
     """
 
     def __init__(
@@ -79,12 +83,17 @@ class GrpcTransport:
         on_message: Callable[[NodeId, PeerMessage], None],
         on_broken: Callable[[NodeId], None],
         times: LinkTimes,
+        security: PeerSecurity = OPEN,
     ) -> None:
+        self._identity = identity
+        self._security = security
         self._addresses = {peer: at for peer, at in addresses.items() if peer != identity.node}
         self._greeting_s = times.attempt_s
         self._outboxes: dict[int, Outbox] = {}
         self._dials: dict[int, asyncio.Task[None]] = {}
-        self._endings: dict[int, asyncio.Future[Why]] = {}  # of accepted calls
+        self._endings: dict[int, asyncio.Future[str]] = {}  # of accepted calls
+        self._callers: dict[int, tuple[NodeId, Shown]] = {}  # who accepted calls are of
+        self._checking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         ears, pace = Ears(on_message, on_broken), LinkPace(times, random.Random())
         self._links = PeerLinks(identity, self._addresses, ears, self, pace)
@@ -96,12 +105,16 @@ class GrpcTransport:
     def start(self) -> None:
         """Starts dialing every peer."""
         self._links.start()
+        if self._security.checks_names:
+            self._checking = asyncio.create_task(self._check_callers(), name="check callers")
 
     async def stop(self) -> None:
         """Closes the streams; nothing is dialed any more."""
         self._links.stop()
         if self._timer is not None:
             self._timer.cancel()
+        if self._checking is not None:
+            await _cancelled(self._checking)
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
 
     def links(self) -> dict[NodeId, PeerLink]:
@@ -135,7 +148,7 @@ class GrpcTransport:
         if (task := self._dials.get(generation)) is not None:
             task.cancel()
         if (ending := self._endings.pop(generation, None)) is not None:
-            ending.set_result(why)
+            ending.set_result(why.value)
 
     # --- the stream that we dial --------------------------------------------------------------
 
@@ -167,7 +180,8 @@ class GrpcTransport:
             ConnectionError: it has ended otherwise.
             InvalidMessage: the peer sent what no peer sends.
         """
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        group, node = self._identity.broker_group, self._identity.node
+        async with self._security.channel(address, CHANNEL_OPTIONS, group, peer) as channel:
             method = channel.stream_stream(
                 METHOD,
                 request_serializer=PeerMessage.SerializeToString,
@@ -175,17 +189,22 @@ class GrpcTransport:
             )
             call: Any = method()  # type: ignore[call-arg]  # written to, not given an iterator
             outbox = self._outboxes[generation]
-            writer = asyncio.create_task(_write_all(outbox, call.write), name=f"write {peer}")
+            writer: asyncio.Task[None] | None = None
             try:
+                await self._security.prove(Parties(group, node, peer), call.read, call.write)
+                writer = asyncio.create_task(_write_all(outbox, call.write), name=f"write {peer}")
                 await self._read_all(generation, call.read)
                 raise _broken(await call.details(), await call.code(), peer)
             except grpc.aio.AioRpcError as error:
                 raise _broken(error.details(), error.code(), peer) from error
+            except StreamEnded as error:
+                raise _broken(await call.details(), await call.code(), peer) from error
             except asyncio.InvalidStateError as error:
                 raise ConnectionError(f"the call to {peer} is over") from error
             finally:
                 call.cancel()
-                await _cancelled(writer)
+                if writer is not None:
+                    await _cancelled(writer)
 
     async def _read_all(self, generation: int, read: Callable[[], Awaitable[object]]) -> None:
         """Every message is given to the links, until the stream's end."""
@@ -200,21 +219,28 @@ class GrpcTransport:
     async def serve(self, requests: AsyncIterator[PeerMessage], context: Context) -> None:
         """Handler of `RaftPeer.Replicate`."""
         del requests  # context.read() is used: it tells the end from a failure
+        identity, shown = self._identity, context.auth_context()
         try:
-            first = await asyncio.wait_for(context.read(), self._greeting_s)
+            async with asyncio.timeout(self._greeting_s):
+                proved = await self._security.examine(
+                    identity.broker_group, identity.node, context.read, context.write
+                )
+                first = await context.read()
+            if first is EOF:
+                return
+            if not isinstance(first, PeerMessage) or not first.HasField("hello"):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _no_hello(first))
+            peer = first.hello.node_id
+            self._security.check_caller(identity.broker_group, peer, proved, shown)
+            generation, hello = self._links.on_call(first)
+        except StreamEnded:
+            return
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello was said in time")
-        if first is EOF:
-            return
-        if not isinstance(first, PeerMessage) or not first.HasField("hello"):
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream must be a Hello"
-            )
-        try:
-            generation, hello = self._links.on_call(first)
         except PeerRefused as error:
             log.warning("peer_rejected", error=str(error))
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        self._callers[generation] = NodeId(peer), shown
         self._outboxes[generation] = Outbox()
         self._outboxes[generation].put(hello)
         await self._serve_call(NodeId(first.hello.node_id), generation, context)
@@ -230,15 +256,36 @@ class GrpcTransport:
         finally:
             self._outboxes.pop(generation, None)
             self._endings.pop(generation, None)
+            self._callers.pop(generation, None)
             await _cancelled(reader, writer)
             self._links.on_ended(generation)
         if ending.done():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, ending.result().value)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, ending.result())
         try:
             await reader
         except InvalidMessage as error:
             log.error("peer_sent_invalid_message", peer=peer, error=str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def _check_callers(self) -> None:
+        """Ends the streams of callers whose certificates are believed no longer."""
+        group = self._identity.broker_group
+        while True:
+            await asyncio.sleep(CALLERS_CHECKED_EVERY_S)
+            for generation, (peer, shown) in list(self._callers.items()):
+                try:
+                    self._security.check_caller(group, peer, None, shown)
+                except PeerRefused as error:
+                    ending = self._endings.pop(generation, None)
+                    if ending is not None and not ending.done():
+                        log.warning("peer_rejected", error=str(error))
+                        ending.set_result(str(error))
+
+
+def _no_hello(first: object) -> str:
+    if isinstance(first, PeerMessage) and first.HasField("secret_proof"):
+        return "this node has no group secret (secret_file), and was shown a proof of one"
+    return "the first message of a stream must be a Hello"
 
 
 def _parse(data: bytes) -> object:
@@ -265,4 +312,6 @@ async def _cancelled(*tasks: asyncio.Task[None]) -> None:
 def _broken(details: str | None, code: object, peer: NodeId) -> Exception:
     if code is grpc.StatusCode.FAILED_PRECONDITION:
         return PeerRefused(details or f"{peer} refuses this node")
+    if details and ("SSL" in details or "handshake" in details or "Verification" in details):
+        return PeerRefused(f"no TLS with {peer}: {details}")  # Certificates, not weather.
     return ConnectionError(details or f"{peer} is not reachable")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import grpc
 import typer
@@ -16,6 +18,7 @@ import typer
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain
 from dledger.terminal.output import print_json
+from dledger.terminal.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, choose
 from dledger_cli import group, query, topic
 from dledger_cli.bench.cli import app as bench_app
 from dledger_cli.consume import consume
@@ -34,6 +37,36 @@ app = typer.Typer(
         "130 interrupted."
     ),
 )
+
+
+@app.callback()
+def certificates(
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-ca",
+            metavar="FILE",
+            help="Authority of the nodes' certificates; with it connections are under TLS. "
+            f"Also {CA_VARIABLE}.",
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-certificate",
+            metavar="FILE",
+            help=f"Certificate to show to nodes that ask for one. Also {CERTIFICATE_VARIABLE}.",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option("--tls-key", metavar="FILE", help=f"Its key. Also {KEY_VARIABLE}."),
+    ] = None,
+) -> None:
+    """Options before the command hold for all of it."""
+    choose(tls_ca, tls_certificate, tls_key)
+
+
 app.add_typer(group.app, name="group")
 app.command()(node)
 app.add_typer(topic.app, name="topic")
@@ -67,6 +100,14 @@ def chaos(context: typer.Context) -> None:
     from chaos.cli import app as chaos_app
 
     chaos_app(context.args, prog_name="dledger chaos")
+
+
+@app.command(context_settings=OWN_PROGRAM)
+def certs(context: typer.Context) -> None:
+    """Make certificates and secrets that tell members from strangers."""
+    from dledger_cli.certs import app as certs_app  # brings a library that nothing else needs
+
+    certs_app(context.args, prog_name="dledger certs")
 
 
 @app.command()

@@ -14,6 +14,7 @@ import typer
 from broker.local_group import LocalGroup
 from dledger.client import Client, ClientOptions
 from dledger.terminal.options import parse_addresses
+from dledger.terminal.tls import chosen_files, forget
 
 BOOTSTRAP_VARIABLE = "DLEDGER_BOOTSTRAP"
 DEFAULT_DIRECTORY = Path("run")
@@ -29,12 +30,15 @@ def bootstrap_addresses(bootstrap: str | None, directory: Path) -> list[str]:
     """
     if bootstrap is not None:
         return parse_addresses(bootstrap)
+    forget()
     return LocalGroup.open(directory).addresses
 
 
 def connect(addresses: list[str]) -> AbstractAsyncContextManager[Client]:
     """A client of the group at `addresses`; a call that gets no answer ends the command."""
-    return Client.connect(addresses, options=ClientOptions(deadline_s=CALL_DEADLINE_S))
+    return Client.connect(
+        addresses, options=ClientOptions(deadline_s=CALL_DEADLINE_S, tls=chosen_files())
+    )
 
 
 BootstrapOption = Annotated[

@@ -17,7 +17,7 @@ from broker.config import (
     dump_toml,
     load_config,
 )
-from dledger.addresses import split_address
+from dledger.addresses import is_loopback, split_address
 
 BASE = """\
 broker_group = "g1"
@@ -30,6 +30,12 @@ PEERS = """
 n1 = "127.0.0.1:7001"
 n2 = "127.0.0.1:7002"
 n3 = "127.0.0.1:7003"
+"""
+TLS = """
+[tls]
+ca = "ca.pem"
+certificate = "n1.pem"
+key = "n1.key"
 """
 NODE_SECTIONS = (
     "broker_group, node_id, data_directory, listen, metrics_listen, peers, dial, raft, store"
@@ -79,6 +85,8 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
         node_id="b",
         data_directory=tmp_path / 'a "quoted" \U0001f600 folder' / "data",
         listen="host.example:7002",
+        insecure=True,
+        secret_file=tmp_path / "secret",
         metrics_listen="127.0.0.1:8001",
         peers={"a": "127.0.0.1:7001", "b": "host.example:7002"},
         raft=RaftConfig(election_timeout_ms=(1000, 2000), heartbeat_ms=100),
@@ -135,6 +143,18 @@ def test_a_folder_with_its_configuration_can_be_moved(tmp_path: Path) -> None:
         (BASE + PEERS + 'n4 = "127.0.0.1:99999"', "peers.n4", "99999", "port of 1 to 65535"),
         (BASE + PEERS + "[log]\nfile = 5", "log.file", "5", "a path as a string"),
         (BASE + PEERS + '[log]\nlevel = "loud"', "log.level", '"loud"', "'debug', 'info'"),
+        (BASE + "insecure = true\n" + PEERS + TLS, "insecure", "true", "false beside [tls]"),
+        (BASE + PEERS + TLS, "tls.client_certificates", "none", "or a peer_listen, or a secret"),
+        (BASE + 'peer_listen = "10.0.0.1:1"\n' + PEERS, "peer_listen", "10.0.0.1:1", "loopback"),
+        (BASE + 'admin_listen = "0.0.0.0:1"\n' + PEERS, "admin_listen", "0.0.0.0:1", "insecure"),
+        (
+            BASE.replace("127.0.0.1", "n1.example")
+            + PEERS.replace("127.0.0.1:7001", "n1.example:7001"),
+            "listen",
+            "n1.example",
+            "[tls], or insecure = true",
+        ),
+        (BASE + 'peer_listen = "127.0.0.1:7001"\n' + PEERS, "peer_listen", "7001", "than listen"),
         ("[[[", "", "line 1", "TOML"),
     ],
 )
@@ -312,3 +332,25 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
     assert 1 <= port <= 65535
     assert host
     assert text.startswith(f"{host}:")
+
+
+def test_certificates_are_taken_from_the_folder_of_the_file(tmp_path: Path) -> None:
+    """And written relative to it, so that the folder can be moved as a whole."""
+    text = BASE + 'secret_file = "secret"\n' + PEERS + TLS
+    config = load_config(written(tmp_path, text))
+    assert config.secret_file == tmp_path / "secret"
+    assert config.tls is not None
+    assert (config.tls.ca, config.tls.key) == (tmp_path / "ca.pem", tmp_path / "n1.key")
+    again = load_config(written(tmp_path, dump_toml(config, tmp_path)))
+    assert again == config
+    assert str(tmp_path) not in dump_toml(config, tmp_path)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.9.9.9:1", "localhost:1"])
+def test_loopback_needs_no_tls(address: str) -> None:
+    assert is_loopback(address)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "10.0.0.1:1", "localhost.example:1", "n1:1"])
+def test_everything_else_does(address: str) -> None:
+    assert not is_loopback(address)

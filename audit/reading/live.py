@@ -23,8 +23,10 @@ import grpc
 
 from audit.errors import Unreachable, UsageMistake
 from audit.reading.replica import Replica
+from dledger.credentials.tls import open_blocking_channel
 from dledger.reading.files import opened, read_at
 from dledger.reading.survey import Position
+from dledger.terminal.tls import chosen_material
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 
 TIMEOUT_S: Final = 2.0
@@ -162,7 +164,7 @@ def ask(addresses: Sequence[str]) -> dict[str, NodeStatus]:
 
 
 def _ask(address: str) -> NodeStatus | None:
-    with grpc.insecure_channel(address, _CHANNEL_OPTIONS) as channel:
+    with open_blocking_channel(address, _CHANNEL_OPTIONS, chosen_material()) as channel:
         get_status = channel.unary_unary(
             _GET_STATUS,
             request_serializer=GetStatusRequest.SerializeToString,

@@ -18,7 +18,9 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from audit.errors import NodeRefused, SegmentGone
+from dledger.credentials.tls import open_blocking_channel
 from dledger.limits import MESSAGE_LENGTHS
+from dledger.terminal.tls import chosen_material
 from dledger.wire import audit_pb2 as apb
 
 CALL_BYTES: Final = 64 << 20  # As `broker.services.audit` bounds a call.
@@ -183,7 +185,7 @@ class RemoteWindow:
 @contextmanager
 def node_log(address: str) -> Iterator[NodeLog]:
     """The log of the node at `address`, while this lasts."""
-    with grpc.insecure_channel(address, _OPTIONS) as channel:
+    with open_blocking_channel(address, _OPTIONS, chosen_material()) as channel:
         yield NodeLog(channel, address)
 
 

@@ -16,5 +16,6 @@ from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
+from chaos.mutants.rules.strangers import STRANGERS
 
-MUTANTS = (*CORE, *DRIVER, *LINKS, *STORE, *LEADER, *STATE, *READING, *REPLICA, *CLIENT)
+MUTANTS = (*CORE, *DRIVER, *LINKS, *STORE, *LEADER, *STATE, *READING, *REPLICA, *CLIENT, *STRANGERS)

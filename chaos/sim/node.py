@@ -476,6 +476,7 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
     tuning = plan.tuning
     peers = {member: f"10.0.0.{i + 1}:7000" for i, member in enumerate(members)}
     config = NodeConfig(
+        insecure=True,  # its addresses are names in a network that is one program
         broker_group=GROUP,
         node_id=name,
         data_directory=DATA,

@@ -58,6 +58,7 @@ from dledger.client.results import (
     TopicInfo,
 )
 from dledger.client.routing import queue_of_key
+from dledger.credentials.tls import TlsFiles
 from dledger.outcome import Outcome
 
 __all__ = [
@@ -101,6 +102,7 @@ __all__ = [
     "ServerError",
     "StartFrom",
     "StorageFull",
+    "TlsFiles",
     "TopicDescription",
     "TopicExists",
     "TopicInfo",

@@ -30,13 +30,16 @@ from dledger.client.errors import (
     ClientClosed,
     ClientError,
     DeadlineExceeded,
+    InvalidArgument,
     NotReady,
     Unavailable,
     WrongBrokerGroup,
 )
 from dledger.client.faults import contained
 from dledger.client.leader_view import LeaderBoard, Member, View
-from dledger.client.options import ClientOptions
+from dledger.client.options import CHANNEL_OPTIONS, ClientOptions
+from dledger.credentials.errors import CredentialUnusable
+from dledger.credentials.tls import TlsSource, open_channel
 from dledger.outcome import Outcome
 
 MAX_LINKS: Final = 64  # far above any broker group's size; a bound on what views can make us dial
@@ -73,6 +76,7 @@ class BrokerGroup:
         self._guess = ""  # the address that is tried without the node's own word
         self._guesses = 0
         self._closed = False
+        self._tls = _tls_of(options)
         for address in addresses:
             self._link(address)
         with contained("looking for the leader"):  # the links are there, and have to be closed
@@ -279,7 +283,10 @@ class BrokerGroup:
 
     def _link(self, address: str) -> NodeLink:
         self._check_open()
-        link = self._links[address] = NodeLink(address, self._name, self._on_view, self._on_lost)
+        material = None if self._tls is None else self._tls.material()
+        channel = open_channel(address, CHANNEL_OPTIONS, material)
+        link = NodeLink(address, channel, self._name, self._on_view, self._on_lost)
+        self._links[address] = link
         return link
 
     def _refresh(self) -> None:
@@ -360,3 +367,14 @@ class BrokerGroup:
                 f"no member of broker group {self._name!r} was found: {reasons}"
             )
         return BrokerGroupUnreachable(f"no member of the broker group can be reached: {reasons}")
+
+
+def _tls_of(options: ClientOptions) -> TlsSource | None:
+    """Files that can no longer be used leave what was read before in force: the nodes say what
+    they don't believe any more."""
+    if options.tls is None:
+        return None
+    try:
+        return TlsSource(options.tls, lambda _: None)
+    except CredentialUnusable as error:
+        raise InvalidArgument(f"tls: {error}") from error

@@ -22,7 +22,6 @@ from google.protobuf.message import Message
 from dledger.client.errors import ClientClosed, ClientError, LeadershipLost, Unavailable, from_rpc
 from dledger.client.faults import contained, fault
 from dledger.client.leader_view import View, from_wire
-from dledger.client.options import CHANNEL_OPTIONS
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
@@ -94,6 +93,7 @@ class NodeLink:
 
     Args:
         address: `host:port`.
+        channel: to there; closed with the link.
         broker_group: the one that the node must belong to; empty: any.
         on_view: is given each view of the node.
         on_lost: is told when the watch broke, and why.
@@ -102,6 +102,7 @@ class NodeLink:
     def __init__(
         self,
         address: str,
+        channel: grpc.aio.Channel,
         broker_group: str,
         on_view: Callable[[str, View], None],
         on_lost: Callable[[str, ClientError], None],
@@ -110,7 +111,7 @@ class NodeLink:
         self._broker_group = broker_group
         self._on_view = on_view
         self._on_lost = on_lost
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = channel
         self._callables: dict[str, Any] = {}
         self._calls: dict[Any, WhenDeposed] = {}
         self._abandoned: set[Any] = set()

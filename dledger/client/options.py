@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from dledger.client.errors import InvalidArgument
+from dledger.credentials.tls import TlsFiles
 from dledger.limits import MESSAGE_LENGTHS
 
 MAX_SENT_BATCHES: Final = 5  # per queue; the brokers remember that many for deduplication
@@ -51,11 +52,14 @@ class ClientOptions:
         status_timeout_s: how long `status()` waits for each node.
         presume_after_s: without word from a serving leader, a leader known by hearsay is tried
             after this long; matters only where WatchLeader is not to be had.
+        tls: the authority that the nodes' certificates are believed of, and the certificate that
+            is shown where nodes ask for one; None: connections in the clear.
     """
 
     deadline_s: float = 10.0
     status_timeout_s: float = 1.0
     presume_after_s: float = 0.25
+    tls: TlsFiles | None = None
 
     def __post_init__(self) -> None:
         _check_positive(self, "deadline_s", "status_timeout_s", "presume_after_s")

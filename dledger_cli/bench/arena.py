@@ -16,8 +16,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from broker.local_group import GROUP_FILE, GroupOptions, LocalGroup, LocalGroupError
-from dledger.client import Client, ClientError
+from dledger.client import Client, ClientError, ClientOptions
 from dledger.terminal.loops import uninterrupted
+from dledger.terminal.tls import chosen_files, forget
 
 QUEUES = 8  # of a benchmark's topic, as in the demo
 PREFIX = "dledger-bench-"
@@ -57,7 +58,9 @@ def arena(
     """
     if bootstrap is not None:
         yield Arena(tuple(bootstrap), None, None, temporary=False)
-    elif directory is not None and (directory / GROUP_FILE).exists():
+        return
+    forget()
+    if directory is not None and (directory / GROUP_FILE).exists():
         group = LocalGroup.open(directory)
         yield Arena(tuple(group.addresses), group, directory, temporary=False)
     else:
@@ -75,7 +78,8 @@ async def connected(place: Arena) -> AsyncIterator[Client]:
     """
     if place.group is not None:
         await place.group.up()
-    async with Client.connect(place.addresses) as client:
+    options = ClientOptions(tls=chosen_files())
+    async with Client.connect(place.addresses, options=options) as client:
         yield client
 
 

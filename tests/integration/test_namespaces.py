@@ -98,6 +98,7 @@ def start(number: int, folder: Path) -> subprocess.Popen[bytes]:
             "data_directory": str(folder / f"n{number}"),
             "listen": f"198.19.{number}.2:{PORT}",
             "metrics_listen": f"198.18.{number}.2:{METRICS_PORT}",
+            "insecure": True,  # nobody else is in these namespaces
             "peers": {f"n{each}": f"198.19.{each}.2:{PORT}" for each in NODES},
             "store": {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": 0},
         }

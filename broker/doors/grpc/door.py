@@ -1,4 +1,5 @@
-"""The gRPC door: one server with the broker's services, its peers' streams, health, reflection.
+"""The gRPC door: the broker's services, its peers' streams, health, reflection; one server for each
+address, with what that address is for.
 
 A door is given the services and opens where it is told. Another one (another protocol, a console)
 is another class of this shape beside it; no service knows which door a call came through.
@@ -6,7 +7,10 @@ is another class of this shape beside it; no service knows which door a call cam
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
 from typing import Any, Final, Protocol
 
 import grpc
@@ -33,6 +37,33 @@ SERVICES: Final = (
 Replicate = Callable[[Any, Any], Awaitable[None]]
 
 
+class For(Flag):
+    """Whom an address is for."""
+
+    CLIENTS = auto()
+    PEERS = auto()
+    ADMINISTRATION = auto()
+
+
+# What reads the raw log, or changes what the broker group is or who leads it.
+ADMINISTRATIVE: Final = frozenset({"TransferLeadership"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Where calls are taken.
+
+    Attributes:
+        address: host:port.
+        offers: for whom.
+        credentials: None for a server without TLS.
+    """
+
+    address: str
+    offers: For
+    credentials: grpc.ServerCredentials | None = None
+
+
 class _HealthService(Protocol):
     """`health.aio.HealthServicer`, which has no types."""
 
@@ -57,34 +88,47 @@ class GrpcDoor:
         self._services = services
         self._replicate = replicate
         self._max_calls = concurrent_calls(max_held_pulls)
-        self._server: grpc.aio.Server | None = None
+        self._servers: list[grpc.aio.Server] = []
         self._health: _HealthService = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
-    async def open(self, listen: str) -> None:
-        """Calls are taken at `listen` (host:port).
+    async def open(self, entrances: Sequence[Entrance]) -> None:
+        """Calls are taken at each of the addresses.
 
         Raises:
-            OSError: the address can't be had.
+            OSError: one of them can't be had; those before it are open until `close`.
         """
+        for entrance in entrances:
+            await self._open(entrance)
+
+    async def _open(self, entrance: Entrance) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=self._max_calls)
-        handlers = (
-            (broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)),
-            (cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)),
-            (audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)),
-            (raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)),
-        )
+        offers = entrance.offers
+        broker = broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)
+        cluster = cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)
+        audit = audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)
+        peers = raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)
+        offered: list[tuple[Any, str, object]] = []
+        if offers & For.CLIENTS:
+            offered.append(broker)
+        if offers & (For.CLIENTS | For.ADMINISTRATION):
+            offered.append(cluster)
+        if offers & For.ADMINISTRATION:
+            offered.append(audit)
+        if offers & For.PEERS:
+            offered.append(peers)
+        left_out = frozenset[str]() if offers & For.ADMINISTRATION else ADMINISTRATIVE
+        services = [(file.services_by_name[name], handlers) for file, name, handlers in offered]
         server.add_generic_rpc_handlers(
-            tuple(
-                service_handler(file.services_by_name[name], each) for file, name, each in handlers
-            )
+            tuple(service_handler(service, each, left_out) for service, each in services)
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = [service.full_name for service, _ in services]
         reflection.enable_server_reflection(
-            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
-        _bind(server, listen)
+        _bind(server, entrance)
+        self._servers.append(server)
         await server.start()
-        self._server = server
 
     async def say_serving(self) -> None:
         """The standard health service says that this node and each of its services is up."""
@@ -93,14 +137,17 @@ class GrpcDoor:
 
     async def close(self) -> None:
         """No call is taken any more; those under way end within the grace."""
-        if self._server is not None:
-            await self._server.stop(SERVER_GRACE_S)
+        await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
 
 
-def _bind(server: grpc.aio.Server, address: str) -> None:
+def _bind(server: grpc.aio.Server, entrance: Entrance) -> None:
     """Opens the port, or says that it can't be had."""
+    address, credentials = entrance.address, entrance.credentials
     try:
-        bound = server.add_insecure_port(address)
+        if credentials is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, credentials)
     except RuntimeError:  # Its text doesn't say why.
         bound = 0
     if bound == 0:

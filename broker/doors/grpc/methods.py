@@ -35,15 +35,17 @@ MALFORMED: Final = Malformed()
 
 
 def service_handler(
-    service: ServiceDescriptor, handlers: object
+    service: ServiceDescriptor, handlers: object, left_out: frozenset[str] = frozenset()
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """Registers `handlers.<method_in_snake_case>` for each method of `service`.
+    """Registers `handlers.<method_in_snake_case>` for each method of `service` not left out.
 
     Raises:
         AttributeError: a method has no handler.
     """
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in service.methods:
+        if method.name in left_out:
+            continue
         handler: Handler = getattr(handlers, _snake_case(method.name))
         methods[method.name] = _method_handler(method, handler)
     generic: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(

@@ -1,0 +1,57 @@
+"""Files that hold what proves something: certificates, keys, secrets.
+
+This owns reading them with suspicion: a device or a pipe is not waited for, a file of any size is
+not taken in, and what is private may be read by its owner alone. What they hold is never told.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from dledger.credentials.errors import CredentialUnusable
+
+MAX_FILE_BYTES: Final = 1 << 20
+
+
+def read_credential(path: Path, *, is_private: bool = False) -> bytes:
+    """The content of the file.
+
+    Raises:
+        CredentialUnusable: it can't be read, is no regular file, is too large, or is private and
+            others than its owner may use it.
+    """
+    try:
+        # O_NONBLOCK: opening a pipe would wait for its other end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise CredentialUnusable(path, "isn't a regular file")
+            content: bytes = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
+        raise CredentialUnusable(path, getattr(error, "strerror", "") or str(error)) from error
+    if len(content) > MAX_FILE_BYTES:
+        raise CredentialUnusable(path, f"is larger than {MAX_FILE_BYTES} bytes")
+    if is_private and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        told = f"others than its owner may use it (mode {mode & 0o777:04o}): chmod 600"
+        raise CredentialUnusable(path, told)
+    return content
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """A new file of mode 0600, durable; one that exists is left alone.
+
+    Raises:
+        CredentialUnusable: it can't be written, or is there.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except (OSError, ValueError) as error:
+        raise CredentialUnusable(path, getattr(error, "strerror", "") or str(error)) from error

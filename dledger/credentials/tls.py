@@ -1,0 +1,242 @@
+"""TLS: whose certificates are believed, and which name stands for which node.
+
+One authority per broker group (or several groups) signs the nodes' certificates, and those of
+clients where clients must show one. A node's certificate carries, beside the host names that
+clients dial, the DNS name `<node id>.<broker group>.dledger`: a peer is dialed under that name and
+believed under that name only, so a certificate of another node, group or client opens no peer
+stream. Files are read again when they have changed: by servers at each handshake, by peers at each
+dial, by clients at each connection to a node.
+
+This owns files, names and credentials. It must never fall back to a connection without TLS, and an
+unreadable new file leaves what was read before in force.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from dledger.credentials.errors import CredentialUnusable
+from dledger.credentials.files import read_credential
+
+_NAMES: Final = "x509_subject_alternative_name"
+_CERTIFICATE: Final = "x509_pem_cert"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the PEM files lie.
+
+    Attributes:
+        ca: the authorities that are believed, one or more.
+        certificate: of this program, with what links it to an authority behind it; None for a
+            client that shows none.
+        key: of that certificate, not encrypted; only its owner may read it.
+        revoked: SHA-256 fingerprints of certificates that are believed no longer, a line each, as
+            64 hexadecimal digits with or without colons; `#` begins a comment.
+    """
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+    revoked: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("a certificate and its key come together")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """What was read from the files."""
+
+    ca: bytes
+    certificate: bytes | None
+    key: bytes | None
+    revoked: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return "TlsMaterial(...)"  # The key belongs into no log.
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For who dials."""
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
+
+    def server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        """For who is dialed."""
+        assert self.key is not None
+        assert self.certificate is not None
+        return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.ca)
+
+
+class TlsSource:
+    """The files' material, read again when one of them has changed.
+
+    Args:
+        on_error: is told why changed files weren't taken; may be called by any thread.
+    """
+
+    def __init__(self, files: TlsFiles, on_error: Callable[[CredentialUnusable], None]) -> None:
+        """Raises:
+        CredentialUnusable: they can't be used.
+        """
+        self._files = files
+        self._on_error = on_error
+        self._stamps = self._look()
+        self._material = read_material(files)
+
+    def material(self) -> TlsMaterial:
+        """As of now; what was read before as long as the files can't be used."""
+        stamps = self._look()
+        if stamps != self._stamps:
+            try:
+                self._material = read_material(self._files)
+            except CredentialUnusable as error:
+                self._on_error(error)
+            # Either way nothing is read again before the next change: a pair of files is
+            # replaced one after the other, and each of the two is a change.
+            self._stamps = stamps
+        return self._material
+
+    def server_credentials(self, *, asks_for_certificate: bool) -> grpc.ServerCredentials:
+        """For a server whose new connections are under the files of their time."""
+        served = [self._material]
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            now = self.material()
+            if now is served[0]:
+                return None
+            served[0] = now
+            return now.server_configuration()
+
+        return grpc.dynamic_ssl_server_credentials(
+            served[0].server_configuration(),
+            changed,  # type: ignore[arg-type]  # None for no change, which the stubs don't know
+            asks_for_certificate,
+        )
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        files = self._files
+        paths = (files.ca, files.certificate, files.key, files.revoked)
+        return tuple(_stamp(path) for path in paths if path is not None)
+
+
+def read_material(files: TlsFiles) -> TlsMaterial:
+    """The files' content, checked: they are PEM, and the key is the certificate's.
+
+    Raises:
+        CredentialUnusable: one of them can't be used.
+    """
+    ca = read_credential(files.ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(cadata=ca.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise CredentialUnusable(files.ca, f"holds no certificates in PEM: {error}") from None
+    certificate = key = None
+    if files.certificate is not None and files.key is not None:
+        certificate, key = (
+            read_credential(files.certificate),
+            read_credential(files.key, is_private=True),
+        )
+        try:
+            # Without a password: a key that asks for one would make the node wait at a terminal.
+            context.load_cert_chain(files.certificate, files.key, password=_no_password)
+        except (ssl.SSLError, ValueError, OSError) as error:
+            reason = f"and {files.key}: not a certificate and its key in PEM ({error})"
+            raise CredentialUnusable(files.certificate, reason) from None
+    revoked = frozenset[str]() if files.revoked is None else _fingerprints(files.revoked)
+    return TlsMaterial(ca, certificate, key, revoked)
+
+
+def peer_name(broker_group: str, node: str) -> str:
+    """The DNS name that a node's certificate must carry for peers to believe it."""
+    return f"{node}.{broker_group}.dledger"
+
+
+def refusal_of(
+    auth: Mapping[str, Iterable[bytes]], expected_name: str, revoked: frozenset[str]
+) -> str | None:
+    """Why who showed this certificate isn't who is called so; None if it is.
+
+    Args:
+        auth: of a gRPC call that the authority's signature has been checked for.
+    """
+    shown = [each.decode("ascii", "replace") for each in auth.get(_NAMES, ())]
+    if not shown:
+        return "no certificate with a name was shown"
+    if expected_name not in shown:  # Not by a pattern: a wildcard stands for no node.
+        return f"its certificate is for {', '.join(shown)}, not for {expected_name}"
+    if (found := fingerprint_of(auth)) is None or found in revoked:
+        return f"its certificate is revoked (SHA-256 {found})"
+    return None
+
+
+def fingerprint_of(auth: Mapping[str, Iterable[bytes]]) -> str | None:
+    """SHA-256 of the certificate of a gRPC call, in lower-case hexadecimal; None without one."""
+    for pem in auth.get(_CERTIFICATE, ()):
+        return fingerprint(pem.decode("ascii"))
+    return None
+
+
+def fingerprint(pem: str) -> str:
+    """SHA-256 of a certificate's DER bytes, as `openssl x509 -fingerprint -sha256` takes it."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+
+
+def open_blocking_channel(
+    address: str, options: Sequence[tuple[str, object]], material: TlsMaterial | None
+) -> grpc.Channel:
+    """`open_channel` for threads."""
+    if material is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, material.channel_credentials(), options=options)
+
+
+def open_channel(
+    address: str,
+    options: Sequence[tuple[str, object]],
+    material: TlsMaterial | None,
+    name: str | None = None,
+) -> grpc.aio.Channel:
+    """A channel, under TLS if there is material for it.
+
+    Args:
+        name: what the other side's certificate must be for, if not for the host in `address`.
+    """
+    if material is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    if name is not None:
+        options = (*options, ("grpc.ssl_target_name_override", name))
+    return grpc.aio.secure_channel(address, material.channel_credentials(), options=options)
+
+
+def _fingerprints(path: Path) -> frozenset[str]:
+    found = set()
+    for number, line in enumerate(read_credential(path).decode("utf-8", "replace").splitlines(), 1):
+        told = line.partition("#")[0].strip().replace(":", "").lower()
+        if not told:
+            continue
+        if len(told) != 64 or not set(told) <= set("0123456789abcdef"):
+            # A list that is half understood would let somebody in.
+            raise CredentialUnusable(path, f"line {number} is no SHA-256 fingerprint")
+        found.add(told)
+    return frozenset(found)
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
