@@ -31,6 +31,7 @@ WINDOW = 5  # batches of a queue under way: as many as the broker remembers
 REMEMBERED = 40  # answered batches of a producer that it may send again
 AGAIN_SHARE = 0.15  # of its sends, beside which an old batch goes again
 SUCCEEDED_SHARE = 0.02  # of a named one's sends, before which another instance takes over
+MEANWHILE_S = 0.004  # between batches of an instance that is being succeeded
 GONE = (epb.UNKNOWN_PRODUCER, epb.PRODUCER_FENCED)
 
 
@@ -142,6 +143,8 @@ class Producer(Client):
     async def _register(self) -> None:
         """A new session; of a name that is still known, with all that the former one has open."""
         token, former = self.chance.randbytes(8), self._session
+        if former is not None and not former.is_over:
+            self._begin(self._send_meanwhile(former))
         self._is_registering = True
         while (answer := await self.register(self._life.name, b"", token)) is None:
             if self.shared.stopping and (former is None or former.is_over):
@@ -151,16 +154,43 @@ class Producer(Client):
         session = Session(answer.producer_id, answer.origin)
         self._session = session
         self._used_us = self.shared.group.now_us
-        goes_on = former is not None and former.origin == answer.origin and not former.is_over
+        was_alive = former is not None and not former.is_over
         if former is not None:
             former.is_over = True
-        if goes_on:
+        if former is not None and was_alive and former.origin == answer.origin:
             self._check_numbers(answer)
+            for lane in self._lanes.values():
+                self._begin(self._haunt(former, lane))
             return
         numbers = {(each.topic, each.queue_id): each.sequence for each in answer.next_sequences}
         for key, lane in self._lanes.items():
             lane.sequence = numbers.get(key, 0)
             lane.under_way.clear()
+
+    async def _haunt(self, former: Session, lane: Lane) -> None:
+        """A batch of the instance that was succeeded, numbered as it knows: it must be refused."""
+        records = lane.template.encode(lane.queue_id, b"from the grave", b"", 0)
+        batch = pb.SendBatch(
+            topic=lane.topic,
+            queue_id=lane.queue_id,
+            base_sequence=lane.sequence,
+            count=1,
+            records=records,
+        )
+        result = await self._attempt(
+            pb.SendRequest(producer_id=former.producer_id, batches=[batch])
+        )
+        if result is not None and not result.HasField("error"):
+            place = f"{lane.topic}/{lane.queue_id} at {result.base_queue_offset}"
+            raise Defect("fenced producer stored", f"{self.name}: {place}")
+
+    async def _send_meanwhile(self, former: Session) -> None:
+        """The instance that is succeeded knows nothing of it, and goes on sending."""
+        for _ in range(4):
+            await asyncio.sleep(self.chance.uniform(0, MEANWHILE_S))
+            lanes = [lane for lane in self._lanes.values() if lane.has_room]
+            if self._session is former and not former.is_over and lanes:
+                self._send(former, self.chance.choice(lanes))
 
     def _check_numbers(self, answer: pb.RegisterProducerResponse) -> None:
         """What was acknowledged is below where the numbers go on, and what was never sent isn't."""

@@ -141,6 +141,8 @@ LEADER = (
         "broker/leader/flight.py",
         "        return taken or any(producer in each for each in self._forgetting.values())\n",
         "        return taken\n",
+        masked="who may be forgotten has long been silent, and seldom wakes up in that moment",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "full-and-silent-group-lives-no-longer",

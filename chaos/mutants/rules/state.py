@@ -124,6 +124,8 @@ STATE = (
         "broker/state/producers.py",
         "            if now_ms - producer.used_ms >= unused_ms:\n",
         "            if now_ms - producer.used_ms >= 0:\n",
+        masked="a leader names nobody who was used lately",
+        tests=("tests/broker/test_owners.py",),
     ),
     Mutant(
         "forgetting-begins-at-the-wrong-end",
