@@ -145,7 +145,7 @@ class Producer(Client):
         token, former = self.chance.randbytes(8), self._session
         if former is not None and not former.is_over:
             self._begin(self._send_meanwhile(former))
-        self._is_registering = True
+        self._is_registering, began_us = True, self.shared.group.now_us
         while (answer := await self.register(self._life.name, b"", token)) is None:
             if self.shared.stopping and (former is None or former.is_over):
                 return  # nothing is under way that the attempt could have fenced
@@ -153,7 +153,7 @@ class Producer(Client):
         self._is_registering = False
         session = Session(answer.producer_id, answer.origin)
         self._session = session
-        self._used_us = self.shared.group.now_us
+        self._used_us = began_us
         was_alive = former is not None and not former.is_over
         if former is not None:
             former.is_over = True
@@ -237,7 +237,7 @@ class Producer(Client):
         self, session: Session, lane: Lane, batch: pb.SendBatch, operation: Operation
     ) -> None:
         """Until the batch is answered, or what became of it can't be known any more."""
-        base = batch.base_sequence
+        base, began_us = batch.base_sequence, self.shared.group.now_us
         while True:
             # An earlier batch that is under way may be overtaken by this one.
             is_first = not any(other < base for other in lane.under_way)
@@ -253,7 +253,8 @@ class Producer(Client):
                 self._check_error(present, batch, result.error, is_first=is_first)
             await self.back_off()
         if self._present(session) is not None:
-            self._used_us = self.shared.group.now_us
+            # Its entry may be older than its answer by all that a majority was silent.
+            self._used_us = max(self._used_us, began_us)
             lane.under_way.pop(base, None)
         self.shared.pending -= 1
         if result.place_forgotten:
