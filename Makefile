@@ -10,7 +10,7 @@ ENGINE ?= local
 EXTRAS ?= audit
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim mutants chaos check format lint types verify-proto proto picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim mutants chaos fuzz check format lint types verify-proto proto picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -48,6 +48,9 @@ mutants: setup   ## break each rule once and show which seed and check noticed
 
 chaos: setup     ## faults on real processes (SCENARIO=everything SECONDS=90 NODES=… SEED=…)
 	$(BIN)/dledger chaos run $(or $(SCENARIO),everything) --seconds $(or $(SECONDS),90) $(if $(filter-out file default,$(origin NODES)),--nodes $(NODES)) $(if $(SEED),--seed $(SEED))
+
+fuzz: setup      ## strangers at every port of a group (REQUESTS=1000000 SECONDS=900 SEED=…)
+	$(BIN)/dledger chaos fuzz --requests $(or $(REQUESTS),1000000) --seconds $(or $(SECONDS),900) $(if $(SEED),--seed $(SEED))
 
 format: setup    ## rewrite the sources in the one layout
 	$(BIN)/ruff format .

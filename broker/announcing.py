@@ -11,7 +11,8 @@ import structlog
 from broker.leader.append import Appender
 from broker.reading.held import HeldPulls
 from broker.state.listening import QueueKey
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
+from broker.state.topics import TopicState
 
 log = structlog.get_logger(__name__)
 
@@ -30,8 +31,11 @@ class Announcer:
         log.warning("batch_voided", index=index, refusal=refusal)
         self._appender.on_batch_voided(index, refusal)
 
-    def topic_deleted(self, topic: str) -> None:
-        self._held.wake_topic(topic)
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        log.error("entry_voided", index=index, reason=refusal.why)
+
+    def topic_deleted(self, topic: TopicState) -> None:
+        self._held.wake_topic(topic.incarnation)
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         self._appender.on_command(index, refusal)

@@ -14,9 +14,11 @@ differently would diverge. Source: the seeds' defaults; etcd's `--heartbeat-inte
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NoReturn, Self, get_args
@@ -187,6 +189,7 @@ class BrokerConfig(_Section):
     long_poll_default_ms: int = Field(default=15_000, ge=0)
     long_poll_max_ms: int = Field(default=20_000, ge=0, le=120_000)
     max_held_pulls: int = Field(default=10_000, ge=1, le=1_000_000)
+    idle_connection_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)  # without a call
     audit_bytes_per_s: int = Field(default=100 * MIB, ge=MIB, le=100 * GIB)  # all calls together
 
     @model_validator(mode="after")
@@ -342,7 +345,7 @@ def load_config(path: Path) -> NodeConfig:
 def _document(path: Path) -> dict[str, object]:
     """The file as TOML has it."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise ConfigError(path, "", "more", f"at most {MAX_FILE_BYTES} bytes")
@@ -357,6 +360,15 @@ def _document(path: Path) -> dict[str, object]:
         raise ConfigError(path, "", _one_line(str(error)), "TOML") from error
     except RecursionError as error:
         raise ConfigError(path, "", "values nested too deep", "TOML") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens it, but for a pipe, whose other end may never come."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "a pipe", path)
+    return descriptor
 
 
 def dump_toml(config: NodeConfig, folder: Path) -> str:

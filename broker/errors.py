@@ -22,6 +22,7 @@ class ErrorCode(Enum):
     MESSAGE_TOO_LARGE = auto()
     RECORD_CORRUPT = auto()  # record bytes whose lengths or CRC lie
     TOPIC_NOT_FOUND = auto()
+    TOPIC_REPLACED = auto()  # the one that was meant is gone; another one has its name
     TOPIC_EXISTS = auto()
     QUEUE_NOT_FOUND = auto()
     OFFSET_OUT_OF_RANGE = auto()
@@ -58,6 +59,7 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.MESSAGE_TOO_LARGE: _FOR_GOOD,
     ErrorCode.RECORD_CORRUPT: _FOR_GOOD,
     ErrorCode.TOPIC_NOT_FOUND: _FOR_GOOD,
+    ErrorCode.TOPIC_REPLACED: _FOR_GOOD,
     ErrorCode.TOPIC_EXISTS: _FOR_GOOD,
     ErrorCode.QUEUE_NOT_FOUND: _FOR_GOOD,
     ErrorCode.OFFSET_OUT_OF_RANGE: _FOR_GOOD,
@@ -130,3 +132,9 @@ class BrokerError(Exception):
     def traits(self) -> Traits:
         """What the code implies."""
         return self.failure.traits
+
+
+def replaced(topic: str, meant: int, present: int) -> BrokerError:
+    """What is told of a topic that is gone while another one has its name."""
+    text = f"topic {topic!r} of entry {meant} was deleted, the one of entry {present} is another"
+    return BrokerError(ErrorCode.TOPIC_REPLACED, text)

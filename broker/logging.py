@@ -13,6 +13,14 @@ from typing import TextIO
 
 import structlog
 
+from dledger.sparing import Sparing
+
+log = structlog.get_logger(__name__)
+
+KEY_LENGTH = 64  # of a text by which one complaint is known from another
+TEXT_LENGTH = 2_000
+# What gRPC raises where a caller went away while it was being answered: no traceback is of use.
+CALLER_GONE = frozenset({"ExecuteBatchError"})
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -52,4 +60,32 @@ def configure_logging(level: str, style: str, file: Path | None = None, **facts:
         cache_logger_on_first_use=False,
     )
     # grpc and asyncio log to the standard library: warnings and worse belong to our stream too.
-    logging.basicConfig(level=logging.WARNING, stream=stream, force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[LibraryComplaints()], force=True)
+
+
+class LibraryComplaints(logging.Handler):
+    """What libraries log, as events of ours: one line each, and the same one once in a while.
+    What a stranger does may make a library complain as often as the stranger likes."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._sparing = Sparing()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # By the text before what is put into it: the rest differs from one to the next.
+        kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        unreported = self._sparing.due((record.name, str(record.msg)[:KEY_LENGTH], kind))
+        if unreported is None:
+            return
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            text = str(record.msg)
+        log.log(
+            record.levelno,
+            "library_complained",
+            library=record.name,
+            text=text[:TEXT_LENGTH],
+            unreported=unreported,
+            **({"exc_info": record.exc_info} if kind and kind not in CALLER_GONE else {}),
+        )

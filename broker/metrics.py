@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from prometheus_client import (
     CollectorRegistry,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
-    start_http_server,
+    generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from dledger.core.types import Role
+from dledger.endpoint import Endpoint
 
 LABELS = ("broker_group", "node")
 LATENCY_BUCKETS = (
@@ -33,6 +36,8 @@ class NodeMetrics:
 
     def __init__(self, broker_group: str, node: str) -> None:
         self.registry = CollectorRegistry()
+        # Open files beside how many there may be; read when asked, in the endpoint's thread.
+        ProcessCollector(registry=self.registry)
         # One more series for each series, of no use here.
         disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -63,14 +68,9 @@ class NodeMetrics:
             OSError: the address can't be used.
         """
         self.registry.register(collector)
-        server, thread = start_http_server(port, addr=host, registry=self.registry)
-
-        def close() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join(timeout=5)
-
-        return close
+        endpoint = Endpoint(lambda: (CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self.registry)))
+        endpoint.open(host, port)
+        return endpoint.close
 
 
 @dataclass(frozen=True, slots=True)

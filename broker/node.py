@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
@@ -31,10 +31,13 @@ import structlog
 
 from broker.assembly import facts_of
 from broker.config import NodeConfig
+from broker.descriptors import RESERVED, raised
+from broker.doors.grpc.bounds import ConnectionBounds
 from broker.doors.grpc.door import Entrance, For, GrpcDoor
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
+from broker.recovery import REAL_MACHINERY
 from broker.replica import Replica
 from dledger.addresses import is_loopback, split_address
 from dledger.core.types import NodeId
@@ -68,7 +71,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """The operating system's disk and clock."""
-    return Machine(OsFiles(), lambda: int(time.time() * 1000))
+    return Machine(OsFiles(RESERVED), lambda: int(time.time() * 1000))
 
 
 class Node:
@@ -77,9 +80,14 @@ class Node:
     def __init__(
         self, config: NodeConfig, machine: Machine | None = None, rhythm: Rhythm = STEADY
     ) -> None:
-        """Takes nothing from the world yet."""
+        """Takes nothing from the world yet but the descriptors that it reserves.
+
+        Raises:
+            TooFewDescriptors: the process may not have as many as a node needs.
+        """
         self.config = config
         self._replica: Replica | None = None
+        self._descriptors = raised()
         self._machine = machine or this_machine()
         self._rhythm = rhythm
         self._metrics = NodeMetrics(config.broker_group, config.node_id)
@@ -112,7 +120,7 @@ class Node:
             self._hand.close()
             raise
         replica.start()
-        await self._door.say_serving()
+        self._door.say_serving()
         if self._stop_asked:
             replica.ask_to_stop()
 
@@ -140,6 +148,7 @@ class Node:
             now_ms=self._machine.now_ms,
             random=random.Random(),
             latencies=self._metrics,
+            machinery=replace(REAL_MACHINERY, open_files=self._descriptors.queue_files),
             rhythm=self._rhythm,
         )
 
@@ -159,8 +168,14 @@ class Node:
         """Everybody can reach the node, and learns at first that it doesn't serve."""
         config = self.config
         self._open_metrics(replica)
-        held = config.broker.max_held_pulls
-        self._door = GrpcDoor(replica.services, self._transport.serve, max_held_pulls=held)
+        self._door = GrpcDoor(
+            replica.services,
+            self._transport.serve,
+            max_held_pulls=config.broker.max_held_pulls,
+            connections=ConnectionBounds(
+                self._descriptors.connections, config.broker.idle_connection_ms
+            ),
+        )
         self._doors.push_async_callback(self._door.close)
         await self._door.open(entrances(config, self._tls))
 

@@ -72,6 +72,9 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
         segment_size_bytes=config.store.segment_size_bytes,
         data_directory=str(config.data_directory),
         is_serving=facts.leadership.is_serving,
+        apply_stopped=facts.driver.apply_stopped,
+        level=facts.machine.level,
+        known_level=facts.machine.known_level,
     )
 
 
@@ -120,10 +123,21 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "log_segments": ("Segment files that hold entries.", log.segments),
         "log_segments_ready": ("Segment files prepared ahead.", log.preallocated_segments),
         "log_full": ("1 while the disk has no room for another segment.", log.is_full),
+        "log_time_off_seconds": (
+            "Leader: how far the log's time is from what a majority's clocks show; behind is "
+            "positive.",
+            driver.clock.behind_ms / 1000,
+        ),
         "apply_paused": (
             "1 while the disk has no room for what is derived from the log.",
             driver.is_apply_paused,
         ),
+        "apply_stopped": (
+            "1 if this program is too old for what is committed: nothing is applied any more.",
+            bool(driver.apply_stopped),
+        ),
+        "level": ("The level of formats and commands in use.", machine.level),
+        "known_level": ("The highest level that this program understands.", machine.known_level),
         "log_cached_bytes": ("Recent frames kept in memory.", log.cached_bytes),
         "last_fsync_seconds": ("How long the last group commit took.", log.last_flush_s),
         "topics": ("Topics.", machine.topics),
@@ -146,6 +160,10 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
         "batches_duplicate": ("Batches that were known already.", appender.duplicates),
         "batches_refused": ("Batches refused.", appender.refused),
         "messages_applied": ("Messages applied.", machine.messages_applied),
+        "entries_void": (
+            "Committed entries without effect that no leader may write.",
+            machine.entries_void,
+        ),
         "pulls_woken": ("Held pulls woken by an arrival.", held.woken),
         "pulls_refused": ("Pulls refused because too many are held.", held.refused),
         "peer_messages_received": ("Messages of peers.", driver.messages_in),
@@ -169,8 +187,13 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
 
 
 def _peers(facts: Facts) -> dict[str, tuple[str, dict[str, float]]]:
-    core, links = facts.core, facts.links
+    core, links, clock = facts.core, facts.links, facts.driver.clock
     return {
+        "clock_off_seconds": (
+            "Leader: how far a member's wall clock, its own too, is ahead of what a majority's "
+            "clocks show.",
+            {node: off_ms / 1000 for node, off_ms in clock.off_ms.items()},
+        ),
         "peer_match_index": (
             "The last entry known to be durable at the peer.",
             {peer: float(progress.match_index) for peer, progress in core.peers.items()},

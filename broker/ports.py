@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from dledger.core.types import NodeId
 from dledger.driver import APPLY_SLICE_BYTES
+from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
 from dledger.ports import PeerTransport
 from dledger.wire.raft_pb2 import PeerMessage
@@ -98,6 +99,7 @@ class ReplicaPorts:
         now_ms: the wall clock; it may step.
         random: for the core's timeouts.
         latencies: where measurements go.
+        known_level: of formats and commands; a simulator's nodes may be of other releases.
     """
 
     files: FileSystem
@@ -111,3 +113,4 @@ class ReplicaPorts:
     latencies: Latencies
     machinery: StoreMachinery = REAL_MACHINERY
     rhythm: Rhythm = STEADY
+    known_level: int = KNOWN_LEVEL

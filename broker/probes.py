@@ -15,7 +15,7 @@ import structlog
 from broker.leader.append import Proposer
 from dledger.core.types import EntryKind, Event, Index, Proposed
 from dledger.driver import Stamp
-from dledger.errors import ApplyPaused
+from dledger.errors import ApplyPaused, ApplyStopped
 from dledger.ports import Observer, StateMachine
 
 SAMPLE_EVERY_S = 0.005
@@ -85,5 +85,14 @@ class TimedMachine:
             self._machine.apply(frames)
         except ApplyPaused as paused:
             log.warning("apply_paused", applied_index=paused.applied_index, reason=str(paused))
+            raise
+        except ApplyStopped as stopped:
+            log.critical(
+                "apply_stopped",
+                applied_index=stopped.applied_index,
+                level=stopped.level,
+                known_level=stopped.known,
+                reason=str(stopped),
+            )
             raise
         self._histogram.observe(time.perf_counter() - started)

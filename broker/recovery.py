@@ -22,10 +22,11 @@ from dledger.codec import decode_configuration
 from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
 from dledger.errors import HardStateCorrupt
 from dledger.hard_state import HardStateStore
+from dledger.level import KNOWN_LEVEL
 from dledger.records.layout import UNITS_PER_FILE
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
-from store.consumequeue import ConsumeQueues
+from store.consumequeue import OPEN_FILES, ConsumeQueues
 from store.directory import DataDirectory, Identity
 from store.files import AtomicFile, FileSystem, OsFiles, make_directory
 from store.worker import ThreadWorker, WorkerFactory
@@ -45,6 +46,7 @@ class StoreMachinery:
     log_options: CommitLogOptions | None = None
     units_per_file: int = UNITS_PER_FILE
     state: MachineOptions = USUAL
+    open_files: int = OPEN_FILES  # of ConsumeQueues
 
 
 REAL_MACHINERY = StoreMachinery()
@@ -67,6 +69,7 @@ def recover(
     config: NodeConfig,
     files: FileSystem | None = None,
     machinery: StoreMachinery = REAL_MACHINERY,
+    known_level: int = KNOWN_LEVEL,
 ) -> Recovered:
     """Opens and checks the node's data directory, creating it at the first start.
 
@@ -99,12 +102,18 @@ def recover(
             raise HardStateCorrupt(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
-        queues = ConsumeQueues(path, files, units_per_file=machinery.units_per_file)
+        queues = ConsumeQueues(
+            path,
+            files,
+            units_per_file=machinery.units_per_file,
+            open_files=machinery.open_files,
+        )
         machine = replay_derived(
             commit_log,
             queues,
             trusted_note(commit_log),
             commit_log.checkpoint.distrust_consume_queues,
+            known_level,
             machinery.state,
         )
     except BaseException:

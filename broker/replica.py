@@ -32,7 +32,9 @@ from broker.config import NodeConfig
 from broker.errors import BrokerError
 from broker.housekeeping import Housekeeping
 from broker.leader.append import Appender
+from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
+from broker.leader.levels import LevelKeeper
 from broker.ports import ReplicaPorts
 from broker.probes import CommitProbe, TimedMachine
 from broker.reading.held import HeldPulls
@@ -94,7 +96,7 @@ class Replica:
             self.driver.on_storage_failed,
         )
         self.ticker = Ticker(
-            config.raft.tick_ms / 1000, self.driver.tick, ports.latencies.loop_lateness_seconds
+            config.raft.tick_ms / 1000, self._tick, ports.latencies.loop_lateness_seconds
         )
         self.parts = Parts(
             self.log,
@@ -109,6 +111,14 @@ class Replica:
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
         around = Surrounds(self.transport.links, self.fail, timings)
         self.services = services_of(config, self.parts, around)
+        self.levels = LevelKeeper(
+            ports.known_level,
+            Commands(self.appender),
+            current=lambda: self.machine.level.current,
+            serves=lambda: self.leadership.serving,
+            others=lambda: self.driver.core.configuration.members() - {node},
+            links=self.transport.links,
+        )
         self._join(probe)
 
     @classmethod
@@ -118,7 +128,7 @@ class Replica:
         Raises:
             StoreError, HardStateCorrupt, OSError: it can't be; nothing is left open.
         """
-        return cls(config, ports, recover(config, ports.files, ports.machinery))
+        return cls(config, ports, recover(config, ports.files, ports.machinery, ports.known_level))
 
     def _make_driver(self, probe: CommitProbe) -> RaftDriver[EntryHeader]:
         ports, recovered, node = self._ports, self._recovered, NodeId(self.config.node_id)
@@ -142,7 +152,8 @@ class Replica:
             observer=probe,
             configuration_of=configuration_of,
             call_soon=ports.call_soon,
-            now_ms=ports.now_ms,
+            wall_ms=ports.now_ms,
+            monotonic_s=ports.machinery.clock,
             fail=self.fail,
         )
         return RaftDriver(
@@ -247,6 +258,10 @@ class Replica:
 
     # --- what the parts tell each other -------------------------------------------------------
 
+    def _tick(self) -> None:
+        self.driver.tick()
+        self.levels.on_tick()
+
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
         self.driver.on_message(peer, message)
 
@@ -257,8 +272,9 @@ class Replica:
         return self.log.statistics().is_full or self.driver.statistics().is_apply_paused
 
     def _note_derived(self, settled_index: int) -> None:
-        """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log."""
-        self.log.checkpoint.note_consume_queue(settled_index, self._ports.now_ms())
+        """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log.
+        When that was is said by the log's time: this node's own clock may be before all time."""
+        self.log.checkpoint.note_consume_queue(settled_index, self.machine.append_time_ms)
 
 
 def parse_frames(blob: bytes) -> list[EntryHeader]:

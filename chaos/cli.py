@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from chaos.fuzz import cli as fuzz
 from chaos.real import cli as real
 from chaos.sim.run import Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
@@ -33,6 +34,7 @@ app = typer.Typer(
 
 
 real.register(app)  # run, list and report: on real processes
+app.command(name="fuzz")(fuzz.command)
 
 
 @app.callback()
@@ -61,7 +63,8 @@ def sim(
     no_admin: Annotated[bool, typer.Option("--no-admin", help="No topic changes.")] = False,
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Leave a failure large.")] = False,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.1, help="Start no further seed after so many seconds.")
+        float | None,
+        typer.Option(min=0.1, max=1e7, help="Start no further seed after so many seconds."),
     ] = None,
     transcript: Annotated[
         Path | None,

@@ -7,6 +7,7 @@
     ├── RunBroken         a run's folder can't be read (`dledger chaos report`)
     ├── SearchTooLong     a history is too concurrent to be decided within the bound
     ├── TimesGoBack       a queue was read whose store times don't ascend
+    ├── TimeFarOff        a message was stored at a time that no majority of clocks has shown
     ├── DemoFailed        the demonstration came to no settlement (retriable)
     ├── StaleMutant       the code that a mutant changes has changed
     └── CallFailed        a simulated call that wasn't answered, or with an error
@@ -97,6 +98,20 @@ class TimesGoBack(ChaosError):
         )
         self.queue_id = queue_id
         self.queue_offset = queue_offset
+
+
+class TimeFarOff(ChaosError):
+    """A message was stored `off_ms` before or after the time at which it can have been."""
+
+    def __init__(self, queue_id: int, queue_offset: int, off_ms: int) -> None:
+        way = "before it was sent" if off_ms < 0 else "after its last attempt"
+        super().__init__(
+            f"queue {queue_id}: the message at {queue_offset} was stored {abs(off_ms)} ms {way}, "
+            "by the log's time"
+        )
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.off_ms = off_ms
 
 
 class DemoFailed(ChaosError):

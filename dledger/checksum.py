@@ -11,16 +11,16 @@ the frames compares their length with the stated one.
 
     all messages   kind u8 (the field number of the body, 0 for none), term u64, then:
      2 hello                version u32, segment size u64, then broker group, speaker and addressee,
-                            each as u32 length and UTF-8 bytes
+                            each as u32 length and UTF-8 bytes, then level u32
      3 pre-vote request     last index u64, last term u64
      4 pre-vote response    granted u8
      5 vote request         last index u64, last term u64, reason i32
-     6 vote response        granted u8
+     6 vote response        granted u8, wall clock u64
      7 append request       previous index, previous term, commit index, size of frames: u64
      8 append response      accepted u8, then match index, rejected previous index, conflict
                             term, conflict first index, last index: u64
      9 heartbeat request    commit index, read context, digest index, digest: u64
-    10 heartbeat response   read context u64, last index u64, short of space u8
+    10 heartbeat response   read context u64, last index u64, short of space u8, wall clock u64
     11 timeout now          nothing
     14 keep-alive           nothing
 
@@ -41,13 +41,15 @@ from dledger.wire import raft_pb2 as pb
 
 _HELLO: Final = struct.Struct(">BQIQ")
 _LENGTH: Final = struct.Struct(">I")
+_LEVEL: Final = struct.Struct(">I")
 _BARE: Final = struct.Struct(">BQ")
 _GRANTED: Final = struct.Struct(">BQ?")
+_VOTE_RESPONSE: Final = struct.Struct(">BQ?Q")
 _LOG_END: Final = struct.Struct(">BQQQ")
 _VOTE_REQUEST: Final = struct.Struct(">BQQQi")
 _FOUR: Final = struct.Struct(">BQQQQQ")
 _APPEND_RESPONSE: Final = struct.Struct(">BQ?QQQQQ")
-_HEARTBEAT_RESPONSE: Final = struct.Struct(">BQQQ?")
+_HEARTBEAT_RESPONSE: Final = struct.Struct(">BQQQ?Q")
 
 
 def seal(message: pb.PeerMessage) -> pb.PeerMessage:
@@ -77,6 +79,7 @@ def _hello(message: pb.PeerMessage) -> bytes:
     for name in (body.broker_group, body.node_id, body.to_node_id):
         encoded = name.encode()
         parts += (_LENGTH.pack(len(encoded)), encoded)
+    parts.append(_LEVEL.pack(body.level))
     return b"".join(parts)
 
 
@@ -95,7 +98,8 @@ def _vote_request(message: pb.PeerMessage) -> bytes:
 
 
 def _vote_response(message: pb.PeerMessage) -> bytes:
-    return _GRANTED.pack(6, message.term, message.vote_response.granted)
+    body = message.vote_response
+    return _VOTE_RESPONSE.pack(6, message.term, body.granted, body.wall_ms)
 
 
 def _append_request(message: pb.PeerMessage) -> bytes:
@@ -129,7 +133,12 @@ def _heartbeat_request(message: pb.PeerMessage) -> bytes:
 def _heartbeat_response(message: pb.PeerMessage) -> bytes:
     body = message.heartbeat_response
     return _HEARTBEAT_RESPONSE.pack(
-        10, message.term, body.read_context, body.last_index, body.is_short_of_space
+        10,
+        message.term,
+        body.read_context,
+        body.last_index,
+        body.is_short_of_space,
+        body.wall_ms,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from dledger.checksum import seal
 from dledger.core.types import (
+    MAX_TIME_MS,
     AppendRange,
     AppendRequest,
     AppendResponse,
@@ -34,8 +35,6 @@ from dledger.core.types import (
 )
 from dledger.ports import ConfigurationCodec, FrameHeader
 from dledger.wire import raft_pb2 as pb
-
-MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: no clock is that wrong by itself
 
 # Which way a message travels: requests on the stream that this node dialed, answers on the
 # stream that the peer dialed.
@@ -73,9 +72,15 @@ def encode_heartbeat(message: HeartbeatRequest, digest_index: Index, digest: int
     )
 
 
-def encode_message(message: OutgoingMessage) -> pb.PeerMessage:
-    """The wire form of every message but appends and heartbeats."""
+def encode_message(message: OutgoingMessage, wall_ms: int) -> pb.PeerMessage:
+    """The wire form of every message but appends and heartbeats.
+
+    Args:
+        wall_ms: what this node's wall clock shows, for answers that tell it. One that is out of
+            range tells the nearest time that isn't: its node goes on all the same.
+    """
     wire = pb.PeerMessage(term=message.term)
+    told_ms = min(max(wall_ms, 0), MAX_TIME_MS)
     match message:
         case PreVoteRequest():
             wire.pre_vote_request.last_index = message.last_index
@@ -89,12 +94,14 @@ def encode_message(message: OutgoingMessage) -> pb.PeerMessage:
                 wire.vote_request.reason = pb.CAMPAIGN_REASON_TRANSFER
         case VoteResponse():
             wire.vote_response.granted = message.granted
+            wire.vote_response.wall_ms = told_ms
         case AppendResponse():
             wire.append_response.CopyFrom(_encode_append_response(message))
         case HeartbeatResponse():
             wire.heartbeat_response.read_context = message.read_context
             wire.heartbeat_response.last_index = message.last_index
             wire.heartbeat_response.is_short_of_space = message.is_short_of_space
+            wire.heartbeat_response.wall_ms = told_ms
         case TimeoutNow():
             wire.timeout_now.SetInParent()
         case AppendRange() | HeartbeatRequest():
@@ -206,6 +213,24 @@ def decode_digest(wire: pb.PeerMessage) -> tuple[Index, int] | None:
     if beat.digest_index > beat.commit_index or (beat.digest and not beat.digest_index):
         raise ValueError(f"a digest at {beat.digest_index} with commit index {beat.commit_index}")
     return (Index(beat.digest_index), beat.digest) if beat.digest_index else None
+
+
+def decode_wall_clock(wire: pb.PeerMessage) -> int | None:
+    """What the sender's wall clock showed, milliseconds since the epoch; None: it doesn't say.
+
+    Raises:
+        ValueError: no clock that is told shows that.
+    """
+    match wire.WhichOneof("body"):
+        case "vote_response":
+            wall_ms = wire.vote_response.wall_ms
+        case "heartbeat_response":
+            wall_ms = wire.heartbeat_response.wall_ms
+        case _:
+            return None
+    if wall_ms > MAX_TIME_MS:
+        raise ValueError(f"a wall clock at {wall_ms} ms")
+    return wall_ms
 
 
 def _decode_vote_request(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> VoteRequest:

@@ -31,6 +31,7 @@ from dledger.codec import (
     decode_append,
     decode_digest,
     decode_message,
+    decode_wall_clock,
     encode_append,
     encode_heartbeat,
     encode_message,
@@ -61,8 +62,9 @@ from dledger.core.types import (
     Role,
 )
 from dledger.doubt import Doubt
-from dledger.errors import ApplyPaused, InvalidMessage, LogBehind, LogFull
+from dledger.errors import ApplyPaused, ApplyStopped, InvalidMessage, LogBehind, LogFull
 from dledger.hard_state import HardStateStore
+from dledger.log_clock import ClockStatistics, LogClock
 from dledger.ports import (
     ConfigurationCodec,
     FrameHeader,
@@ -110,11 +112,13 @@ class DriverStatistics:
     messages_out: int
     appends_refused_for_space: int
     is_apply_paused: bool
+    apply_stopped: str  # why; empty while it isn't
     is_short_of_space: bool
     messages_refused: int
     contradictions: int
     reads_waiting: int
     uncompleted_persists: int
+    clock: ClockStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,8 @@ class Ports(Generic[H]):
     """Everything outside the driver; see `dledger.ports`.
 
     `parse_frames` gives the headers of frames that a peer sent, each verified against its CRC,
-    or raises `InvalidFrames`. `fail` stops the node and is called at most once.
+    or raises `InvalidFrames`. `wall_ms` may step, `monotonic_s` may not; see `dledger.log_clock`
+    for what each is good for. `fail` stops the node and is called at most once.
     """
 
     log: ReplicatedLog[H]
@@ -133,7 +138,8 @@ class Ports(Generic[H]):
     observer: Observer
     configuration_of: ConfigurationCodec
     call_soon: Callable[[Callable[[], None]], object]
-    now_ms: Callable[[], int]
+    wall_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
     fail: Callable[[BaseException], None]
 
 
@@ -165,9 +171,11 @@ class RaftDriver(Generic[H]):
         self._latest_append: tuple[AppendRange, PeerMessage] | None = None
         self._messages_in = self._messages_out = 0
         self._refused_for_space = 0
+        self._clock = LogClock(node, ports.log.last_append_time_ms, self._now_us())
         self._doubt: Doubt[H] = Doubt(ports.log, ports.observer)
         self._submitted_ticket = self._durable_ticket = 0
         self._is_apply_paused = False
+        self._apply_stopped: ApplyStopped | None = None
         self._ticks_to_apply = 0
         self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size
         # A log that doesn't take beside them what may be under way to one peer is short of space:
@@ -212,16 +220,19 @@ class RaftDriver(Generic[H]):
         self._doubt.on_tick()
         self._core.report_space(is_short=self._is_short_of_space())
         self._core.tick()
+        if self._core.role is Role.LEADER:
+            self._estimate_time()
 
     def _is_short_of_space(self) -> bool:
         """Whether a node with more room had better lead: what comes next may be refused, what
-        came last was, or what is derived from the log finds no space. It is said ahead of the
+        came last was, what is derived from the log finds no space, or this node can't apply what
+        is committed and would serve nobody. It is said ahead of the
         first refusal, so that as a rule there is none."""
         needed = max(self._ample_bytes, self._refused_bytes)
         is_short = self._ports.log.is_short_of_space(needed)
         if not is_short:
             self._refused_bytes = 0
-        return is_short or self._is_apply_paused
+        return is_short or self._is_apply_paused or self._apply_stopped is not None
 
     def suspect(self, peer: NodeId) -> None:
         """A stream to or from `peer` broke."""
@@ -268,7 +279,7 @@ class RaftDriver(Generic[H]):
         if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:
             raise LogBehind(f"{log.unwritten_bytes} bytes wait for the leader's disk")
         placed = self._core.propose(size, kind)
-        append_time_ms = self._append_time_ms()
+        append_time_ms = self._clock.read_ms(self._now_us())
         if stamp is not None:
             stamp(log.next_position(size), append_time_ms)
         try:
@@ -331,15 +342,21 @@ class RaftDriver(Generic[H]):
         try:
             message = decode_message(wire, peer, self._node)
             told = decode_digest(wire) if isinstance(message, HeartbeatRequest) else None
+            shown_ms = decode_wall_clock(wire)
         except ValueError as error:
             raise InvalidMessage(f"{peer}: {error}") from error
-        self._guarded(lambda: self._step(message, told))
+        self._guarded(lambda: self._step(message, told, shown_ms))
 
-    def _step(self, message: IncomingMessage, told: tuple[Index, int] | None) -> None:
+    def _step(
+        self, message: IncomingMessage, told: tuple[Index, int] | None, shown_ms: int | None
+    ) -> None:
         if told is not None:
             self._core.admit(message)
             self._check_digest(message, *told)
         self._core.step(message)
+        # Whoever is elected by this very answer has heard its clock before the first entry.
+        if shown_ms is not None:
+            self._clock.on_heard(message.sender, shown_ms, self._now_us())
 
     # --- appends from the leader --------------------------------------------------------------
 
@@ -417,6 +434,7 @@ class RaftDriver(Generic[H]):
                 if not new or persist.append_first != new[0].index:
                     raise InvariantViolation(f"the core appends from {persist.append_first}")
                 self._ports.log.append_frames(blob, new)
+                self._clock.on_taken(new[-1].append_time_ms, self._now_us())
             self._perform(effects)
 
     # --- effects ------------------------------------------------------------------------------
@@ -470,14 +488,10 @@ class RaftDriver(Generic[H]):
         """Does what `effects` ask for; truncation and follower appends are done already."""
         log = self._ports.log
         if effects.noop is not None:
-            log.append(
-                EntryKind.NOOP,
-                effects.noop.index,
-                effects.noop.term,
-                self._append_time_ms(),
-                0,
-                b"",
-            )
+            self._clock.begin_leading(self._now_us())
+            self._estimate_time()
+            time_ms = self._clock.read_ms(self._now_us())
+            log.append(EntryKind.NOOP, effects.noop.index, effects.noop.term, time_ms, 0, b"")
         if effects.persist is not None:
             self._submitted_ticket = effects.persist.sequence
             log.submit(effects.persist.sequence, self._prelude(effects.persist.hard_state))
@@ -494,9 +508,14 @@ class RaftDriver(Generic[H]):
         store = self._ports.hard_state
         return lambda: store.save(state)
 
-    def _append_time_ms(self) -> int:
-        """The wall clock, held so that it never runs backwards in the log."""
-        return max(self._ports.now_ms(), self._ports.log.last_append_time_ms)
+    def _now_us(self) -> int:
+        return int(self._ports.monotonic_s() * 1e6)
+
+    def _estimate_time(self) -> None:
+        """What a majority's clocks show, for the append times to come."""
+        voters, now_us = self._core.configuration, self._now_us()
+        for event in self._clock.estimate(voters, self._ports.wall_ms(), now_us):
+            self._ports.observer.on_event(event)
 
     def _send(self, message: OutgoingMessage) -> None:
         self._messages_out += 1
@@ -508,7 +527,7 @@ class RaftDriver(Generic[H]):
             beat = encode_heartbeat(message, index, self._digest_at(index) if index else 0)
             self._ports.transport.send_request(message.to, beat)
             return
-        wire = encode_message(message)
+        wire = encode_message(message, self._ports.wall_ms())
         if isinstance(message, ANSWERS):
             self._ports.transport.send_answer(message.to, wire)
         else:
@@ -552,6 +571,8 @@ class RaftDriver(Generic[H]):
         """Applies in a turn of its own: on a follower nobody waits for it, but the flusher, which
         may just have been given work, waits for this thread to pause."""
         # While applying is paused the ticks come back here; asking again and again would spin.
+        if self._apply_stopped is not None:
+            return
         if not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:
             self._apply_scheduled = True
             self._ports.call_soon(self._apply_in_turn)
@@ -564,6 +585,8 @@ class RaftDriver(Generic[H]):
         """Applies one slice; schedules the next when there is more."""
         commit = self._core.commit_index
         if self._applied >= commit or self._applying or self._ticks_to_apply:
+            return
+        if self._apply_stopped is not None:
             return
         self._applying = True
         try:
@@ -587,6 +610,10 @@ class RaftDriver(Generic[H]):
         except ApplyPaused as paused:
             self._is_apply_paused, self._ticks_to_apply = True, APPLY_RETRY_TICKS
             return Index(paused.applied_index)
+        except ApplyStopped as stopped:
+            # For as long as this process runs. What is committed still goes into the log.
+            self._apply_stopped = stopped
+            return Index(stopped.applied_index)
         self._is_apply_paused = False
         return last
 
@@ -640,11 +667,15 @@ class RaftDriver(Generic[H]):
             messages_out=self._messages_out,
             appends_refused_for_space=self._refused_for_space,
             is_apply_paused=self._is_apply_paused,
+            apply_stopped=str(self._apply_stopped or ""),
             is_short_of_space=self._is_short_of_space(),
             messages_refused=self._doubt.messages_refused,
             contradictions=self._doubt.contradictions,
             reads_waiting=len(self._reads_running) + len(self._reads_to_apply),
             uncompleted_persists=self._submitted_ticket - self._durable_ticket,
+            clock=self._clock.statistics(self._now_us())
+            if self._core.role is Role.LEADER
+            else ClockStatistics(),
         )
 
 

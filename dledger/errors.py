@@ -9,7 +9,8 @@
     ├── LogBehind          too much waits for the disk already (retriable)
     ├── InvalidMessage     no working peer sends this: dropped whole, stream made anew (retriable)
     │   └── InvalidFrames  bytes that a peer sent as frames are not
-    └── ApplyPaused        the state machine has no space to go on (retriable)
+    ├── ApplyPaused        the state machine has no space to go on (retriable)
+    └── ApplyStopped       what comes next is of a level that this program doesn't know
 
 What raised one of them did not happen. The core has a family of its own, `dledger.core.errors`,
 as it imports nothing.
@@ -99,3 +100,17 @@ class ApplyPaused(ReplicationError):
     def __init__(self, applied_index: int, reason: str) -> None:
         super().__init__(f"applying pauses behind entry {applied_index}: {reason}")
         self.applied_index = applied_index
+
+
+class ApplyStopped(ReplicationError):
+    """The entry behind `applied_index` raises the level of formats and commands beyond what this
+    program knows. What came before was applied; the remedy is a newer program."""
+
+    def __init__(self, applied_index: int, level: int, known: int) -> None:
+        super().__init__(
+            f"entry {applied_index + 1} raises the level of formats and commands to {level}, and "
+            f"this program knows {known}: install a newer one"
+        )
+        self.applied_index = applied_index
+        self.level = level
+        self.known = known

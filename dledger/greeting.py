@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dledger.checksum import is_intact, seal
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
+from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
 from dledger.wire.raft_pb2 import Hello, PeerMessage
 
 # 2: every message has a checksum, and keep-alives are answered. There is no rolling upgrade from 1.
@@ -25,6 +26,7 @@ class Identity:
     broker_group: str
     node: NodeId
     segment_size_bytes: int
+    level: int = KNOWN_LEVEL
 
     def hello(self, to: NodeId) -> PeerMessage:
         """The first message of a stream."""
@@ -36,6 +38,7 @@ class Identity:
                     node_id=self.node,
                     to_node_id=to,
                     segment_size_bytes=self.segment_size_bytes,
+                    level=self.level,
                 )
             )
         )
@@ -61,6 +64,8 @@ class Identity:
         # After the version: a Hello of version 1 has none.
         if not is_intact(first):
             raise PeerRefused(f"peer {hello.node_id!r}: the checksum of its Hello is wrong")
+        if hello.level < FIRST_LEVEL:
+            raise PeerRefused(f"peer {hello.node_id!r}: it says no level of formats and commands")
         peer = NodeId(hello.node_id)
         if peer not in members or peer == self.node:
             raise PeerRefused(

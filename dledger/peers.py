@@ -93,12 +93,14 @@ class PeerLink:
         reconnects: such streams that have ended.
         renewed: of those, the ones that this node ended for their silence.
         dropped: messages that found no stream or a full one.
+        level: of formats and commands, that the peer said on that stream; 0 while it isn't up.
     """
 
     connected: bool
     reconnects: int
     dropped: int
     renewed: int
+    level: int = 0
 
 
 @dataclass(slots=True)
@@ -107,6 +109,7 @@ class _Peer:
     dialed: DialedLink
     accepted: AcceptedLinks
     dropped: int = 0
+    level: int = 0  # said by who answered the stream that was greeted last
 
 
 @dataclass(slots=True)
@@ -194,6 +197,7 @@ class PeerLinks:
                 reconnects=peer.dialed.streams_ended,
                 dropped=peer.dropped,
                 renewed=peer.dialed.renewed,
+                level=peer.level if peer.dialed.makes_progress(now) else 0,
             )
             for name, peer in self._peers.items()
         }
@@ -266,6 +270,7 @@ class PeerLinks:
         if found != name:
             raise PeerRefused(f"at the address of {name} there is {found}")
         call.is_greeted = True
+        call.peer.level = message.hello.level
         call.peer.dialed.on_greeted(generation, self._sockets.now())
         self._settle(call.peer)
 

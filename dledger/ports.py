@@ -127,6 +127,7 @@ class StateMachine(Protocol):
 
         Raises:
             ApplyPaused: some of them, in order, or none were applied.
+            ApplyStopped: the same, and it is asked no more.
         """
         ...
 

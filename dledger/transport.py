@@ -32,6 +32,7 @@ from dledger.outbox import Outbox
 from dledger.peer_security import OPEN, PeerSecurity, Shown
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
 from dledger.proof import Parties
+from dledger.sparing import Sparing
 from dledger.wire.raft_pb2 import PeerMessage
 
 METHOD = "/dledger.v1.RaftPeer/Replicate"
@@ -95,6 +96,7 @@ class GrpcTransport:
         self._callers: dict[int, tuple[NodeId, Shown]] = {}  # who accepted calls are of
         self._checking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._sparing = Sparing()
         ears, pace = Ears(on_message, on_broken), LinkPace(times, random.Random())
         self._links = PeerLinks(identity, self._addresses, ears, self, pace)
         self.send_request = self._links.send_request
@@ -150,6 +152,11 @@ class GrpcTransport:
         if (ending := self._endings.pop(generation, None)) is not None:
             ending.set_result(why.value)
 
+    def _tell(self, event: str, peer: NodeId, **facts: str) -> None:
+        """One line an event and peer once in a while: whoever sends nonsense sends it again."""
+        if (unreported := self._sparing.due((event, peer))) is not None:
+            log.error(event, peer=peer, unreported=unreported, **facts)
+
     # --- the stream that we dial --------------------------------------------------------------
 
     async def _dial(self, peer: NodeId, generation: int) -> None:
@@ -159,10 +166,10 @@ class GrpcTransport:
         try:
             await self._call(peer, address, generation)
         except PeerRefused as error:
-            log.error("peer_refused", peer=peer, address=address, error=str(error))
+            self._tell("peer_refused", peer, address=address, error=str(error))
             refused = True
         except InvalidMessage as error:
-            log.error("peer_sent_invalid_message", peer=peer, error=str(error))
+            self._tell("peer_sent_invalid_message", peer, error=str(error))
         except ConnectionError as error:
             log.debug("peer_stream_broken", peer=peer, address=address, error=str(error))
         except Exception:
@@ -238,7 +245,8 @@ class GrpcTransport:
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello was said in time")
         except PeerRefused as error:
-            log.warning("peer_rejected", error=str(error))
+            if (unreported := self._sparing.due("peer_rejected")) is not None:
+                log.warning("peer_rejected", error=str(error), unreported=unreported)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._callers[generation] = NodeId(peer), shown
         self._outboxes[generation] = Outbox()
@@ -264,7 +272,7 @@ class GrpcTransport:
         try:
             await reader
         except InvalidMessage as error:
-            log.error("peer_sent_invalid_message", peer=peer, error=str(error))
+            self._tell("peer_sent_invalid_message", peer, error=str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def _check_callers(self) -> None:

@@ -270,3 +270,6 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
             for node in status.nodes
         ),
     )
+    for node in status.nodes:
+        if node.apply_stopped:
+            typer.echo(f"{node.id} has stopped applying: {node.apply_stopped}")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dledger.reading.entry import (
+    ENTRY_VERSION,
     FILLER_HEADER_SIZE,
     HEADER_SIZE,
     EntryHeader,
@@ -116,7 +117,16 @@ class LogEnd:
         )
         self._require_segments(position)
         header = EntryHeader(
-            size, kind, record_count, 0, index, term, position, append_time_ms, digest
+            size,
+            kind,
+            ENTRY_VERSION,
+            record_count,
+            0,
+            index,
+            term,
+            position,
+            append_time_ms,
+            digest,
         )
         configuration = bytes(body) if kind == EntryKind.CONFIGURATION else None
         self._add(header, (head, body), configuration)

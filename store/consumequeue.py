@@ -6,7 +6,7 @@ synced; what counts as durable is what a `flush` has covered, and after a restar
 is dropped and dispatched again. Nothing here may accept units that don't follow each other: a gap
 or a difference means that this replica has diverged, and it must stop.
 
-    consumequeue/<topic>/<queueId>/<20 digits>
+    consumequeue/<topic>@<incarnation>/<queueId>/<20 digits>
     consumequeue/.deleted-<n>        what a deleted topic left, until the next flush
 
 A file holds `UNITS_PER_FILE` units (`dledger.records.layout`) and is named by the queue's byte
@@ -32,7 +32,7 @@ from dledger.records.layout import FILE_NAME, RECORD, UNITS_PER_FILE, file_name
 from dledger.records.record import MIN_RECORD_SIZE
 from store.dispatch import UNIT, UNIT_DTYPE, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
-from store.files import FULL_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
+from store.files import PASSING_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
 from store.queue_flush import FlushWork, remove_topic
 from store.stamping import OFFSETS, OFFSETS_AT
 
@@ -270,8 +270,8 @@ class ConsumeQueues:
                 return path
 
     def _told(self, error: OSError, needed_bytes: int) -> Exception:
-        """StorageFull where that is what `error` means."""
-        if error.errno not in FULL_ERRNOS:
+        """StorageFull where that is what `error` means: the same call may succeed later."""
+        if error.errno not in PASSING_ERRNOS:
             return error
         return StorageFull(str(self._root), needed_bytes, self._files.free_bytes(self._root))
 

@@ -19,7 +19,7 @@ from dledger.reading.dtypes import dtype_of
 from dledger.reading.entry import EntryHeader, EntryKind
 from dledger.records import layout
 from dledger.records.errors import InvalidRecord
-from dledger.records.layout import FIRST_RECORD_AT, RECORD
+from dledger.records.layout import RECORD
 from dledger.records.properties import find_property, tags_code
 from dledger.records.record import FIXED_SIZE, MIN_RECORD_SIZE, record_starts
 from store.errors import DivergenceFound
@@ -32,7 +32,7 @@ UNIT_DTYPE: Final = dtype_of(layout.UNIT)
 VECTOR_FROM_COUNT: Final = 56
 
 _HEAD: Final = RECORD.run("queue_id", "queue_offset")
-_HEAD_AT: Final = FIRST_RECORD_AT + RECORD.at("queue_id")
+_HEAD_AT: Final = RECORD.at("queue_id")
 _TOTAL_SIZE: Final = RECORD.run("total_size")
 _TOTAL_SIZE_DTYPE: Final = dtype_of(RECORD)["total_size"]
 _BODY_LENGTH: Final = RECORD.run("body_length")
@@ -54,21 +54,22 @@ def units_for_entry(header: EntryHeader, frame: bytes) -> tuple[str, int, int, b
     """
     if header.kind != EntryKind.DATA or header.record_count == 0:
         raise InvalidRecord(0, "entry kind", "data with records", header.kind)
-    queue_id, base = _HEAD.unpack_from(frame, _HEAD_AT)
-    bases = (base, header.physical_offset)
+    first = header.first_record_at
+    if len(frame) < first + MIN_RECORD_SIZE:
+        raise InvalidRecord(0, "total size", f"at least {first + MIN_RECORD_SIZE}", len(frame))
+    queue_id, base = _HEAD.unpack_from(frame, first + _HEAD_AT)
     if header.record_count < VECTOR_FROM_COUNT:
-        units = units_by_loop(frame, header.record_count, bases)
+        units = units_by_loop(header, frame, base)
     else:
-        units = units_by_vector(frame, header.record_count, bases)
-    return _topic(frame), queue_id, base, units
+        units = units_by_vector(header, frame, base)
+    return _topic(frame, first), queue_id, base, units
 
 
-def units_by_loop(frame: bytes, count: int, bases: tuple[int, int]) -> bytes:
-    """The units, record by record. `bases`: queue offset of the first record, physical offset of
-    the frame."""
-    queue_offset, physical_offset = bases
+def units_by_loop(header: EntryHeader, frame: bytes, base: int) -> bytes:
+    """The units, record by record. `base`: queue offset of the first record."""
+    queue_offset, physical_offset, count = base, header.physical_offset, header.record_count
     units: list[bytes] = []
-    starts = _walk(frame, count)
+    starts = _walk(frame, header.first_record_at, count)
     ends = [*starts[1:], len(frame)]
     codes = _tags_codes(frame, starts) or [0] * count
     for start, end, code in zip(starts, ends, codes, strict=True):
@@ -81,14 +82,15 @@ def units_by_loop(frame: bytes, count: int, bases: tuple[int, int]) -> bytes:
     return b"".join(units)
 
 
-def units_by_vector(frame: bytes, count: int, bases: tuple[int, int]) -> bytes:
+def units_by_vector(header: EntryHeader, frame: bytes, base: int) -> bytes:
     """The units, all at once; see `units_by_loop`."""
-    starts = _equal_steps(frame, count)
+    first, count = header.first_record_at, header.record_count
+    starts = _equal_steps(frame, first, count)
     if starts is None:
-        starts = np.array(_walk(frame, count), dtype=np.int64)
+        starts = np.array(_walk(frame, first, count), dtype=np.int64)
     expected = np.empty((count, 2), dtype=OFFSET_DTYPE)
-    expected[:, 0] = np.arange(bases[0], bases[0] + count, dtype=np.uint64)
-    expected[:, 1] = starts + bases[1]
+    expected[:, 0] = np.arange(base, base + count, dtype=np.uint64)
+    expected[:, 1] = starts + header.physical_offset
     found = _items(frame, OFFSETS.size)[starts + OFFSETS_AT].view(OFFSET_DTYPE).reshape(-1, 2)
     if not np.array_equal(found, expected):
         at = int(np.argmax((found != expected).any(axis=1)))
@@ -101,12 +103,12 @@ def units_by_vector(frame: bytes, count: int, bases: tuple[int, int]) -> bytes:
     return units.tobytes()
 
 
-def _equal_steps(frame: bytes, count: int) -> npt.NDArray[np.int64] | None:
+def _equal_steps(frame: bytes, first: int, count: int) -> npt.NDArray[np.int64] | None:
     """Where each record begins if all have the size of the first; None if they don't."""
-    (size,) = _TOTAL_SIZE.unpack_from(frame, FIRST_RECORD_AT)
-    if size < MIN_RECORD_SIZE or FIRST_RECORD_AT + count * size != len(frame):
+    (size,) = _TOTAL_SIZE.unpack_from(frame, first)
+    if size < MIN_RECORD_SIZE or first + count * size != len(frame):
         return None
-    starts = np.arange(count, dtype=np.int64) * size + FIRST_RECORD_AT
+    starts = np.arange(count, dtype=np.int64) * size + first
     sizes = _items(frame, _TOTAL_SIZE.size)[starts].view(_TOTAL_SIZE_DTYPE)
     return starts if (sizes == size).all() else None
 
@@ -116,9 +118,9 @@ def _items(frame: bytes, size: int) -> npt.NDArray[np.void]:
     return np.ndarray((len(frame) - size + 1,), dtype=f"V{size}", buffer=frame, strides=(1,))
 
 
-def _walk(frame: bytes, count: int) -> list[int]:
+def _walk(frame: bytes, first: int, count: int) -> list[int]:
     """Where each record begins, by the sizes; they fill the frame exactly."""
-    starts = record_starts(frame, FIRST_RECORD_AT, count)
+    starts = record_starts(frame, first, count)
     (last_size,) = _TOTAL_SIZE.unpack_from(frame, starts[-1])
     if starts[-1] + last_size != len(frame):
         end = starts[-1] + last_size
@@ -134,11 +136,11 @@ def _tags_codes(frame: bytes, starts: list[int]) -> list[int]:
     return [_tags_code(frame, *each) for each in zip(starts, ends, strict=True)]
 
 
-def _topic(frame: bytes) -> str:
-    (body_size,) = _BODY_LENGTH.unpack_from(frame, FIRST_RECORD_AT + _BODY_LENGTH_AT)
-    at = FIRST_RECORD_AT + FIXED_SIZE + body_size
+def _topic(frame: bytes, first: int) -> str:
+    (body_size,) = _BODY_LENGTH.unpack_from(frame, first + _BODY_LENGTH_AT)
+    at = first + FIXED_SIZE + body_size
     if at >= len(frame) or at + 1 + frame[at] > len(frame):
-        raise InvalidRecord(FIRST_RECORD_AT, "BODYLENGTH", "within the frame", body_size)
+        raise InvalidRecord(first, "BODYLENGTH", "within the frame", body_size)
     return frame[at + 1 : at + 1 + frame[at]].decode("ascii", errors="replace")
 
 

@@ -21,6 +21,7 @@ from typing import Final, NewType, Protocol
 from crc32c import crc32c
 
 from dledger.records.layout import ATOMIC_FILE
+from store.descriptors import SCARCE_ERRNOS, DescriptorReserve
 from store.errors import CorruptionFound
 
 Handle = NewType("Handle", int)
@@ -28,6 +29,8 @@ Buffer = bytes | bytearray | memoryview
 
 IOV_MAX: Final = 1024  # POSIX guarantees 16; Linux has had 1,024 since 2.4.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Nothing is wrong with the disk, and nothing happened: the same call may succeed later.
+PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS
 CHUNK_BYTES: Final = 1 << 20
 
 _ZEROS: Final = bytes(CHUNK_BYTES)
@@ -117,26 +120,34 @@ class FileSystem(Protocol):
 
 
 class OsFiles:
-    """`FileSystem` on Linux; a handle is a file descriptor."""
+    """`FileSystem` on Linux; a handle is a file descriptor. `reserved` of them are held for the
+    time when there are none."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserved: int = 0) -> None:
         self._pinned: dict[int, tuple[int, int]] = {}
+        self._reserve = DescriptorReserve(reserved)
 
     def open(self, path: Path) -> Handle:
-        return Handle(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        return self._opened(path, os.O_RDWR)
 
     def create(self, path: Path) -> Handle:
-        return Handle(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        return self._opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def _opened(self, path: Path, flags: int) -> Handle:
+        obtained = self._reserve.obtain(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+        return Handle(obtained)
 
     def close(self, handle: Handle) -> None:
         self.unpin(handle)
         os.close(handle)
+        self._reserve.refill()
 
     def pread(self, handle: Handle, size: int, offset: int) -> bytes:
         return os.pread(handle, size, offset)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
-        return os.pwritev(handle, buffers, offset)
+        # Short of memory it has written nothing: what is in the page cache is told by its count.
+        return self._reserve.obtain(lambda: os.pwritev(handle, buffers, offset))
 
     def fdatasync(self, handle: Handle) -> None:
         os.fdatasync(handle)
@@ -198,14 +209,14 @@ class OsFiles:
         os.rmdir(path)
 
     def fsync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._opened(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            self.close(descriptor)
 
     def listdir(self, path: Path) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(self._reserve.obtain(lambda: os.listdir(path)))
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -215,15 +226,15 @@ class OsFiles:
         return state.f_bavail * state.f_frsize
 
     def lock(self, path: Path) -> Handle | None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = self._opened(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(descriptor)
+            self.close(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return None
             raise
-        return Handle(descriptor)
+        return descriptor
 
 
 def write_all(files: FileSystem, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
@@ -387,7 +398,7 @@ class AtomicFile:
             finally:
                 self._files.close(handle)
         except OSError as error:
-            if error.errno not in FULL_ERRNOS:
+            if error.errno not in PASSING_ERRNOS:
                 raise
             # What is left of it is too small to be used, and made anew after the next replacement.
 

@@ -20,7 +20,7 @@ from dledger.records.layout import file_name
 from dledger.records.record import MIN_RECORD_SIZE
 from store.dispatch import UNIT_SIZE
 from store.errors import StorageFull
-from store.files import CHUNK_BYTES, FULL_ERRNOS, FileSystem, Handle, write_all
+from store.files import CHUNK_BYTES, PASSING_ERRNOS, FileSystem, Handle, write_all
 from store.segments import Segment
 
 RETRY_S: Final = 1.0
@@ -140,7 +140,10 @@ class Preallocator:
     def _make_file(self, path: Path) -> Handle:
         files = self._files
         temporary = path.with_name(path.name + ".tmp")
-        handle = files.create(temporary)
+        try:
+            handle = files.create(temporary)
+        except OSError as error:
+            raise self._told(error) from error
         try:
             files.fallocate(handle, self._policy.segment_size)
             if self._policy.warm_up:
@@ -149,14 +152,14 @@ class Preallocator:
         except OSError as error:
             files.close(handle)
             files.unlink(temporary)
-            if error.errno in FULL_ERRNOS:
-                free = files.free_bytes(self._directory)
-                size = self._policy.segment_size
-                raise StorageFull(str(self._directory), size, free) from error
-            raise
+            raise self._told(error) from error
         files.rename(temporary, path)
         files.fsync_directory(self._directory)
         return handle
+
+    def _told(self, error: OSError) -> Exception:
+        """StorageFull where that is what `error` means: the next attempt may succeed."""
+        return self.shortage(1) if error.errno in PASSING_ERRNOS else error
 
     def _write_zeros(self, handle: Handle) -> None:
         """Each page is in the page cache and its block written, so that a later fdatasync needn't

@@ -33,6 +33,7 @@ FLOOR = {"dledger.addresses", "dledger.outcome"}
 RAFT = {"dledger", "dledger.core", "dledger.wire"}
 ALLOWED: dict[str, set[str]] = {
     "dledger.addresses": set(),
+    "dledger.endpoint": set(),  # HTTP, and nothing of what it serves
     "dledger.history": {"dledger.records"},
     "dledger.outcome": set(),
     "dledger.limits": set(),
@@ -49,11 +50,15 @@ ALLOWED: dict[str, set[str]] = {
     | {"dledger.core", "dledger.credentials", "dledger.limits", "dledger.records", "dledger.wire"},
     "store": FORMATS,
     "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
-    "broker": FORMATS | FLOOR | RAFT | {"dledger.credentials", "dledger.limits", "store"},
+    "broker": FORMATS
+    | FLOOR
+    | RAFT
+    | {"dledger.credentials", "dledger.endpoint", "dledger.limits", "store"},
     "audit": FORMATS
     | FLOOR
     | {
         "dledger.credentials",
+        "dledger.endpoint",
         "dledger.history",
         "dledger.limits",
         "dledger.spark",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from prometheus_client import start_http_server
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from audit.commands.outcome import check_target, errors_told, make_folder, parse_size
 from audit.commands.selection import run_audit, wanted_replicas
@@ -20,6 +22,7 @@ from audit.engines.choice import EngineName
 from audit.engines.package import TASKS
 from audit.errors import UsageMistake
 from audit.proof.replicas import Options
+from dledger.endpoint import Endpoint
 from dledger.spark.package import write_package
 
 _DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d)")
@@ -58,14 +61,14 @@ def watch(
         )
         make_folder(reports)
         metrics = WatchMetrics()
+        endpoint = Endpoint(lambda: (CONTENT_TYPE_PLAIN_0_0_4, generate_latest(metrics.registry)))
         if metrics_port is not None:
             try:
-                server, thread = start_http_server(
-                    metrics_port, addr="127.0.0.1", registry=metrics.registry
-                )
+                port = endpoint.open("127.0.0.1", metrics_port)
             except OSError as error:
-                raise UsageMistake(f"--metrics-port {metrics_port}: {error.strerror}") from error
-            sys.stderr.write(f"metrics on 127.0.0.1:{server.server_port}\n")
+                reason = os.strerror(error.errno or 0)
+                raise UsageMistake(f"--metrics-port {metrics_port}: {reason}") from error
+            sys.stderr.write(f"metrics on 127.0.0.1:{port}\n")
         over = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())
@@ -84,8 +87,7 @@ def watch(
             told=lambda line: typer.echo(line),
         ).run(every_s)
         if metrics_port is not None:
-            server.shutdown()
-            thread.join()
+            endpoint.close()
 
 
 def package(

@@ -90,7 +90,7 @@ def _batches() -> Iterator[list[bytes]]:
 def _append(log: CommitLog, index: int, records: list[bytes]) -> None:
     """The records are the log's last entry, stamped as a leader stamps them."""
     base = (index - 1) * ENTRY_MESSAGES
-    body = bytearray(b"".join([BATCH_PREAMBLE.pack(bytes(16), base), *records]))
+    body = bytearray(b"".join([BATCH_PREAMBLE.pack(bytes(16), base, 1), *records]))
     starts = [0]
     for record in records[:-1]:
         starts.append(starts[-1] + len(record))

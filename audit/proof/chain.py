@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,11 +27,12 @@ from dledger.reading.entry import (
     claim_of,
     digest_of,
     parse_header,
+    preamble_of,
     verify_frame,
 )
 from dledger.reading.files import opened, read_at
 from dledger.records.errors import InvalidFrame, InvalidRecord
-from dledger.records.layout import UNITS_PER_FILE, file_name
+from dledger.records.layout import UNITS_PER_FILE, file_name, topic_folder
 from dledger.records.record import TOPIC_PATTERN
 from dledger.wire.commands_pb2 import Command
 from store.dispatch import UNIT_SIZE, units_for_entry
@@ -96,7 +97,8 @@ class Fault:
 class Chain:
     """What one segment holds. `first_digest` is that of its first entry, `last_digest` that of
     its last; both None if its first or last entry is damaged. `queue_ends`: next queue offset of
-    each queue. `deleted`: topics whose deletion is in this segment. `more_faults` weren't kept."""
+    each queue. `deleted`: topics whose deletion is in this segment, as their folders are called.
+    `more_faults` weren't kept."""
 
     replica: str
     base: int
@@ -124,6 +126,18 @@ class SeamTask:
     @property
     def weight(self) -> int:
         return HEADER_SIZE
+
+
+def is_deleted(folder: str, deleted: Iterable[str]) -> bool:
+    """Whether the topic whose queues are in `folder` is among the deleted ones: those that are
+    named with their incarnation, and those of older releases by the name alone."""
+    name, _, incarnation = folder.partition("@")
+    for each in deleted:
+        other, _, other_incarnation = each.partition("@")
+        same = not incarnation or not other_incarnation or incarnation == other_incarnation
+        if name == other and same:
+            return True
+    return False
 
 
 def check_seam(task: SeamTask) -> Fault | None:
@@ -160,6 +174,19 @@ class QueueFiles:
     def __init__(self, root: str) -> None:
         self._root = root
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._incarnations: dict[str, list[int]] = {}
+        for name in os.listdir(root) if os.path.isdir(root) else ():
+            topic, _, incarnation = name.partition("@")
+            if incarnation.isdecimal():
+                self._incarnations.setdefault(topic, []).append(int(incarnation))
+
+    def folder(self, topic: str, incarnation: int, index: int) -> str:
+        """Where the units of entry `index` are. An entry of version 1 doesn't say which topic of
+        its name it is for: the one that was created last before it, if its folder tells that."""
+        if incarnation:
+            return topic_folder(topic, incarnation)
+        created = [each for each in self._incarnations.get(topic, ()) if each < index]
+        return topic_folder(topic, max(created)) if created else topic
 
     def units(self, queue: QueueKey, first: int, count: int) -> bytes:
         """The units from offset `first` on; fewer where a file is missing or short."""
@@ -180,7 +207,7 @@ class QueueFiles:
             os.close(self._open.popitem()[1])
 
     def _read(self, queue: QueueKey, base: int, size: int, at: int) -> bytes:
-        if TOPIC_PATTERN.fullmatch(queue[0]) is None:
+        if TOPIC_PATTERN.fullmatch(queue[0].partition("@")[0]) is None:
             return b""
         path = os.path.join(self._root, queue[0], str(queue[1]), file_name(base))
         descriptor = self._open.get(path)
@@ -293,10 +320,11 @@ class _ChainReader:
     def _check_units(self, header: EntryHeader, frame: bytes) -> None:
         try:
             topic, queue_id, base, expected = units_for_entry(header, frame)
-        except (InvalidRecord, DivergenceFound) as error:
+            incarnation = preamble_of(header, frame).incarnation
+        except (InvalidRecord, InvalidFrame, DivergenceFound) as error:
             self._keep(_fault(Cause.RECORDS_LIE, header, str(error)))
             return
-        queue = (topic, queue_id)
+        queue = (self.queues.folder(topic, incarnation, header.index), queue_id)
         self._ends[queue] = base + header.record_count
         if header.index > self._task.derived_index:
             return
@@ -316,10 +344,16 @@ class _ChainReader:
             return
         if command.WhichOneof("body") != "delete_topic":
             return
-        topic = command.delete_topic.name
-        self._deleted[topic] = None
-        self._ends = {queue: end for queue, end in self._ends.items() if queue[0] != topic}
-        self._faults = [f for f in self._faults if f.queue is None or f.queue[0] != topic]
+        gone, incarnation = command.delete_topic.name, command.delete_topic.incarnation
+        if incarnation:
+            gone = topic_folder(gone, incarnation)
+        self._deleted[gone] = None
+        self._ends = {
+            queue: end for queue, end in self._ends.items() if not is_deleted(queue[0], [gone])
+        }
+        self._faults = [
+            f for f in self._faults if f.queue is None or not is_deleted(f.queue[0], [gone])
+        ]
 
     def _spend(self, size: int) -> None:
         self._verified += size

@@ -23,6 +23,7 @@ from audit.proof.chain import (
     QueueKey,
     SeamTask,
     check_seam,
+    is_deleted,
     read_chain,
 )
 from audit.proof.findings import Cause, EntryView, Finding
@@ -121,7 +122,7 @@ def _lasting(chains: Sequence[Chain]) -> Iterable[Fault]:
     for number, chain in enumerate(chains):
         deleted = {topic for later in chains[number + 1 :] for topic in later.deleted}
         for fault in chain.faults:
-            if fault.queue is None or fault.queue[0] not in deleted:
+            if fault.queue is None or not is_deleted(fault.queue[0], deleted):
                 yield fault
 
 
@@ -150,7 +151,7 @@ def _end_task(
     """Where the replica's queues end by its log; a folder that the log doesn't know ends at 0."""
     ends: dict[QueueKey, int] = dict.fromkeys(survey.consume_queues, 0)
     for chain in sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base):
-        for queue in [queue for queue in ends if queue[0] in chain.deleted]:
+        for queue in [queue for queue in ends if is_deleted(queue[0], chain.deleted)]:
             ends[queue] = 0
         ends.update(chain.queue_ends)
     present = {queue: end for queue, end in ends.items() if queue in set(survey.consume_queues)}

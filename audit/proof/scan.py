@@ -34,7 +34,7 @@ from dledger.reading.entry import (
 )
 from dledger.reading.files import opened, read_at
 from dledger.records.errors import InvalidFrame
-from dledger.records.layout import FIRST_RECORD_AT, RECORD, file_name
+from dledger.records.layout import RECORD, file_name
 from dledger.records.record import FIXED_SIZE, MAX_TOPIC_BYTES
 
 _WINDOW_BYTES: Final = 4 << 20
@@ -270,7 +270,7 @@ def _leads_on(reader: Reader, task: ScanTask, at: int) -> bool:
 
 def _first_record(frame: bytes, header: EntryHeader) -> tuple[str, int, int | None]:
     """Topic, queue and queue offset of the entry's first record, as far as the bytes tell."""
-    at = FIRST_RECORD_AT
+    at = header.first_record_at
     if header.kind != EntryKind.DATA or len(frame) < at + FIXED_SIZE + 1:
         return "", 0, None
     queue_id, queue_offset = _QUEUE.unpack_from(frame, at + _QUEUE_AT)

@@ -71,7 +71,7 @@ def check_topics(log: Survey, topics: frozenset[str] | None) -> None:
     Raises:
         UsageMistake: of one it holds none.
     """
-    known = {topic for topic, _ in log.consume_queues}
+    known = {folder.partition("@")[0] for folder, _ in log.consume_queues}
     missing = sorted((topics or frozenset()) - known)
     if known and missing:
         there = ", ".join(sorted(known)[:_NAMED_TOPICS]) + (", ..." * (len(known) > _NAMED_TOPICS))

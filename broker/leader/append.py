@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, replaced
 from broker.leader.batches import Batch, BatchAnswer, BatchRules, Placed, StoredBefore
 from broker.leader.flight import InFlight, Lane
 from broker.leader.numbering import (
@@ -42,7 +42,7 @@ from broker.leader.voided import refused_batch, voided
 from broker.state.machine import NO_PRODUCER, StateMachine
 from broker.state.refusals import BatchRefusal, Refusal
 from broker.state.sequences import StoredBatch
-from broker.state.topics import TopicState
+from broker.state.topics import TopicRef, TopicState
 from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
 from dledger.core.types import EntryKind, Proposed
 from dledger.driver import LogBehind, LogFull, Stamp
@@ -185,6 +185,8 @@ class Appender:
         topic = self._machine.topics.get(batch.topic)
         if topic is None:
             raise _no_topic(batch.topic)
+        if not TopicRef(batch.topic, batch.incarnation).means(topic.incarnation):
+            raise replaced(batch.topic, batch.incarnation, topic.incarnation)
         lane = Lane(producer, topic.incarnation, batch.queue_id)
         producers, numbers = self._machine.producers, None
         if producer != NO_PRODUCER:
@@ -221,7 +223,7 @@ class Appender:
             next_offset = self._machine.topics[batch.topic].next_offsets[batch.queue_id]
         base = next_offset
         body = bytearray(RECORDS_AT + len(records))
-        BATCH_PREAMBLE.pack_into(body, 0, producer, batch.base_sequence)
+        BATCH_PREAMBLE.pack_into(body, 0, producer, batch.base_sequence, lane.incarnation)
         body[RECORDS_AT:] = records
         stamped: list[int] = []
 
@@ -309,7 +311,7 @@ class Appender:
         is full and otherwise silent nobody would ever have been unused for long."""
         if not self._flight.is_forgetting:
             machine = self._machine
-            unused = machine.producers.forgettable(machine.lived_ms, MAX_FORGOTTEN)
+            unused = machine.producers.forgettable(machine.lived_time.lived_ms, MAX_FORGOTTEN)
             self.submit(Command(forget_producers=ForgetProducersCommand(producer_ids=unused)))
             return bool(unused)
         return True

@@ -24,13 +24,15 @@ BODY_LENGTH_AT = RECORD.at("body_length")
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Messages for one queue. `base_sequence` counts the producer's messages to that queue from
-    0; `records` are `count` records back to back, in the layout of docs/formats.md."""
+    0; `records` are `count` records back to back, in the layout of docs/formats.md. `incarnation`:
+    of the topic that is meant; 0: whichever has the name."""
 
     topic: str
     queue_id: int
     base_sequence: int
     count: int
     records: bytes
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ from typing import Protocol
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
 from broker.state.registration import Registration
+from broker.state.topics import TopicRef
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
     CommittedOffset,
     CreateTopicCommand,
     DeleteTopicCommand,
+    RaiseLevelCommand,
     RegisterProducerCommand,
 )
 
@@ -44,9 +46,14 @@ class Commands:
         command = CreateTopicCommand(name=name, queue_count=queue_count)
         return self._submitter.submit(Command(create_topic=command))
 
-    def delete_topic(self, name: str) -> Awaitable[Refusal | None]:
+    def raise_level(self, level: int) -> Awaitable[Refusal | None]:
+        """Proposes that the next level of formats and commands is used."""
+        return self._submitter.submit(Command(raise_level=RaiseLevelCommand(level=level)))
+
+    def delete_topic(self, topic: TopicRef) -> Awaitable[Refusal | None]:
         """Proposes the end of a topic."""
-        return self._submitter.submit(Command(delete_topic=DeleteTopicCommand(name=name)))
+        command = DeleteTopicCommand(name=topic.name, incarnation=topic.incarnation)
+        return self._submitter.submit(Command(delete_topic=command))
 
     def commit_offsets(self, commit: OffsetCommit) -> Awaitable[Refusal | None]:
         """Proposes a consumer group's offsets."""
@@ -55,6 +62,7 @@ class Commands:
             topic=commit.topic,
             offsets=[CommittedOffset(queue_id=q, offset=o) for q, o in commit.wanted],
             reset=commit.is_reset,
+            topic_incarnation=commit.incarnation,
         )
         return self._submitter.submit(Command(commit_offsets=command))
 

@@ -21,10 +21,12 @@ from broker.reading.held import HeldPulls
 from dledger.core import Raft
 from dledger.core.errors import CoreError, NotLeader, TransferInProgress
 from dledger.core.types import (
+    ClockOff,
     Event,
     HandOverBegun,
     Index,
     LeaderChanged,
+    LogTimeStepped,
     LogTruncated,
     NodeId,
     OwnLogVerified,
@@ -129,6 +131,10 @@ class Leadership:
                 log.error("replicas_differ", peer=peer, reason=reason, unreported=unreported)
             case OwnLogVerified(index=index, digest=digest):
                 log.warning("own_log_verified", index=index, digest=f"{digest:016x}")
+            case ClockOff(node=node, off_ms=off_ms):
+                log.warning("clock_off", node=node, off_ms=off_ms)
+            case LogTimeStepped(time_ms=time_ms, by_ms=by_ms):
+                log.warning("log_time_stepped", time_ms=time_ms, by_ms=by_ms)
             case StorageFailed(term=term):
                 log.error("storage_failed", term=term)
             case HandOverBegun(target=target, reason=reason):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from broker.errors import BrokerError, ErrorCode, Failure
+from broker.errors import BrokerError, ErrorCode, Failure, replaced
 from broker.leader.numbering import not_registered
 from broker.state.refusals import (
     BatchRefusal,
+    Malformed,
     OffsetTaken,
     ProducerFenced,
     ProducerUnknown,
@@ -19,6 +20,7 @@ from broker.state.refusals import (
     SequenceBroken,
     TooManySequences,
     TopicNotFound,
+    TopicReplaced,
 )
 
 
@@ -33,6 +35,8 @@ def refused_batch(refusal: BatchRefusal) -> BrokerError:
         case TopicNotFound(topic):
             text = f"topic {topic!r} was deleted before the batch"
             return BrokerError(ErrorCode.TOPIC_NOT_FOUND, text)
+        case TopicReplaced(topic, meant, present):
+            return replaced(topic, meant, present)
         case QueueNotFound(topic, queue_id, queue_count):
             text = (
                 f"topic {topic!r} was made anew with {queue_count} queues: there is no {queue_id}"
@@ -49,5 +53,7 @@ def refused_batch(refusal: BatchRefusal) -> BrokerError:
         case TooManySequences(limit):
             text = f"the queues that producers send to are remembered, {limit:,} at most"
             return BrokerError(ErrorCode.LIMIT_REACHED, text)
+        case Malformed(why):
+            return BrokerError(ErrorCode.INTERNAL, f"the leader's entry can't be read: {why}")
         case _:
             assert_never(refusal)

@@ -105,7 +105,7 @@ class LocalGroup:
             for node in record.nodes:
                 _refuse_taken(node)
         with locked(group.directory):
-            if (group.directory / GROUP_FILE).exists():
+            if os.path.lexists(group.directory / GROUP_FILE):
                 raise GroupDiffers(f"there is a group in {directory} already")
             lay_out(group.directory, record)
         return group
@@ -118,7 +118,7 @@ class LocalGroup:
             GroupDiffers: it was made with other options than are asked for.
             LocalGroupError: as for `open` and `create`.
         """
-        if not (directory / GROUP_FILE).exists():
+        if not os.path.lexists(directory / GROUP_FILE):  # a link that leads nowhere is something
             return cls.create(directory, options)
         group = cls.open(directory)
         group._refuse_differences(options)

@@ -28,10 +28,12 @@ from broker.config import MAX_MEMBERS, MIB, ConfigError, NodeConfig, StoreConfig
 from broker.local_group.errors import GroupFileBroken, LocalGroupError, NotAGroup, OptionsRefused
 from broker.local_group.ports import LOOPBACK, PortReservation, reserve_ports
 from broker.local_group.process import ProcessIdentity, is_running
+from dledger.reading.files import opened
 
 GROUP_FILE = "group.json"
 LOCK_FILE = "group.lock"
 GROUP_NAME = "local"
+MAX_GROUP_FILE_BYTES = 1 << 20  # far beyond fifteen nodes with the longest of paths
 DEFAULT_NODES = 3
 DEFAULT_SEGMENT_SIZE_BYTES = 64 * MIB
 METRICS_PORT_DISTANCE = 1000  # with a base port: 7001 serves, 8001 has the metrics
@@ -131,7 +133,8 @@ def read_group_file(directory: Path) -> LocalGroupFile:
     """
     path = directory / GROUP_FILE
     try:
-        text = path.read_bytes()
+        with opened(str(path)) as descriptor:  # never waits for a pipe's other end
+            text = os.pread(descriptor, MAX_GROUP_FILE_BYTES, 0)
     except (FileNotFoundError, NotADirectoryError):
         raise NotAGroup(directory) from None
     except OSError as error:

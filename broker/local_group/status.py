@@ -67,6 +67,7 @@ class NodeView:
     commit_index: int | None = None
     applied_index: int | None = None
     serving: bool = False
+    apply_stopped: str = ""
 
     @classmethod
     def of(cls, node_id: str, address: str, answer: NodeStatus | None) -> NodeView:
@@ -83,12 +84,13 @@ class NodeView:
             commit_index=answer.commit_index,
             applied_index=answer.applied_index,
             serving=answer.serving,
+            apply_stopped=answer.apply_stopped,
         )
 
     def facts(self) -> dict[str, object]:
         """The node's object in the JSON of `group status`."""
         keys = ("id", "role", "term", "last_index", "commit_index", "applied_index")
-        return {key: getattr(self, key) for key in (*keys, "address", "alive")}
+        return {key: getattr(self, key) for key in (*keys, "address", "alive", "apply_stopped")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dledger.core.types import CoreStatistics, EntryKind
-from dledger.reading.entry import HEADER_SIZE, EntryHeader
-from dledger.records.record import BATCH_PREAMBLE, record_starts
+from dledger.reading.entry import EntryHeader
+from dledger.records.record import record_starts
 from store.errors import StoreError
 
 
@@ -102,7 +102,7 @@ class CommittedLog:
             return None
         frame = self._log.read(index, index)
         at = physical_offset - header.physical_offset
-        starts = record_starts(frame, HEADER_SIZE + BATCH_PREAMBLE.size, header.record_count)
+        starts = record_starts(frame, header.first_record_at, header.record_count)
         if at not in starts:
             return None
         end = starts[starts.index(at) + 1] if at != starts[-1] else len(frame)

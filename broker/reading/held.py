@@ -43,9 +43,9 @@ class HeldPulls:
                 self._woken += 1
                 future.set_result(None)
 
-    def wake_topic(self, topic: str) -> None:
+    def wake_topic(self, incarnation: int) -> None:
         """The topic is gone: whoever waits for one of its queues looks again."""
-        for key in [key for key in self._waiting if key[0] == topic]:
+        for key in [key for key in self._waiting if key[0] == incarnation]:
             self.wake(key)
 
     def wake_all(self) -> None:

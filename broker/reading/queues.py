@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, replaced
 from broker.state.machine import StateMachine
-from broker.state.topics import TopicState
+from broker.state.topics import TopicRef, TopicState
 from dledger.records import layout
 from store.errors import CorruptionFound, OutOfRange
 
@@ -38,13 +38,15 @@ class Queues(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a pull found. `next_offset` is where the next pull goes on."""
+    """What a pull found. `next_offset` is where the next pull goes on; `incarnation` is that of the
+    topic that was looked at."""
 
     records: bytes
     count: int
     next_offset: int
     min_offset: int
     max_offset: int
+    incarnation: int
 
 
 class QueueReader:
@@ -57,32 +59,35 @@ class QueueReader:
         self._queues = queues
         self._read_at = read_at
 
-    def topic(self, name: str) -> TopicState:
+    def topic(self, topic: TopicRef) -> TopicState:
         """The topic's state.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED.
         """
-        topic = self._machine.topics.get(name)
-        if topic is None:
-            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name!r} does not exist")
-        return topic
+        state = self._machine.topics.get(topic.name)
+        if state is None:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic.name!r} does not exist")
+        if not topic.means(state.incarnation):
+            raise replaced(topic.name, topic.incarnation, state.incarnation)
+        return state
 
-    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+    def bounds(self, topic: TopicRef, queue_id: int) -> tuple[int, int]:
         """The first offset held and one past the last one applied.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED, QUEUE_NOT_FOUND.
         """
         state = self.topic(topic)
         if queue_id >= len(state.next_offsets):
             raise BrokerError(
                 ErrorCode.QUEUE_NOT_FOUND,
-                f"topic {topic!r} has queues 0 to {len(state.next_offsets) - 1}, not {queue_id}",
+                f"topic {state.name!r} has queues 0 to {len(state.next_offsets) - 1}, "
+                f"not {queue_id}",
             )
-        return self._queues.min_offset(topic, queue_id), state.next_offsets[queue_id]
+        return self._queues.min_offset(state.folder, queue_id), state.next_offsets[queue_id]
 
-    def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
+    def check_offset(self, topic: TopicRef, queue_id: int, offset: int) -> None:
         """Offsets from the minimum to one past the last are pullable.
 
         Raises:
@@ -92,20 +97,21 @@ class QueueReader:
         if not low <= offset <= high:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} of {topic}/{queue_id} is outside {low} to {high}",
+                f"offset {offset} of {topic.name}/{queue_id} is outside {low} to {high}",
             )
 
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+    def offset_by_time(self, topic: TopicRef, queue_id: int, time_ms: int) -> int:
         """The first offset stored at or after `time_ms`, or one past the last.
 
         Raises:
             BrokerError: see `bounds`.
         """
         self.bounds(topic, queue_id)
-        return self._queues.offset_by_time(topic, queue_id, time_ms, self._read_at)
+        folder = self.topic(topic).folder
+        return self._queues.offset_by_time(folder, queue_id, time_ms, self._read_at)
 
     def pull(
-        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int
+        self, topic: TopicRef, queue_id: int, offset: int, max_messages: int, max_bytes: int
     ) -> Found:
         """The records from `offset` on: at most `max_messages`, at most `max_bytes` unless the
         first one alone is longer; none at the end of the queue.
@@ -116,20 +122,24 @@ class QueueReader:
         """
         self.check_offset(topic, queue_id, offset)
         low, high = self.bounds(topic, queue_id)
+        state = self.topic(topic)
         wanted = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES, high - offset)
         if wanted == 0:
-            return Found(b"", 0, offset, low, high)
-        units = self._queues.units(topic, queue_id, offset, wanted)
+            return Found(b"", 0, offset, low, high, state.incarnation)
+        units = self._queues.units(state.folder, queue_id, offset, wanted)
         runs, count = _runs(units, min(max_bytes or DEFAULT_BYTES, MAX_BYTES))
         try:
             pieces = [self._read_at(start, size) for start, size in runs]
         except OutOfRange as error:
             raise CorruptionFound(
-                f"consume queue {topic}/{queue_id}", offset, "places within the log", str(error)
+                f"consume queue {state.folder}/{queue_id}",
+                offset,
+                "places within the log",
+                str(error),
             ) from error
         records = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        _check_places(records, units[: count * UNIT.size], f"{topic}/{queue_id}", offset)
-        return Found(records, count, offset + count, low, high)
+        _check_places(records, units[: count * UNIT.size], f"{state.folder}/{queue_id}", offset)
+        return Found(records, count, offset + count, low, high, state.incarnation)
 
 
 def _runs(units: bytes, max_bytes: int) -> tuple[list[tuple[int, int]], int]:

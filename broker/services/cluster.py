@@ -35,6 +35,8 @@ class NodeStatus:
         end_offset: bytes of log, uncommitted included.
         committed_offset: bytes of log up to the commit index.
         is_serving: it leads, and answers sends and pulls.
+        apply_stopped: why what is committed isn't applied any more; empty while it is.
+        level: of formats and commands in use; `known_level` is what the program understands.
     """
 
     broker_group: str
@@ -55,6 +57,9 @@ class NodeStatus:
     segment_size_bytes: int
     data_directory: str
     is_serving: bool
+    apply_stopped: str
+    level: int
+    known_level: int
 
 
 class LeadershipView(Protocol):

@@ -20,6 +20,7 @@ T = TypeVar("T")
 ABSENCES: Final = frozenset(
     {
         ErrorCode.TOPIC_NOT_FOUND,
+        ErrorCode.TOPIC_REPLACED,
         ErrorCode.QUEUE_NOT_FOUND,
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.UNKNOWN_PRODUCER,

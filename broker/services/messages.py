@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode, Failure
@@ -20,6 +20,7 @@ from broker.leader.budget import ByteBudget
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
 from broker.services.gate import ABSENCES, Gate
+from broker.state.topics import TopicRef
 from dledger.records.errors import InvalidRecord
 from dledger.records.record import parse_message_id
 from store.errors import CorruptionFound
@@ -112,7 +113,7 @@ class PullRequest:
     """Messages of one queue from `offset` on. 0 messages or bytes: as many as is usual;
     `hold_ms` None: as long as is usual."""
 
-    topic: str
+    topic: TopicRef
     queue_id: int
     offset: int
     max_messages: int = 0
@@ -173,7 +174,10 @@ class Pulls:
             if found.count or left <= 0:
                 self._account(len(found.records), call)
                 return found
-            await self._held.wait((request.topic, request.queue_id), left)
+            # Once it has waited for one topic it is told nothing of a later one of the name.
+            topic = TopicRef(request.topic.name, found.incarnation)
+            request = replace(request, topic=topic)
+            await self._held.wait((found.incarnation, request.queue_id), left)
 
     def _account(self, size: int, call: Call) -> None:
         """The answer's bytes count until the call is over: a client may be slow to read."""
@@ -232,7 +236,7 @@ class Lookups:
             raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, f"no message has the id {message_id}")
         return record
 
-    async def by_position(self, topic: str, queue_id: int, offset: int) -> bytes:
+    async def by_position(self, topic: TopicRef, queue_id: int, offset: int) -> bytes:
         """The record at a queue's offset.
 
         Raises:
@@ -243,6 +247,6 @@ class Lookups:
         if not found.count:
             raise BrokerError(
                 ErrorCode.MESSAGE_NOT_FOUND,
-                f"{topic}/{queue_id} ends at offset {found.max_offset}",
+                f"{topic.name}/{queue_id} ends at offset {found.max_offset}",
             )
         return found.records

@@ -7,6 +7,7 @@ through the log like a message; the state machine of every replica decides wheth
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from broker.services.refused import refused
 from broker.services.topics import MAX_QUEUES
 from broker.state.machine import StateMachine
 from broker.state.offsets import OffsetCommit
+from broker.state.topics import TopicRef, TopicState
 
 GROUP_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{1,255}")
 MAX_OFFSETS_IN_COMMIT: Final = MAX_QUEUES
@@ -42,7 +44,7 @@ class Offsets:
         self._commands = commands
         self._state = state
 
-    async def bounds(self, topic: str, queue_id: int) -> QueueBounds:
+    async def bounds(self, topic: TopicRef, queue_id: int) -> QueueBounds:
         """Where the queue begins and ends.
 
         Raises:
@@ -51,7 +53,7 @@ class Offsets:
         await self._gate.confirm()
         return QueueBounds(*self._reader.bounds(topic, queue_id))
 
-    async def by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+    async def by_time(self, topic: TopicRef, queue_id: int, time_ms: int) -> int:
         """The offset of the first message stored at or after `time_ms`, or one past the last.
 
         Raises:
@@ -73,20 +75,26 @@ class Offsets:
             raise BrokerError(
                 ErrorCode.INVALID_ARGUMENT, f"a commit holds 1 to {MAX_OFFSETS_IN_COMMIT} offsets"
             )
+        topic = TopicRef(commit.topic, commit.incarnation)
         for place in commit.wanted:
-            await self._gate.surely(partial(self._check_committable, commit.topic, place))
-        refusal = await self._commands.commit_offsets(commit)
+            # Each of them and the command are about one topic, whatever happens to its name.
+            state = await self._gate.surely(partial(self._check_committable, topic, place))
+            topic = TopicRef(state.name, state.incarnation)
+        refusal = await self._commands.commit_offsets(
+            replace(commit, incarnation=topic.incarnation)
+        )
         if refusal is not None:
             raise refused(refusal)
         return committed_offsets(self._state.offsets, commit.group, commit.topic)
 
-    def _check_committable(self, topic: str, place: tuple[int, int]) -> None:
+    def _check_committable(self, topic: TopicRef, place: tuple[int, int]) -> TopicState:
         queue_id, offset = place
         _, high = self._reader.bounds(topic, queue_id)
         if offset > high:
             self._reader.check_offset(topic, queue_id, offset)
+        return self._reader.topic(topic)
 
-    async def fetch(self, group: str, topic: str) -> tuple[QueueOffset, ...]:
+    async def fetch(self, group: str, topic: TopicRef) -> tuple[QueueOffset, ...]:
         """The consumer group's committed offsets in the topic; queues without one are left out.
 
         Raises:
@@ -95,7 +103,7 @@ class Offsets:
         _check_group(group)
         await self._gate.confirm()
         self._reader.topic(topic)
-        return committed_offsets(self._state.offsets, group, topic)
+        return committed_offsets(self._state.offsets, group, topic.name)
 
 
 def _check_group(name: str) -> None:

@@ -29,6 +29,7 @@ class NextSequence:
     topic: str
     queue_id: int
     sequence: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Producers:
             raise refused(ProducerFenced(wanted.name))
         names = {each.incarnation: each.name for each in self._state.topics.values()}
         numbers = tuple(
-            NextSequence(names[incarnation], queue_id, next_sequence(recent))
+            NextSequence(names[incarnation], queue_id, next_sequence(recent), incarnation)
             for (incarnation, queue_id), recent in producer.queues.items()
         )
         return Registered(producer.producer_id, producer.origin, numbers)

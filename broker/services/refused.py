@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, replaced
 from broker.state.refusals import (
+    LevelNotNext,
+    Malformed,
     OffsetOutOfRange,
     ProducerFenced,
     Refusal,
@@ -15,6 +17,7 @@ from broker.state.refusals import (
     TooMuchProgress,
     TopicExists,
     TopicNotFound,
+    TopicReplaced,
 )
 
 
@@ -23,6 +26,8 @@ def refused(refusal: Refusal) -> BrokerError:
     match refusal:
         case TopicNotFound(topic):
             return BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+        case TopicReplaced(topic, meant, present):
+            return replaced(topic, meant, present)
         case TopicExists(topic, queue_count):
             return BrokerError(
                 ErrorCode.TOPIC_EXISTS, f"topic {topic!r} exists, with {queue_count} queues"
@@ -48,5 +53,11 @@ def refused(refusal: Refusal) -> BrokerError:
         case TooManyProducers(limit):
             text = f"{limit:,} producers are registered, none of which may be forgotten yet"
             return BrokerError(ErrorCode.LIMIT_REACHED, text)
+        case LevelNotNext(wanted, current):
+            return BrokerError(
+                ErrorCode.INTERNAL, f"level {wanted} isn't the next one of {current}"
+            )
+        case Malformed(why):
+            return BrokerError(ErrorCode.INTERNAL, f"the leader's entry is void: {why}")
         case _:
             assert_never(refusal)

@@ -16,6 +16,7 @@ from broker.services.gate import Gate
 from broker.services.refused import refused
 from broker.state.machine import StateMachine
 from broker.state.refusals import TopicExists
+from broker.state.topics import TopicRef
 from dledger.records.record import TOPIC_PATTERN
 
 DEFAULT_QUEUES: Final = 4
@@ -24,11 +25,12 @@ MAX_QUEUES: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic."""
+    """A topic; `incarnation` is the index of the entry that created it."""
 
     name: str
     queue_count: int
     created_time_ms: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +88,20 @@ class Topics:
         is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
         if refusal is not None and not (if_not_exists and is_same):
             raise refused(refusal)
-        return self._topic(name)
+        return self._topic(TopicRef(name))
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND; whatever a command meets on its way into the log.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED; whatever a command meets on its way into
+                the log.
         """
         self._gate.check_writable()
-        await self._gate.surely(lambda: self._reader.topic(name))
-        refusal = await self._commands.delete_topic(name)
+        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        # The command names what was found now: a later topic of the name is another one's.
+        found = TopicRef(state.name, state.incarnation)
+        refusal = await self._commands.delete_topic(found)
         if refusal is not None:
             raise refused(refusal)
 
@@ -107,29 +112,30 @@ class Topics:
             BrokerError: NOT_LEADER, NOT_READY.
         """
         await self._gate.confirm()
-        return tuple(self._topic(name) for name in sorted(self._state.topics))
+        return tuple(self._topic(TopicRef(name)) for name in sorted(self._state.topics))
 
-    async def describe(self, name: str) -> TopicDescription:
+    async def describe(self, wanted: TopicRef) -> TopicDescription:
         """The topic and who reads it.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, NOT_LEADER, NOT_READY.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED, NOT_LEADER, NOT_READY.
         """
         await self._gate.confirm()
-        topic = self._topic(name)
+        topic = self._topic(wanted)
         queues = tuple(
-            QueueDescription(queue_id, *self._reader.bounds(name, queue_id))
+            QueueDescription(queue_id, *self._reader.bounds(wanted, queue_id))
             for queue_id in range(topic.queue_count)
         )
         groups = tuple(
-            GroupProgress(group, committed_offsets(self._state.offsets, group, name))
-            for group in sorted(self._state.offsets.groups(name))
+            GroupProgress(group, committed_offsets(self._state.offsets, group, wanted.name))
+            for group in sorted(self._state.offsets.groups(wanted.name))
         )
         return TopicDescription(topic, queues, groups)
 
-    def _topic(self, name: str) -> Topic:
-        state = self._reader.topic(name)
-        return Topic(name, len(state.next_offsets), state.created_time_ms)
+    def _topic(self, topic: TopicRef) -> Topic:
+        state = self._reader.topic(topic)
+        queues = len(state.next_offsets)
+        return Topic(state.name, queues, state.created_time_ms, state.incarnation)
 
 
 def _check_creatable(name: str, queues: int) -> None:

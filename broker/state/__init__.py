@@ -1,11 +1,11 @@
 """The replicated state: what every node holds alike because every node applies the same log.
 
+    lived_time.py   how long the group has been at work: the time that forgetting counts
     topics.py       which topics there are, and where each of their queues goes on
     offsets.py      how far each consumer group has come
     producers.py    who is registered and what each stored last, so that a retry is stored once
     registration.py what a producer registers with, and how many there may be
     sequences.py    what producers.py keeps of one producer in one queue
-    lived.py        by which time what is unused is forgotten
     machine.py      gives each entry to its owners; the only one that knows them all
     refusals.py     why a command took no effect
     snapshot.py     the state as chunks of bytes: what each owner writes, in one envelope

@@ -35,12 +35,19 @@ SNAPSHOT_END: Final = Layout(
 
 MACHINE_SECTION: Final = Layout(
     "Section machine",
-    24,
+    16,
     (
         Field(0, "q", "append_time_ms", "append time of the last entry, ms"),
         Field(8, "Q", "messages_applied", "messages applied"),
-        Field(16, "q", "lived_ms", "lived time, ms"),
     ),
+)
+
+LEVEL_SECTION: Final = Layout(
+    "Section level", 4, (Field(0, "I", "level", "level of formats and commands in use"),)
+)
+
+LIVED_TIME_SECTION: Final = Layout(
+    "Section lived-time", 8, (Field(0, "Q", "lived_ms", "lived time as of the last entry, ms"),)
 )
 
 TOPICS_SECTION: Final = Layout(
@@ -126,6 +133,8 @@ STATE_LAYOUTS: Final = (
     SNAPSHOT_CHUNK,
     SNAPSHOT_END,
     MACHINE_SECTION,
+    LEVEL_SECTION,
+    LIVED_TIME_SECTION,
     TOPICS_SECTION,
     TOPIC_QUEUE,
     OFFSETS_SECTION,

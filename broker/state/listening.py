@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
+from broker.state.topics import TopicState
 
-QueueKey = tuple[str, int]  # topic, queue id
+QueueKey = tuple[int, int]  # the topic's incarnation, queue id
 
 
 class Listener(Protocol):
@@ -24,7 +25,11 @@ class Listener(Protocol):
         """The data entry at `index` was refused: it is in no queue."""
         ...
 
-    def topic_deleted(self, topic: str) -> None:
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        """The entry at `index`, which is no batch, isn't what any entry may be."""
+        ...
+
+    def topic_deleted(self, topic: TopicState) -> None:
         """Every queue of the topic is gone."""
         ...
 
@@ -42,7 +47,10 @@ class Nobody:
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         return None
 
-    def topic_deleted(self, topic: str) -> None:
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        return None
+
+    def topic_deleted(self, topic: TopicState) -> None:
         return None
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:

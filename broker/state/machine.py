@@ -4,7 +4,9 @@ Every node applies the same committed entries in the same order and so holds the
 nothing that a failover needs is anywhere else. Applying must be a pure function of the log and of
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. This is the only module that knows all owners
-(`topics`, `offsets`, `producers`); what one command does to several of them is decided here.
+(`level`, `lived_time`, `topics`, `offsets`, `producers`); what one command does to several of them
+is decided here. It is longer than most modules: what is void, what stops and what applies is one
+decision.
 
 `apply` also derives the ConsumeQueues ([ADR 7](docs/adr/0007-derived-files-are-disposable.md)).
 Entries up to `derived_through` were derived and made durable by an earlier life of the process:
@@ -19,14 +21,17 @@ with it).
     commit offsets       offsets, bounded by where the topic's queues end
     register producer    producers
     forget producers     producers, those that are unused for long
-    any other            nothing
+    raise level          level; stops in front of one that this program doesn't know (ADR 23)
+    no-op, configuration nothing
+    anything else        nothing: void, and told
 
-The files come first in every entry: if the disk is full, nothing of it has happened.
+Each of them moves `lived_time` on. The files come first in every entry: if the disk is full,
+nothing of it has happened.
 
-Data is void where its topic, its queue or its producer isn't there, or where it doesn't continue
-its queue or its producer's numbers: it was meant for an earlier topic of the name, or follows a
-void one. A leader proposes no such entry (ADR 20, ADR 25); if one ever does, all replicas refuse it
-alike and go on.
+Data is void where its records aren't what they say, where its topic, its queue or its producer
+isn't there, where the topic isn't the one of that name that it was proposed for (ADR 24), or where
+it doesn't continue its queue or its producer's numbers. A leader proposes no such entry (ADR 20,
+ADR 25); if one ever does, all replicas refuse it alike and go on.
 """
 
 from __future__ import annotations
@@ -38,14 +43,15 @@ from typing import Final, Protocol, Self
 
 from google.protobuf.message import DecodeError
 
-from broker.state import offsets, producers, topics
+from broker.state import level, lived_time, offsets, producers, topics
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import MACHINE_SECTION
+from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.listening import Listener, Nobody
-from broker.state.lived import lived_between
+from broker.state.lived_time import LivedTime
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.producers import Producers
-from broker.state.refusals import BatchRefusal, Refusal, TopicNotFound
+from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound, TopicReplaced
 from broker.state.registration import (
     EPOCH_SIZE,
     STANDARD,
@@ -55,22 +61,37 @@ from broker.state.registration import (
 )
 from broker.state.sequences import StoredBatch
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
-from broker.state.topics import Topics
+from broker.state.topics import TopicRef, Topics
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
-from dledger.errors import ApplyPaused
-from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header
-from dledger.records.layout import FIRST_RECORD_AT
-from dledger.records.record import BATCH_PREAMBLE
+from dledger.errors import ApplyPaused, ApplyStopped
+from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
+from dledger.records.errors import FormatError
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, RegisterProducerCommand
 from store.dispatch import units_for_entry
-from store.errors import StorageFull
+from store.errors import DivergenceFound, StorageFull
 
 NO_PRODUCER: Final = bytes(16)
 SECTION: Final = "machine"
-VERSION: Final = 2
+VERSION: Final = 1
 _OWN: Final = MACHINE_SECTION.struct()
-SECTIONS: Final = (SECTION, topics.SECTION, offsets.SECTION, producers.SECTION)
+SECTIONS: Final = (
+    SECTION,
+    level.SECTION,
+    lived_time.SECTION,
+    topics.SECTION,
+    offsets.SECTION,
+    producers.SECTION,
+)
+
+
+class _LevelUnknown(Exception):
+    """The level would be raised beyond what this program knows: `apply` ends in front of it."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.level = level
 
 
 class QueueFiles(Protocol):
@@ -102,6 +123,9 @@ class MachineStatistics:
     groups: int
     messages_applied: int
     entries_applied: int
+    entries_void: int
+    level: int
+    known_level: int
 
 
 class StateMachine:
@@ -113,6 +137,7 @@ class StateMachine:
         *,
         derived_through: int = 0,
         options: MachineOptions = USUAL,
+        known_level: int = KNOWN_LEVEL,
     ) -> None:
         """Starts empty, before entry 1.
 
@@ -120,15 +145,19 @@ class StateMachine:
             queues: where units go.
             derived_through: entries up to this index are in the ConsumeQueues already.
             options: bounds.
+            known_level: of formats and commands; tests and simulators play other releases.
         """
+        self.lived_time = LivedTime()
         self.topics = Topics(max_queues=options.max_queues)
         self.offsets = Offsets(max_progress=options.max_progress)
         self.producers = Producers(options.producers)
         self.options = options
+        self.level = Level()
         self.applied_index = 0
         self.append_time_ms = 0
-        self.lived_ms = 0
         self.messages_applied = 0
+        self._entries_void = 0  # since this object was made: for operators
+        self._known_level = known_level
         self._queues = queues
         self._derived_through = derived_through
         self._listener: Listener = Nobody()
@@ -145,6 +174,7 @@ class StateMachine:
                 of this program wrote.
             ApplyPaused: the ConsumeQueues found no space; the entries up to `applied_index` are
                 applied, of the next one nothing is.
+            ApplyStopped: the next one needs a newer program; nothing of it is applied.
         """
         try:
             self.replay(frames)
@@ -164,20 +194,25 @@ class StateMachine:
             at += header.total_size
 
     def _apply_entry(self, header: EntryHeader, frames: bytes, at: int) -> None:
-        before = self.applied_index, self.append_time_ms, self.lived_ms
+        before = self.applied_index, self.append_time_ms, self.lived_time.lived_ms
         self.applied_index = header.index
-        self.lived_ms += lived_between(self.append_time_ms, header.append_time_ms)
+        self.lived_time.advance(self.append_time_ms, header.append_time_ms)
         self.append_time_ms = header.append_time_ms
         try:
-            if header.kind == EntryKind.DATA:
+            if not header.is_known:
+                self._void(header.index, _unknown(header))
+            elif header.kind == EntryKind.DATA:
                 self._apply_data(header, frames[at : at + header.total_size])
             elif header.kind == EntryKind.COMMAND:
                 body = frames[at + HEADER_SIZE : at + header.total_size]
                 refusal = self._apply_command(header, body)
                 self._listener.command_applied(header.index, refusal)
+        except _LevelUnknown as error:
+            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
+            raise ApplyStopped(self.applied_index, error.level, self._known_level) from error
         except StorageFull:
             # The files come first in every entry: nothing else has changed.
-            self.applied_index, self.append_time_ms, self.lived_ms = before
+            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
@@ -185,32 +220,38 @@ class StateMachine:
     # --- messages -----------------------------------------------------------------------------
 
     def _apply_data(self, header: EntryHeader, frame: bytes) -> None:
-        name, queue_id, base, units = units_for_entry(header, frame)
-        producer, sequence = BATCH_PREAMBLE.unpack_from(frame, HEADER_SIZE)
+        try:
+            name, queue_id, base, units = units_for_entry(header, frame)
+            producer, sequence, incarnation = preamble_of(header, frame)
+        except (FormatError, DivergenceFound) as error:
+            self._void_batch(header.index, Malformed(str(error)))
+            return
         if not could_be_given(producer, header.index):
             producer = NO_PRODUCER  # of the format before, whose producers named themselves
         topic = self.topics.get(name)
         if topic is None:
-            self._listener.batch_voided(header.index, TopicNotFound(name))
+            self._void_batch(header.index, TopicNotFound(name))
             return
-        refusal: BatchRefusal | None = self.topics.refusal_of(topic, queue_id, base)
+        refusal: BatchRefusal | None = self.topics.refusal_of(
+            topic, queue_id, base, incarnation=incarnation
+        )
         if refusal is None and producer != NO_PRODUCER:
             place = (topic.incarnation, queue_id)
             refusal = self.producers.refusal_of(producer, place, sequence)
         if refusal is not None:
-            self._listener.batch_voided(header.index, refusal)
+            self._void_batch(header.index, refusal)
             return
         if header.index > self._derived_through:
-            self._queues.dispatch(name, queue_id, base, units)
+            self._queues.dispatch(topic.folder, queue_id, base, units)
         count = header.record_count
         self.topics.advance(topic, queue_id, base + count)
         if producer != NO_PRODUCER:
-            physical = header.physical_offset + FIRST_RECORD_AT
+            physical = header.physical_offset + header.first_record_at
             batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
             place = (topic.incarnation, queue_id)
-            self.producers.remember(producer, place, batch, self.lived_ms)
+            self.producers.remember(producer, place, batch, self.lived_time.lived_ms)
         self.messages_applied += count
-        self._listener.arrived((name, queue_id))
+        self._listener.arrived((topic.incarnation, queue_id))
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -219,8 +260,11 @@ class StateMachine:
         try:
             command = Command.FromString(body)
         except DecodeError as error:
-            raise InvariantViolation(f"no command: {error}") from error
-        match command.WhichOneof("body"):
+            return self._void(header.index, Malformed(f"no command: {error}"))
+        name = command.WhichOneof("body")
+        if COMMAND_LEVELS.get(name or "", FIRST_LEVEL) > self.level.current:
+            return self._void(header.index, Malformed(f"{name} is of a level above the one in use"))
+        match name:
             case "create_topic":
                 create = command.create_topic
                 return self.topics.create(
@@ -230,49 +274,79 @@ class StateMachine:
                     created_time_ms=self.append_time_ms,
                 )
             case "delete_topic":
-                return self._delete_topic(header, command.delete_topic.name)
+                deleted = command.delete_topic
+                return self._delete_topic(header, TopicRef(deleted.name, deleted.incarnation))
             case "commit_offsets":
                 return self._commit_offsets(command.commit_offsets)
             case "register_producer":
                 return self._register(header, command.register_producer)
             case "forget_producers":
-                self.producers.forget(command.forget_producers.producer_ids, self.lived_ms)
+                lived_ms = self.lived_time.lived_ms
+                self.producers.forget(command.forget_producers.producer_ids, lived_ms)
                 return None
-            case other:
-                raise InvariantViolation(f"unknown command {other}")
+            case "raise_level":
+                return self._raise_level(command.raise_level.level)
+            case _:
+                return self._void(header.index, Malformed("an unknown command, or none"))
 
-    def _delete_topic(self, header: EntryHeader, name: str) -> Refusal | None:
-        topic = self.topics.get(name)
+    def _void(self, index: int, refusal: Malformed) -> Malformed:
+        """The entry is no batch and changes nothing, on this replica as on every other."""
+        self._entries_void += 1
+        self._listener.entry_voided(index, refusal)
+        return refusal
+
+    def _void_batch(self, index: int, refusal: BatchRefusal) -> None:
+        self._entries_void += 1
+        self._listener.batch_voided(index, refusal)
+
+    def _raise_level(self, wanted: int) -> Refusal | None:
+        refusal = self.level.refusal_of(wanted)
+        if refusal is not None:
+            return refusal
+        if wanted > self._known_level:
+            raise _LevelUnknown(wanted)
+        self.level.raise_by_one()
+        return None
+
+    def _delete_topic(self, header: EntryHeader, meant: TopicRef) -> Refusal | None:
+        topic, name = self.topics.get(meant.name), meant.name
         if topic is None:
             return TopicNotFound(name)
+        if not meant.means(topic.incarnation):
+            return TopicReplaced(name, meant.incarnation, topic.incarnation)
         if header.index > self._derived_through:
-            self._queues.delete_topic(name)
+            self._queues.delete_topic(topic.folder)
         self.topics.delete(name)
         self.offsets.on_topic_deleted(name)
         self.producers.on_topic_deleted(topic.incarnation)
-        self._listener.topic_deleted(name)
+        self._listener.topic_deleted(topic)
         return None
 
     def _commit_offsets(self, command: CommitOffsetsCommand) -> Refusal | None:
         topic = self.topics.get(command.topic)
         if topic is None:
             return TopicNotFound(command.topic)
+        meant = command.topic_incarnation
+        if not TopicRef(command.topic, meant).means(topic.incarnation):
+            return TopicReplaced(command.topic, meant, topic.incarnation)
         wanted = tuple((each.queue_id, each.offset) for each in command.offsets)
         commit = OffsetCommit(command.group, command.topic, wanted, is_reset=command.reset)
         return self.offsets.commit(commit, topic.next_offsets)
 
     def _register(self, header: EntryHeader, command: RegisterProducerCommand) -> Refusal | None:
         wanted = Registration(command.token, command.name, command.previous)
-        return self.producers.register(wanted, header.index, self.lived_ms)
+        return self.producers.register(wanted, header.index, self.lived_time.lived_ms)
 
     # --- snapshot -----------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, in chunks (`broker.state.snapshot`). Each is made when it is
         taken; entries that are applied meanwhile don't show."""
-        own = _OWN.pack(self.append_time_ms, self.messages_applied, self.lived_ms)
+        own = _OWN.pack(self.append_time_ms, self.messages_applied)
         sections = (
             Section(SECTION, VERSION, pack((own,))),
+            self.level.snapshot(),
+            self.lived_time.snapshot(),
             self.topics.snapshot(),
             self.offsets.snapshot(),
             self.producers.snapshot(),
@@ -287,17 +361,23 @@ class StateMachine:
         *,
         derived_through: int = 0,
         options: MachineOptions = USUAL,
+        known_level: int = KNOWN_LEVEL,
     ) -> Self:
         """A machine in the state that `snapshot` gave, ready for the entry behind it.
 
         Args:
             chunks: all of them, in order.
-            queues, derived_through, options: see `__init__`.
+            queues, derived_through, options, known_level: see `__init__`.
 
         Raises:
             SnapshotRefused: the chunks are no such state; one of its kinds says why.
         """
-        machine = cls(queues, derived_through=derived_through, options=options)
+        machine = cls(
+            queues,
+            derived_through=derived_through,
+            options=options,
+            known_level=known_level,
+        )
         expected = iter(SECTIONS)
         for name, section in groupby(unseal(chunks), key=lambda chunk: chunk.section):
             if name in SECTIONS and name != next(expected, None):
@@ -316,6 +396,10 @@ class StateMachine:
         first = next(chunks)
         payloads = _payloads(first, chunks)
         match name:
+            case level.SECTION:
+                self.level.restore(first.version, payloads)
+            case lived_time.SECTION:
+                self.lived_time.restore(first.version, payloads)
             case topics.SECTION:
                 self.topics.restore(first.version, payloads)
             case offsets.SECTION:
@@ -325,7 +409,7 @@ class StateMachine:
             case _ if (name, first.version) == (SECTION, VERSION):
                 self.applied_index = first.applied_index
                 own = PayloadReader(SECTION, b"".join(payloads))
-                self.append_time_ms, self.messages_applied, self.lived_ms = own.take(_OWN)
+                self.append_time_ms, self.messages_applied = own.take(_OWN)
             case _:
                 raise SnapshotUnknown(name, first.version)
 
@@ -338,6 +422,8 @@ class StateMachine:
         Raises:
             InvariantViolation: names what doesn't hold.
         """
+        self.level.check_invariants()
+        self.lived_time.check_invariants(self.append_time_ms)
         self.topics.check_invariants()
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
             raise InvariantViolation("a topic was created by an entry that isn't applied")
@@ -355,7 +441,7 @@ class StateMachine:
         for producer in self.producers:
             who = producer.producer_id.hex()
             epoch = int.from_bytes(producer.producer_id[:EPOCH_SIZE], "big")
-            if epoch > self.applied_index or producer.used_ms > self.lived_ms:
+            if epoch > self.applied_index or producer.used_ms > self.lived_time.lived_ms:
                 raise InvariantViolation(f"{who} was registered or used after the last entry")
             for (incarnation, queue_id), recent in producer.queues.items():
                 if incarnation not in names:
@@ -387,7 +473,14 @@ class StateMachine:
             groups=self.offsets.group_count,
             messages_applied=self.messages_applied,
             entries_applied=self.applied_index,
+            entries_void=self._entries_void,
+            level=self.level.current,
+            known_level=self._known_level,
         )
+
+
+def _unknown(header: EntryHeader) -> Malformed:
+    return Malformed(f"kind {header.kind} and version {header.version} are of no level in use")
 
 
 def _payloads(first: Chunk, others: Iterator[Chunk]) -> Iterator[bytes]:

@@ -42,12 +42,14 @@ NOTHING: Final[QueueOffsets] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """What a group wants to have committed: `(queue id, offset)` each."""
+    """What a group wants to have committed: `(queue id, offset)` each. `incarnation`: of the topic
+    that is meant; 0: whichever has the name."""
 
     group: str
     topic: str
     wanted: tuple[tuple[int, int], ...]
     is_reset: bool
+    incarnation: int = 0
 
 
 @dataclass(slots=True)

@@ -26,6 +26,16 @@ class TopicNotFound:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicReplaced:
+    """What was meant is the topic that entry `meant` created; the one that has its name now was
+    created by entry `present`."""
+
+    topic: str
+    meant: int
+    present: int
+
+
+@dataclass(frozen=True, slots=True)
 class TooManyQueues:
     """With `wanted` more, the broker group would have more than `limit` queues over all topics."""
 
@@ -112,21 +122,42 @@ class TooManySequences:
     limit: int
 
 
+@dataclass(frozen=True, slots=True)
+class LevelNotNext:
+    """The level in use is `current`, and `wanted` isn't the next one."""
+
+    wanted: int
+    current: int
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The entry isn't what its kind says, or is none that the level in use has: a leader wrote what
+    no leader may (ADR 23)."""
+
+    why: str
+
+
 Refusal = (
     TopicExists
     | TopicNotFound
+    | TopicReplaced
     | TooManyQueues
     | TooMuchProgress
     | OffsetOutOfRange
+    | LevelNotNext
+    | Malformed
     | ProducerFenced
     | RegistrationMalformed
     | TooManyProducers
 )
 BatchRefusal = (
     TopicNotFound
+    | TopicReplaced
     | QueueNotFound
     | OffsetTaken
     | SequenceBroken
+    | Malformed
     | ProducerUnknown
     | ProducerFenced
     | TooManySequences

@@ -16,6 +16,8 @@ from typing import Protocol
 import structlog
 
 from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
+from dledger.errors import ApplyStopped
+from dledger.level import KNOWN_LEVEL
 
 SLICE_BYTES = 4 << 20
 
@@ -49,6 +51,7 @@ def replay_derived(
     queues: DerivedQueues,
     derived_through: int,
     distrust: Callable[[], None],
+    known_level: int = KNOWN_LEVEL,
     options: MachineOptions = USUAL,
 ) -> StateMachine:
     """The state machine as of entry `derived_through`, with ConsumeQueues that agree with it.
@@ -61,6 +64,8 @@ def replay_derived(
         distrust: makes the next start derive everything again. Called before the queues are
             dropped: those derived here are on no disk yet, and after a power cut some of their
             pages would be and some not.
+        known_level: of formats and commands. The state ends in front of an entry that raises it
+            further, and the ConsumeQueues are left as they are: nobody reads them then.
 
     Raises:
         StorageFull: the ConsumeQueues have to be derived again, and don't fit.
@@ -70,8 +75,13 @@ def replay_derived(
     if derived_through < source.last_index:
         keep_below = source.position_of(derived_through + 1)
     queues.recover(keep_below, source.read_at)
-    machine = StateMachine(queues, derived_through=derived_through, options=options)
-    _replay(source, machine, derived_through)
+    machine = StateMachine(
+        queues, derived_through=derived_through, options=options, known_level=known_level
+    )
+    try:
+        _replay(source, machine, derived_through)
+    except ApplyStopped:
+        return machine  # It will meet the same entry again when it is to go on, and say so.
     reason = _disagreement(machine, queues)
     if reason is None:
         return machine
@@ -80,7 +90,7 @@ def replay_derived(
     for topic in dict.fromkeys(name for name, _ in queues.queues()):  # in order, unlike a set
         queues.delete_topic(topic)
     queues.flush()  # The space of the old ones is needed for the new ones.
-    machine = StateMachine(queues, options=options)
+    machine = StateMachine(queues, options=options, known_level=known_level)
     _replay(source, machine, derived_through)
     return machine
 
@@ -96,7 +106,7 @@ def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
 def _disagreement(machine: StateMachine, queues: DerivedQueues) -> str | None:
     """How the files differ from what the log says they hold; None if they don't."""
     expected = {
-        (topic.name, queue_id): offset
+        (topic.folder, queue_id): offset
         for topic in machine.topics.values()
         for queue_id, offset in enumerate(topic.next_offsets)
     }

@@ -8,7 +8,8 @@ from those that had its name before.
     state       on               becomes
     absent      create           present, each queue at 0      (refused: TooManyQueues)
     present     create           present, unchanged            (refused: TopicExists)
-    present     batch of n       present, that queue n further (refused: QueueNotFound, OffsetTaken)
+    present     batch of n       present, that queue n further (refused: QueueNotFound, OffsetTaken,
+                                                       TopicReplaced)
     present     delete           absent; made anew, its queues start at 0 again
 
 Bounds: `max_queues` over all topics. Order: topics are kept as they were created, which the log
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, ValuesView
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import TOPIC_QUEUE, TOPICS_SECTION
@@ -30,9 +31,11 @@ from broker.state.refusals import (
     Refusal,
     TooManyQueues,
     TopicExists,
+    TopicReplaced,
 )
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
+from dledger.records.layout import topic_folder
 
 SECTION: Final = "topics"
 VERSION: Final = 1
@@ -46,14 +49,30 @@ _QUEUES_IN_RECORD: Final = 1_024
 TopicView = tuple[str, int, int, tuple[int, ...]]  # name, incarnation, created, next offsets
 
 
+class TopicRef(NamedTuple):
+    """A topic as a caller names it. Incarnation 0: whichever has the name."""
+
+    name: str
+    incarnation: int = 0
+
+    def means(self, incarnation: int) -> bool:
+        """Whether the topic of that incarnation, which has the name, is meant."""
+        return self.incarnation in (0, incarnation)
+
+
 @dataclass(slots=True)
 class TopicState:
-    """A topic and the next queue offset of each of its queues. Read only for all but `Topics`."""
+    """A topic and the next queue offset of each of its queues. Read only for all but `Topics`.
+    `folder` is what its derived files are called by: no other topic ever has the same."""
 
     name: str
     incarnation: int  # index of the entry that created it
     created_time_ms: int
     next_offsets: list[int]
+    folder: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = topic_folder(self.name, self.incarnation)
 
 
 @dataclass(slots=True)
@@ -112,11 +131,13 @@ class Topics:
         self._queue_count -= len(self._topics.pop(name).next_offsets)
 
     def refusal_of(
-        self, topic: TopicState, queue_id: int, base: int
-    ) -> QueueNotFound | OffsetTaken | None:
+        self, topic: TopicState, queue_id: int, base: int, *, incarnation: int
+    ) -> TopicReplaced | QueueNotFound | OffsetTaken | None:
         """Why a batch that starts at offset `base` of the queue doesn't continue it; None if it
-        does."""
-        if queue_id >= len(topic.next_offsets):
+        does. `incarnation`: for which topic of the name it is; 0: for this one."""
+        if not TopicRef(topic.name, incarnation).means(topic.incarnation):
+            return TopicReplaced(topic.name, incarnation, topic.incarnation)
+        if not 0 <= queue_id < len(topic.next_offsets):
             return QueueNotFound(topic.name, queue_id, len(topic.next_offsets))
         if base != topic.next_offsets[queue_id]:
             return OffsetTaken(topic.name, queue_id, base, topic.next_offsets[queue_id])

@@ -4,7 +4,8 @@ Every operation reaches the real disk, but for those that are ordered to fail. A
 nothing durable, and what was written before it stays readable and counts as never synced, as ext4
 treats it (ATC'20). Bytes that are ordered to be missing from the disk are missing for everything
 that makes a file longer; bytes inside a file that exists already are never refused, as on a disk
-whose blocks were allocated ahead.
+whose blocks were allocated ahead. A limited disk fills to its last byte: a write that doesn't fit
+writes what does, and what is deleted, replaced or cut can be taken again.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ class FaultyFiles:
         wanted = sum(map(len, buffers[:IOV_MAX]))
         with self._journal.lock:
             size = self._real.size(handle)
-            self._space.take(offset + wanted - size)
+            more = max(0, offset + wanted - size)
+            if (short := more - self._space.take_some(more, wanted)) > 0:
+                wanted -= short
+                buffers = [memoryview(b"".join(buffers[:IOV_MAX]))[:wanted]]
             old = self._real.pread(handle, wanted, offset)
             self._note("write", handle, offset, wanted, size, old)
             return self._real.pwritev(handle, buffers, offset)
@@ -86,6 +90,7 @@ class FaultyFiles:
             before = self._real.size(handle)
             old = self._real.pread(handle, max(0, before - size), size)
             self._note("resize", handle, min(size, before), abs(before - size), before, old)
+            self._space.take(size - before)
             self._real.truncate(handle, size)
 
     def size(self, handle: Handle) -> int:
@@ -127,13 +132,17 @@ class FaultyFiles:
     def rename(self, old: Path, new: Path) -> None:
         with self._journal.lock:
             replaced = new if new.exists() else None
+            freed = 0 if replaced is None else _freed_with(replaced)
             self._journal.note_name("rename", old, to=new, replaced=replaced)
             self._real.rename(old, new)
+            self._space.take(-freed)
 
     def unlink(self, path: Path) -> None:
         with self._journal.lock:
+            freed = _freed_with(path)
             self._journal.note_name("unlink", path, replaced=path)
             self._real.unlink(path)
+            self._space.take(-freed)
 
     def mkdir(self, path: Path) -> None:
         with self._journal.lock:
@@ -180,6 +189,12 @@ class FaultyFiles:
         self._fail_if_ordered(operation)
 
 
+def _freed_with(path: Path) -> int:
+    """What the disk gets back when the name goes. The journal's links to what was replaced are
+    the tester's and hold no space of the node's."""
+    return path.stat().st_size
+
+
 class Space:
     """What the disk still takes, once that was ordered to be limited; any thread may ask."""
 
@@ -195,21 +210,38 @@ class Space:
             return self._left()
 
     def take(self, more_bytes: int) -> None:
-        """A file grows by so many bytes.
+        """A file grows by so many bytes; below zero it shrinks or goes.
 
         Raises:
             OSError: ENOSPC.
         """
-        if more_bytes <= 0:
-            return
         with self._lock:
             left = self._left()
             if left is not None and more_bytes > left:
-                raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (ordered)")
+                raise _full()
             self._taken += more_bytes
+
+    def take_some(self, more_bytes: int, wanted: int) -> int:
+        """A write of `wanted` bytes, `more_bytes` of them behind a file's end, takes what there
+        is; how many of those more bytes it may write.
+
+        Raises:
+            OSError: ENOSPC, as not even one of the `wanted` bytes can be written.
+        """
+        with self._lock:
+            left = self._left()
+            granted = more_bytes if left is None else min(more_bytes, left)
+            if wanted and wanted == more_bytes - granted:
+                raise _full()
+            self._taken += granted
+            return granted
 
     def _left(self) -> int | None:
         limit = self._orders.current().free_bytes
         if limit != self._limit:  # a new order: what was taken before doesn't count
             self._limit, self._taken = limit, 0
         return None if limit is None else max(0, limit - self._taken)
+
+
+def _full() -> OSError:
+    return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (ordered)")

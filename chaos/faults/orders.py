@@ -54,8 +54,8 @@ class FaultOrders:
     Attributes:
         failing: operation (one of `FAILABLE`) to the name of the errno it fails with.
         sync_delay_ms: how much longer each sync takes.
-        free_bytes: how much more the disk takes from the moment of the order on; None: all
-            that fits. What is deleted meanwhile gives nothing back.
+        free_bytes: how much more the disk takes from the moment of the order on, to the byte;
+            None: all that fits. What is deleted meanwhile can be taken again.
         clock: how the wall clock is wrong; several errors add up.
     """
 

@@ -8,7 +8,9 @@ a change of the code that moves it is noticed. `rules` holds them, a module a ro
 from __future__ import annotations
 
 from chaos.mutants.rules.client import CLIENT
+from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.core import CORE
+from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
@@ -18,4 +20,7 @@ from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
 
-MUTANTS = (*CORE, *DRIVER, *LINKS, *STORE, *LEADER, *STATE, *READING, *REPLICA, *CLIENT, *STRANGERS)
+MUTANTS = (
+    *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
+    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS),
+)

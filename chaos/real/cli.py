@@ -26,12 +26,13 @@ from rich.console import Console
 from broker.local_group import LocalGroup, PortInUse
 from chaos.checkers.history import History, read_history
 from chaos.errors import OutputInTheWay, RunBroken
-from chaos.real.measure import FORMAT, anomaly_facts, event_count, report_facts
+from chaos.real.measure import FORMAT, anomaly_facts, event_count, power_cuts, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
-from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, judge, run_chaos
+from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, run_chaos
 from chaos.real.scenario import MAX_NODES, Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
+from chaos.real.verdict import judge
 from dledger.terminal.loops import sigterm_interrupts
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, new_runner
@@ -91,7 +92,8 @@ def run(
         ),
     ] = None,
     flush: Annotated[
-        Flush, typer.Option(help="How nodes flush; async is known to lose data in power cuts.")
+        Flush,
+        typer.Option(help="How nodes flush; what async may lose in power cuts is no anomaly."),
     ] = Flush.SYNC,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data.")] = False,
     as_json: JsonOption = False,
@@ -175,9 +177,10 @@ def report(
     """
     with told():
         facts = _read_facts(directory / REPORT_FILE)
-        anomalies, remarks = judge(_read_whole(directory / HISTORY_FILE, facts["history_events"]))
-        facts |= anomaly_facts(anomalies)
-        facts["remarks"] += [each for each in remarks if each not in facts["remarks"]]
+        history = _read_whole(directory / HISTORY_FILE, facts["history_events"])
+        verdict = judge(history, power_cuts(facts))
+        facts |= anomaly_facts(verdict.anomalies)
+        facts["remarks"] += [each for each in verdict.remarks if each not in facts["remarks"]]
         facts["holds"] = not facts["anomalies"] and not facts["problems"]
         facts["counts"]["anomalies"] = sum(facts["anomaly_counts"].values())
         _write(directory, facts)
@@ -264,6 +267,7 @@ def _replay(options: RunOptions, scenario: str) -> str:
     return (
         f"dledger chaos run {scenario} --seed {options.seed} --seconds {options.seconds:g} "
         f"--nodes {options.nodes} --rate {options.load.rate}"
+        + (f" --flush {options.flush}" if options.flush != Flush.SYNC.value else "")
     )
 
 

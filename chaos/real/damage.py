@@ -22,8 +22,8 @@ from chaos.real.blow import Blow
 from chaos.real.processes import kill
 from chaos.real.workload import TOPIC
 from dledger.core.types import EntryKind
-from dledger.reading.entry import ENTRY_MAGIC, HEADER_SIZE, OPENING_SIZE
-from dledger.records.layout import ENTRY, FILE_GLOB, FIRST_RECORD_AT, RECORD
+from dledger.reading.entry import ENTRY_MAGIC, HEADER_SIZE, OLD_VERSION, OPENING_SIZE
+from dledger.records.layout import ENTRY, FILE_GLOB, FIRST_RECORD_AT, FIRST_RECORD_AT_1, RECORD
 
 HOW: Final = ("flip", "cut")
 FILES: Final = ("checkpoint", "segment", "consume-queue", "hard-state")
@@ -33,7 +33,7 @@ SPOILED: Final = {  # of a record: where it says that it lies, or the first byte
     "body": range(RECORD.at("body"), RECORD.at("body") + 1),
 }
 DERIVED: Final = "consume-queue"
-_HEAD: Final = ENTRY.struct("total_size", "magic", "kind")
+_HEAD: Final = ENTRY.struct("total_size", "magic", "kind", "version")
 
 
 # --- rot --------------------------------------------------------------------------------------
@@ -188,10 +188,10 @@ def _places(segment: Path, where: str) -> list[range]:
     found: list[range] = []
     at = 0
     while at + HEADER_SIZE < len(content):
-        size, magic, kind = _HEAD.unpack_from(content, at)
+        size, magic, kind, version = _HEAD.unpack_from(content, at)
         if magic != ENTRY_MAGIC:
             break
-        record = at + FIRST_RECORD_AT
+        record = at + (FIRST_RECORD_AT_1 if version == OLD_VERSION else FIRST_RECORD_AT)
         if where == "anywhere":
             found.append(range(at, at + size))
         elif kind == EntryKind.DATA:
@@ -213,6 +213,6 @@ def _chosen(data: Path, name: str, blow: Blow) -> Path | None:
             used = filter(_is_used, (data / "commitlog").glob(FILE_GLOB))
             found = iter(sorted(used)[-1:])
         case _:
-            found = (data / "consumequeue" / TOPIC).glob(f"*/{FILE_GLOB}")
+            found = (data / "consumequeue").glob(f"{TOPIC}@*/*/{FILE_GLOB}")
     present = sorted(path for path in found if path.exists())
     return blow.chance.choice(present) if present else None

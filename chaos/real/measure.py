@@ -21,8 +21,9 @@ from typing import Any, Final
 
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import History, Send
-from chaos.real.runner import Band, Finished
+from chaos.real.runner import POWER_CUT, Band, Finished
 from chaos.real.watch import Span
+from chaos.real.weaker import PowerCut
 from chaos.real.workload import Acknowledgements
 from dledger.addresses import split_address
 from dledger.history import Outcome
@@ -90,6 +91,7 @@ def report_facts(finished: Finished) -> dict[str, Any]:
         "seed": options.seed,
         "nodes": options.nodes,
         "seconds": options.seconds,
+        "flush": options.flush,
         "load": asdict(options.load),
         "holds": finished.holds,
         "duration_s": round(finished.ended_us / 1e6, 3),
@@ -132,6 +134,17 @@ def anomaly_facts(anomalies: Sequence[Anomaly]) -> dict[str, Any]:
     }
 
 
+def power_cuts(facts: Mapping[str, Any]) -> list[PowerCut]:
+    """The power cuts of a report's run that its mode of flushing may lose something in."""
+    if facts.get("flush") != "async":
+        return []
+    return [
+        PowerCut(1000 * band["start_ms"], 1000 * (band.get("struck_ms") or band["start_ms"]) + 999)
+        for band in facts["bands"]
+        if band["nemesis"] == POWER_CUT
+    ]
+
+
 def event_count(history: History) -> int:
     """How many lines the history has in a file: fewer, and it was cut short."""
     ended = sum(operation.completed_us is not None for operation in history.operations)
@@ -161,6 +174,7 @@ def counts(finished: Finished) -> dict[str, int]:
         "out_of_order": named["nonmonotonic-send"],
         "anomalies": len(finished.anomalies),
         "problems": len(finished.problems),
+        "permitted": len(finished.excused),
         "operations": len(finished.history.operations),
         "faults": len(finished.bands),
     }
@@ -237,6 +251,7 @@ def _band_facts(band: Band, finished: Finished) -> dict[str, Any]:
         "nemesis": band.nemesis,
         "victims": list(band.victims),
         "start_ms": band.start_us // 1000,
+        "struck_ms": None if band.struck_us is None else band.struck_us // 1000,
         "end_ms": end_us // 1000,
         "detail": band.detail,
         "deposed": band.deposed,

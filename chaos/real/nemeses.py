@@ -10,15 +10,10 @@ Source: Jepsen's nemeses.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from chaos.faults import ClockFault, FaultOrders
-from chaos.faults.orders import FAILABLE
 from chaos.real.blow import Act, Blow
 from chaos.real.damage import (
     FILES,
@@ -61,11 +56,22 @@ from chaos.real.processes import (
     time_as_before,
 )
 from chaos.real.scenario import Choices, Option
+from chaos.real.surroundings import (
+    OPERATIONS,
+    cut_power,
+    drifting_clock,
+    fail_disk,
+    flipping_clock,
+    full_disk,
+    ordering,
+    replace_failed_disk,
+    rescind,
+    slow_disk,
+    stepped_clock,
+)
 from dledger.client import ClientError
 
 TRANSFER_DEADLINE_S: Final = 3.0
-OPERATIONS: Final = tuple(sorted(FAILABLE, key=lambda each: each != "fdatasync"))
-MUST_STOP: Final = frozenset({"pwritev", "fdatasync"})  # every append needs both
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,73 +116,6 @@ async def _nothing(_: Blow) -> str:
     return ""
 
 
-# --- leadership, disks and clocks -----------------------------------------------------------------
-
-
-async def _cut_power(blow: Blow) -> str:
-    await kill(blow)
-    losses = [blow.arena.cut_power(victim, blow.chance) for victim in blow.victims]
-    lost, torn = sum(each.lost for each in losses), sum(each.torn for each in losses)
-    return f"{lost} writes lost, {torn} torn, {sum(each.names for each in losses)} names lost"
-
-
-def _ordering(change: Callable[[Blow, FaultOrders], FaultOrders]) -> Act:
-    async def strike(blow: Blow) -> str:
-        for victim in blow.victims:
-            blow.arena.order(blow.label, victim, partial(change, blow))
-        return ""
-
-    return strike
-
-
-async def _rescind(blow: Blow) -> str:
-    for victim in blow.victims:
-        blow.arena.order(blow.label, victim, None)
-    return ""
-
-
-def _slow_disk(blow: Blow, orders: FaultOrders) -> FaultOrders:
-    return replace(orders, sync_delay_ms=int(blow.number("delay_ms")))
-
-
-def _full_disk(blow: Blow, orders: FaultOrders) -> FaultOrders:
-    return replace(orders, free_bytes=int(blow.number("free_bytes")))
-
-
-def _stepped_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
-    return replace(orders, clock=(ClockFault(offset_ms=int(blow.number("offset_ms"))),))
-
-
-def _drifting_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
-    since_ms = time.time() * 1000
-    return replace(orders, clock=(ClockFault(rate=blow.number("rate"), since_ms=since_ms),))
-
-
-def _flipping_clock(blow: Blow, orders: FaultOrders) -> FaultOrders:
-    off, period = int(blow.number("offset_ms")), int(blow.number("period_ms"))
-    return replace(orders, clock=(ClockFault(strobe_ms=off, strobe_period_ms=period),))
-
-
-async def _fail_disk(blow: Blow) -> str:
-    """A disk that fails a write or a sync stops its node (ADR 8): one that runs on is a finding."""
-    operation, code = str(blow.options["operation"]), str(blow.options["errno"])
-    blow.arena.meant_to_be_down.update(blow.victims)
-    for victim in blow.victims:
-        blow.arena.order(
-            blow.label, victim, lambda orders: replace(orders, failing={operation: code})
-        )
-    if operation in MUST_STOP:
-        await asyncio.gather(*map(blow.arena.gone, blow.victims))
-    return f"{operation} fails with {code}"
-
-
-async def _replace_failed_disk(blow: Blow) -> str:
-    await _rescind(blow)
-    stopped = [victim for victim in blow.victims if not blow.arena.is_running(victim)]
-    await start(blow)
-    return f"{', '.join(stopped) or 'nobody'} stopped"
-
-
 _NONE: Final[Mapping[str, Option | Choices]] = {}
 
 NEMESES: Final[dict[str, Nemesis]] = {
@@ -219,6 +158,15 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _NONE,
             silencing(scattered),
             clear,
+        ),
+        Nemesis(
+            "vanish",
+            "drops every packet from and to the victims, clients' too; nothing is reset",
+            "leader",
+            _NONE,
+            silencing(cut_off),
+            clear,
+            ends_leadership=True,
         ),
         Nemesis(
             "deafen",
@@ -290,6 +238,22 @@ NEMESES: Final[dict[str, Nemesis]] = {
             clear,
         ),
         Nemesis(
+            "one-way-loss",
+            "what the victims send gets lost and is sent again; what they are sent doesn't",
+            "leader",
+            {"loss": 0.3},
+            worsening(mute, lossy),
+            clear,
+        ),
+        Nemesis(
+            "far-network",
+            "every packet between nodes takes so long that no answer comes within a timeout",
+            "",
+            {"delay_ms": 1000, "jitter_ms": 500},
+            worsening(scattered, slow),
+            clear,
+        ),
+        Nemesis(
             "repeating-network",
             "connections break after delivery, so that messages are sent twice",
             "all",
@@ -302,7 +266,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
             "SIGKILL, and what was not synced is lost",
             "one",
             _NONE,
-            _cut_power,
+            cut_power,
             start,
             ends_leadership=True,
         ),
@@ -311,24 +275,24 @@ NEMESES: Final[dict[str, Nemesis]] = {
             "each fsync takes longer",
             "one",
             {"delay_ms": 300},
-            _ordering(_slow_disk),
-            _rescind,
+            ordering(slow_disk),
+            rescind,
         ),
         Nemesis(
             "full-disk",
-            "files can't grow beyond so many more bytes",
+            "the disk is full, to the byte, after so many more bytes",
             "one",
             {"free_bytes": 3 << 20},
-            _ordering(_full_disk),
-            _rescind,
+            ordering(full_disk),
+            rescind,
         ),
         Nemesis(
             "failing-disk",
             "an operation fails, and the node must stop",
             "one",
             {"operation": OPERATIONS, "errno": "EIO"},
-            _fail_disk,
-            _replace_failed_disk,
+            fail_disk,
+            replace_failed_disk,
             ends_leadership=True,
         ),
         Nemesis(
@@ -360,24 +324,24 @@ NEMESES: Final[dict[str, Nemesis]] = {
             "the wall clock jumps",
             "one",
             {"offset_ms": -60_000},
-            _ordering(_stepped_clock),
-            _rescind,
+            ordering(stepped_clock),
+            rescind,
         ),
         Nemesis(
             "clock-drift",
             "the wall clock runs too fast or too slow",
             "one",
             {"rate": 1.25},
-            _ordering(_drifting_clock),
-            _rescind,
+            ordering(drifting_clock),
+            rescind,
         ),
         Nemesis(
             "clock-strobe",
             "the wall clock flips to and fro",
             "one",
             {"offset_ms": 200, "period_ms": 5},
-            _ordering(_flipping_clock),
-            _rescind,
+            ordering(flipping_clock),
+            rescind,
         ),
         Nemesis(
             "timer-drift",

@@ -13,8 +13,8 @@ from typing import Final
 
 from chaos.checkers.anomalies import polled_by
 from chaos.checkers.history import End, History, Poll, Send
-from chaos.errors import TimesGoBack
-from chaos.real.workload import READ_DEADLINE_S, TOPIC, value_of
+from chaos.errors import TimeFarOff, TimesGoBack
+from chaos.real.workload import DELIVERY_TIMEOUT_MS, READ_DEADLINE_S, TOPIC, value_of
 from dledger.client import Client, ClientError, Message
 from dledger.history import Outcome
 
@@ -24,19 +24,23 @@ BATCH_BYTES: Final = 1 << 20
 
 
 async def read_everything(
-    client: Client, history: History, now_us: Callable[[], int], queues: int
+    client: Client, history: History, now_us: Callable[[], int], queues: int, within_ms: float
 ) -> None:
     """The history holds every message that can be read.
+
+    Args:
+        within_ms: how far the log's time may be from this machine's, by which messages were sent.
 
     Raises:
         ClientError: a queue can't be read to its end.
         TimesGoBack: a message was stored before one that lies before it.
+        TimeFarOff: it was stored at a time when it can't have been.
     """
     for queue_id in range(queues):
         begun = history.invoke(now_us(), READER, End(TOPIC, queue_id))
         bounds = await client.queue_offsets(TOPIC, queue_id, deadline_s=READ_DEADLINE_S)
         history.complete(now_us(), begun, Outcome.OK, bounds.max_offset)
-        await _Reading(client, history, now_us, READER, queue_id).read(None)
+        await _Reading(client, history, now_us, READER, queue_id, within_ms).read(None)
 
 
 async def read_start(
@@ -53,9 +57,10 @@ async def read_start(
     return f"a reader was refused {', '.join(refused)}" if refused else "a reader had no trouble"
 
 
-def missing_at_the_end(history: History) -> list[str]:
-    """Values that were acknowledged and that the last reading didn't find, of queues which it
-    read to their end. This counts also what a consumer had seen before it was lost."""
+def missing_at_the_end(history: History) -> list[tuple[str, int]]:
+    """Values that were acknowledged, each with the time at which, and that the last reading
+    didn't find, of queues which it read to their end. This counts also what a consumer had seen
+    before it was lost."""
     found: set[str] = set()
     read: set[int] = set()
     for operation in history.operations:
@@ -65,7 +70,7 @@ def missing_at_the_end(history: History) -> list[str]:
             if action.final:
                 read.add(action.queue_id)
     return [
-        value
+        (value, operation.completed_us or 0)
         for operation in history.operations
         if isinstance(operation.action, Send)
         and operation.is_ok
@@ -85,6 +90,7 @@ class _Reading:
     now_us: Callable[[], int]
     process: str
     queue_id: int
+    within_ms: float | None = None  # of the sender's clock; None: not looked at
     _stored_ms: int = 0
 
     async def read(self, end: int | None) -> None:
@@ -93,6 +99,7 @@ class _Reading:
         Raises:
             ClientError: the queue can't be read.
             TimesGoBack: a message was stored before one that lies before it.
+            TimeFarOff: it was stored at a time when it can't have been.
         """
         at, ended = 0, False
         while not ended:
@@ -120,3 +127,13 @@ class _Reading:
             if message.store_time_ms < self._stored_ms:
                 raise TimesGoBack(self.queue_id, message.queue_offset)
             self._stored_ms = message.store_time_ms
+            self._check_time(message)
+
+    def _check_time(self, message: Message) -> None:
+        """It was stored after it was sent, and before nobody sent it again any more."""
+        if self.within_ms is None:
+            return
+        after_ms = message.store_time_ms - message.born_time_ms
+        off_ms = min(after_ms, 0) + max(after_ms - DELIVERY_TIMEOUT_MS, 0)
+        if abs(off_ms) > self.within_ms:
+            raise TimeFarOff(self.queue_id, message.queue_offset, off_ms)

@@ -106,7 +106,7 @@ class Workload:
         self.load = load
         self.acknowledged = Acknowledgements()
         self.errors: Counter[str] = Counter()
-        self.problems: dict[str, str] = {}  # the first of each kind
+        self.problems: dict[str, tuple[str, str]] = {}  # the first of each kind: text, code
         self._client = client
         self._history = history
         self._now_us = now_us
@@ -247,7 +247,8 @@ class Workload:
             except ClientError as error:
                 self.errors[f"poll: {error.code}"] += 1
                 if not error.retriable:
-                    self.problems.setdefault(f"{process} {error.code}", f"{process}: {error}")
+                    told = (f"{process}: {error}", str(error.code))
+                    self.problems.setdefault(f"{process} {error.code}", told)
                     start = StartFrom.FIRST
                 await asyncio.sleep(CONSUMER_PAUSE_S)
 

@@ -12,6 +12,11 @@ def schedule(plan: Plan) -> Steps:
         yield from spell("slow-disk", "leader", seconds=2, delay_ms=200)
         yield from spell("slow-disk", "follower", seconds=1, delay_ms=500)
         yield from spell("full-disk", "leader", seconds=4)
+        yield from spell("full-disk", "one", seconds=2, free_bytes=plan.rng.choice((0, 1, 4_097)))
+        yield strike("full-disk", "follower", free_bytes=0)
+        yield from spell("kill", "leader", seconds=1)  # terms and votes on a disk that is full
+        yield heal("full-disk")
+        yield whole()
         yield wait(1)
         yield from spell("failing-disk", "leader", seconds=1, operation="fdatasync")
         yield whole()

@@ -39,17 +39,30 @@ FAMILIES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("slow-network",),
         ("lossy-network",),
         ("repeating-network",),
+        ("silence",),
+        ("vanish", "leader"),
+        ("vanish", "minority"),
+        ("one-way-loss", "leader"),
+        ("one-way-loss", "follower"),
+        ("far-network",),
     ),
     "surroundings": (
         ("slow-disk", "one"),
         ("slow-disk", "all"),
         ("full-disk", "one"),
+        ("full-disk", "leader"),
         ("clock-step", "one"),
         ("clock-step", "leader"),
         ("clock-drift", "all"),
         ("clock-strobe", "leader"),
         ("transfer",),
     ),
+}
+
+# Where the default alone would be tame: what is drawn from.
+DRAWN: dict[str, tuple[str, tuple[int, ...]]] = {
+    "full-disk": ("free_bytes", (0, 1, 4_097, 100_001, 3 << 20)),
+    "far-network": ("delay_ms", (50, 200, 1_000)),
 }
 
 # Not together with others: a node that is given an empty disk needs all others well meanwhile.
@@ -88,4 +101,8 @@ def schedule(plan: Plan) -> Steps:
 
 def _drawn(plan: Plan, family: str) -> Step:
     nemesis, *targets = plan.rng.choice(FAMILIES[family])
-    return strike(nemesis, *targets, label=family)
+    options = {}
+    if nemesis in DRAWN:
+        name, values = DRAWN[nemesis]
+        options[name] = plan.rng.choice(values)
+    return strike(nemesis, *targets, label=family, **options)

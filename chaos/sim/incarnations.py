@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
+from broker.state.topics import TopicState
 from chaos.sim.node import Defect, Life, SimNode
 from dledger.reading.entry import EntryHeader
 
@@ -44,19 +45,20 @@ class Incarnations:
             Defect: names the queue.
         """
         replica = life.replica
-        for name, queue_id in replica.queues.queues():
-            place = f"{name}/{queue_id} of {node.name}"
-            topic = replica.machine.topics.get(name)
+        topics = {each.folder: each for each in replica.machine.topics.values()}
+        for folder, queue_id in replica.queues.queues():
+            place = f"{folder}/{queue_id} of {node.name}"
+            topic = topics.get(folder)
             if topic is None or queue_id >= len(topic.next_offsets):
                 raise Defect("deleted topic left behind", f"{place} has units, and is in no topic")
-            held, ends = replica.queues.max_offset(name, queue_id), topic.next_offsets[queue_id]
+            held, ends = replica.queues.max_offset(folder, queue_id), topic.next_offsets[queue_id]
             if held != ends:
                 raise Defect("deleted topic left behind", f"{place} has {held} units, not {ends}")
             if not held:
                 continue  # a start has cut it down to what was committed
             node.disk.is_observed = True
             created_at = replica.log.position_of(topic.incarnation)
-            first = int.from_bytes(replica.queues.units(name, queue_id, 0, 1)[:8], "big")
+            first = int.from_bytes(replica.queues.units(folder, queue_id, 0, 1)[:8], "big")
             node.disk.is_observed = False
             if first < created_at:
                 raise Defect(
@@ -78,25 +80,28 @@ class Witness:
         """`Listener`: in the topic that the batch was proposed for."""
         if self.header is None:
             return
-        topic = self._machine.topics[queue[0]]
-        meant = self._meant.get((self.header.index, self.header.term), topic.incarnation)
-        if meant != topic.incarnation:
+        meant = self._meant.get((self.header.index, self.header.term), queue[0])
+        if meant != queue[0]:
             raise Defect(
                 "message of an earlier topic",
-                f"entry {self.header.index} was proposed for {queue[0]} as of entry {meant}, and "
-                f"went to the one of {topic.incarnation}",
+                f"entry {self.header.index} was proposed for the topic of entry {meant}, and went "
+                f"to the one of entry {queue[0]}",
             )
 
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         """`Listener`: no leader proposes what would be void (ADR 20)."""
         raise Defect("void batch", f"entry {index}: {refusal}")
 
-    def topic_deleted(self, topic: str) -> None:
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        """`Listener`: no leader writes such entries (ADR 23)."""
+        raise Defect("void entry", f"entry {index}: {refusal}")
+
+    def topic_deleted(self, topic: TopicState) -> None:
         """`Listener`: nothing of it is left."""
         there = {each.incarnation for each in self._machine.topics.values()}
         numbered = {place[0] for each in self._machine.producers for place in each.queues}
-        if topic in self._machine.offsets.topics() or numbered - there:
-            raise Defect("deleted topic left behind", f"offsets or sequences of {topic}")
+        if topic.name in self._machine.offsets.topics() or numbered - there:
+            raise Defect("deleted topic left behind", f"offsets or sequences of {topic.folder}")
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """`Listener`: a refusal changes nothing."""

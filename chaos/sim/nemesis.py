@@ -14,6 +14,7 @@ from random import Random
 from typing import Protocol
 
 from chaos.sim import network
+from chaos.sim.clock_watch import BELIEVED_US
 from chaos.sim.disk import UNLIMITED
 from chaos.sim.links import Thief
 from chaos.sim.network import FAIR, Garbling, Link
@@ -27,6 +28,9 @@ from dledger.records.layout import UNIT, file_name
 SLOW_SYNC_US = 200_000
 STALLED_SYNC_US = 700_000
 REVIVE_US = 200_000
+MINUTE_MS = 60_000
+DAY_MS = 24 * 60 * MINUTE_MS
+YEAR_MS = 365 * DAY_MS
 PLACE_BYTES = UNIT.end("size")  # of a unit: where its message lies, and its size
 
 
@@ -40,6 +44,7 @@ class Nemesis:
     def __init__(self, world: World) -> None:
         self._world = world
         self._is_over = False
+        self._righted: dict[NodeId, int] = {}  # until when somebody may believe a clock's past
         self._strikes: dict[Fault, _Strike] = {
             Fault.KILL: self._kill,
             Fault.KILL_MAJORITY: self._kill_majority,
@@ -60,6 +65,7 @@ class Nemesis:
             Fault.TRANSFER: self._transfer,
             Fault.CLIENT_CUT: self._client_cut,
             Fault.CLOCK_STEP: self._clock_step,
+            Fault.CLOCK_LEAP: self._clock_leap,
             Fault.CLOCK_DRIFT: self._clock_drift,
             Fault.SLOW_DISK: self._slow_disk,
             Fault.WRITE_ERROR: self._write_error,
@@ -88,6 +94,7 @@ class Nemesis:
         world = self._world
         world.network.heal(FAIR)
         world.client_cuts.clear()
+        self._look_at_clocks()
         for node in world.nodes.values():
             node.disk.heal()
             node.sync_us = world.plan.tuning.sync_us
@@ -335,12 +342,41 @@ class Nemesis:
 
     def _clock_step(self, chance: Random) -> None:
         node = self._any(chance)
-        node.wall_offset_ms += chance.choice((-3_600_000, -500, 500, 86_400_000))
+        by_ms = chance.choice((-3_600_000, -500, 500, 86_400_000))
+        self._set_clock(node, node.wall_offset_ms + by_ms)
+
+    def _clock_leap(self, chance: Random) -> None:
+        """Far enough that whatever is forgotten by time would be; back before 1970, too. Of a
+        minority at a time: if that many are wrong, or were a moment ago, one is put right."""
+        node, now_us = self._any(chance), self._world.now_us
+        wrong = [
+            each
+            for each in self._nodes
+            if each is not node
+            and (each.wall_offset_ms or self._righted.get(each.name, 0) > now_us)
+        ]
+        if len(wrong) >= (len(self._nodes) - 1) // 2:
+            self._set_clock(chance.choice(wrong), 0)
+            return
+        far_ms = chance.choice((5 * MINUTE_MS, DAY_MS, 8 * DAY_MS, YEAR_MS, 60 * YEAR_MS))
+        self._set_clock(node, chance.choice((-far_ms, far_ms, far_ms)))
+        if chance.random() < 0.5:
+            self._later(chance.randrange(500, 6_000), self._set_clock, node, 0)
+
+    def _set_clock(self, node: SimNode, offset_ms: int) -> None:
+        self._look_at_clocks()
+        node.wall_offset_ms = offset_ms
+        self._righted[node.name] = self._world.now_us + BELIEVED_US
         if node.life is not None:
-            node.life.loop.wall_offset_ms = node.wall_offset_ms
+            node.life.loop.wall_offset_ms = offset_ms
+        self._look_at_clocks()
+
+    def _look_at_clocks(self) -> None:
+        self._world.watch.clocks.look(self._world.now_us)
 
     def _clock_drift(self, chance: Random) -> None:
         node = self._any(chance)
+        self._look_at_clocks()
         node.drift = chance.choice((0.8, 0.98, 1.02, 1.25))
         if node.life is not None:
             node.life.loop.drift(node.drift)

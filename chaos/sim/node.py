@@ -37,6 +37,7 @@ from dledger.core.errors import CoreError
 from dledger.core.types import NodeId
 from dledger.errors import HardStateCorrupt, InvalidMessage
 from dledger.greeting import Identity
+from dledger.level import KNOWN_LEVEL
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import PeerMessage
@@ -44,6 +45,7 @@ from store.errors import CorruptionFound, StorageFailed, StorageFull
 
 DATA = Path("/data")
 GROUP = "sim"
+NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 DRAIN_S = 1.0
 GRACE_S = 0.02  # within which calls under way have their answers once the replica is at rest
 
@@ -197,12 +199,18 @@ class SimNode:
         """Up, and not stopped by a failure."""
         return self.life is not None and self.life.failed is None
 
+    @property
+    def known_level(self) -> int:
+        """Of formats and commands, to the program that runs: none is ever put back."""
+        return NEWER_LEVEL if self._plan.upgraded and self.boots > 1 else KNOWN_LEVEL
+
     def boot(self) -> None:
         """The process starts: it recovers and joins, or fails to start."""
         if self.life is not None or self.is_ruined:
             return
         self.disk.power_on()
         self.boots += 1
+        self.identity = replace(self.identity, level=self.known_level)
         timeline = self._world.timeline
         before = timeline.current
         number = self.number + 1
@@ -284,6 +292,7 @@ class SimNode:
                 drain_s=DRAIN_S,
                 apply_slice_bytes=tuning.apply_slice_bytes,
             ),
+            known_level=self.known_level,
         )
 
     async def _live(self, life: Life) -> None:

@@ -56,12 +56,17 @@ class Fault(Enum):
     STOLEN_STREAM = "stolen-stream"  # a stranger calls in a node's name
     SLOW_CONNECT = "slow-connect"  # connections take seconds to be made; late ones arrive late
     GARBLE = "garble"  # bits flip in messages between nodes
+    CLOCK_LEAP = "clock-leap"  # a wall clock is minutes to decades off, for a while or for good
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
 
 
 # Drawn apart from the others, so that a seed keeps those that it had before there were these.
 FIRST_LINK_FAULT = 1_000  # the number of the first of them
 LINK_FAULTS = (Fault.SILENCE, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM, Fault.SLOW_CONNECT)
+
+# So are those of clocks that nobody believes any more.
+FIRST_LEAP = 2_000
+LEAPS_SHARE = 0.25  # of the seeds
 
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
@@ -83,6 +88,7 @@ def bounds(producers: int) -> ProducerBounds:
 
 ROOMY = bounds(1_000)
 RACERS_SHARE = 0.35  # of the seeds
+UPGRADED_SHARE = 0.25
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
 
@@ -137,6 +143,7 @@ class Plan:
     queues: int = 3
     admin: bool = True
     racers: int = 0
+    upgraded: bool = False  # whoever starts again does so with a release of the next level
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
@@ -164,9 +171,9 @@ def draw_plan(
         tuning=_draw_tuning(chance),
         faults=_draw_faults(chance, duration_ms),
     )
-    return _with_crowds(
-        _with_racers(_with_slices(_with_flush(_with_link_faults(_with_speech(plan)))))
-    )
+    plan = _with_leaps(_with_link_faults(_with_speech(plan)))
+    plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
+    return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
 def _with_racers(plan: Plan) -> Plan:
@@ -222,6 +229,22 @@ def _with_link_faults(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(ordered))
 
 
+def _with_leaps(plan: Plan) -> Plan:
+    """In some groups wall clocks leap, beside what else happens; numbered and ordered as the
+    faults of links are."""
+    chance = plan.random("leaping")
+    if chance.random() >= LEAPS_SHARE:
+        return plan
+    every_ms = chance.choice((1_000, 3_000, 8_000))
+    events: list[FaultEvent] = []
+    at = 500 + chance.expovariate(1 / every_ms)
+    while at < plan.duration_ms:
+        events.append(FaultEvent(FIRST_LEAP + len(events), int(at), Fault.CLOCK_LEAP))
+        at += chance.expovariate(1 / every_ms)
+    ordered = sorted((*plan.faults, *events), key=lambda event: (event.time_ms, event.number))
+    return replace(plan, faults=tuple(ordered))
+
+
 def _with_flush(plan: Plan) -> Plan:
     """Some groups flush later, where no fault makes that lose data."""
     drawn = plan.random("flush").random() < ASYNC_SHARE
@@ -263,7 +286,8 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    others = (kind for kind in Fault if kind not in LINK_FAULTS + SPEECH)
+    apart = (*LINK_FAULTS, *SPEECH, Fault.CLOCK_LEAP)
+    others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))
     events: list[FaultEvent] = []

@@ -5,7 +5,9 @@ side by side in the log, in every order that the group permits. Producers retry 
 as real ones do. Nothing of this goes into the history: an outcome is rarely known before the next
 one is under way, which would make the history undecidable. What is held against the group instead
 is what no delete may leave behind: a message whose fate was known when an acknowledged delete
-began is in no queue that is read after it.
+began is in no queue that is read after it. Most producers name the incarnation of the topic that
+they found, and go on with a batch whose fate is unknown across deletes and creations: such a
+message is in no other incarnation, whenever it is read.
 """
 
 from __future__ import annotations
@@ -27,14 +29,17 @@ NAMES = ("race-0", "race-1")
 MAX_QUEUES = 4  # of a topic that is raced for
 MAX_ATTEMPTS = 12  # of a batch: its producer gives it up, and is never heard of again
 MAX_TASKS = 24  # under way of one racer
+NAMING = 0.7  # of the producers name the incarnation that they found
 
 
 @dataclass(slots=True)
 class Track:
-    """What all racers know: when each message's fate was known, and when each name was deleted."""
+    """What all racers know: when each message's fate was known, when each name was deleted, and
+    which messages are for one incarnation of their topic only."""
 
     settled_us: dict[str, int] = field(default_factory=dict)  # message -> last attempt's end
     deleted_us: dict[str, int] = field(default_factory=dict)  # name -> newest delete, its beginning
+    meant: dict[str, int] = field(default_factory=dict)  # message -> incarnation
 
 
 class Racer(Client):
@@ -98,6 +103,7 @@ class Racer(Client):
         if registered is None:
             return
         producer_id = registered.producer_id
+        incarnation = await self._incarnation(name) if self.chance.random() < NAMING else 0
         template = RecordTemplate(name, BORN)
         for sequence in range(2):
             self._sent += 1
@@ -106,25 +112,37 @@ class Racer(Client):
             batch = pb.SendBatch(
                 topic=name, queue_id=queue_id, base_sequence=sequence, count=1, records=records
             )
+            if incarnation:
+                batch.topic_incarnation = incarnation
+                self._track.meant[value] = incarnation
             request = pb.SendRequest(producer_id=producer_id, batches=[batch])
             if not await self._deliver(request):
                 return
             self._track.settled_us[value] = self.shared.group.now_us
 
+    async def _incarnation(self, name: str) -> int:
+        """Of the topic that has the name now; 0 if there is none, or nobody says."""
+        try:
+            answer = await self.call("describe_topic", pb.DescribeTopicRequest(name=name))
+        except CallFailed:
+            return 0
+        return int(answer.topic.incarnation)
+
     async def _deliver(self, request: pb.SendRequest) -> bool:
-        """Whether it was stored by the first attempt that reached anybody. An attempt that nobody
-        answered may arrive later still, at a later topic of the name."""
+        """Whether it was stored. An attempt that nobody answered may arrive later still: where no
+        incarnation is named, at a later topic of the name, and nothing is known any more."""
+        is_named = request.batches[0].topic_incarnation > 0
         for _ in range(MAX_ATTEMPTS):
             try:
                 result = (await self.call("send", request)).results[0]
             except CallFailed as failure:
-                if failure.may_have_happened:
+                if failure.may_have_happened and not is_named:
                     await self._ask_again(request)
                     return False
             else:
                 if not result.HasField("error"):
                     return True
-                if result.error.outcome == epb.MAY_HAVE_HAPPENED:
+                if result.error.outcome == epb.MAY_HAVE_HAPPENED and not is_named:
                     await self._ask_again(request)
                     return False
                 if not result.error.retriable:
@@ -150,6 +168,12 @@ class Racer(Client):
         if len(set(values)) < len(values):
             raise Defect("stored twice", f"{name}/{queue_id}: {values}")
         for value in values:
+            if self._track.meant.get(value, answer.topic_incarnation) != answer.topic_incarnation:
+                raise Defect(
+                    "message of another topic",
+                    f"{value} was sent to {name} of entry {self._track.meant[value]}, and is in "
+                    f"the one of entry {answer.topic_incarnation}",
+                )
             settled_us = self._track.settled_us.get(value)
             if settled_us is not None and settled_us < deleted_us:
                 raise Defect(

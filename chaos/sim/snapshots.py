@@ -21,7 +21,7 @@ from random import Random
 
 from broker.state.errors import SnapshotRefused
 from broker.state.machine import StateMachine
-from chaos.sim.node import Defect, SimNode
+from chaos.sim.node import NEWER_LEVEL, Defect, SimNode
 from dledger.core.errors import InvariantViolation
 
 SHARE = 0.01  # of the events that applied something, which become such a point
@@ -139,7 +139,9 @@ def restored(node: SimNode, chunks: list[bytes]) -> StateMachine:
     except InvariantViolation as error:
         raise Defect("state", f"of {node.name}: {error}") from error
     try:
-        second = StateMachine.restore(chunks, NoQueues(), options=machine.options)
+        second = StateMachine.restore(
+            chunks, NoQueues(), options=machine.options, known_level=NEWER_LEVEL
+        )
     except SnapshotRefused as error:
         raise Defect("snapshot", f"of {node.name}: {error}") from error
     compare("restored state", node, machine, second)

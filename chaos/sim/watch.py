@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from broker.assembly import committed_log
 from chaos.invariants import InvariantBroken, InvariantChecker
+from chaos.sim.clock_watch import ClockWatch
 from chaos.sim.incarnations import Incarnations
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
-from dledger.core.types import Index, Role
+from dledger.core.types import Index, NodeId, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, verify_frame
 from dledger.records.errors import InvalidFrame
@@ -29,7 +30,7 @@ from dledger.wire import broker_pb2 as pb
 from dledger.wire.raft_pb2 import PeerMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 HARD_STATE = DATA / "raft" / "hard_state"
 QUEUES = DATA / "consumequeue"
@@ -40,9 +41,12 @@ CRC_BYTES = 4  # behind the content of an `AtomicFile`
 class Watch:
     """The invariants of one run."""
 
-    def __init__(self, nodes: Sequence[SimNode], tuning: Tuning) -> None:
+    def __init__(
+        self, nodes: Sequence[SimNode], tuning: Tuning, liars: Container[NodeId] = ()
+    ) -> None:
         self.checks = 0
         self.incarnations = Incarnations()
+        self.clocks = ClockWatch(nodes, liars)
         self.places: dict[int, EntryHeader] = {}  # index -> where and what, as last asked
         self.segment_bytes = tuning.segment_bytes
         self._needs_platter = tuning.flush == "sync"
@@ -98,6 +102,7 @@ class Watch:
         self.pictures[node.name].take(life)
         self._observe(is_observed=True)
         try:
+            self.clocks.after_event(node, life)
             if core.last_index != log.last_index:
                 raise InvariantBroken(f"{node.name}: the core ends elsewhere than the log")
             self.checker.check_one(self.pictures[node.name], self._all)
@@ -117,6 +122,7 @@ class Watch:
         self._acknowledged.pop(node.name, None)
         self._terms.pop(node.name, None)
         self._derived.pop(node.name, None)
+        self.clocks.look(node.loop.now_us)
         self.pictures[node.name].is_running = False
         self.checker.on_restart(node.name)
         self._notes.pop(node.name, None)

@@ -56,7 +56,7 @@ class World:
         self.nodes = {
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
-        self.watch = Watch(list(self.nodes.values()), plan.tuning)
+        self.watch = Watch(list(self.nodes.values()), plan.tuning, self.network.liars)
         self.snapshots = Snapshots(plan.random("snapshots"))
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()

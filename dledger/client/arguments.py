@@ -39,6 +39,11 @@ def u32(name: str, value: int) -> int:
     return _in_range(name, value, 0, (1 << 32) - 1)
 
 
+def u64(name: str, value: int) -> int:
+    """`value`, which fits an unsigned 64-bit field."""
+    return _in_range(name, value, 0, (1 << 64) - 1)
+
+
 def i64(name: str, value: int) -> int:
     """`value`, which fits a signed 64-bit field."""
     return _in_range(name, value, -(1 << 63), (1 << 63) - 1)

@@ -170,8 +170,8 @@ class BlockingClient:
             self._client.create_topic(name, queues=queues, if_not_exists=if_not_exists)
         )
 
-    def delete_topic(self, name: str) -> None:
-        self._call(self._client.delete_topic(name))
+    def delete_topic(self, name: str, *, incarnation: int = 0) -> None:
+        self._call(self._client.delete_topic(name, incarnation=incarnation))
 
     def topics(self) -> list[TopicInfo]:
         return self._call(self._client.topics())
@@ -186,12 +186,21 @@ class BlockingClient:
         return self._call(self._client.offset_by_time(topic, queue_id, time_ms))
 
     def commit_offsets(
-        self, group: str, topic: str, offsets: Mapping[int, int], *, reset: bool = False
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        reset: bool = False,
+        incarnation: int = 0,
     ) -> dict[int, int]:
-        return self._call(self._client.commit_offsets(group, topic, offsets, reset=reset))
+        committing = self._client.commit_offsets(
+            group, topic, offsets, reset=reset, incarnation=incarnation
+        )
+        return self._call(committing)
 
-    def fetch_offsets(self, group: str, topic: str) -> dict[int, int]:
-        return self._call(self._client.fetch_offsets(group, topic))
+    def fetch_offsets(self, group: str, topic: str, *, incarnation: int = 0) -> dict[int, int]:
+        return self._call(self._client.fetch_offsets(group, topic, incarnation=incarnation))
 
     def get_message(
         self,

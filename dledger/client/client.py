@@ -18,7 +18,7 @@ from typing import Self
 
 from dledger.addresses import parse_addresses
 from dledger.client import connection as rpc
-from dledger.client.arguments import i64, text, u32
+from dledger.client.arguments import i64, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
 from dledger.client.consumer import Consumer
@@ -146,13 +146,21 @@ class Client:
         )
         return _topic(answer.topic)
 
-    async def delete_topic(self, name: str, *, deadline_s: float | None = None) -> None:
+    async def delete_topic(
+        self, name: str, *, incarnation: int = 0, deadline_s: float | None = None
+    ) -> None:
         """The topic and all its messages are gone.
+
+        Args:
+            incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
 
         Raises:
             TopicNotFound: no topic has this name.
+            TopicReplaced: the one that is meant is gone, and another one has its name.
         """
-        request = pb.DeleteTopicRequest(name=text("topic name", name))
+        request = pb.DeleteTopicRequest(
+            name=text("topic name", name), incarnation=u64("incarnation", incarnation)
+        )
         await self._broker_group.call(rpc.DELETE_TOPIC, request, Effect.ONCE, deadline_s=deadline_s)
 
     async def topics(self, *, deadline_s: float | None = None) -> list[TopicInfo]:
@@ -224,6 +232,7 @@ class Client:
         offsets: Mapping[int, int],
         *,
         reset: bool = False,
+        incarnation: int = 0,
         deadline_s: float | None = None,
     ) -> dict[int, int]:
         """The consumer group's offsets as they stand afterwards, by queue.
@@ -231,12 +240,16 @@ class Client:
         Args:
             offsets: by queue id, the next offset to consume.
             reset: offsets may move back; otherwise the higher one stays.
+            incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
 
         Raises:
-            TopicNotFound, QueueNotFound, OffsetOutOfRange: nothing was committed.
+            TopicNotFound, TopicReplaced, QueueNotFound, OffsetOutOfRange: nothing was committed.
         """
         request = pb.CommitOffsetsRequest(
-            group=text("group", group), topic=text("topic name", topic), reset=reset
+            group=text("group", group),
+            topic=text("topic name", topic),
+            reset=reset,
+            topic_incarnation=u64("incarnation", incarnation),
         )
         for queue_id, offset in offsets.items():
             if offset < 0:
@@ -250,15 +263,21 @@ class Client:
         return _offsets(answer.offsets)
 
     async def fetch_offsets(
-        self, group: str, topic: str, *, deadline_s: float | None = None
+        self, group: str, topic: str, *, incarnation: int = 0, deadline_s: float | None = None
     ) -> dict[int, int]:
         """The consumer group's committed offsets by queue, for queues that have one; linearizable.
 
+        Args:
+            incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
+
         Raises:
             TopicNotFound: no topic has this name.
+            TopicReplaced: the one that is meant is gone, and another one has its name.
         """
         request = pb.FetchOffsetsRequest(
-            group=text("group", group), topic=text("topic name", topic)
+            group=text("group", group),
+            topic=text("topic name", topic),
+            topic_incarnation=u64("incarnation", incarnation),
         )
         answer = await self._broker_group.call(
             rpc.FETCH_OFFSETS, request, Effect.NONE, deadline_s=deadline_s
@@ -460,7 +479,7 @@ class Client:
 
 
 def _topic(topic: pb.Topic) -> TopicInfo:
-    return TopicInfo(topic.name, topic.queue_count, topic.created_time_ms)
+    return TopicInfo(topic.name, topic.queue_count, topic.created_time_ms, topic.incarnation)
 
 
 def _offsets(offsets: Sequence[pb.QueueOffset]) -> dict[int, int]:

@@ -36,9 +36,11 @@ class Offsets(Protocol):
     """The client, as far as a consumer asks it for its topic and its consumer group's offsets."""
 
     async def describe_topic(self, name: str, /) -> TopicDescription: ...
-    async def fetch_offsets(self, group: str, topic: str, /) -> dict[int, int]: ...
+    async def fetch_offsets(
+        self, group: str, topic: str, /, *, incarnation: int
+    ) -> dict[int, int]: ...
     async def commit_offsets(
-        self, group: str, topic: str, offsets: Mapping[int, int], /
+        self, group: str, topic: str, offsets: Mapping[int, int], /, *, incarnation: int
     ) -> dict[int, int]: ...
 
 
@@ -100,6 +102,7 @@ class Consumer:
         self._options = options
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
+        self._incarnation = 0  # of the topic that it began with: positions are of no other
         self._readers: list[QueueReader] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._chunks: deque[Chunk] = deque()  # one per queue at most
@@ -235,7 +238,9 @@ class Consumer:
             if self._committed.get(queue_id) != offset
         }
         if moved:
-            await self._offsets.commit_offsets(self._consumer_group, self.topic, moved)
+            await self._offsets.commit_offsets(
+                self._consumer_group, self.topic, moved, incarnation=self._incarnation
+            )
             self._committed.update(moved)
 
     # --- fetching -----------------------------------------------------------------------------
@@ -244,9 +249,12 @@ class Consumer:
         """Finds the queues and where to start in each, and starts fetching."""
         description = await self._offsets.describe_topic(self.topic)
         queues = self._chosen_queues(description.topic.queue_count)
+        incarnation = description.topic.incarnation
         committed: dict[int, int] = {}
         if self._start is StartFrom.COMMITTED and self._consumer_group is not None:
-            committed = await self._offsets.fetch_offsets(self._consumer_group, self.topic)
+            committed = await self._offsets.fetch_offsets(
+                self._consumer_group, self.topic, incarnation=incarnation
+            )
         share = self._options.prefetch_bytes // (ANSWERS_PER_QUEUE * len(queues))
         self._pull_bytes = min(self._options.pull_bytes, max(share, MIN_PULL_BYTES))
         bounds = {queue.queue_id: queue for queue in description.queues}
@@ -255,6 +263,7 @@ class Consumer:
             last = self._start is StartFrom.LAST
             edge = bounds[queue_id].max_offset if last else bounds[queue_id].min_offset
             readers.append(QueueReader(queue_id, committed.get(queue_id, edge)))
+        self._incarnation = incarnation
         self._readers = readers  # as a whole: a beginning that failed is begun again
         self._started = True
         if not self._closed:
@@ -306,6 +315,7 @@ class Consumer:
         hold_ms = self._hold_ms(asked)
         request = pb.PullRequest(
             topic=self.topic,
+            topic_incarnation=self._incarnation,
             queue_id=reader.queue_id,
             offset=reader.next_offset,
             max_messages=MAX_PULL_MESSAGES,

@@ -38,6 +38,7 @@ from dledger.client.errors import (
     QueueNotFound,
     ServerError,
     TopicNotFound,
+    TopicReplaced,
     Unavailable,
     from_wire,
 )
@@ -66,12 +67,12 @@ class Sender:
     Attributes:
         on_sealed: the lane's gather was closed.
         on_over: so many messages, of so many bytes together, are settled.
-        on_place_gone: the topic, or a queue of it, isn't what it was.
+        on_place_gone: the lane's topic, or its queue, isn't what it was.
     """
 
     on_sealed: Callable[[Lane], None]
     on_over: Callable[[int, int], None]
-    on_place_gone: Callable[[str], None]
+    on_place_gone: Callable[[Lane], None]
 
 
 class Dispatcher:
@@ -90,7 +91,7 @@ class Dispatcher:
             options.delivery_timeout_ms / 1000,
             Applicant(self._on_name_forgotten, self._on_registration),
         )
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._lanes: dict[tuple[str, int], Lane] = {}  # of the newest topic of each name
         self._active: dict[Lane, None] = {}  # lanes that hold anything, in order of arrival
         self._requests: dict[asyncio.Task[None], NodeLink] = {}
         self._flush_handle: asyncio.Handle | None = None
@@ -106,12 +107,14 @@ class Dispatcher:
     def requests_in_flight(self) -> int:
         return len(self._requests)
 
-    def lane(self, topic: str, queue_id: int) -> Lane:
-        """A queue has one lane for as long as the producer lives: its numbers must go on even if
-        the topic is looked up again."""
+    def lane(self, topic: str, queue_id: int, incarnation: int = 0) -> Lane:
+        """A queue has one lane for as long as the producer and the topic live: its numbers must go
+        on even if the topic is looked up again. A topic made anew has its own; what the old one's
+        still holds is settled there, and nothing of it is sent to the new one."""
         lane = self._lanes.get((topic, queue_id))
-        if lane is None:
-            lane = self._lanes[topic, queue_id] = Lane(topic, queue_id, self._epochs)
+        if lane is None or lane.incarnation < incarnation:
+            lane = Lane(topic, queue_id, self._epochs, incarnation=incarnation)
+            self._lanes[topic, queue_id] = lane
         return lane
 
     # --- gathering ----------------------------------------------------------------------------
@@ -288,6 +291,7 @@ class Dispatcher:
             batches=[
                 pb.SendBatch(
                     topic=lane.topic,
+                    topic_incarnation=lane.incarnation,
                     queue_id=lane.queue_id,
                     base_sequence=batch.base_sequence,
                     count=batch.count,
@@ -334,9 +338,9 @@ class Dispatcher:
             if batch.state is not BatchState.IN_FLIGHT:
                 continue
             self.batches_retried += lane.on_error(batch, error)
-            if isinstance(error, TopicNotFound | QueueNotFound):
+            if isinstance(error, TopicNotFound | TopicReplaced | QueueNotFound):
                 with contained("forgetting a topic"):
-                    self._sender.on_place_gone(lane.topic)
+                    self._sender.on_place_gone(lane)
         self._settle(lane for lane, _, _ in errors)
         if self.batches_retried > before:
             self._hold_off(link)

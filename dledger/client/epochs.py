@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 PRODUCER_ID_SIZE: Final = 16
@@ -29,11 +29,13 @@ class Registration:
             forgotten in between, with all its numbers.
         next_sequences: by topic and queue, where its numbers go on: as many of its messages are
             stored there. Queues that are missing go on at 0.
+        incarnations: by topic, of which one that was told; 0 or missing: nobody said.
     """
 
     producer_id: bytes
     origin: bytes
     next_sequences: Mapping[tuple[str, int], int]
+    incarnations: Mapping[str, int] = field(default_factory=dict)
 
 
 class Epochs:
@@ -80,9 +82,14 @@ class Epochs:
         """The 16 bytes that name `epoch`, which is registered."""
         return self._registered[epoch].producer_id
 
-    def first_sequence(self, epoch: int, topic: str, queue_id: int) -> int:
-        """Where numbers in a queue begin under `epoch`, which is registered."""
-        return self._registered[epoch].next_sequences.get((topic, queue_id), 0)
+    def first_sequence(self, epoch: int, topic: str, queue_id: int, incarnation: int = 0) -> int:
+        """Where numbers in a queue begin under `epoch`, which is registered: at 0 in a topic that
+        was made anew since."""
+        registration = self._registered[epoch]
+        told = registration.incarnations.get(topic, 0)
+        if told and incarnation > told:
+            return 0
+        return registration.next_sequences.get((topic, queue_id), 0)
 
     def after(self, epoch: int) -> int:
         """The newest epoch, which is later than `epoch`, or as good: nothing was ever sent under

@@ -9,6 +9,7 @@ have been refused *may have happened*.
     │   ├── MessageTooLarge  a body over 4 MiB, or over what the brokers allow
     │   └── RecordCorrupt    record bytes whose lengths or CRC lie
     ├── TopicNotFound
+    ├── TopicReplaced        the topic that was meant is gone; another one has its name
     ├── TopicExists
     ├── QueueNotFound
     ├── OffsetOutOfRange
@@ -131,6 +132,13 @@ class TopicNotFound(ClientError):
     """No topic of this name exists."""
 
     code = "TOPIC_NOT_FOUND"
+
+
+class TopicReplaced(ClientError):
+    """The topic that was meant was deleted, and another one has its name now. Nothing is done to
+    that one; whoever means it asks anew."""
+
+    code = "TOPIC_REPLACED"
 
 
 class TopicExists(ClientError):
@@ -290,6 +298,7 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.MESSAGE_TOO_LARGE: MessageTooLarge,
     pb.RECORD_CORRUPT: RecordCorrupt,
     pb.TOPIC_NOT_FOUND: TopicNotFound,
+    pb.TOPIC_REPLACED: TopicReplaced,
     pb.TOPIC_EXISTS: TopicExists,
     pb.QUEUE_NOT_FOUND: QueueNotFound,
     pb.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,

@@ -128,8 +128,9 @@ class Failure(NamedTuple):
 
 
 class Lane:
-    """One producer's way into one queue. `parts`, `futures` and `gathered_bytes` are the open
-    gather; the producer fills it directly, as that is done once per message."""
+    """One producer's way into one queue of one topic, which a later one of the name is not.
+    `parts`, `futures` and `gathered_bytes` are the open gather; the producer fills it directly, as
+    that is done once per message."""
 
     __slots__ = (
         "_epochs",
@@ -141,6 +142,7 @@ class Lane:
         "futures",
         "gather_deadline",
         "gathered_bytes",
+        "incarnation",
         "parts",
         "queue_id",
         "ready",
@@ -148,8 +150,9 @@ class Lane:
         "window",
     )
 
-    def __init__(self, topic: str, queue_id: int, epochs: Epochs) -> None:
+    def __init__(self, topic: str, queue_id: int, epochs: Epochs, *, incarnation: int = 0) -> None:
         self.topic = topic
+        self.incarnation = incarnation
         self.queue_id = queue_id
         self.parts: list[bytes] = []
         self.futures: list[asyncio.Future[SendResult]] = []
@@ -247,8 +250,8 @@ class Lane:
 
     def _number(self, batch: Batch) -> None:
         if self._next_sequence is None:
-            first = self._epochs.first_sequence(self.epoch, self.topic, self.queue_id)
-            self._next_sequence = first
+            place = (self.topic, self.queue_id, self.incarnation)
+            self._next_sequence = self._epochs.first_sequence(self.epoch, *place)
         batch.base_sequence = self._next_sequence
         self._next_sequence += batch.count
         batch.state = BatchState.IN_FLIGHT

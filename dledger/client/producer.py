@@ -140,7 +140,7 @@ class Producer:
             return route.choose(key, queue_id)
         except QueueNotFound:
             # The topic may have been made anew with more queues: the next send asks again.
-            self._on_place_gone(route.topic)
+            self._routes.pop(route.topic, None)
             raise
 
     def _refuse_size(self, body_size: int) -> None:
@@ -233,7 +233,10 @@ class Producer:
         answer = await self._broker_group.call(
             DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=timeout_s
         )
-        lanes = [self._dispatcher.lane(route.topic, i) for i in range(answer.topic.queue_count)]
+        lanes = [
+            self._dispatcher.lane(route.topic, queue_id, answer.topic.incarnation)
+            for queue_id in range(answer.topic.queue_count)
+        ]
         route.resolve(lanes, self._first_sticky)
 
     def _release(self, route: Route, message: HeldMessage) -> None:
@@ -275,12 +278,13 @@ class Producer:
                 self._refused_bytes = 0
                 self._wake_room_waiters()
 
-    def _on_place_gone(self, topic: str) -> None:
+    def _on_place_gone(self, lane: Lane) -> None:
         """What is known of the topic is wrong: the next message asks again. A route that is
-        being asked for holds messages and stays."""
-        route = self._routes.get(topic)
-        if route is not None and route.lanes:
-            del self._routes[topic]
+        being asked for holds messages and stays, and so does one that knows better already: late
+        answers of an old topic's lanes say nothing of the new one."""
+        route = self._routes.get(lane.topic)
+        if route is not None and lane in route.lanes:
+            del self._routes[lane.topic]
 
     def _wake_room_waiters(self) -> None:
         for waiter in self._room_waiters:

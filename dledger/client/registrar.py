@@ -120,9 +120,10 @@ class Registrar:
         if len(answer.producer_id) != PRODUCER_ID_SIZE:
             raise ServerError(f"a producer id of {len(answer.producer_id)} bytes was given")
         numbers = {(each.topic, each.queue_id): each.sequence for each in answer.next_sequences}
+        topics = {each.topic: each.topic_incarnation for each in answer.next_sequences}
         before = self._epochs.newest - 1
         origin = self._epochs.registration(before).origin if before >= 0 else answer.origin
-        self._epochs.on_registered(Registration(answer.producer_id, answer.origin, numbers))
+        self._epochs.on_registered(Registration(answer.producer_id, answer.origin, numbers, topics))
         if self._epochs.name and answer.origin != origin:
             text = f"the brokers had forgotten the producer {self._epochs.name!r}"
             self._applicant.on_name_forgotten(UnknownProducer(text))

@@ -83,11 +83,13 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic; the time is of its creation, ms since the epoch."""
+    """A topic; the time is of its creation, ms since the epoch. `incarnation` tells it from others
+    that have had or will have its name."""
 
     name: str
     queue_count: int
     created_time_ms: int
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,9 @@ class NodeState:
     data_directory: str = ""
     version: str = ""
     peers: tuple[PeerState, ...] = ()
+    apply_stopped: str = ""  # why it doesn't apply what is committed any more
+    level: int = 0  # of formats and commands in use, as far as it has applied
+    known_level: int = 0  # the highest that its program understands
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +226,7 @@ def node_state(address: str, status: cpb.NodeStatus) -> NodeState:
             )
             for peer in status.peers
         ),
+        apply_stopped=status.apply_stopped,
+        level=status.level,
+        known_level=status.known_level,
     )

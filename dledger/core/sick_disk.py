@@ -60,7 +60,8 @@ def hand_over_if_disk_is_sick(state: RaftState) -> None:
     if successor is None:
         return
     disk.not_before_tick = state.now_tick + state.options.hand_over_interval_ticks
-    reason = "the disk is full" if disk.is_short else "the disk is stalled"
+    full = "the disk is full, or applying has stopped"
+    reason = full if disk.is_short else "the disk is stalled"
     state.emit(HandOverBegun(successor.peer, reason))
     transfer_leadership(state, successor.peer)
 

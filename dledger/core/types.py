@@ -26,6 +26,7 @@ NO_TERM = Term(0)
 MAX_TERM = Term((1 << 62) - 1)
 MAX_INDEX = Index((1 << 62) - 1)
 MAX_ROUND = (1 << 62) - 1  # of heartbeats
+MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: no clock is that wrong by itself
 
 
 class Role(Enum):
@@ -380,6 +381,24 @@ class OwnLogVerified:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockOff:
+    """The wall clock of `node` is `off_ms` ahead of what a majority's clocks show (behind, if
+    negative). Said by the leader, once a minute for each node."""
+
+    node: NodeId
+    off_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogTimeStepped:
+    """This node, newly elected, took the log's time forward to `time_ms`, `by_ms` further than it
+    could have run."""
+
+    time_ms: int
+    by_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StorageFailed:
     """The disk failed: this node leads, votes, acknowledges and campaigns no more (ADR 8)."""
 
@@ -396,6 +415,8 @@ Event = (
     | PeerMessageRefused
     | PeerContradicted
     | OwnLogVerified
+    | ClockOff
+    | LogTimeStepped
     | StorageFailed
 )
 

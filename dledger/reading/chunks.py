@@ -25,6 +25,7 @@ from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     FILLER_MAGIC,
     HEADER_SIZE,
+    OLD_VERSION,
     OPENING_SIZE,
     EntryKind,
     claim_of,
@@ -125,7 +126,10 @@ def _chunk(part: LogRange, at: int, content: bytes, starts: list[int]) -> Chunk:
     headers = gathered(content, places, HEADER)
     kinds = headers["kind"]
     offsets = headers["physical_offset"].astype(np.int64)
-    good = (headers["version"] == ENTRY_VERSION) & (offsets == places + part.base + at)
+    # Of a later release: there may be messages in it, and data must not have unseen holes.
+    versions = headers["version"]
+    good = (versions >= OLD_VERSION) & (versions <= ENTRY_VERSION)
+    good &= offsets == places + part.base + at
     good &= (kinds >= EntryKind.NOOP) & (kinds <= EntryKind.CONFIGURATION)
     if not good.all():
         near = starts[int(np.argmin(good))]
@@ -169,5 +173,9 @@ def _damage(part: LogRange, at: int, content: bytes) -> EntryDamaged:
     except InvalidFrame as error:
         expected = f"an entry with {error.field} {error.expected}"
         return EntryDamaged(part.path, at, expected, error.found)
+    if not header.is_known:
+        expected = f"a kind up to {EntryKind.CONFIGURATION:d}, a version up to {ENTRY_VERSION}"
+        found = f"kind {header.kind}, version {header.version}: a later release wrote it"
+        return EntryDamaged(part.path, at, expected, found)
     expected = f"the entry of offset {part.base + at}"
     return EntryDamaged(part.path, at, expected, header.physical_offset)

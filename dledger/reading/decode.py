@@ -20,12 +20,12 @@ import numpy.typing as npt
 from dledger.reading.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
 from dledger.reading.columns import Column, Cuts, Integers, PropertyTable, Words
 from dledger.reading.dtypes import dtype_of
-from dledger.reading.entry import EntryKind
+from dledger.reading.entry import OLD_VERSION, EntryKind
 from dledger.reading.errors import EntryDamaged
 from dledger.reading.files import opened
 from dledger.reading.schema import COLUMNS
 from dledger.records.errors import InvalidRecord
-from dledger.records.layout import FIRST_RECORD_AT, RECORD
+from dledger.records.layout import BATCH, ENTRY, FIRST_RECORD_AT, FIRST_RECORD_AT_1, RECORD
 from dledger.records.record import (
     FIXED_SIZE,
     MIN_RECORD_SIZE,
@@ -39,6 +39,7 @@ _FIXED: Final = dtype_of(
     RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",
     "store_time_ms", "body_length",
 )  # fmt: skip
+_PREAMBLE: Final = dtype_of(BATCH, "incarnation")
 _TOTAL_SIZE: Final = RECORD.run("total_size")
 _TOTAL_SIZE_DTYPE: Final = dtype_of(RECORD, "total_size")["total_size"]
 # What `_check_records` reads byte by byte: the lengths on both sides of the topic.
@@ -90,13 +91,14 @@ def read_records(
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the wanted records of a chunk lie: entries' starts, ends and topics, records' starts,
-    and `entry_of`, which entry a record is in."""
+    """Where the wanted records of a chunk lie: entries' headers, topics and incarnations (0: the
+    entry doesn't say), records' starts, and `entry_of`, which entry a record is in."""
 
     content: bytes
     headers: npt.NDArray[np.void]
     topics: tuple[str, ...]
     topic_codes: Integers
+    incarnations: Integers
     starts: Integers
     entry_of: Integers
 
@@ -116,6 +118,7 @@ def _decode(chunk: Chunk, wanted: Wanted) -> Records | None:
         "physical_offset": fixed["physical_offset"].astype(np.int64),
         "index": layout.headers["index"].astype(np.int64)[layout.entry_of],
         "term": layout.headers["term"].astype(np.int64)[layout.entry_of],
+        "incarnation": layout.incarnations[layout.entry_of],
         "born_time": fixed["born_time_ms"].astype(np.int64),
         "store_time": fixed["store_time_ms"].astype(np.int64),
         "body": Cuts(content, starts + FIXED_SIZE, topics_at),
@@ -137,8 +140,10 @@ def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:
     """
     is_data = (chunk.headers["kind"] == EntryKind.DATA) & (chunk.headers["record_count"] > 0)
     headers, entries = chunk.headers[is_data], chunk.starts[is_data]
-    firsts, sizes = entries + FIRST_RECORD_AT, headers["total_size"].astype(np.int64)
-    short = sizes < FIRST_RECORD_AT + MIN_RECORD_SIZE
+    is_old = headers["version"] == OLD_VERSION
+    openings = np.where(is_old, FIRST_RECORD_AT_1, FIRST_RECORD_AT)
+    firsts, sizes = entries + openings, headers["total_size"].astype(np.int64)
+    short = sizes < openings + MIN_RECORD_SIZE
     if short.any():
         at = int(np.argmax(short))
         raise InvalidRecord(int(entries[at]), "TOTALSIZE", "room for a record", int(sizes[at]))
@@ -150,7 +155,14 @@ def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:
     counts = headers["record_count"].astype(np.int64)
     entry_of = np.repeat(np.arange(len(counts)), counts)
     starts = _record_starts(chunk.content, firsts, counts, (entries + sizes)[chosen])
-    return _Layout(chunk.content, headers, topics, codes, starts, entry_of)
+    incarnations = _incarnations(chunk.content, entries[chosen], is_old[chosen])
+    return _Layout(chunk.content, headers, topics, codes, incarnations, starts, entry_of)
+
+
+def _incarnations(content: bytes, entries: Integers, is_old: npt.NDArray[np.bool_]) -> Integers:
+    """Of the entries that begin at `entries`; 0 for those of version 1."""
+    found = gathered(content, entries + ENTRY.size, _PREAMBLE)["incarnation"].astype(np.int64)
+    return np.where(is_old, 0, found)
 
 
 def _chosen(

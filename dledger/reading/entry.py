@@ -28,11 +28,19 @@ from crc32c import crc32c
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from dledger.records.errors import AppendRefused, InvalidFrame
-from dledger.records.layout import ENTRY, FILLER
+from dledger.records.layout import (
+    BATCH,
+    BATCH_1,
+    ENTRY,
+    FILLER,
+    FIRST_RECORD_AT,
+    FIRST_RECORD_AT_1,
+)
 
 ENTRY_MAGIC: Final = ENTRY.constant("magic")
 FILLER_MAGIC: Final = FILLER.constant("magic")
 ENTRY_VERSION: Final = ENTRY.constant("version")
+OLD_VERSION: Final = 1  # Its data entries have a shorter preamble; the rest is the same.
 MAX_RECORD_COUNT: Final = 65_535
 
 ENTRY_HEADER: Final = ENTRY.struct()
@@ -53,6 +61,8 @@ _DIGEST: Final = ENTRY.run("digest")
 _CRC_AT: Final = ENTRY.at("crc")
 _PLACE_AT: Final = ENTRY.at("index")
 _DIGEST_AT: Final = ENTRY.at("digest")
+_PREAMBLE: Final = BATCH.struct()
+_PREAMBLE_1: Final = BATCH_1.struct()
 _SMALL_BODY: Final = 4096  # Below this, one hash call over a copy beats two over none.
 
 Buffer = bytes | bytearray | memoryview
@@ -68,11 +78,12 @@ class EntryKind(IntEnum):
 
 
 class EntryHeader(NamedTuple):
-    """The fields of a header that vary. `kind` is one of `EntryKind`, as a plain int; sizes and
-    offsets are bytes."""
+    """The fields of a header that vary. `kind` is one of `EntryKind` or one of a later release's,
+    as a plain int, and so is `version`; sizes and offsets are bytes."""
 
     total_size: int
     kind: int
+    version: int
     record_count: int
     crc: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a header for
@@ -80,6 +91,39 @@ class EntryHeader(NamedTuple):
     physical_offset: int
     append_time_ms: int
     digest: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this release knows what the body means."""
+        return self.kind <= EntryKind.CONFIGURATION and self.version <= ENTRY_VERSION
+
+    @property
+    def first_record_at(self) -> int:
+        """In the frame of a data entry, the first byte of its first record."""
+        return FIRST_RECORD_AT_1 if self.version == OLD_VERSION else FIRST_RECORD_AT
+
+
+class Preamble(NamedTuple):
+    """What a data entry says of its batch: who sent it, its first sequence, and for which topic of
+    the name it is: the index of the entry that created that; 0 if it doesn't say."""
+
+    producer_id: bytes
+    base_sequence: int
+    incarnation: int
+
+
+def preamble_of(header: EntryHeader, frame: Buffer) -> Preamble:
+    """The preamble of the data entry whose whole frame is `frame`.
+
+    Raises:
+        InvalidFrame: the frame ends within it.
+    """
+    if len(frame) < header.first_record_at:
+        raise InvalidFrame(0, "total size", f"at least {header.first_record_at}", len(frame))
+    if header.version == OLD_VERSION:
+        producer_id, base_sequence = _PREAMBLE_1.unpack_from(frame, HEADER_SIZE)
+        return Preamble(producer_id, base_sequence, 0)
+    return Preamble(*_PREAMBLE.unpack_from(frame, HEADER_SIZE))
 
 
 def build_frame(
@@ -116,23 +160,25 @@ def build_frame(
 
 
 def parse_header(buf: Buffer, at: int) -> EntryHeader:
-    """The header at byte `at` of `buf`. Only its shape is checked; the CRC needs the body.
+    """The header at byte `at` of `buf`. Only its shape is checked; the CRC needs the body. A kind
+    or version of a later release is none of damage: the log is kept and served as it is, whoever
+    needs to know what is in it asks `EntryHeader.is_known`.
 
     Raises:
-        InvalidFrame: too short, or another magic, version or kind, or a size below a header's.
+        InvalidFrame: too short, or another magic, no version or kind, or a size below a header's.
     """
     if len(buf) - at < HEADER_SIZE:
         raise InvalidFrame(at, "remaining size", f"at least {HEADER_SIZE}", len(buf) - at)
     total_size, magic, kind, version, record_count, crc, *place = ENTRY_HEADER.unpack_from(buf, at)
     if magic != ENTRY_MAGIC:
         raise InvalidFrame(at, "magic", f"{ENTRY_MAGIC:08x}", f"{magic:08x}")
-    if version != ENTRY_VERSION:
-        raise InvalidFrame(at, "version", ENTRY_VERSION, version)
-    if not EntryKind.NOOP <= kind <= EntryKind.CONFIGURATION:
-        raise InvalidFrame(at, "kind", "1 to 4", kind)
+    if version == 0:
+        raise InvalidFrame(at, "version", "1 to 255", version)
+    if kind == 0:
+        raise InvalidFrame(at, "kind", "1 to 255", kind)
     if total_size < HEADER_SIZE:
         raise InvalidFrame(at, "total size", f"at least {HEADER_SIZE}", total_size)
-    return EntryHeader(total_size, kind, record_count, crc, *place)
+    return EntryHeader(total_size, kind, version, record_count, crc, *place)
 
 
 def claim_of(buf: Buffer, at: int) -> tuple[int, int]:

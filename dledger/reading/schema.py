@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from dledger.records.layout import ENTRY, RECORD, Field
+from dledger.records.layout import BATCH, ENTRY, RECORD, Field
 
 
 class Kind(Enum):
@@ -37,6 +37,7 @@ KINDS: Final[dict[str, Kind]] = {
     "physical_offset": _kind_of(RECORD["physical_offset"]),
     "index": _kind_of(ENTRY["index"]),
     "term": _kind_of(ENTRY["term"]),
+    "incarnation": _kind_of(BATCH["incarnation"]),
     "born_time": _kind_of(RECORD["born_time_ms"]),
     "store_time": _kind_of(RECORD["store_time_ms"]),
     "keys": Kind.TEXT,

@@ -22,12 +22,14 @@ from typing import Final, NamedTuple
 __all__ = [
     "ATOMIC_FILE",
     "BATCH",
+    "BATCH_1",
     "CHECKPOINT",
     "ENTRY",
     "FILE_GLOB",
     "FILE_NAME",
     "FILLER",
     "FIRST_RECORD_AT",
+    "FIRST_RECORD_AT_1",
     "HARD_STATE",
     "HOST",
     "LAYOUTS",
@@ -40,6 +42,7 @@ __all__ = [
     "Field",
     "Layout",
     "file_name",
+    "topic_folder",
 ]
 
 
@@ -161,7 +164,7 @@ ENTRY: Final = Layout(
         Field(0, "I", "total_size", "total size: header and body"),
         Field(4, "I", "magic", "magic", value=0xDAA320D1),
         Field(8, "B", "kind", "kind: 1 no-op, 2 data, 3 command, 4 configuration"),
-        Field(9, "B", "version", "version", value=1),
+        Field(9, "B", "version", "version (1 by older releases)", value=2),
         Field(10, "H", "record_count", "record count; 0 but for data"),
         Field(12, "I", "crc", "CRC32C over bytes [0,12) and [16,total)"),
         Field(16, "Q", "index", "index, from 1"),
@@ -187,7 +190,7 @@ FILLER: Final = Layout(
 # Opens the body of a data entry.
 BATCH: Final = Layout(
     "Body of a data entry",
-    24,
+    32,
     (
         Field(0, "16s", "producer_id", "producer id; zeros: none"),
         Field(
@@ -196,12 +199,26 @@ BATCH: Final = Layout(
             "base_sequence",
             "base sequence: the first record's; the others follow one by one",
         ),
+        Field(24, "Q", "incarnation", "incarnation: index of the entry that created the topic"),
         Field(
-            24, "", "records", "records back to back, all of one topic and one queue", length="…"
+            32, "", "records", "records back to back, all of one topic and one queue", length="…"
         ),
     ),
 )
 FIRST_RECORD_AT: Final = ENTRY.size + BATCH.size  # in the frame of a data entry
+
+# The same in entries of version 1, which are read and never written. They don't say which of the
+# topics of a name they are for.
+BATCH_1: Final = Layout(
+    "Body of a data entry of version 1",
+    24,
+    (
+        Field(0, "16s", "producer_id", "producer id; zeros: none"),
+        Field(16, "Q", "base_sequence", "base sequence"),
+        Field(24, "", "records", "records back to back", length="…"),
+    ),
+)
+FIRST_RECORD_AT_1: Final = ENTRY.size + BATCH_1.size
 
 # RocketMQ's record, v1 with 8-byte hosts.
 RECORD: Final = Layout(
@@ -283,6 +300,11 @@ def file_name(base: int) -> str:
     return f"{base:020d}"
 
 
+def topic_folder(topic: str, incarnation: int) -> str:
+    """The folder of a topic's ConsumeQueues. Older releases called it by the topic alone."""
+    return f"{topic}@{incarnation}"  # No topic's name holds an @.
+
+
 CHECKPOINT: Final = Layout(
     "Checkpoint",
     4096,
@@ -299,7 +321,12 @@ CHECKPOINT: Final = Layout(
             "commit_log_timestamp_ms",
             "commit log timestamp: append time of the last durable entry, ms",
         ),
-        Field(40, "Q", "consume_queue_timestamp_ms", "consume queue timestamp, ms"),
+        Field(
+            40,
+            "Q",
+            "consume_queue_timestamp_ms",
+            "consume queue timestamp: append time of the last applied entry, ms",
+        ),
         Field(48, "Q", "index_timestamp_ms", "index file timestamp, ms"),
         Field(
             56,
@@ -348,6 +375,7 @@ LAYOUTS: Final = (
     ENTRY,
     FILLER,
     BATCH,
+    BATCH_1,
     RECORD,
     HOST,
     MESSAGE_ID,

@@ -8,18 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SendBatch(_message.Message):
-    __slots__ = ("topic", "queue_id", "base_sequence", "count", "records")
+    __slots__ = ("topic", "queue_id", "base_sequence", "count", "records", "topic_incarnation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     base_sequence: int
     count: int
     records: bytes
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., base_sequence: _Optional[int] = ..., count: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., base_sequence: _Optional[int] = ..., count: _Optional[int] = ..., records: _Optional[bytes] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class SendRequest(_message.Message):
     __slots__ = ("producer_id", "batches")
@@ -74,52 +76,60 @@ class RegisterProducerResponse(_message.Message):
     def __init__(self, producer_id: _Optional[bytes] = ..., origin: _Optional[bytes] = ..., next_sequences: _Optional[_Iterable[_Union[NextSequence, _Mapping]]] = ...) -> None: ...
 
 class NextSequence(_message.Message):
-    __slots__ = ("topic", "queue_id", "sequence")
+    __slots__ = ("topic", "queue_id", "sequence", "topic_incarnation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     sequence: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., sequence: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "hold_ms")
+    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "hold_ms", "topic_incarnation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOLD_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
     max_messages: int
     max_bytes: int
     hold_ms: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("records", "count", "next_offset", "min_offset", "max_offset")
+    __slots__ = ("records", "count", "next_offset", "min_offset", "max_offset", "topic_incarnation")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     count: int
     next_offset: int
     min_offset: int
     max_offset: int
-    def __init__(self, records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class GetQueueOffsetsRequest(_message.Message):
-    __slots__ = ("topic", "queue_id")
+    __slots__ = ("topic", "queue_id", "topic_incarnation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class GetQueueOffsetsResponse(_message.Message):
     __slots__ = ("min_offset", "max_offset")
@@ -130,14 +140,16 @@ class GetQueueOffsetsResponse(_message.Message):
     def __init__(self, min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
 
 class GetOffsetByTimeRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "time_ms")
+    __slots__ = ("topic", "queue_id", "time_ms", "topic_incarnation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     time_ms: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., time_ms: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class GetOffsetByTimeResponse(_message.Message):
     __slots__ = ("offset",)
@@ -154,14 +166,16 @@ class GetMessageRequest(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., position: _Optional[_Union[QueuePosition, _Mapping]] = ...) -> None: ...
 
 class QueuePosition(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset")
+    __slots__ = ("topic", "queue_id", "offset", "topic_incarnation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class GetMessageResponse(_message.Message):
     __slots__ = ("record",)
@@ -170,14 +184,16 @@ class GetMessageResponse(_message.Message):
     def __init__(self, record: _Optional[bytes] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "queue_count", "created_time_ms")
+    __slots__ = ("name", "queue_count", "created_time_ms", "incarnation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CREATED_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
     created_time_ms: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_time_ms: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_time_ms: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "queue_count", "if_not_exists")
@@ -196,10 +212,12 @@ class CreateTopicResponse(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "incarnation")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicResponse(_message.Message):
     __slots__ = ()
@@ -216,10 +234,12 @@ class ListTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "incarnation")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class QueueDescription(_message.Message):
     __slots__ = ("queue_id", "min_offset", "max_offset")
@@ -258,16 +278,18 @@ class QueueOffset(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
-    __slots__ = ("group", "topic", "offsets", "reset")
+    __slots__ = ("group", "topic", "offsets", "reset", "topic_incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     offsets: _containers.RepeatedCompositeFieldContainer[QueueOffset]
     reset: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., reset: _Optional[bool] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., reset: _Optional[bool] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
     __slots__ = ("offsets",)
@@ -276,12 +298,14 @@ class CommitOffsetsResponse(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ...) -> None: ...
 
 class FetchOffsetsRequest(_message.Message):
-    __slots__ = ("group", "topic")
+    __slots__ = ("group", "topic", "topic_incarnation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+    topic_incarnation: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class FetchOffsetsResponse(_message.Message):
     __slots__ = ("offsets",)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dledger.wire import errors_pb2 as dledger_dot_wire_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64ledger/wire/cluster.proto\x12\ndledger.v1\x1a\x19\x64ledger/wire/errors.proto\"\x12\n\x10GetStatusRequest\"~\n\nPeerStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x13\n\x0bmatch_index\x18\x03 \x01(\x04\x12\x17\n\x0frecently_active\x18\x04 \x01(\x08\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\"\xaa\x03\n\nNodeStatus\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\'\n\x06leader\x18\x05 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x12\n\nlast_index\x18\x06 \x01(\x04\x12\x15\n\rdurable_index\x18\x07 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x08 \x01(\x04\x12\x15\n\rapplied_index\x18\t \x01(\x04\x12\x12\n\nend_offset\x18\n \x01(\x04\x12\x18\n\x10\x63ommitted_offset\x18\x0b \x01(\x04\x12\x18\n\x10\x63ommitted_digest\x18\x0c \x01(\x06\x12%\n\x05peers\x18\r \x03(\x0b\x32\x16.dledger.v1.PeerStatus\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x0f \x01(\x04\x12\x16\n\x0e\x64\x61ta_directory\x18\x10 \x01(\t\x12\x0f\n\x07serving\x18\x11 \x01(\x08\x12\x13\n\x0b\x66irst_index\x18\x12 \x01(\x04\"*\n\x12WatchLeaderRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\"\xa5\x01\n\nLeaderView\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\'\n\x06leader\x18\x03 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0f\n\x07serving\x18\x05 \x01(\x08\x12(\n\x07members\x18\x06 \x03(\x0b\x32\x17.dledger.v1.NodeAddress\"+\n\x19TransferLeadershipRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\"E\n\x1aTransferLeadershipResponse\x12\'\n\x06leader\x18\x01 \x01(\x0b\x32\x17.dledger.v1.NodeAddress2\xfa\x01\n\x07\x43luster\x12\x41\n\tGetStatus\x12\x1c.dledger.v1.GetStatusRequest\x1a\x16.dledger.v1.NodeStatus\x12G\n\x0bWatchLeader\x12\x1e.dledger.v1.WatchLeaderRequest\x1a\x16.dledger.v1.LeaderView0\x01\x12\x63\n\x12TransferLeadership\x12%.dledger.v1.TransferLeadershipRequest\x1a&.dledger.v1.TransferLeadershipResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64ledger/wire/cluster.proto\x12\ndledger.v1\x1a\x19\x64ledger/wire/errors.proto\"\x12\n\x10GetStatusRequest\"~\n\nPeerStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x13\n\x0bmatch_index\x18\x03 \x01(\x04\x12\x17\n\x0frecently_active\x18\x04 \x01(\x08\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\"\xe5\x03\n\nNodeStatus\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\'\n\x06leader\x18\x05 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x12\n\nlast_index\x18\x06 \x01(\x04\x12\x15\n\rdurable_index\x18\x07 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x08 \x01(\x04\x12\x15\n\rapplied_index\x18\t \x01(\x04\x12\x12\n\nend_offset\x18\n \x01(\x04\x12\x18\n\x10\x63ommitted_offset\x18\x0b \x01(\x04\x12\x18\n\x10\x63ommitted_digest\x18\x0c \x01(\x06\x12%\n\x05peers\x18\r \x03(\x0b\x32\x16.dledger.v1.PeerStatus\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x0f \x01(\x04\x12\x16\n\x0e\x64\x61ta_directory\x18\x10 \x01(\t\x12\x0f\n\x07serving\x18\x11 \x01(\x08\x12\x13\n\x0b\x66irst_index\x18\x12 \x01(\x04\x12\x15\n\rapply_stopped\x18\x14 \x01(\t\x12\r\n\x05level\x18\x15 \x01(\r\x12\x13\n\x0bknown_level\x18\x16 \x01(\r\"*\n\x12WatchLeaderRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\"\xa5\x01\n\nLeaderView\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\'\n\x06leader\x18\x03 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0f\n\x07serving\x18\x05 \x01(\x08\x12(\n\x07members\x18\x06 \x03(\x0b\x32\x17.dledger.v1.NodeAddress\"+\n\x19TransferLeadershipRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\"E\n\x1aTransferLeadershipResponse\x12\'\n\x06leader\x18\x01 \x01(\x0b\x32\x17.dledger.v1.NodeAddress2\xfa\x01\n\x07\x43luster\x12\x41\n\tGetStatus\x12\x1c.dledger.v1.GetStatusRequest\x1a\x16.dledger.v1.NodeStatus\x12G\n\x0bWatchLeader\x12\x1e.dledger.v1.WatchLeaderRequest\x1a\x16.dledger.v1.LeaderView0\x01\x12\x63\n\x12TransferLeadership\x12%.dledger.v1.TransferLeadershipRequest\x1a&.dledger.v1.TransferLeadershipResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,15 +37,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PEERSTATUS']._serialized_start=89
   _globals['_PEERSTATUS']._serialized_end=215
   _globals['_NODESTATUS']._serialized_start=218
-  _globals['_NODESTATUS']._serialized_end=644
-  _globals['_WATCHLEADERREQUEST']._serialized_start=646
-  _globals['_WATCHLEADERREQUEST']._serialized_end=688
-  _globals['_LEADERVIEW']._serialized_start=691
-  _globals['_LEADERVIEW']._serialized_end=856
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=858
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=901
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=903
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=972
-  _globals['_CLUSTER']._serialized_start=975
-  _globals['_CLUSTER']._serialized_end=1225
+  _globals['_NODESTATUS']._serialized_end=703
+  _globals['_WATCHLEADERREQUEST']._serialized_start=705
+  _globals['_WATCHLEADERREQUEST']._serialized_end=747
+  _globals['_LEADERVIEW']._serialized_start=750
+  _globals['_LEADERVIEW']._serialized_end=915
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=917
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=960
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=962
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=1031
+  _globals['_CLUSTER']._serialized_start=1034
+  _globals['_CLUSTER']._serialized_end=1284
 # @@protoc_insertion_point(module_scope)

@@ -68,7 +68,12 @@ SizeOption = Annotated[int, typer.Option("--size", min=8, max=4 << 20, help="Byt
 InFlightOption = Annotated[
     int, typer.Option("--in-flight", min=1, max=65_536, help="Messages outstanding at once.")
 ]
-SecondsOption = Annotated[float, typer.Option("--seconds", min=0.1, help="Of load, a case.")]
+SecondsOption = Annotated[
+    float, typer.Option("--seconds", min=0.1, max=86_400, help="Of load, a case.")
+]
+MinutesOption = Annotated[
+    float, typer.Option("--minutes", min=0.01, max=100_000, help="Of steady load.")
+]
 
 
 class FaultSignal(StrEnum):
@@ -220,7 +225,7 @@ def failover(
 
 @app.command()
 def steady(
-    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="How long.")] = 3.0,
+    minutes: MinutesOption = 3.0,
     bytes_limit: Annotated[
         str | None,
         typer.Option(
@@ -268,7 +273,7 @@ def starting(
 @app.command(name="all")
 def everything(
     kills: Annotated[int, typer.Option("--kills", min=1, help="Faults of either kind.")] = 30,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Of steady load.")] = 3.0,
+    minutes: MinutesOption = 3.0,
     seconds: SecondsOption = 10.0,
     rounds: RoundsOption = 5,
     nodes: NodesOption = 3,

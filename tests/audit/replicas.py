@@ -15,6 +15,7 @@ from random import Random
 
 from audit.reading.replica import Replica
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
+from dledger.records.layout import topic_folder
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, record_starts
 from store.commitlog import CommitLog, CommitLogOptions
 from store.consumequeue import ConsumeQueues
@@ -97,7 +98,8 @@ class LogBuilder:
         for header in self.headers[:last]:
             if header.kind == EntryKind.DATA:
                 frame = self.log.read(header.index, header.index)
-                self._queues.dispatch(*units_for_entry(header, frame))
+                topic, queue_id, base, units = units_for_entry(header, frame)
+                self._queues.dispatch(topic_folder(topic, 1), queue_id, base, units)
         self._queues.flush()
         self.log.checkpoint.note_consume_queue(last, TIME_MS)
 
@@ -223,7 +225,7 @@ def _records(entry: Entry, base_queue_offset: int) -> bytearray:
         )
         for number in range(entry.count)
     ]
-    return bytearray(BATCH_PREAMBLE.pack(entry.producer, base_queue_offset) + b"".join(records))
+    return bytearray(BATCH_PREAMBLE.pack(entry.producer, base_queue_offset, 1) + b"".join(records))
 
 
 def _stamp(body: bytearray, position: int, base_queue_offset: int, index: int) -> None:

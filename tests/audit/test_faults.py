@@ -400,7 +400,7 @@ def test_broken_digest_between_segments_is_found(three: ReplicaSet, engine: Engi
 
 
 def queue_file(three: ReplicaSet, name: str, topic: str = "orders", queue_id: int = 0) -> Path:
-    return three.paths[name] / "consumequeue" / topic / str(queue_id) / f"{0:020d}"
+    return three.paths[name] / "consumequeue" / f"{topic}@1" / str(queue_id) / f"{0:020d}"
 
 
 def test_flipped_bit_in_a_consume_queue_is_found(three: ReplicaSet, engine: Engine) -> None:
@@ -409,7 +409,7 @@ def test_flipped_bit_in_a_consume_queue_is_found(three: ReplicaSet, engine: Engi
     report = audit(three.replicas, engine, WITH_DERIVED)
     found = only_finding(report)
     assert (found.cause, found.replicas) == (Cause.QUEUE_WRONG, ("n2",))
-    assert found.detail.startswith("orders/0 at queue offset 3: ")
+    assert found.detail.startswith("orders@1/0 at queue offset 3: ")
     assert report.exit_code == ExitCode.INCONSISTENT
 
 
@@ -418,7 +418,7 @@ def test_missing_consume_queue_is_found(three: ReplicaSet, engine: Engine) -> No
     queue_file(three, "n3", "events", 1).unlink()
     found = only_finding(audit(three.replicas, engine, WITH_DERIVED))
     assert (found.cause, found.replicas) == (Cause.QUEUE_MISSING, ("n3",))
-    assert found.detail.startswith("events/1 at queue offset 0: ")
+    assert found.detail.startswith("events@1/1 at queue offset 0: ")
     assert "units in all" in found.detail
 
 
@@ -434,7 +434,7 @@ def test_extra_unit_is_found(three: ReplicaSet, engine: Engine, physical_offset:
         file.write(UNIT.pack(physical_offset, 300, 7))
     found = only_finding(audit(three.replicas, engine, WITH_DERIVED))
     assert (found.cause, found.replicas) == (Cause.QUEUE_EXTRA, ("n1",))
-    assert f"orders/0 at queue offset {end // UNIT_SIZE}: " in found.detail
+    assert f"orders@1/0 at queue offset {end // UNIT_SIZE}: " in found.detail
 
 
 def test_replica_written_and_deleted_while_it_is_read(three: ReplicaSet, engine: Engine) -> None:

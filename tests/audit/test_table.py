@@ -48,7 +48,7 @@ def expected_rows(three: ReplicaSet) -> list[Row]:
         base = header.physical_offset - header.physical_offset % 16384
         content = three.segment("n1", base).read_bytes()
         at = header.physical_offset - base
-        for record in decode_records(content[at + 80 : at + header.total_size]):
+        for record in decode_records(content[at + 88 : at + header.total_size]):
             rows.append(
                 {
                     "topic": record.topic,
@@ -57,6 +57,7 @@ def expected_rows(three: ReplicaSet) -> list[Row]:
                     "physical_offset": record.physical_offset,
                     "index": header.index,
                     "term": header.term,
+                    "incarnation": 1,
                     "born_time": record.born_time_ms,
                     "store_time": record.store_time_ms,
                     "keys": record.keys,

@@ -129,6 +129,9 @@ def status() -> NodeStatus:
         segment_size_bytes=SEGMENT,
         data_directory="/data",
         is_serving=True,
+        apply_stopped="",
+        level=1,
+        known_level=1,
     )
 
 

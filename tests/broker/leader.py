@@ -18,8 +18,9 @@ from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.state.listening import QueueKey
 from broker.state.machine import MachineOptions, StateMachine
-from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.registration import Registration, producer_id
+from broker.state.topics import TopicState
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
 from dledger.records.properties import encode_properties
@@ -85,7 +86,8 @@ class Bench:
             self, self.machine, self.read_at, lambda: self.is_full, HOST, 4 << 20
         )
         self.reader = QueueReader(self.machine, self.queues, self.read_at)
-        self.arrivals: list[tuple[str, int]] = []
+        self.arrivals: list[QueueKey] = []
+        self.voided: list[tuple[int, Malformed]] = []
         self.held = HeldPulls(10)
         self.machine.listen(self)
         self.appender.begin(0)
@@ -119,7 +121,12 @@ class Bench:
         """`Listener`."""
         self.announcer.batch_voided(index, refusal)
 
-    def topic_deleted(self, topic: str) -> None:
+    def entry_voided(self, index: int, refusal: Malformed) -> None:
+        """`Listener`."""
+        self.voided.append((index, refusal))
+        self.announcer.entry_voided(index, refusal)
+
+    def topic_deleted(self, topic: TopicState) -> None:
         """`Listener`."""
         self.announcer.topic_deleted(topic)
 
@@ -150,6 +157,12 @@ class Bench:
         self.commit()
         self.registered.append(producer_id(self.log.last_index, token))
         return self.registered[-1]
+
+    def submit(self, *commands: Command) -> list[Refusal | None]:
+        """Proposes commands and commits them; what became of each."""
+        answers = [self.appender.submit(command) for command in commands]
+        self.commit()
+        return [answer.result() for answer in answers]
 
     def send(
         self,

@@ -15,7 +15,7 @@ from broker.leader.commands import Commands
 from broker.state.machine import MachineOptions
 from broker.state.refusals import TooManyProducers
 from broker.state.registration import ProducerBounds, Registration
-from broker.state.topics import Topics
+from broker.state.topics import TopicRef, Topics
 from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
 from dledger.core.types import EntryKind, NodeId
 from dledger.driver import LogFull
@@ -50,7 +50,7 @@ def code(answer: Answer, position: int = 0) -> str:
 
 
 def pulled(bench: Bench, queue_id: int = 0) -> list[bytes]:
-    found = bench.reader.pull("t", queue_id, 0, 1_000, 1 << 20)
+    found = bench.reader.pull(TopicRef("t"), queue_id, 0, 1_000, 1 << 20)
     return [record.body for record in decode_records(found.records)]
 
 
@@ -83,7 +83,7 @@ def test_a_batch_is_answered_when_it_is_applied_and_not_before() -> None:
     result = placed(answer)
     assert (result.base_queue_offset, result.is_duplicate) == (0, False)
     assert pulled(bench) == [b"a", b"b"]
-    first = decode_records(bench.reader.pull("t", 0, 0, 1, 1).records)[0]
+    first = decode_records(bench.reader.pull(TopicRef("t"), 0, 0, 1, 1).records)[0]
     assert first.physical_offset == result.base_physical_offset
 
 
@@ -95,7 +95,8 @@ def test_queue_offsets_go_on_over_batches_in_flight() -> None:
     bench.commit()
     assert [placed(a).base_queue_offset for a in answers] == [0, 2, 4]
     offsets = [
-        r.queue_offset for r in decode_records(bench.reader.pull("t", 0, 0, 99, 1 << 20).records)
+        r.queue_offset
+        for r in decode_records(bench.reader.pull(TopicRef("t"), 0, 0, 99, 1 << 20).records)
     ]
     assert offsets == list(range(6))
 
@@ -272,12 +273,12 @@ def test_a_full_group_that_is_silent_lives_on() -> None:
     bench = Bench(MachineOptions(producers=ProducerBounds(pairs=1)))
     bench.topic("t", 2)
     committed(bench, batch(0, b"x"))
-    other, before = bench.register(b"another1"), bench.machine.lived_ms
+    other, before = bench.register(b"another1"), bench.machine.lived_time.lived_ms
     for expected in ("LIMIT_REACHED", "LIMIT_REACHED"):
         bench.now_ms += 40_000
         assert code(bench.send(batch(0, b"x"), producer=other)) == expected
         bench.commit()
-    assert bench.machine.lived_ms == before + 80_000
+    assert bench.machine.lived_time.lived_ms == before + 80_000
 
 
 def test_a_producer_sends_to_so_many_queues_and_no_more() -> None:

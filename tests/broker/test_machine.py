@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from broker.leader.append import Appender
+from broker.state.level import COMMAND_LEVELS
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.offsets import Offsets
 from broker.state.refusals import (
+    LevelNotNext,
+    Malformed,
     OffsetOutOfRange,
     Refusal,
     TooManyQueues,
     TooMuchProgress,
     TopicExists,
     TopicNotFound,
+    TopicReplaced,
 )
 from broker.state.registration import Registration
 from broker.state.sequences import StoredBatch
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
-from dledger.errors import ApplyPaused
+from dledger.errors import ApplyPaused, ApplyStopped
+from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
 from dledger.outcome import Outcome
 from dledger.wire.commands_pb2 import (
     Command,
@@ -26,8 +32,9 @@ from dledger.wire.commands_pb2 import (
     CommittedOffset,
     CreateTopicCommand,
     DeleteTopicCommand,
+    RaiseLevelCommand,
 )
-from tests.broker.leader import PRODUCER, Bench, MemoryQueues, batch
+from tests.broker.leader import HOST, PRODUCER, Bench, MemoryQueues, batch
 from tests.broker.test_append import code, failure, placed
 
 pytestmark = pytest.mark.usefixtures("running_loop")
@@ -152,11 +159,13 @@ def test_a_batch_that_does_not_continue_its_queue_is_void() -> None:
         (2, 1, "OUT_OF_SEQUENCE"),
     ],
 )
+@pytest.mark.parametrize("lies", [False, True], ids=["named", "named wrongly"])
 def test_a_batch_for_an_earlier_topic_is_void(
-    queues: int | None, sent_before: int, expected: str
+    queues: int | None, sent_before: int, expected: str, *, lies: bool
 ) -> None:
     """A leader that broke the rule of ADR 20 would propose a batch of the old topic behind the new
-    one. All replicas refuse it alike and go on; its producer is told by name."""
+    one. All replicas refuse it alike and go on; its producer is told by name. The entry says which
+    topic it is for; should that be wrong as well, the place in it is."""
     bench = Bench()
     bench.topic("t", 2)
     bench.send(batch(0, b"old", queue_id=1))
@@ -173,6 +182,13 @@ def test_a_batch_for_an_earlier_topic_is_void(
         old.topics["t"].next_offsets[1] = 1
         place = (old.topics["t"].incarnation, 1)
         old.producers.remember(PRODUCER, place, StoredBatch(1, 1, 1, 900, bench.now_ms), 0)
+    if queues is not None and lies:
+        present, (sender,) = bench.machine.topics["t"].incarnation, old.producers
+        for place in list(sender.queues):
+            sender.queues[present, place[1]] = sender.queues.pop(place)
+        old.topics["t"].incarnation = present
+    elif queues is not None:
+        expected = "TOPIC_REPLACED"
     sequence = 2 if sent_before else 1
     late = bench.broken_rule(old, batch(sequence, b"late", queue_id=1))
     assert code(late) == expected
@@ -185,16 +201,119 @@ def test_a_batch_for_an_earlier_topic_is_void(
     assert "next" in bench.machine.topics, "the group goes on"
 
 
-def test_an_unknown_command_stops_the_node() -> None:
-    """Skipping what isn't understood would let replicas differ."""
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (EntryKind.COMMAND, b""),
+        (EntryKind.COMMAND, b"\xff\xff"),
+        (EntryKind.COMMAND, b"\xa2\x06\x00"),  # field 100 of the commands
+        (EntryKind.DATA, b""),
+        (EntryKind.DATA, bytes(32)),
+        (EntryKind.DATA, bytes(32) + b"\x00\x00\x00\x5bno record" + bytes(80)),
+        (5, b"of a later release"),
+        (255, b""),
+    ],
+)
+def test_what_nobody_understands_is_void_on_every_replica(kind: EntryKind, body: bytes) -> None:
+    """A leader that is wrong once takes nobody down: the entry changes nothing, is counted and
+    told, and the group goes on."""
     bench = Bench()
-    bench.propose(EntryKind.COMMAND, 0, b"", None)
-    with pytest.raises(InvariantViolation, match="unknown command"):
-        bench.commit()
+    bench.topic()
+    bench.propose(kind, 1 if kind == EntryKind.DATA else 0, body, None)
+    bench.topic("next", 1)
+    assert list(bench.machine.topics) == ["t", "next"]
+    assert bench.machine.statistics().entries_void == 1
+    assert len(bench.voided) == (kind != EntryKind.DATA)
+    assert bench.machine.applied_index == bench.log.last_index
+    assert list(bench.replay().snapshot()) == list(bench.machine.snapshot())
+
+
+def test_an_entry_version_of_a_later_release_is_void() -> None:
+    """Its level isn't in use, so nobody may have written it."""
     bench = Bench()
-    bench.propose(EntryKind.COMMAND, 0, b"\xff\xff", None)
-    with pytest.raises(InvariantViolation, match="no command"):
-        bench.commit()
+    bench.topic()
+    command = Command(create_topic=CreateTopicCommand(name="u", queue_count=1))
+    bench.propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
+    frame = bytearray(bench.log.read(3, 3))
+    frame[9] = 3
+    bench.machine.apply(bytes(frame))
+    assert (list(bench.machine.topics), bench.machine.statistics().entries_void) == (["t"], 1)
+
+
+def raise_to(level: int) -> Command:
+    return Command(raise_level=RaiseLevelCommand(level=level))
+
+
+def test_levels_are_raised_one_by_one() -> None:
+    """Any other step is refused, and changes nothing."""
+    bench = Bench()
+    bench.machine = StateMachine(bench.queues, known_level=3)
+    bench.appender = Appender(bench, bench.machine, bench.read_at, lambda: True, HOST, 4 << 20)
+    bench.appender.begin(0)
+    bench.machine.listen(bench)
+    wanted = [1, 0, 3, 2, 2, 3]
+    found = bench.submit(*map(raise_to, wanted))
+    assert found == [
+        LevelNotNext(1, 1), LevelNotNext(0, 1), LevelNotNext(3, 1), None, LevelNotNext(2, 2), None,
+    ]  # fmt: skip
+    assert bench.machine.level.current == 3
+    restored = StateMachine.restore(bench.machine.snapshot(), MemoryQueues(), known_level=3)
+    assert restored.level == bench.machine.level
+
+
+def test_applying_stops_in_front_of_a_level_that_the_program_does_not_know() -> None:
+    """What came before is applied, nothing of the entry is, and asking again changes nothing; a
+    newer program goes on with it."""
+    bench = Bench()
+    bench.topic()
+    for command in (raise_to(2), Command(create_topic=CreateTopicCommand(name="u", queue_count=1))):
+        bench.propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
+    for _ in range(2):
+        first = bench.machine.applied_index + 1
+        with pytest.raises(ApplyStopped, match=r"raises the level .* to 2.* knows 1") as stopped:
+            bench.machine.apply(bench.log.read(first, 4))
+        assert stopped.value.applied_index == bench.machine.applied_index == 2
+    assert (bench.machine.level.current, list(bench.machine.topics)) == (1, ["t"])
+    newer = StateMachine(MemoryQueues(), known_level=2)
+    newer.apply(bench.log.read(1, 4))
+    assert (newer.level.current, list(newer.topics)) == (2, ["t", "u"])
+
+
+def test_every_command_is_of_a_level() -> None:
+    """A command that is added says from which level on it may be in a log."""
+    names = {field.name for field in Command.DESCRIPTOR.oneofs_by_name["body"].fields}
+    assert set(COMMAND_LEVELS) == names
+    assert set(COMMAND_LEVELS.values()) <= set(range(FIRST_LEVEL, KNOWN_LEVEL + 1))
+
+
+def test_a_command_above_the_level_in_use_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the program knows it: those that don't must come to the same state."""
+    monkeypatch.setitem(COMMAND_LEVELS, "create_topic", 2)
+    bench = Bench()
+    (refusal,) = bench.submit(Command(create_topic=CreateTopicCommand(name="u", queue_count=1)))
+    assert refusal == Malformed("create_topic is of a level above the one in use")
+    assert not len(bench.machine.topics)
+
+
+@pytest.mark.parametrize("named", [2, 5, 1 << 40])
+def test_commands_for_another_topic_of_the_name_are_refused(named: int) -> None:
+    """A delete or a commit that was sent late, or again, is none of the topic made anew."""
+    bench = Bench()
+    bench.topic("t", 2)
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t", incarnation=2)))
+    bench.topic("t", 1)
+    assert bench.machine.topics["t"].incarnation == 4
+    before = bench.replay()
+    delete = DeleteTopicCommand(name="t", incarnation=named)
+    commit = CommitOffsetsCommand(group="g", topic="t", topic_incarnation=named)
+    commit.offsets.add(queue_id=0, offset=0)
+    answers = bench.submit(Command(delete_topic=delete), Command(commit_offsets=commit))
+    assert answers == [TopicReplaced("t", named, 4)] * 2
+    assert (bench.machine.topics, bench.machine.offsets) == (before.topics, before.offsets)
+    commit.topic_incarnation = 0
+    delete.incarnation = 4
+    right = bench.submit(Command(commit_offsets=commit), Command(delete_topic=delete))
+    assert right == [None, None]
 
 
 def test_replaying_derived_entries_writes_no_units() -> None:
@@ -205,7 +324,7 @@ def test_replaying_derived_entries_writes_no_units() -> None:
     bench.send(batch(1, b"b"))
     bench.commit()
     queues = MemoryQueues()
-    queues.held["t", 0] += bench.queues.held["t", 0][:20]
+    queues.held["t@2", 0] += bench.queues.held["t@2", 0][:20]
     machine = StateMachine(queues, derived_through=3)
     machine.apply(bench.log.read(1, 4))
     assert machine.topics == bench.machine.topics

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.state import lived_time as lived_time_module
 from broker.state import offsets as offsets_module
 from broker.state import producers as producers_module
 from broker.state import topics as topics_module
@@ -31,6 +32,7 @@ from broker.state.refusals import (
     TooManySequences,
     TooMuchProgress,
     TopicExists,
+    TopicReplaced,
 )
 from broker.state.registration import ProducerBounds, Registration, producer_id
 from broker.state.sequences import RECENT_BATCHES, StoredBatch, next_sequence
@@ -118,10 +120,18 @@ def test_a_batch_continues_its_queue() -> None:
     made(topics, "t", 1)
     topics.advance(topics["t"], 0, 5)
     topic = topics["t"]
-    assert topics.refusal_of(topic, 0, 5) is None
-    assert topics.refusal_of(topic, 0, 4) == OffsetTaken("t", 0, offset=4, next_offset=5)
-    assert topics.refusal_of(topic, 0, 6) == OffsetTaken("t", 0, offset=6, next_offset=5)
-    assert topics.refusal_of(topic, 1, 0) == QueueNotFound("t", 1, queue_count=1)
+    own = topic.incarnation
+    assert topics.refusal_of(topic, 0, 5, incarnation=own) is None
+    assert topics.refusal_of(topic, 0, 5, incarnation=0) is None  # version 1 doesn't say
+    assert topics.refusal_of(topic, 0, 5, incarnation=own + 1) == TopicReplaced("t", own + 1, own)
+    assert topics.refusal_of(topic, 0, 4, incarnation=own) == OffsetTaken(
+        "t", 0, offset=4, next_offset=5
+    )
+    assert topics.refusal_of(topic, 0, 6, incarnation=own) == OffsetTaken(
+        "t", 0, offset=6, next_offset=5
+    )
+    assert topics.refusal_of(topic, 1, 0, incarnation=own) == QueueNotFound("t", 1, queue_count=1)
+    assert topics.refusal_of(topic, -1, 0, incarnation=own) == QueueNotFound("t", -1, queue_count=1)
 
 
 # --- offsets ----------------------------------------------------------------------------------
@@ -420,10 +430,13 @@ def test_any_bytes_are_a_state_or_refused(
 # --- who knows whom ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("owner", [topics_module, offsets_module, producers_module])
+@pytest.mark.parametrize(
+    "owner", [lived_time_module, topics_module, offsets_module, producers_module]
+)
 def test_no_owner_knows_another(owner: ModuleType) -> None:
     """What one command does to several owners is decided by the machine alone."""
     tree = ast.parse(inspect.getsource(owner))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    others = {f"broker.state.{name}" for name in ("topics", "offsets", "producers", "machine")}
+    names = ("lived_time", "topics", "offsets", "producers", "machine")
+    others = {f"broker.state.{name}" for name in names}
     assert not imported & (others | {"broker.state"})

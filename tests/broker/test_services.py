@@ -23,6 +23,7 @@ from broker.services.offsets import QueueBounds
 from broker.services.services import Services
 from broker.state.offsets import OffsetCommit
 from broker.state.registration import Registration
+from broker.state.topics import TopicRef
 from dledger.records.record import decode_records, message_id
 from tests.broker.asked import N1, SEGMENT, Asked, EndlessCall
 from tests.broker.leader import HOST, PRODUCER, batch
@@ -61,28 +62,31 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda a: (a.producer_id[8:], a.origin, a.next_sequences) == (b"number02", a.origin, ()),
     ),
     "pulls.pull": (
-        lambda s: s.pulls.pull(PullRequest("t", 0, 1), EndlessCall()),
+        lambda s: s.pulls.pull(PullRequest(TopicRef("t"), 0, 1), EndlessCall()),
         lambda a: (bodies(a.records), a.next_offset, a.max_offset) == ([b"b", b"c"], 3, 3),
     ),
     "lookups.by_position": (
-        lambda s: s.lookups.by_position("t", 0, 2),
+        lambda s: s.lookups.by_position(TopicRef("t"), 0, 2),
         lambda a: bodies(a) == [b"c"],
     ),
-    "offsets.bounds": (lambda s: s.offsets.bounds("t", 0), lambda a: a == QueueBounds(0, 3)),
-    "offsets.by_time": (lambda s: s.offsets.by_time("t", 0, 0), lambda a: a == 0),
+    "offsets.bounds": (
+        lambda s: s.offsets.bounds(TopicRef("t"), 0),
+        lambda a: a == QueueBounds(0, 3),
+    ),
+    "offsets.by_time": (lambda s: s.offsets.by_time(TopicRef("t"), 0, 0), lambda a: a == 0),
     "offsets.commit": (
         lambda s: s.offsets.commit(OffsetCommit("g", "t", ((0, 2),), is_reset=False)),
         lambda a: a == (QueueOffset(0, 2),),
     ),
-    "offsets.fetch": (lambda s: s.offsets.fetch("g", "t"), lambda a: a == ()),
+    "offsets.fetch": (lambda s: s.offsets.fetch("g", TopicRef("t")), lambda a: a == ()),
     "topics.create": (
         lambda s: s.topics.create("u", if_not_exists=False),
         lambda a: (a.name, a.queue_count) == ("u", 4),
     ),
-    "topics.delete": (lambda s: s.topics.delete("t"), lambda a: a is None),
+    "topics.delete": (lambda s: s.topics.delete(TopicRef("t")), lambda a: a is None),
     "topics.list": (lambda s: s.topics.list(), lambda a: [each.name for each in a] == ["t"]),
     "topics.describe": (
-        lambda s: s.topics.describe("t"),
+        lambda s: s.topics.describe(TopicRef("t")),
         lambda a: [each.max_offset for each in a.queues] == [3, 0],
     ),
     "cluster.status": (lambda s: s.cluster.status(), lambda a: a.leader == N1),
@@ -225,8 +229,8 @@ def test_what_is_so_now_is_told_by_a_confirmed_leader(
 
 
 DENIALS: dict[str, Ask] = {
-    "pull": lambda s: s.pulls.pull(PullRequest("nope", 0, 0), EndlessCall()),
-    "delete": lambda s: s.topics.delete("nope"),
+    "pull": lambda s: s.pulls.pull(PullRequest(TopicRef("nope"), 0, 0), EndlessCall()),
+    "delete": lambda s: s.topics.delete(TopicRef("nope")),
     "commit": lambda s: s.offsets.commit(OffsetCommit("g", "t", ((0, 9),), is_reset=False)),
     "id": lambda s: s.lookups.by_id(message_id(ADDRESS, 1 << 40)),
 }
@@ -273,9 +277,9 @@ def test_a_pull_of_rotten_bytes_stops_the_replica(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         leader = await asked(tmp_path)
-        leader.bench.queues.held["t", 0][0] ^= 0x40
+        leader.bench.queues.held["t@2", 0][0] ^= 0x40
         with pytest.raises(BrokerError) as refused:
-            await leader.services.pulls.pull(PullRequest("t", 0, 0), EndlessCall())
+            await leader.services.pulls.pull(PullRequest(TopicRef("t"), 0, 0), EndlessCall())
         assert refused.value.code is ErrorCode.NOT_READY
         assert len(leader.failures) == 1
 
@@ -287,11 +291,11 @@ def test_pulled_bytes_count_until_the_call_is_over(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         pulls, call = (await asked(tmp_path)).services.pulls, EndlessCall()
-        found = await pulls.pull(PullRequest("t", 0, 0), call)
+        found = await pulls.pull(PullRequest(TopicRef("t"), 0, 0), call)
         assert pulls.budget.used_bytes == len(found.records) > 0
         call.end()
         assert pulls.budget.used_bytes == 0
-        await pulls.pull(PullRequest("t", 0, 3), EndlessCall())
+        await pulls.pull(PullRequest(TopicRef("t"), 0, 3), EndlessCall())
         assert pulls.budget.used_bytes == 0
 
     asyncio.run(scenario())
@@ -302,12 +306,12 @@ def test_a_held_pull_is_answered_by_an_arrival(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         leader = await asked(tmp_path)
-        request = PullRequest("t", 0, 3, hold_ms=1_000)
+        request = PullRequest(TopicRef("t"), 0, 3, hold_ms=1_000)
         waiting = asyncio.ensure_future(leader.services.pulls.pull(request, EndlessCall()))
         while not leader.held.statistics().held:
             await asyncio.sleep(0)
         await leader.services.sends.send(PRODUCER, [batch(3, b"d")])
-        leader.held.wake(("t", 0))
+        leader.held.wake((1, 0))
         assert bodies((await waiting).records) == [b"d"]
 
     asyncio.run(scenario())
@@ -354,5 +358,63 @@ def test_watchers_are_bounded_and_leave_their_place(tmp_path: Path) -> None:
         with pytest.raises(BrokerError) as refused:
             await anext(cluster.watch_leader("other"))
         assert refused.value.code is ErrorCode.WRONG_BROKER_GROUP
+
+    asyncio.run(scenario())
+
+
+def test_a_held_pull_is_told_nothing_of_a_later_topic(tmp_path: Path) -> None:
+    """The topic that it waited for is deleted and made anew: it learns that, and not what is in
+    the new one."""
+
+    async def scenario() -> None:
+        leader = await asked(tmp_path)
+        request = PullRequest(TopicRef("t"), 0, 3, hold_ms=20_000)
+        waiting = asyncio.ensure_future(leader.services.pulls.pull(request, EndlessCall()))
+        while not leader.held.statistics().held:
+            await asyncio.sleep(0)
+        await leader.services.topics.delete(TopicRef("t", 2))
+        made = await leader.services.topics.create("t", 1, if_not_exists=False)
+        await leader.services.sends.send(b"", [batch(0, *[b"new"] * 4)])
+        leader.held.wake_all()
+        with pytest.raises(BrokerError) as refused:
+            await waiting
+        assert refused.value.code is ErrorCode.TOPIC_REPLACED
+        assert made.incarnation > 2
+
+    asyncio.run(scenario())
+
+
+REPLACED: dict[str, Ask] = {
+    "send": lambda s: s.sends.send(PRODUCER, [dataclasses.replace(batch(0, b"x"), incarnation=2)]),
+    "pull": lambda s: s.pulls.pull(PullRequest(TopicRef("t", 2), 0, 0), EndlessCall()),
+    "position": lambda s: s.lookups.by_position(TopicRef("t", 2), 0, 0),
+    "bounds": lambda s: s.offsets.bounds(TopicRef("t", 2), 0),
+    "time": lambda s: s.offsets.by_time(TopicRef("t", 2), 0, 0),
+    "fetch": lambda s: s.offsets.fetch("g", TopicRef("t", 2)),
+    "commit": lambda s: s.offsets.commit(
+        OffsetCommit("g", "t", ((0, 0),), is_reset=False, incarnation=2)
+    ),
+    "delete": lambda s: s.topics.delete(TopicRef("t", 2)),
+    "describe": lambda s: s.topics.describe(TopicRef("t", 2)),
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+def test_nothing_is_done_to_a_later_topic_of_the_name(tmp_path: Path, what: str) -> None:
+    """Whoever names the topic that was deleted is refused by name, whatever is asked for."""
+
+    async def scenario() -> None:
+        leader = await asked(tmp_path)
+        await leader.services.topics.delete(TopicRef("t", 2))
+        await leader.services.topics.create("t", 2, if_not_exists=False)
+        confirmed = leader.leader.confirmed
+        try:
+            told = await answer(REPLACED[what](leader.services))
+        except BrokerError as error:
+            code = error.code
+        else:
+            code = told[0].code
+        assert code is ErrorCode.TOPIC_REPLACED
+        assert leader.leader.confirmed > confirmed, "only a confirmed leader says so"
 
     asyncio.run(scenario())

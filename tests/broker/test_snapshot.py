@@ -82,9 +82,9 @@ def same(one: StateMachine, other: StateMachine) -> bool:
         one.topics == other.topics
         and one.offsets == other.offsets
         and one.producers == other.producers
-        and one.lived_ms == other.lived_ms
         and one.statistics() == other.statistics()
         and one.append_time_ms == other.append_time_ms
+        and one.lived_time == other.lived_time
     )
 
 
@@ -153,10 +153,10 @@ def test_the_layout_of_a_snapshot() -> None:
     """Golden bytes: what is written today must be readable for as long as version 1 is."""
     machine = StateMachine(NoQueues())
     machine.applied_index, machine.append_time_ms, machine.messages_applied = 9, 1_000, 2
+    machine.lived_time.advance(945, 1_000)
     machine.topics.create("t", 2, incarnation=4, created_time_ms=500)
     machine.topics.advance(machine.topics["t"], 1, 2)
     machine.offsets.commit(OffsetCommit("g", "t", ((1, 2),), is_reset=False), [0, 2])
-    machine.lived_ms = 77
     machine.producers.register(Registration(b"token--1"), 5, 66)
     machine.producers.register(Registration(b"token--2", "name"), 6, 67)
     machine.producers.register(Registration(b"token--3", "name"), 7, 68)
@@ -164,7 +164,9 @@ def test_the_layout_of_a_snapshot() -> None:
     machine.producers.remember(producer, (4, 1), StoredBatch(0, 2, 0, 80, 1_000), 70)
     payloads = [chunk.payload.hex() for chunk in unseal(machine.snapshot())]
     assert payloads == [
-        "00000000000003e80000000000000002000000000000004d",
+        "00000000000003e80000000000000002",
+        "00000001",
+        "0000000000000037",
         "0001740000000000000004"
         "00000000000001f400000002000000000000000200000000000000000000000000000002",
         "0001740001670000000000000001000000010000000000000002",
@@ -182,15 +184,15 @@ def test_the_layout_of_a_snapshot() -> None:
         "00000000000000000000000200000000000000000000000000000050"
         "00000000000003e8",
     ]
-    head = "daa320f10107000200000000000000090000000000000018"
+    head = "daa320f10107000100000000000000090000000000000010"
     assert next(machine.snapshot()).hex().startswith(head + b"machine".hex() + payloads[0])
 
 
-@pytest.mark.parametrize("kept", range(5))
+@pytest.mark.parametrize("kept", range(7))
 def test_chunks_that_break_off_are_no_state(kept: int) -> None:
     """After any chunk but the end, nothing is restored."""
     chunks = list(some_state().machine.snapshot())
-    assert len(chunks) == 5
+    assert len(chunks) == 7
     with pytest.raises(SnapshotRefused):
         StateMachine.restore(chunks[:kept], NoQueues())
     with pytest.raises(SnapshotIncomplete):
@@ -222,37 +224,39 @@ def test_chunks_out_of_place_are_found() -> None:
         [chunks[1], chunks[0], *chunks[2:]],
         [chunks[0], *chunks],
         [*chunks[:2], *chunks[3:]],
-        [*chunks[:3], later[3], chunks[4]],
-        [*chunks, chunks[4]],
+        [*chunks[:4], later[4], chunks[5]],
+        [*chunks, chunks[5]],
     ):
         with pytest.raises(SnapshotDamaged):
             StateMachine.restore(wrong, NoQueues())
 
 
 def sections(*names: tuple[str, int]) -> list[Section]:
-    """Sections of these names and versions, all empty but the machine's own."""
-    return [
-        Section(name, version, pack([bytes(24)] if name == "machine" else []))
-        for name, version in names
-    ]
+    """Sections of these names and versions, empty but those that always have one record."""
+    own = {"machine": [bytes(16)], "level": [b"\x00\x00\x00\x01"], "lived-time": [bytes(8)]}
+    return [Section(name, version, pack(own.get(name, []))) for name, version in names]
 
 
 @pytest.mark.parametrize(
     "unknown",
-    [("machine", 1), ("topics", 2), ("timers", 3)],
+    [("machine", 2), ("level", 2), ("topics", 2), ("timers", 3)],
 )
 def test_sections_that_are_not_known_are_refused_by_name(unknown: tuple[str, int]) -> None:
     """What a later version adds must not be left out in silence."""
-    known = [("machine", 2)] if unknown[0] != "machine" else []
+    before = {"machine": [], "level": [("machine", 1)]}
+    known = before.get(unknown[0], [("machine", 1), ("level", 1), ("lived-time", 1)])
     chunks = seal(1, sections(*known, unknown))
     with pytest.raises(SnapshotUnknown, match="{!r} of version {}".format(*unknown)):
         StateMachine.restore(chunks, NoQueues())
 
 
-@pytest.mark.parametrize("missing", ["machine", "topics", "offsets", "producers"])
+OWNERS = ("machine", "level", "lived-time", "topics", "offsets", "producers")
+
+
+@pytest.mark.parametrize("missing", OWNERS)
 def test_a_section_that_is_missing_is_missed(missing: str) -> None:
     """A whole envelope without one of the owners is no state."""
-    names = [("machine", 2), ("topics", 1), ("offsets", 1), ("producers", 1)]
+    names = [(name, 1) for name in OWNERS]
     StateMachine.restore(seal(1, sections(*names)), NoQueues())
     with pytest.raises(SnapshotDamaged, match="section"):
         StateMachine.restore(seal(1, sections(*(n for n in names if n[0] != missing))), NoQueues())

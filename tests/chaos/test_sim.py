@@ -143,6 +143,29 @@ def test_seeds_without_speech_are_what_they_were() -> None:
     assert not any(has_speech(seed, duration_ms) for seed, duration_ms, _ in KEPT)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_clocks_that_leap_by_decades_move_nothing(seed: int) -> None:
+    """A minority of the clocks, forwards and backwards, under changes of leadership: with the
+    leader's own clock in the log three of these failed at the first leap of a leader's."""
+    kinds = (Fault.CLOCK_LEAP, Fault.TRANSFER, Fault.CLOCK_LEAP, Fault.KILL)
+    plan = draw_plan(seed, duration_ms=SHORT_MS)
+    faults = tuple(FaultEvent(number, 300 + 300 * number, kinds[number % 4]) for number in range(9))
+    report = run_plan(replace(plan, faults=faults))
+    assert report.failure is None
+    assert report.acknowledged > 20
+
+
+def test_seeds_without_leaps_are_what_they_were() -> None:
+    """Leaps come to a quarter of the seeds, beside what else happens there."""
+
+    def leaps(seed: int, duration_ms: int) -> bool:
+        faults = draw_plan(seed, duration_ms=duration_ms).faults
+        return any(fault.kind is Fault.CLOCK_LEAP for fault in faults)
+
+    assert 25 < sum(leaps(seed, 20_000) for seed in range(200)) < 60
+    assert not any(leaps(seed, duration_ms) for seed, duration_ms, _ in KEPT)
+
+
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_nothing_is_noted_beyond_the_own_log(flush: Literal["sync", "async"]) -> None:
     """A disk that lags behind what the others have committed, and kills: seeds 0 to 3 each noted

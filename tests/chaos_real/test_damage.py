@@ -25,7 +25,7 @@ NEXT_SEGMENT = f"{2 << 20:020}"
 def entry() -> bytes:
     """One of one record."""
     record = RecordTemplate("chaos", ("127.0.0.1", 1)).encode(0, b"body" * 9, b"", 1)
-    body = BATCH_PREAMBLE.pack(bytes(16), 0) + record
+    body = BATCH_PREAMBLE.pack(bytes(16), 0, 1) + record
     header, _ = build_frame(EntryKind.DATA, 1, 1, 0, 1, 1, body, 0)
     return header + body
 
@@ -109,7 +109,7 @@ def first_segment(arena: FakeArena) -> Path:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize(
     ("where", "first", "last"),
-    [("anywhere", 0, len(entry()) - 1), ("place", 100, 115), ("body", 168, 168)],
+    [("anywhere", 0, len(entry()) - 1), ("place", 108, 123), ("body", 176, 176)],
 )
 def test_live_rot_flips_one_bit_where_it_is_asked_to(
     arena: FakeArena, where: str, first: int, last: int, seed: int
@@ -191,13 +191,13 @@ def test_node_that_ends_for_another_reason_is_a_finding(arena: FakeArena) -> Non
         ("checkpoint", "checkpoint"),
         ("hard-state", "raft/hard_state"),
         ("segment", f"commitlog/{NEXT_SEGMENT}"),
-        ("consume-queue", f"consumequeue/chaos/2/{SEGMENT}"),
+        ("consume-queue", f"consumequeue/chaos@3/2/{SEGMENT}"),
     ],
 )
 def test_old_copy_is_of_the_file_that_was_asked_for(arena: FakeArena, file: str, path: str) -> None:
     """Of the segments the one being written, of other topics' queues none."""
-    others = ("checkpoint", "raft/hard_state", f"consumequeue/t/0/{SEGMENT}")
-    for name in (*others, f"consumequeue/chaos/2/{SEGMENT}", f"commitlog/{2 * (2 << 20):020}"):
+    others = ("checkpoint", "raft/hard_state", f"consumequeue/t@5/0/{SEGMENT}")
+    for name in (*others, f"consumequeue/chaos@3/2/{SEGMENT}", f"commitlog/{2 * (2 << 20):020}"):
         (arena.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (arena.folder / name).write_bytes(bytes(100))
     asyncio.run(set_aside(blow(arena, {"file": file})))

@@ -24,7 +24,7 @@ from chaos.faults import (
 from chaos.faults.clock import error_ms
 from chaos.faults.undo import read_open
 from chaos.sim.disk import SimulatedDisk
-from store.files import FileSystem, Handle, replace_file
+from store.files import AtomicFile, FileSystem, Handle, replace_file
 
 SIM_ROOT = Path("/data")
 
@@ -266,11 +266,47 @@ def test_full_disk_takes_what_fits_and_no_more(root: Path, orders: Orders) -> No
         files.fallocate(handle, 1100)
     assert caught.value.errno == errno.ENOSPC
     assert files.pwritev(handle, [b"x" * 600], 0) == 600
+    assert files.pwritev(handle, [b"x" * 300, b"y" * 101], 600) == 400
+    assert files.pread(handle, 500, 800) == b"x" * 100 + b"y" * 100
     with pytest.raises(OSError, match="ordered"):
-        files.pwritev(handle, [b"x" * 401], 600)
+        files.pwritev(handle, [b"x"], 1000)
+    assert files.pwritev(handle, [b"z" * 50], 980) == 20
     give_orders(orders.directory, FaultOrders())
     files.fallocate(handle, 5000)
     assert files.free_bytes(root) > 5000
+
+
+def test_full_disk_takes_again_what_was_given_back(orders: Orders, root: Path) -> None:
+    """A file deleted, cut or replaced makes room, as on any disk; by the tester's own links to
+    what was there it is not held."""
+    files = FaultyFiles(orders)
+    for name in ("old", "cut"):
+        handle = files.create(root / name)
+        files.fallocate(handle, 1000)
+        if name == "old":
+            files.close(handle)
+    give_orders(orders.directory, FaultOrders(free_bytes=100))
+    fresh = files.create(root / "fresh")
+    files.fallocate(fresh, 100)
+    files.rename(root / "fresh", root / "old")
+    assert files.free_bytes(root) == 1000
+    files.truncate(handle, 400)
+    assert files.free_bytes(root) == 1600
+    files.unlink(root / "old")
+    assert files.free_bytes(root) == 1700
+
+
+def test_full_disk_saves_the_next_terms_in_the_place_of_the_last(
+    orders: Orders, root: Path
+) -> None:
+    """The file of term and vote is replaced again and again on a disk without a byte to spare."""
+    files = FaultyFiles(orders)
+    file = AtomicFile(files, root / "hard_state", spare_bytes=4096)
+    file.replace(b"term 1")
+    give_orders(orders.directory, FaultOrders(free_bytes=0))
+    for term in range(2, 6):
+        file.replace(b"term %d" % term)
+        assert file.read() == b"term %d" % term
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_history_too_concurrent_to_decide_leaves_a_remark(
     def give_up(_: object) -> list[Anomaly]:
         raise SearchTooLong("topic t", 70, 2)
 
-    monkeypatch.setattr("chaos.real.runner.check_linearizability", give_up)
+    monkeypatch.setattr("chaos.real.verdict.check_linearizability", give_up)
     left_behind(tmp_path)
     assert checked_again(tmp_path) == (0, "")
     facts = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))

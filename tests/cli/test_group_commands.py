@@ -131,6 +131,7 @@ def test_status_has_the_designs_keys(group: LocalGroup) -> None:
             "applied_index",
             "address",
             "alive",
+            "apply_stopped",
         ]
         assert node["alive"]
         assert node["applied_index"] <= node["commit_index"] <= node["last_index"]

@@ -91,6 +91,7 @@ class Model:
 
     def __init__(self) -> None:
         self.topics: dict[str, list[FakeQueue]] = {}
+        self.incarnations: dict[str, int] = {}  # of topics whose incarnation is told
         self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
         self.producers: dict[bytes, Registered] = {}  # by token, former ones too
         self.names: dict[str, Registered] = {}
@@ -119,6 +120,9 @@ class Model:
         if known.producer_id != producer:
             raise Refusal(wire_error(epb.PRODUCER_FENCED, "registered by another"))
         queue = self.queue(batch.topic, batch.queue_id)
+        present = self.incarnations.get(batch.topic, 0)
+        if batch.topic_incarnation not in (0, present):
+            raise Refusal(wire_error(epb.TOPIC_REPLACED, f"the one of entry {present}"))
         key = (known.origin, batch.topic, batch.queue_id)
         state = self.sequences.get(key, Sequence())
         for base, count, result in state.recent:
@@ -523,7 +527,11 @@ class FakeGroup:
         return cpb.TransferLeadershipResponse(leader=self._address(target))
 
     def _topic(self, name: str) -> pb.Topic:
-        return pb.Topic(name=name, queue_count=len(self.model.topics[name]))
+        return pb.Topic(
+            name=name,
+            queue_count=len(self.model.topics[name]),
+            incarnation=self.model.incarnations.get(name, 0),
+        )
 
 
 def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:

@@ -1,4 +1,4 @@
-"""The core (ADR 2) and the links stay pure: a test reads what they import."""
+"""The core (ADR 2), the links and the log's clock stay pure: a test reads what they import."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 
 import dledger.core
 import dledger.links
+import dledger.log_clock
 
 PACKAGES = [Path(package.__path__[0]) for package in (dledger.core, dledger.links)]
+MODULES = [*(path for package in PACKAGES for path in package.glob("*.py"))]
+MODULES.append(Path(dledger.log_clock.__file__))
 # Modules without a clock, a file, a socket, a thread or hidden state.
 PURE = {
     "__future__",
@@ -57,7 +60,7 @@ def impurities(source: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "path",
-    sorted(path for package in PACKAGES for path in package.glob("*.py")),
+    sorted(MODULES),
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_module_is_pure(path: Path) -> None:

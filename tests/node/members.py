@@ -19,6 +19,7 @@ from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
 from dledger.core.types import NodeId
 from dledger.errors import InvalidFrames
+from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem, OsFiles
@@ -59,8 +60,15 @@ class Loopback:
     """`broker.ports.Peers` without sockets."""
 
     def __init__(
-        self, wires: Wires, name: NodeId, on_message: OnMessage, on_broken: OnBroken
+        self,
+        wires: Wires,
+        name: NodeId,
+        level: int,
+        *,
+        on_message: OnMessage,
+        on_broken: OnBroken,
     ) -> None:
+        self.level = level
         self.on_message = on_message
         self.on_broken = on_broken
         self._wires = wires
@@ -73,7 +81,11 @@ class Loopback:
         self._wires.gone(self._name)
 
     def links(self) -> Mapping[NodeId, PeerLink]:
-        return {name: PeerLink(True, 0, 0, 0) for name in self._wires.ends if name != self._name}
+        return {
+            name: PeerLink(True, 0, 0, 0, level=end.level)
+            for name, end in self._wires.ends.items()
+            if name != self._name
+        }
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
         self._wires.carry(self._name, peer, message)
@@ -136,6 +148,7 @@ class Members:
         self.hands = {name: Inline() for name in self.configs}
         self.files: dict[NodeId, FileSystem] = {name: OsFiles() for name in self.configs}
         self.replicas: dict[NodeId, Replica] = {}
+        self.known_levels = dict.fromkeys(self.configs, KNOWN_LEVEL)  # by who is started next
         self._rhythm = rhythm
 
     def open(self, name: NodeId) -> Replica:
@@ -145,10 +158,15 @@ class Members:
         def call_from_worker(call: Callable[..., None], *arguments: object) -> None:
             loop.call_soon_threadsafe(call, *arguments)
 
+        known = self.known_levels[name]
+
+        def connect(on_message: OnMessage, on_broken: OnBroken) -> Loopback:
+            return Loopback(self.wires, name, known, on_message=on_message, on_broken=on_broken)
+
         ports = ReplicaPorts(
             files=self.files[name],
             hand=self.hands[name],
-            connect=lambda on_message, on_broken: Loopback(self.wires, name, on_message, on_broken),
+            connect=connect,
             store_host=(bytes((127, 0, 0, 1)), 7001),
             call_soon=loop.call_soon,
             call_from_worker=call_from_worker,
@@ -156,6 +174,7 @@ class Members:
             random=random.Random(name),
             latencies=Seconds(),
             rhythm=self._rhythm,
+            known_level=known,
         )
         return Replica.open(self.configs[name], ports)
 

@@ -96,7 +96,7 @@ def test_golden_values() -> None:
     hello = Identity("g", NodeId("n1"), 4096).hello(NodeId("n2"))
     assert control_bytes(hello).hex() == (
         "02" "0000000000000000" "00000002" "0000000000001000"
-        "00000001" "67" "00000002" "6e31" "00000002" "6e32"
+        "00000001" "67" "00000002" "6e31" "00000002" "6e32" "00000001"
     )  # fmt: skip
 
 

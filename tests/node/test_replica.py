@@ -20,6 +20,7 @@ from broker.ports import Rhythm
 from broker.reading.queues import Found
 from broker.replica import Replica
 from broker.services.messages import PullRequest
+from broker.state.topics import TopicRef
 from dledger.core.types import NodeId, Role
 from dledger.wire import commands_pb2 as kpb
 from store.files import Handle, OsFiles
@@ -79,7 +80,7 @@ class Call:
 
 def held_pull(replica: Replica) -> asyncio.Task[Found]:
     """A pull that finds nothing, and has 20 seconds."""
-    request = PullRequest("t", 0, 0, hold_ms=20_000)
+    request = PullRequest(TopicRef("t"), 0, 0, hold_ms=20_000)
     return asyncio.create_task(replica.services.pulls.pull(request, Call()))
 
 

@@ -228,6 +228,7 @@ class World:
         self.wires: deque[tuple[NodeId, NodeId, PeerMessage]] = deque()
         self.cut: set[tuple[NodeId, NodeId]] = set()
         self.now_ms = 1_000_000
+        self.clock_off_ms: dict[NodeId, int] = {}  # how far wall clocks are ahead of it
         self.nodes: dict[NodeId, WorldNode] = {}
         for name in self.members:
             self._boot(name, MemoryLog([]), MemoryFile())
@@ -259,7 +260,8 @@ class World:
             observer=record,
             configuration_of=lambda _: Configuration(voters=frozenset(self.members)),
             call_soon=soon.append,
-            now_ms=lambda: self.now_ms,
+            wall_ms=lambda: self.now_ms + self.clock_off_ms.get(name, 0),
+            monotonic_s=lambda: self.now_ms / 1000,
             fail=record.failures.append,
         )
         driver = RaftDriver(core, name, ports, Index(0))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.reading.entry import EntryKind, parse_header, walk_frames
+from dledger.reading.entry import EntryKind, build_frame, parse_header, walk_frames
 from dledger.records.errors import InvalidRecord
 from dledger.records.record import (
     BATCH_PREAMBLE,
@@ -36,18 +36,18 @@ def data_body(
     """The body of a data entry at `position`, its records stamped from queue offset `base`."""
     properties = encode_properties({"TAGS": tag}) if tag else b""
     template = RecordTemplate(topic, ("10.0.0.1", 1))
-    body = bytearray(BATCH_PREAMBLE.pack(bytes(16), 0))
+    body = bytearray(BATCH_PREAMBLE.pack(bytes(16), 0, 1))
     for each in bodies:
         body += template.encode(queue_id, each, properties, 1)
     starts = validate_records(
-        memoryview(body)[24:], topic=topic, queue_id=queue_id, max_record_size=1 << 20
+        memoryview(body)[32:], topic=topic, queue_id=queue_id, max_record_size=1 << 20
     )
     stamp_records(
         body,
         starts,
-        at=24,
+        at=32,
         base_queue_offset=base,
-        base_physical_offset=position + 80,
+        base_physical_offset=position + 88,
         store_time_ms=1000 + 10 * base,
         store_host=(bytes(4), 1),
     )
@@ -105,8 +105,8 @@ def test_units_have_rocketmqs_bytes() -> None:
     broker.dispatch(queues)
     content = broker.files()[ROOT / "orders" / "3" / ("0" * 20)]
     assert content[:40].hex() == (
-        "0000000000000050" "00000070" "000000000027a807"
-        "00000000000000c0" "0000006b" "000000000027a807"
+        "0000000000000058" "00000070" "000000000027a807"
+        "00000000000000c8" "0000006b" "000000000027a807"
     )  # fmt: skip
     assert len(content) == PER_FILE * UNIT_SIZE
     assert not any(content[40:])
@@ -175,7 +175,7 @@ def test_gap_and_difference_are_divergence() -> None:
     assert queues.max_offset("t", 0) == 3
 
 
-@pytest.mark.parametrize("at", [80 + 27, 80 + 35, 80 + 99 + 27])
+@pytest.mark.parametrize("at", [88 + 27, 88 + 35, 88 + 99 + 27])
 def test_records_that_lie_about_their_place_are_divergence(at: int) -> None:
     """A wrong queue offset or physical offset, in the first record or a later one."""
     body = data_body("t", 0, [b"12345678", b"x"], 5, 0)
@@ -203,14 +203,16 @@ def test_both_ways_of_building_units_agree(
     sizes: list[int], equal: bool, tag: str, base: int
 ) -> None:
     bodies = [bytes(sizes[0] if equal else size) for size in sizes]
-    frame = bytes(56) + bytes(data_body("t", 1, bodies, base, 1 << 33, tag))
-    count, bases = len(bodies), (base, 1 << 33)
-    assert units_by_vector(frame, count, bases) == units_by_loop(frame, count, bases)
+    body = bytes(data_body("t", 1, bodies, base, 1 << 33, tag))
+    head, _ = build_frame(EntryKind.DATA, 1, 1, 1 << 33, 0, len(bodies), body, 0)
+    frame = head + body
+    header = parse_header(frame, 0)
+    assert units_by_vector(header, frame, base) == units_by_loop(header, frame, base)
     spoiled = bytearray(frame)
-    spoiled[80 + 27] ^= 1
+    spoiled[88 + 27] ^= 1
     for build in (units_by_vector, units_by_loop):
         with pytest.raises(DivergenceFound):
-            build(bytes(spoiled), count, bases)
+            build(header, bytes(spoiled), base)
 
 
 @pytest.mark.parametrize("count", [1, 3])

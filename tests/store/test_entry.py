@@ -16,6 +16,7 @@ from dledger.reading.entry import (
     digest_of,
     parse_header,
     position_after,
+    preamble_of,
     verify_frame,
     walk_frames,
 )
@@ -41,9 +42,9 @@ def test_frame_has_the_documented_bytes() -> None:
     head, digest = build_frame(EntryKind.DATA, 7, 3, 0x1000, 0x18BCFE56800, 2, b"body", 0xABCD)
     whole = head + b"body"
     assert head.hex() == (
-        "0000003c" "daa320d1" "02" "01" "0002" "ea0a86d8"
+        "0000003c" "daa320d1" "02" "02" "0002" "a443d76f"
         "0000000000000007" "0000000000000003" "0000000000001000" "0000018bcfe56800"
-        "65568825a2f319b8"
+        "c5803de739c5b388"
     )  # fmt: skip
     assert int.from_bytes(head[12:16], "big") == crc32c(whole[:12] + whole[16:])
     assert digest == xxh3_64_intdigest(whole[16:48] + whole[:12] + b"body", 0xABCD)
@@ -116,11 +117,39 @@ def test_random_bytes_raise_nothing_but_invalid_frame(noise: bytes) -> None:
             walk_frames(blob)
 
 
-@pytest.mark.parametrize("kind", [0, 5, 255])
-def test_unknown_kinds_are_refused(kind: int) -> None:
+@pytest.mark.parametrize(("at", "field"), [(8, "kind"), (9, "version")])
+def test_no_entry_is_of_kind_or_version_zero(at: int, field: str) -> None:
+    head, _ = build_frame(EntryKind.NOOP, 1, 1, 0, 0, 0, b"", 0)
+    with pytest.raises(InvalidFrame, match=field):
+        parse_header(head[:at] + bytes(1) + head[at + 1 :], 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "is_known"),
+    [(1, 1, True), (4, 2, True), (5, 2, False), (255, 2, False), (2, 3, False), (1, 255, False)],
+)
+def test_entries_of_later_releases_are_kept_and_not_understood(
+    kind: int, version: int, is_known: bool
+) -> None:
+    """They are no damage: a log that holds them is served to others as it is."""
     head, _ = build_frame(kind, 1, 1, 0, 0, 0, b"", 0)
-    with pytest.raises(InvalidFrame, match="kind"):
-        parse_header(head, 0)
+    header = parse_header(head[:9] + bytes([version]) + head[10:], 0)
+    assert (header.kind, header.version, header.is_known) == (kind, version, is_known)
+
+
+def test_preambles_of_both_versions_are_read() -> None:
+    """An entry of version 1 doesn't say which topic of its name it is for."""
+    producer, sequence = b"producer-number1", (7).to_bytes(8, "big")
+    head, _ = build_frame(EntryKind.DATA, 1, 1, 0, 0, 1, producer + sequence, 0)
+    frame = head + producer + sequence + (9).to_bytes(8, "big")
+    header = parse_header(frame, 0)
+    assert preamble_of(header, frame) == (producer, 7, 9)
+    assert header.first_record_at == 56 + 32
+    old = header._replace(version=1)
+    assert preamble_of(old, frame) == (producer, 7, 0)
+    assert old.first_record_at == 56 + 24
+    with pytest.raises(InvalidFrame, match="total size"):
+        preamble_of(header, frame[:-1])
 
 
 def test_more_records_than_the_field_holds_are_refused() -> None:

@@ -18,6 +18,7 @@ from broker.services.services import Services
 from broker.services.topics import Topic
 from broker.state.offsets import OffsetCommit
 from broker.state.registration import Registration
+from broker.state.topics import TopicRef
 from dledger.wire import broker_pb2 as pb
 
 
@@ -62,14 +63,19 @@ class BrokerDoor:
             producer_id=registered.producer_id,
             origin=registered.origin,
             next_sequences=[
-                pb.NextSequence(topic=each.topic, queue_id=each.queue_id, sequence=each.sequence)
+                pb.NextSequence(
+                    topic=each.topic,
+                    queue_id=each.queue_id,
+                    sequence=each.sequence,
+                    topic_incarnation=each.incarnation,
+                )
                 for each in registered.next_sequences
             ],
         )
 
     async def pull(self, request: pb.PullRequest, context: Context) -> pb.PullResponse:
         wanted = PullRequest(
-            topic=request.topic,
+            topic=TopicRef(request.topic, request.topic_incarnation),
             queue_id=request.queue_id,
             offset=request.offset,
             max_messages=request.max_messages,
@@ -83,6 +89,7 @@ class BrokerDoor:
             next_offset=found.next_offset,
             min_offset=found.min_offset,
             max_offset=found.max_offset,
+            topic_incarnation=found.incarnation,
         )
 
     async def get_message(
@@ -94,7 +101,8 @@ class BrokerDoor:
                 record = await lookups.by_id(request.message_id)
             case "position":
                 at = request.position
-                record = await lookups.by_position(at.topic, at.queue_id, at.offset)
+                topic = TopicRef(at.topic, at.topic_incarnation)
+                record = await lookups.by_position(topic, at.queue_id, at.offset)
             case _:
                 raise BrokerError(ErrorCode.INVALID_ARGUMENT, "give message_id or position")
         return pb.GetMessageResponse(record=record)
@@ -104,7 +112,8 @@ class BrokerDoor:
     async def get_queue_offsets(
         self, request: pb.GetQueueOffsetsRequest, context: Context
     ) -> pb.GetQueueOffsetsResponse:
-        bounds = await self._services.offsets.bounds(request.topic, request.queue_id)
+        topic = TopicRef(request.topic, request.topic_incarnation)
+        bounds = await self._services.offsets.bounds(topic, request.queue_id)
         return pb.GetQueueOffsetsResponse(
             min_offset=bounds.min_offset, max_offset=bounds.max_offset
         )
@@ -112,9 +121,8 @@ class BrokerDoor:
     async def get_offset_by_time(
         self, request: pb.GetOffsetByTimeRequest, context: Context
     ) -> pb.GetOffsetByTimeResponse:
-        offset = await self._services.offsets.by_time(
-            request.topic, request.queue_id, request.time_ms
-        )
+        topic = TopicRef(request.topic, request.topic_incarnation)
+        offset = await self._services.offsets.by_time(topic, request.queue_id, request.time_ms)
         return pb.GetOffsetByTimeResponse(offset=offset)
 
     async def commit_offsets(
@@ -125,6 +133,7 @@ class BrokerDoor:
             topic=request.topic,
             wanted=tuple((each.queue_id, each.offset) for each in request.offsets),
             is_reset=request.reset,
+            incarnation=request.topic_incarnation,
         )
         offsets = await self._services.offsets.commit(wanted)
         return pb.CommitOffsetsResponse(offsets=_queue_offsets(offsets))
@@ -132,7 +141,8 @@ class BrokerDoor:
     async def fetch_offsets(
         self, request: pb.FetchOffsetsRequest, context: Context
     ) -> pb.FetchOffsetsResponse:
-        offsets = await self._services.offsets.fetch(request.group, request.topic)
+        topic = TopicRef(request.topic, request.topic_incarnation)
+        offsets = await self._services.offsets.fetch(request.group, topic)
         return pb.FetchOffsetsResponse(offsets=_queue_offsets(offsets))
 
     # --- topics -------------------------------------------------------------------------------
@@ -148,7 +158,7 @@ class BrokerDoor:
     async def delete_topic(
         self, request: pb.DeleteTopicRequest, context: Context
     ) -> pb.DeleteTopicResponse:
-        await self._services.topics.delete(request.name)
+        await self._services.topics.delete(TopicRef(request.name, request.incarnation))
         return pb.DeleteTopicResponse()
 
     async def list_topics(
@@ -160,7 +170,8 @@ class BrokerDoor:
     async def describe_topic(
         self, request: pb.DescribeTopicRequest, context: Context
     ) -> pb.DescribeTopicResponse:
-        found = await self._services.topics.describe(request.name)
+        wanted = TopicRef(request.name, request.incarnation)
+        found = await self._services.topics.describe(wanted)
         return pb.DescribeTopicResponse(
             topic=_topic(found.topic),
             queues=[
@@ -181,7 +192,14 @@ class BrokerDoor:
 
 def plain_batch(batch: pb.SendBatch) -> Batch:
     """A batch as the leader takes it. Each access to `records` copies them: this is the one."""
-    return Batch(batch.topic, batch.queue_id, batch.base_sequence, batch.count, batch.records)
+    return Batch(
+        batch.topic,
+        batch.queue_id,
+        batch.base_sequence,
+        batch.count,
+        batch.records,
+        batch.topic_incarnation,
+    )
 
 
 def _send_result(answer: BatchAnswer) -> pb.SendResult:
@@ -204,5 +222,8 @@ def _queue_offsets(offsets: Iterable[QueueOffset]) -> list[pb.QueueOffset]:
 
 def _topic(topic: Topic) -> pb.Topic:
     return pb.Topic(
-        name=topic.name, queue_count=topic.queue_count, created_time_ms=topic.created_time_ms
+        name=topic.name,
+        queue_count=topic.queue_count,
+        created_time_ms=topic.created_time_ms,
+        incarnation=topic.incarnation,
     )

@@ -72,6 +72,9 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         data_directory=status.data_directory,
         serving=status.is_serving,
         first_index=status.first_index,
+        apply_stopped=status.apply_stopped,
+        level=status.level,
+        known_level=status.known_level,
     )
 
 

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Flag, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from broker.doors.grpc.audit import AuditDoor
-from broker.doors.grpc.bounds import SERVER_GRACE_S, SERVER_OPTIONS, concurrent_calls
+from broker.doors.grpc.bounds import (
+    SERVER_GRACE_S,
+    ConnectionBounds,
+    Options,
+    concurrent_calls,
+    server_options,
+)
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
+from broker.doors.grpc.health import HealthDoor, ReflectionDoor
 from broker.doors.grpc.methods import service_handler
 from broker.services.services import Services
 from dledger.listening import why_not_listening
@@ -64,12 +71,6 @@ class Entrance:
     credentials: grpc.ServerCredentials | None = None
 
 
-class _HealthService(Protocol):
-    """`health.aio.HealthServicer`, which has no types."""
-
-    async def set(self, service: str, status: int) -> None: ...
-
-
 class _PeerDoor:
     """Handlers of `dledger.v1.RaftPeer`."""
 
@@ -80,16 +81,24 @@ class _PeerDoor:
 class GrpcDoor:
     """`open`, then `say_serving`, then `close`."""
 
-    def __init__(self, services: Services, replicate: Replicate, *, max_held_pulls: int) -> None:
+    def __init__(
+        self,
+        services: Services,
+        replicate: Replicate,
+        *,
+        max_held_pulls: int,
+        connections: ConnectionBounds,
+    ) -> None:
         """Args:
         replicate: the handler of `RaftPeer.Replicate`.
         max_held_pulls: calls that may wait beside those that are answered at once.
         """
+        self._connections = connections
         self._services = services
         self._replicate = replicate
         self._max_calls = concurrent_calls(max_held_pulls)
         self._servers: list[grpc.aio.Server] = []
-        self._health: _HealthService = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._health = HealthDoor(SERVICES)
 
     async def open(self, entrances: Sequence[Entrance]) -> None:
         """Calls are taken at each of the addresses.
@@ -97,11 +106,14 @@ class GrpcDoor:
         Raises:
             OSError: one of them can't be had; those before it are open until `close`.
         """
+        # Each has its share: strangers at one address take no place at another.
+        share = self._connections.count // len(entrances)
+        options = server_options(replace(self._connections, count=share))
         for entrance in entrances:
-            await self._open(entrance)
+            await self._open(entrance, options)
 
-    async def _open(self, entrance: Entrance) -> None:
-        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=self._max_calls)
+    async def _open(self, entrance: Entrance, options: Options) -> None:
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._max_calls)
         offers = entrance.offers
         broker = broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)
         cluster = cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)
@@ -117,26 +129,25 @@ class GrpcDoor:
         if offers & For.PEERS:
             offered.append(peers)
         left_out = frozenset[str]() if offers & For.ADMINISTRATION else ADMINISTRATIVE
+        names = [file.services_by_name[name].full_name for file, name, _ in offered]
+        reflected = ReflectionDoor((*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        offered.append((health_pb2.DESCRIPTOR, "Health", self._health))
+        offered.append((reflection_pb2.DESCRIPTOR, "ServerReflection", reflected))
         services = [(file.services_by_name[name], handlers) for file, name, handlers in offered]
         server.add_generic_rpc_handlers(
             tuple(service_handler(service, each, left_out) for service, each in services)
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = [service.full_name for service, _ in services]
-        reflection.enable_server_reflection(
-            (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
         _bind(server, entrance)
         self._servers.append(server)
         await server.start()
 
-    async def say_serving(self) -> None:
+    def say_serving(self) -> None:
         """The standard health service says that this node and each of its services is up."""
-        for name in ("", *SERVICES):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._health.say(is_serving=True)
 
     async def close(self) -> None:
         """No call is taken any more; those under way end within the grace."""
+        self._health.say(is_serving=False)
         await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
 
 

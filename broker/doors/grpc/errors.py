@@ -24,6 +24,7 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.MESSAGE_TOO_LARGE: _S.INVALID_ARGUMENT,
     ErrorCode.RECORD_CORRUPT: _S.DATA_LOSS,
     ErrorCode.TOPIC_NOT_FOUND: _S.NOT_FOUND,
+    ErrorCode.TOPIC_REPLACED: _S.NOT_FOUND,
     ErrorCode.TOPIC_EXISTS: _S.ALREADY_EXISTS,
     ErrorCode.QUEUE_NOT_FOUND: _S.NOT_FOUND,
     ErrorCode.OFFSET_OUT_OF_RANGE: _S.OUT_OF_RANGE,

@@ -21,6 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from broker.doors.grpc.errors import Context, abort, malformed_request
 from broker.errors import BrokerError, ErrorCode
+from dledger.sparing import Sparing
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +63,7 @@ def _method_handler(method: MethodDescriptor, handler: Handler) -> grpc.RpcMetho
     deserialize = _deserializer(GetMessageClass(method.input_type))
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            handler, request_deserializer=deserialize, response_serializer=_serialize
+            _guard(handler), request_deserializer=deserialize, response_serializer=_serialize
         )
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(
@@ -88,6 +89,8 @@ def _serialize(message: Message) -> bytes:
 
 
 def _guard(handler: Handler) -> Handler:
+    sparing = Sparing()
+
     async def guarded(request: Any, context: Context) -> Any:
         try:
             if request is MALFORMED:
@@ -95,9 +98,13 @@ def _guard(handler: Handler) -> Handler:
             return await handler(request, context)
         except BrokerError as error:
             refusal = error
+        except (grpc.aio.AbortError, grpc.aio.InternalError):
+            raise  # the handler has told the caller itself, or the caller has gone
         except Exception as error:
-            # The boundary: a caller must get an answer, and we the traceback.
-            log.exception("call_failed", kind=type(error).__name__)
+            # The boundary: a caller must get an answer, and we the traceback, once in a while.
+            kind = type(error).__name__
+            if (unreported := sparing.due((handler.__qualname__, kind))) is not None:
+                log.exception("call_failed", kind=kind, unreported=unreported)
             refusal = BrokerError(ErrorCode.INTERNAL, "the node failed to answer; its log says why")
         return await abort(context, refusal)
 

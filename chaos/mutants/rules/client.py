@@ -155,4 +155,12 @@ CLIENT = (
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_registration.py",),
     ),
+    Mutant(
+        "lane-outlives-its-topic",
+        "dledger/client/dispatch.py",
+        "        if lane is None or lane.incarnation < incarnation:\n",
+        "        if lane is None:\n",
+        masked="the simulator's clients are its own",
+        tests=("tests/client/test_producer.py",),
+    ),
 )

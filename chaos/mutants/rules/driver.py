@@ -45,12 +45,6 @@ DRIVER = (
         "                pass\n            if persist is not None and persist.append_first",
     ),
     Mutant(
-        "append-time-runs-backwards",
-        "dledger/driver.py",
-        "return max(self._ports.now_ms(), self._ports.log.last_append_time_ms)",
-        "return self._ports.now_ms()",
-    ),
-    Mutant(
         "hard-state-forgets-the-vote",
         "dledger/hard_state.py",
         '    vote = (state.vote or "").encode()\n',

@@ -26,15 +26,16 @@ READING = (
     Mutant(
         "pull-skips-a-message",
         "broker/reading/queues.py",
-        "        return Found(records, count, offset + count, low, high)\n",
+        "        return Found(records, count, offset + count, low, high, state.incarnation)\n",
         "        at = _runs(units, 1)[0][0][1] if count > 5 else 0\n"
-        "        return Found(records[at:], count - (at > 0), offset + count, low, high)\n",
+        "        return Found("
+        "records[at:], count - (at > 0), offset + count, low, high, state.incarnation)\n",
     ),
     Mutant(
         "rotten-unit-served",
         "broker/reading/queues.py",
         "        _check_places(records, units[: count * UNIT.size], "
-        'f"{topic}/{queue_id}", offset)\n',
+        'f"{state.folder}/{queue_id}", offset)\n',
         "",
         seed=15,
     ),

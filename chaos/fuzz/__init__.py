@@ -1,0 +1,1 @@
+"""Malformed and hostile traffic to every port of a group that works: `dledger chaos fuzz`."""

@@ -1,0 +1,119 @@
+"""Defects at the doors and in the process around a replica: what strangers can do to a node.
+
+The simulator has neither descriptors nor HTTP, so these are found by tests of real nodes.
+"""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
+DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
+NOISE = ("tests/hostile/test_noise.py",)
+
+DOORS = (
+    Mutant(
+        "connections-unbounded",
+        "broker/doors/grpc/bounds.py",
+        '        ("grpc.max_allowed_incoming_connections", bounds.count),\n',
+        "",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "idle-connections-stay",
+        "broker/doors/grpc/bounds.py",
+        '        ("grpc.max_connection_idle_ms", bounds.idle_ms),\n',
+        "",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "half-greetings-stay",
+        "broker/doors/grpc/bounds.py",
+        '        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),\n',
+        "",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "limit-of-descriptors-not-raised",
+        "broker/descriptors.py",
+        "        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))\n",
+        "",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "reserve-of-descriptors-not-refilled",
+        "store/files.py",
+        "        os.close(handle)\n        self._reserve.refill()\n",
+        "        os.close(handle)\n",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "no-descriptors-is-a-broken-disk",
+        "store/files.py",
+        "PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS\n",
+        "PASSING_ERRNOS: Final = FULL_ERRNOS\n",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "event-loop-waits-for-descriptors",
+        "store/descriptors.py",
+        "                if waited >= PATIENCE_S or _is_on_a_loop():\n",
+        "                if waited >= PATIENCE_S:\n",
+        masked=NO_PROCESS,
+        tests=DESCRIPTORS,
+    ),
+    Mutant(
+        "malformed-stream-is-our-fault",
+        "broker/doors/grpc/health.py",
+        "        if request is MALFORMED:\n            raise malformed_request()\n",
+        "        if request is MALFORMED:\n            raise TypeError(request)\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "watches-of-health-unbounded",
+        "broker/doors/grpc/health.py",
+        "        if self._watches >= MAX_WATCHES:\n",
+        "        if self._watches < 0:\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "metrics-requests-without-a-deadline",
+        "dledger/endpoint.py",
+        "        async with asyncio.timeout(REQUEST_S):\n",
+        "        async with asyncio.timeout(None):\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "metrics-connections-unbounded",
+        "dledger/endpoint.py",
+        "        if task is None or len(self._busy) >= MAX_CONNECTIONS:\n",
+        "        if task is None:\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "said-every-time",
+        "dledger/sparing.py",
+        "            said.unreported += 1\n            return None\n",
+        "            said.unreported += 1\n            return 0\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "what-was-said-is-remembered-without-bound",
+        "dledger/sparing.py",
+        "        if len(self._said) > MAX_KEYS:\n",
+        "        if len(self._said) < 0:\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+)

@@ -1,0 +1,45 @@
+"""What a run's history shows: what must not be, what its mode permits, what wasn't decided.
+
+The checkers know nothing of modes (`chaos.checkers`), the modes nothing of checkers
+(`chaos.real.weaker`); a run and a later look at its report come to the same verdict here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaos.checkers.anomalies import Anomaly, find_anomalies
+from chaos.checkers.history import History
+from chaos.checkers.linearizability import check_linearizability
+from chaos.errors import SearchTooLong
+from chaos.real.weaker import PowerCut, permitted
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a history shows: what must not be, what its mode permits, what wasn't decided."""
+
+    anomalies: list[Anomaly]
+    excused: list[Anomaly]
+    remarks: list[str]
+
+
+def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
+    """The anomalies in the history.
+
+    Args:
+        cuts: power cuts that may have taken what was acknowledged (`chaos.real.weaker`).
+    """
+    anomalies, remarks = find_anomalies(history), []
+    try:
+        anomalies += check_linearizability(history)
+    except SearchTooLong as error:
+        remarks.append(f"linearizability was not decided: {error}")
+    anomalies, excused = permitted(anomalies, history, cuts)
+    if excused:
+        named = Counter(each.name for each in excused)
+        words = ", ".join(f"{count:,} × {name}" for name, count in named.items())
+        remarks.append(f"permitted, since flush is async and power was cut: {words}")
+    return Verdict(anomalies, excused, remarks)

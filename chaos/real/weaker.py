@@ -1,0 +1,66 @@
+"""What `flush = "async"` permits after a power cut, and nothing beyond it.
+
+An asynchronous group acknowledges what a majority has written, and syncs within ten seconds. So a
+power cut may take what was acknowledged shortly before it, and everything that follows from a log
+whose tail is gone: offsets given out twice, readers that saw what is there no more, ends and
+commits that went back. What it may never do stays forbidden: to lose what was acknowledged long
+before, to invent messages, to give a reader messages out of order within one answer. Without a
+power cut it promises what the synchronous mode does: the page cache survives a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chaos.checkers.anomalies import Anomaly
+from chaos.checkers.history import History, Operation, Send
+
+# `store.flusher.THOROUGH_FLUSH_S` after the write everything is synced; the rest is what a busy
+# machine's flusher may be late.
+WINDOW_US: Final = 12_000_000
+LOSSES: Final = frozenset({"lost-write", "unseen"})
+CONSEQUENCES: Final = frozenset(
+    {
+        *("duplicate", "inconsistent-offsets", "nonmonotonic-poll", "poll-skip"),
+        *("nonmonotonic-send", "stale-read", "not-linearizable"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCut:
+    """When the nodes were struck, and when the last of them was dead; µs of the run's clock."""
+
+    start_us: int
+    struck_us: int
+
+
+def may_be_lost(acknowledged_us: int, cuts: Iterable[PowerCut]) -> bool:
+    """Whether a message that was acknowledged then may be gone."""
+    return any(cut.start_us - WINDOW_US <= acknowledged_us <= cut.struck_us for cut in cuts)
+
+
+def permitted(
+    anomalies: Sequence[Anomaly], history: History, cuts: Sequence[PowerCut]
+) -> tuple[list[Anomaly], list[Anomaly]]:
+    """The anomalies that remain, and those that the weaker mode permits."""
+    numbered = {operation.op: operation for operation in history.operations}
+    remain: list[Anomaly] = []
+    excused: list[Anomaly] = []
+    for anomaly in anomalies:
+        shown = [numbered[number] for number in anomaly.operations if number in numbered]
+        (excused if _is_permitted(anomaly.name, shown, cuts) else remain).append(anomaly)
+    return remain, excused
+
+
+def _is_permitted(name: str, shown: Sequence[Operation], cuts: Sequence[PowerCut]) -> bool:
+    if name in LOSSES:
+        sends = [each for each in shown if isinstance(each.action, Send)]
+        return bool(sends) and all(may_be_lost(each.completed_us or 0, cuts) for each in sends)
+    if name not in CONSEQUENCES:
+        return False
+    ended_us = max((each.completed_us or each.invoked_us for each in shown), default=None)
+    # A search that found no order names no operation: any cut may be why.
+    return any(ended_us is None or cut.start_us <= ended_us for cut in cuts)

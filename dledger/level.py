@@ -1,0 +1,12 @@
+"""The level of formats and commands: one number for all that may lie in a log (ADR 23).
+
+Nodes say in their Hello which level they know; the replicated state says which one is in use. What
+a release adds to the log belongs to a level above all that were released before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_LEVEL: Final = 1  # in use from the first entry on
+KNOWN_LEVEL: Final = 1  # the highest that this program understands

@@ -1,0 +1,116 @@
+"""The fuzzer: a short run holds, and it can tell when something doesn't."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from typer.testing import CliRunner
+
+from chaos.cli import app
+from chaos.fuzz import configurations, run
+from chaos.fuzz.attacks import METHODS, _message, _request
+from chaos.fuzz.configurations import broken_configurations
+from chaos.fuzz.run import FuzzOptions, _unhealthy, fuzz
+from chaos.fuzz.target import GoodLoad, Vitals, harassed, loaded, vitals
+
+SECONDS = 6.0
+
+
+@pytest.mark.slow
+def test_strangers_harm_nobody(tmp_path: Path) -> None:
+    """Every kind of attack on every port, and who behaves loses nothing."""
+    told: list[str] = []
+    done = asyncio.run(fuzz(FuzzOptions(1, 5_000, SECONDS, tmp_path), told.append))
+    assert done.problems == []
+    assert done.holds
+    assert done.good_sent == done.good_stored > 10
+    assert all(done.requests[kind] for kind in ("malformed", "absurd", "configurations"))
+
+
+@pytest.mark.slow
+def test_loss_is_seen(tmp_path: Path) -> None:
+    """A message that was acknowledged and isn't there, one that was refused, and a dead node."""
+
+    async def scenario() -> None:
+        async with harassed(tmp_path / "g") as group:
+            async with loaded(group) as load:
+                while len(load.stored) < 5:
+                    await asyncio.sleep(0.05)
+            assert await load.compare(group.addresses) == []
+            worse = GoodLoad({**load.stored, (0, 99_999): b"good 1"}, ["b'x': refused"])
+            assert len(await worse.compare(group.addresses)) == 2
+            before = vitals(group)
+            assert _unhealthy(before, vitals(group), 1.0) == []
+            group.kill_all()
+            assert _unhealthy(before, vitals(group), 1.0) == [
+                f"{node} has ended" for node in ("n1", "n2", "n3")
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_bounds_are_looked_at() -> None:
+    """Memory, descriptors, tracebacks, and what is logged."""
+    was = Vitals("n1", True, 100, 10, 0.0, 0, 0)
+    for change, named in (
+        ({"resident_bytes": 1 << 40}, "MiB"),
+        ({"descriptors": 5_000}, "descriptors"),
+        ({"tracebacks": 1}, "tracebacks"),
+        ({"log_bytes": 1 << 20}, "bytes"),
+        ({"alive": False}, "ended"),
+    ):
+        (problem,) = _unhealthy([was], [replace(was, **change)], 1.0)
+        assert named in problem
+
+
+def test_files_outside_of_data_directories_are_seen(tmp_path: Path) -> None:
+    """Wherever below the run's folder a node has put one."""
+
+    async def scenario() -> list[str]:
+        async with harassed(tmp_path / "group") as group:
+            assert run._strange_files(tmp_path, group) == []
+            (tmp_path / "passwd").write_text("x")
+            (tmp_path / "group" / "n1" / "x").write_text("x")
+            return run._strange_files(tmp_path, group)
+
+    assert len(asyncio.run(scenario())) == 2
+
+
+def test_requests_are_drawn_from_the_seed_and_fit_every_method() -> None:
+    """The same again, and messages that protobuf takes."""
+    for method in METHODS:
+        first = _request(Random("x"), method.input_type, malformed=False)
+        assert first == _request(Random("x"), method.input_type, malformed=False)
+        chance = Random(7)
+        for _ in range(50):
+            _message(chance, method.input_type, 4).SerializeToString()
+
+
+def test_configurations_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And another error than the one that is promised is a finding."""
+    chance = Random(5)
+    assert [broken_configurations(chance)[0] for _ in range(100)] == [[]] * 100
+
+    def fail(_: Path) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(configurations, "load_config", fail)
+    wrong, tried = broken_configurations(chance)
+    assert len(wrong) == tried
+    assert "ValueError: a bug" in wrong[0]
+
+
+@pytest.mark.slow
+def test_command_prints_what_it_found(tmp_path: Path) -> None:
+    """As facts, with exit code 0; a folder in the way is told with 2."""
+    options = ["fuzz", "--requests", "200", "--seconds", "2", "--seed", "3", "--json"]
+    ran = CliRunner().invoke(app, [*options, "--out", str(tmp_path / "out")])
+    assert ran.exit_code == 0, ran.stderr
+    facts = json.loads(ran.stdout)
+    assert (facts["seed"], facts["holds"], len(facts["nodes"])) == (3, True, 3)
+    assert CliRunner().invoke(app, [*options, "--out", str(tmp_path / "out")]).exit_code == 2
