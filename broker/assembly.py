@@ -14,6 +14,7 @@ from broker.config import NodeConfig
 from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
+from broker.leader.membership import Membership
 from broker.picture import Facts, node_status
 from broker.reading.committed import CommittedLog
 from broker.reading.held import HeldPulls
@@ -30,6 +31,7 @@ from broker.state.machine import StateMachine
 from dledger.core.types import NodeId
 from dledger.driver import RaftDriver
 from dledger.peers import PeerLink
+from dledger.ports import Turns
 from dledger.reading.entry import EntryHeader
 from store.commitlog import CommitLog
 
@@ -45,6 +47,7 @@ class Parts:
     appender: Appender
     reader: QueueReader
     held: HeldPulls
+    membership: Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,13 @@ class Surrounds:
     Attributes:
         links: the connections to the peers, as of now.
         fail: stops the replica for good.
+        turns: how long work shares the event loop.
         timings: who is told how long Sends take.
     """
 
     links: Callable[[], Mapping[NodeId, PeerLink]]
     fail: Callable[[BaseException], None]
+    turns: Turns
     timings: SendTimings = UNTIMED
 
 
@@ -72,8 +77,8 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     folder = Path(config.data_directory) / "commitlog"
     size = config.store.segment_size_bytes
     place = AuditedPlace(config.broker_group, config.node_id, folder, size)
-    sends = Sends(gate, parts.appender, surrounds.timings)
-    pulls = Pulls(gate, reader, parts.held, hold, surrounds.fail)
+    sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings)
+    pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, surrounds.fail)
 
     def status() -> NodeStatus:
         facts = facts_of(parts, sends, pulls, surrounds.links())
@@ -86,7 +91,9 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         lookups=Lookups(gate, reader, committed),
         offsets=Offsets(gate, reader, commands, parts.machine),
         topics=Topics(gate, reader, commands, parts.machine),
-        cluster=Cluster(config.broker_group, parts.leadership, status, limits.max_held_pulls),
+        cluster=Cluster(
+            config.broker_group, parts.leadership, parts.membership, status, limits.max_held_pulls
+        ),
         audit=Audit(place, committed, limits.audit_bytes_per_s),
     )
 

@@ -228,6 +228,7 @@ class NodeConfig(_Section):
     node_id: Name
     data_directory: FilePath
     listen: Address
+    advertise: Address | None = None  # the address in peers, where `listen` is another one
     metrics_listen: Address | None = None
     peer_listen: Address | None = None  # where peers dial, apart from `listen`
     admin_listen: Address | None = None  # audits and administration, apart from `listen`
@@ -274,8 +275,11 @@ class NodeConfig(_Section):
         ours = self.peers.get(self.node_id)
         if ours is None:
             refuse(f"one of peers: {', '.join(self.peers)}", key="node_id", found=self.node_id)
-        if ours != self.listen:
-            refuse(f"peers.{self.node_id}, which is {ours}", key="listen", found=self.listen)
+        known_as, key = self.listen, "listen"
+        if self.advertise is not None:
+            known_as, key = self.advertise, "advertise"
+        if ours != known_as:
+            refuse(f"peers.{self.node_id}, which is {ours}", key=key, found=known_as)
         if len(set(self.peers.values())) != len(self.peers):
             refuse("a different address for each member", key="peers", found=dict(self.peers))
         taken: dict[str, str] = {}

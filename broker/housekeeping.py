@@ -1,11 +1,12 @@
 """What was derived becomes durable, now and then, and the checkpoint says how far it got.
 
 A round has three steps. *Take*, on the event loop: which files were written, and which entry is
-*settled*: applied, and durable in this node's own log. *Sync*, on the disk's hand: the files are
-durable. *Note*, there as well, and only after that: the checkpoint says so, and the next start
-replays up to there. A process may die between any two of them. It must never note what no sync has
-covered, nor what only others hold, and no round may be torn away once it has begun: what it took
-nobody would sync any more.
+*settled*: applied, and durable in this node's own log. *Sync*, on the disk's hand, a few files at a
+time and several at once: all of them are durable. *Note*, there as well, and only after that: the
+checkpoint says so, and the next start replays up to there. A process may die between any two of
+them, and between any two files of the second. It must never note what no sync has covered, nor what
+only others hold, and no round may be torn away once it has begun: what it took nobody would sync
+any more.
 
 A full disk is no failure of the log. But what an fsync refused may be lost even if the next one
 succeeds (ADR 8), so from then on the checkpoint stays where it is: the next start derives again
@@ -28,7 +29,7 @@ from store.files import FULL_ERRNOS
 class Work(Protocol):
     """Files to be made durable (`store.queue_flush.FlushWork`)."""
 
-    def perform(self) -> None: ...
+    def stages(self) -> list[list[Callable[[], None]]]: ...
 
 
 class Derived(Protocol):
@@ -93,7 +94,8 @@ class Housekeeping:
         """
         settled, work = self._settled(), self._queues.take()
         try:
-            await self._hand.run(work.perform)
+            for stage in work.stages():
+                await self._hand.run_all(stage)
             if settled and not self.is_checkpoint_held:
                 await self._hand.run(partial(self._note, settled))
         except OSError as error:

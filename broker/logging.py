@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 
@@ -24,8 +24,48 @@ CALLER_GONE = frozenset({"ExecuteBatchError"})
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-def configure_logging(level: str, style: str, file: Path | None = None, **facts: str) -> None:
-    """Every later log line goes to `file`, or standard error, with `facts` bound to it.
+class LogFile:
+    """A file to which lines are appended, and which can be opened anew under its name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stream = self._open()
+
+    def reopen(self) -> None:
+        """What is written from now on goes to the file that has the name now: the old one was
+        renamed by who rotates logs. Where it can't be opened, the old one stays in use."""
+        try:
+            fresh = self._open()
+        except OSError as error:
+            log.error("log_file_not_reopened", path=str(self._path), error=str(error))
+            return
+        old, self._stream = self._stream, fresh
+        old.close()
+
+    def write(self, text: str) -> int:
+        """As a text stream does."""
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        """As a text stream does."""
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        self._stream.close()
+
+    def isatty(self) -> bool:
+        """As a text stream does."""
+        return self._stream.isatty()
+
+    def _open(self) -> TextIO:
+        return self._path.open("a", buffering=1, encoding="utf-8")
+
+
+def configure_logging(
+    level: str, style: str, file: Path | None = None, **facts: str
+) -> LogFile | None:
+    """Every later log line goes to `file`, or standard error, with `facts` bound to it; the file.
 
     Args:
         level: debug, info, warning or error.
@@ -33,7 +73,8 @@ def configure_logging(level: str, style: str, file: Path | None = None, **facts:
         file: is appended to and kept open; None: standard error.
         facts: fields of every line, e.g. the node's id.
     """
-    stream: TextIO = sys.stderr if file is None else file.open("a", buffering=1, encoding="utf-8")
+    log_file = None if file is None else LogFile(file)
+    stream: Any = sys.stderr if log_file is None else log_file
     console = style == "console" or (style == "auto" and stream.isatty())
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=stream.isatty())
@@ -61,6 +102,7 @@ def configure_logging(level: str, style: str, file: Path | None = None, **facts:
     )
     # grpc and asyncio log to the standard library: warnings and worse belong to our stream too.
     logging.basicConfig(level=logging.WARNING, handlers=[LibraryComplaints()], force=True)
+    return log_file
 
 
 class LibraryComplaints(logging.Handler):

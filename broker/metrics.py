@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from broker.loop_watch import LoopWatch
 from dledger.core.types import Role
 from dledger.endpoint import Endpoint
 
@@ -57,8 +58,12 @@ class NodeMetrics:
         self.apply_seconds = latency(
             "dledger_apply_seconds", "Applying one slice of committed entries."
         )
-        self.loop_lateness_seconds = latency(
-            "dledger_loop_lateness_seconds", "How late a tick of the event loop came."
+        self.loop_lateness_seconds = LoopWatch(
+            latency("dledger_loop_lateness_seconds", "How late a tick of the event loop came."),
+            latency(
+                "dledger_loop_turn_seconds",
+                "Processor time of the event loop between two ticks; no turn was longer.",
+            ),
         )
 
     def serve(self, collector: NodeCollector, host: str, port: int) -> Callable[[], None]:

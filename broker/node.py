@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -39,6 +39,8 @@ from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import REAL_MACHINERY
 from broker.replica import Replica
+from broker.standby import Standby
+from broker.turns import LoopTurns
 from dledger.addresses import is_loopback, split_address
 from dledger.core.types import NodeId
 from dledger.credentials.secret import GroupSecret
@@ -54,6 +56,8 @@ SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_ALLOCATION_BYTES = 8 << 20
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # young objects die by reference count
+
+HAND_WIDTH = 4  # fsyncs of housekeeping at once
 
 T = TypeVar("T")
 
@@ -104,8 +108,8 @@ class Node:
         """The node takes part in its broker group.
 
         Raises:
-            StoreError, HardStateCorrupt, CredentialUnusable, OSError: it can't start; nothing is
-                left behind.
+            StoreError, HardStateCorrupt, FormingError, CredentialUnusable, OSError: it can't start;
+                nothing is left behind.
         """
         try:
             self._tls = tls_of(self.config)
@@ -120,6 +124,7 @@ class Node:
             self._hand.close()
             raise
         replica.start()
+        self._metrics.loop_lateness_seconds.start()
         self._door.say_serving()
         if self._stop_asked:
             replica.ask_to_stop()
@@ -142,8 +147,9 @@ class Node:
             files=self._machine.files,
             hand=self._hand,
             connect=self._connect,
-            store_host=_store_host(self.config.listen),
+            store_host=_store_host(self.config.peers[self.config.node_id]),
             call_soon=loop.call_soon,
+            turns=LoopTurns(),
             call_from_worker=call_from_worker,
             now_ms=self._machine.now_ms,
             random=random.Random(),
@@ -152,11 +158,10 @@ class Node:
             rhythm=self._rhythm,
         )
 
-    def _connect(self, on_message: OnMessage, on_broken: OnBroken) -> GrpcTransport:
+    def _connect(
+        self, identity: Identity, on_message: OnMessage, on_broken: OnBroken
+    ) -> GrpcTransport:
         config = self.config
-        identity = Identity(
-            config.broker_group, NodeId(config.node_id), config.store.segment_size_bytes
-        )
         addresses = {NodeId(name): at for name, at in {**config.peers, **config.dial}.items()}
         times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
         secret = None if config.secret_file is None else GroupSecret.load(config.secret_file)
@@ -170,6 +175,7 @@ class Node:
         self._open_metrics(replica)
         self._door = GrpcDoor(
             replica.services,
+            replica.member,
             self._transport.serve,
             max_held_pulls=config.broker.max_held_pulls,
             connections=ConnectionBounds(
@@ -215,6 +221,7 @@ class Node:
             is_clean = await self.replica.stop(self._doors.aclose)
         finally:
             self._hand.close()
+            self._metrics.loop_lateness_seconds.close()
         return 0 if is_clean else 1
 
 
@@ -261,35 +268,78 @@ def entrances(config: NodeConfig, tls: TlsSource | None) -> list[Entrance]:
 
 
 class ThreadHand:
-    """`DiskHand` on a thread of its own."""
+    """`DiskHand` on threads of its own.
+
+    A disk takes several fsyncs at once in little more than the time of one, as they share a commit
+    of the file system's journal; more threads than these gain little, and wait for the interpreter.
+    """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
+        self._one = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
+        self._several = ThreadPoolExecutor(HAND_WIDTH, thread_name_prefix="housekeeping")
 
     async def run(self, step: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, step)
+        return await asyncio.get_running_loop().run_in_executor(self._one, step)
+
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        loop = asyncio.get_running_loop()
+        left = iter(steps)
+
+        async def take() -> None:
+            for step in left:
+                try:
+                    await loop.run_in_executor(self._several, step)
+                except BaseException:
+                    for _ in left:  # nobody begins another
+                        pass
+                    raise
+
+        takers = (take() for _ in range(min(HAND_WIDTH, len(steps))))
+        for ended in await asyncio.gather(*takers, return_exceptions=True):
+            if ended is not None:
+                raise ended
 
     def close(self) -> None:
-        """The thread is gone."""
-        self._pool.shutdown()
+        """The threads are gone."""
+        self._one.shutdown()
+        self._several.shutdown()
 
 
-def _store_host(listen: str) -> tuple[bytes, int]:
-    host, port = split_address(listen)
+def _store_host(address: str) -> tuple[bytes, int]:
+    host, port = split_address(address)
     return socket.inet_aton(socket.gethostbyname(host)), port
 
 
-async def run_node(config: NodeConfig, machine: Machine | None = None) -> int:
-    """Runs a node until SIGTERM or SIGINT, or until it fails; the exit code.
+async def run_node(
+    config: NodeConfig,
+    machine: Machine | None = None,
+    reopen_log: Callable[[], None] | None = None,
+) -> int:
+    """Runs a node until SIGTERM or SIGINT, or until it fails; the exit code. One that is no member
+    yet stands by until it is.
+
+    Args:
+        reopen_log: called on SIGHUP; None: SIGHUP does what it does to any process.
 
     Raises:
-        StoreError, HardStateCorrupt, OSError: it could not start.
+        StoreError, HardStateCorrupt, FormingError, OSError: it could not start.
     """
     tune_interpreter()
+    machine = machine or this_machine()
+    standby = Standby(config, machine.files, lambda: entrances(config, tls_of(config)))
     node = Node(config, machine)
+
+    def ask_to_stop() -> None:
+        standby.ask_to_stop()
+        node.ask_to_stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, node.ask_to_stop)  # also while a long start is under way
+        loop.add_signal_handler(number, ask_to_stop)  # also while a long start is under way
+    if reopen_log is not None:
+        loop.add_signal_handler(signal.SIGHUP, reopen_log)
+    if not await standby.until_member():
+        return 0
     await node.start()
     # What was made up to here lives as long as the node: the collector need not look again.
     gc.collect()

@@ -8,7 +8,7 @@ Nothing here has behaviour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
@@ -16,9 +16,10 @@ from typing import Protocol, TypeVar
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from dledger.core.types import NodeId
 from dledger.driver import APPLY_SLICE_BYTES
+from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
-from dledger.ports import PeerTransport
+from dledger.ports import PeerTransport, Turns
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem
 
@@ -56,6 +57,11 @@ class DiskHand(Protocol):
         """What `step` gives, once it has been done; raises what it raises."""
         ...
 
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        """All of `steps` are done, in any order and several at once if the disk gains by it.
+        Raises what the first of them raises that fails, when none is under way any more."""
+        ...
+
 
 class Peers(PeerTransport, Protocol):
     """The connections to the peers. Nothing is sent or received before `start`."""
@@ -69,7 +75,7 @@ class Peers(PeerTransport, Protocol):
     def links(self) -> Mapping[NodeId, PeerLink]: ...
 
 
-Connect = Callable[[OnMessage, OnBroken], Peers]
+Connect = Callable[[Identity, OnMessage, OnBroken], Peers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +98,10 @@ class ReplicaPorts:
         files: the disk.
         machinery: who runs the store's workers, and the store's monotonic clock.
         hand: runs the blocking steps of housekeeping and of the close.
-        connect: makes the links to the peers, given what to do with what comes of them.
+        connect: makes the links to the peers, given who calls and what to do with what comes.
         store_host: IPv4 address (4 bytes) and port that records are stamped with.
         call_soon: runs a call in a turn of the event loop.
+        turns: how long work shares the event loop.
         call_from_worker: the same, of a worker's thread; the loop may be closed by then.
         now_ms: the wall clock; it may step.
         random: for the core's timeouts.
@@ -107,6 +114,7 @@ class ReplicaPorts:
     connect: Connect
     store_host: tuple[bytes, int]
     call_soon: Callable[[Callable[[], None]], object]
+    turns: Turns
     call_from_worker: Callable[..., None]
     now_ms: Callable[[], int]
     random: Random

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -16,7 +17,7 @@ from broker.leader.append import Proposer
 from dledger.core.types import EntryKind, Event, Index, Proposed
 from dledger.driver import Stamp
 from dledger.errors import ApplyPaused, ApplyStopped
-from dledger.ports import Observer, StateMachine
+from dledger.ports import Observer, StateMachine, never_enough
 
 SAMPLE_EVERY_S = 0.005
 log = structlog.get_logger(__name__)
@@ -78,11 +79,11 @@ class TimedMachine:
         self._machine = machine
         self._histogram = histogram
 
-    def apply(self, frames: bytes) -> None:
+    def apply(self, frames: bytes, is_enough: Callable[[], bool] = never_enough) -> int:
         """`StateMachine.apply`, timed."""
         started = time.perf_counter()
         try:
-            self._machine.apply(frames)
+            applied = self._machine.apply(frames, is_enough)
         except ApplyPaused as paused:
             log.warning("apply_paused", applied_index=paused.applied_index, reason=str(paused))
             raise
@@ -96,3 +97,4 @@ class TimedMachine:
             )
             raise
         self._histogram.observe(time.perf_counter() - started)
+        return applied

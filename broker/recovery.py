@@ -1,9 +1,11 @@
 """From a data directory to everything a node needs to join its broker group.
 
-Order matters: the lock first (two processes must never write one log), then the log (what was
-torn is cut, what is corrupt stops here), then term and vote, then the replay. A hard state that
-is older than the log cannot be: term and vote are made durable before any entry of that term,
-so it was lost or put back from a copy, and this node may have voted since.
+Order matters: the lock first (two processes must never write one log), then whether the directory
+is a member's at all, then the log (what was torn is cut, what is corrupt stops here), then term and
+vote, then the number of this start, then the replay. A hard state that is older than the log cannot
+be: term and vote are made durable before any entry of that term, so it was lost or put back from a
+copy, and this node may have voted since. Nor does a node start on a disk that isn't the one its own
+log names (docs/adr/0022-disk-identities.md).
 """
 
 from __future__ import annotations
@@ -16,10 +18,21 @@ from dataclasses import asdict, dataclass
 import structlog
 
 from broker.config import NodeConfig
+from broker.forming.errors import DiskReplaced, LogMissing, NotAMember
+from broker.forming.founding import Founding
+from broker.forming.member import Member
 from broker.state.machine import USUAL, MachineOptions, StateMachine
 from broker.state.replay import replay_derived
 from dledger.codec import decode_configuration
-from dledger.core.types import HardState, Index, LogSummary, Term, TermRun
+from dledger.core.types import (
+    Configuration,
+    HardState,
+    Index,
+    LogSummary,
+    NodeId,
+    Term,
+    TermRun,
+)
 from dledger.errors import HardStateCorrupt
 from dledger.hard_state import HardStateStore
 from dledger.level import KNOWN_LEVEL
@@ -27,7 +40,7 @@ from dledger.records.layout import UNITS_PER_FILE
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode
 from store.consumequeue import OPEN_FILES, ConsumeQueues
-from store.directory import DataDirectory, Identity
+from store.directory import Birth, DataDirectory, DirectoryState, Identity, born_now
 from store.files import AtomicFile, FileSystem, OsFiles, make_directory
 from store.worker import ThreadWorker, WorkerFactory
 
@@ -47,6 +60,7 @@ class StoreMachinery:
     units_per_file: int = UNITS_PER_FILE
     state: MachineOptions = USUAL
     open_files: int = OPEN_FILES  # of ConsumeQueues
+    birth: Callable[[], Birth] = born_now
 
 
 REAL_MACHINERY = StoreMachinery()
@@ -63,6 +77,9 @@ class Recovered:
     hard_state_store: HardStateStore
     hard_state: HardState
     summary: LogSummary
+    base: Configuration  # in force where the log holds none
+    boot_number: int
+    member: Member
 
 
 def recover(
@@ -71,20 +88,26 @@ def recover(
     machinery: StoreMachinery = REAL_MACHINERY,
     known_level: int = KNOWN_LEVEL,
 ) -> Recovered:
-    """Opens and checks the node's data directory, creating it at the first start.
+    """Opens and checks the node's data directory.
 
     Raises:
+        NotAMember, LogMissing, DiskReplaced: the node must not take part with it.
         DirectoryInUse, WrongIdentity, CorruptionFound, StorageFull: from the store.
         HardStateCorrupt: term and vote can't be trusted.
         OSError: the directory can't be used.
     """
     files = files or OsFiles()
     path = config.data_directory
-    identity = Identity(config.broker_group, config.node_id, config.store.segment_size_bytes)
     opened = contextlib.ExitStack()
-    directory = opened.enter_context(contextlib.closing(DataDirectory.open(path, identity, files)))
+    directory = opened.enter_context(
+        contextlib.closing(open_directory(config, files, machinery.birth))
+    )
     try:
         options = machinery.log_options or log_options(config)
+        member = Member(directory, files, options, config.peers)
+        if not member.is_member:
+            raise NotAMember(str(path), config.node_id, directory.disk.state.value)
+        founding = member.founding
         commit_log = opened.enter_context(
             contextlib.closing(
                 CommitLog.open(
@@ -102,6 +125,10 @@ def recover(
             raise HardStateCorrupt(
                 f"term {commit_log.last_term} or later, which the log holds", str(hard_state.term)
             )
+        summary = summarize(commit_log)
+        base = _base_configuration(config, founding)
+        _check_own_disk(config, directory, summary, base, founding)
+        boot_number = directory.next_boot()
         queues = ConsumeQueues(
             path,
             files,
@@ -119,8 +146,55 @@ def recover(
     except BaseException:
         opened.close()
         raise
-    summary = summarize(commit_log)
-    return Recovered(directory, commit_log, queues, machine, store, hard_state, summary)
+    return Recovered(
+        directory,
+        commit_log,
+        queues,
+        machine,
+        store,
+        hard_state,
+        summary,
+        base,
+        boot_number,
+        member,
+    )
+
+
+def open_directory(
+    config: NodeConfig, files: FileSystem, birth: Callable[[], Birth] = born_now
+) -> DataDirectory:
+    """The node's data directory, made at the first start, and locked."""
+    identity = Identity(config.broker_group, config.node_id, config.store.segment_size_bytes)
+    return DataDirectory.open(config.data_directory, identity, files, birth=birth)
+
+
+def _base_configuration(config: NodeConfig, founding: Founding | None) -> Configuration:
+    """What is in force where the log holds no configuration."""
+    if founding is not None:
+        return founding.members
+    # A disk that takes another's place: until its log says more it knows no disk, its own included.
+    names = frozenset(map(NodeId, config.peers))
+    own = frozenset({NodeId(config.node_id)})
+    return Configuration(voters=names - own, learners=own)
+
+
+def _check_own_disk(
+    config: NodeConfig,
+    directory: DataDirectory,
+    summary: LogSummary,
+    base: Configuration,
+    founding: Founding | None,
+) -> None:
+    """A formed directory has its log, and the log names this disk."""
+    path, node = str(directory.path), NodeId(config.node_id)
+    if directory.disk.state is not DirectoryState.FORMED:
+        return
+    configurations = summary.configurations
+    if not configurations and (founding is None or not founding.is_adopted):
+        raise LogMissing(path, node)
+    named = (configurations[-1][1] if configurations else base).disk_of(node)
+    if named != directory.disk.disk_id:
+        raise DiskReplaced(path, node, named, directory.disk.disk_id)
 
 
 def trusted_note(commit_log: CommitLog) -> int:

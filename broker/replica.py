@@ -35,6 +35,7 @@ from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
+from broker.leader.membership import Membership
 from broker.ports import ReplicaPorts
 from broker.probes import CommitProbe, TimedMachine
 from broker.reading.held import HeldPulls
@@ -44,12 +45,14 @@ from broker.services.messages import SendTimings
 from broker.ticker import Ticker
 from dledger.codec import decode_configuration
 from dledger.core import Raft
-from dledger.core.types import Configuration, Index, NodeId, RaftOptions
+from dledger.core.types import Configuration, DiskId, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
 from dledger.errors import InvalidFrames
+from dledger.greeting import Identity
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
 from dledger.wire import raft_pb2
+from store.directory import DirectoryState
 from store.errors import StoreError
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
@@ -72,7 +75,7 @@ class Replica:
         self._stop_asked = asyncio.Event()
         self.log, self.queues = recovered.log, recovered.queues
         self.machine = recovered.machine
-        self.transport = ports.connect(self._on_message, self._on_broken)
+        self.transport = ports.connect(self._greeting(), self._on_message, self._on_broken)
         self.held = HeldPulls(config.broker.max_held_pulls)
         self.reader = QueueReader(self.machine, self.queues, self.log.read_at)
         node = NodeId(config.node_id)
@@ -95,6 +98,8 @@ class Replica:
             ports.hand,
             self.driver.on_storage_failed,
         )
+        self.member = recovered.member
+        self.membership = Membership(self.driver, node)
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, self._tick, ports.latencies.loop_lateness_seconds
         )
@@ -106,10 +111,11 @@ class Replica:
             self.appender,
             self.reader,
             self.held,
+            self.membership,
         )
         latencies = ports.latencies
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
-        around = Surrounds(self.transport.links, self.fail, timings)
+        around = Surrounds(self.transport.links, self.fail, ports.turns, timings)
         self.services = services_of(config, self.parts, around)
         self.levels = LevelKeeper(
             ports.known_level,
@@ -126,22 +132,36 @@ class Replica:
         """A replica of what is on the disk; it takes part once it is started.
 
         Raises:
-            StoreError, HardStateCorrupt, OSError: it can't be; nothing is left open.
+            StoreError, HardStateCorrupt, FormingError, OSError: it can't be; nothing is left open.
         """
         return cls(config, ports, recover(config, ports.files, ports.machinery, ports.known_level))
+
+    def _greeting(self) -> Identity:
+        """Who this replica is to its peers, in this life."""
+        config, recovered = self.config, self._recovered
+        return Identity(
+            config.broker_group,
+            NodeId(config.node_id),
+            config.store.segment_size_bytes,
+            DiskId(recovered.directory.disk.disk_id),
+            recovered.boot_number,
+            self._ports.random.getrandbits(64),
+            self._ports.known_level,
+        )
 
     def _make_driver(self, probe: CommitProbe) -> RaftDriver[EntryHeader]:
         ports, recovered, node = self._ports, self._recovered, NodeId(self.config.node_id)
         applied = Index(self.machine.applied_index)
         core = Raft(
             node,
-            Configuration(voters=frozenset(map(NodeId, self.config.peers))),
+            recovered.base,
             view=self.log,
             rng=ports.random,
             options=raft_options(self.config),
             log=recovered.summary,
             hard_state=recovered.hard_state,
             commit_index=applied,
+            disk=DiskId(recovered.directory.disk.disk_id),
         )
         driver_ports = Ports(
             log=self.log,
@@ -152,6 +172,7 @@ class Replica:
             observer=probe,
             configuration_of=configuration_of,
             call_soon=ports.call_soon,
+            turns=ports.turns,
             wall_ms=ports.now_ms,
             monotonic_s=ports.machinery.clock,
             fail=self.fail,
@@ -261,6 +282,7 @@ class Replica:
     def _tick(self) -> None:
         self.driver.tick()
         self.levels.on_tick()
+        self.membership.on_tick()
 
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
         self.driver.on_message(peer, message)
@@ -275,6 +297,19 @@ class Replica:
         """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log.
         When that was is said by the log's time: this node's own clock may be before all time."""
         self.log.checkpoint.note_consume_queue(settled_index, self.machine.append_time_ms)
+        self._note_membership(settled_index)
+
+    def _note_membership(self, settled_index: int) -> None:
+        """A disk that was taken in is a member's for good once its log, committed, says so: from
+        then on it doesn't start without that log."""
+        directory = self._recovered.directory
+        if directory.disk.state is not DirectoryState.JOINING:
+            return
+        bodies = [b for index, b in self.log.configuration_entries() if index <= settled_index]
+        if bodies:
+            named = decode_configuration(raft_pb2.Configuration.FromString(bodies[-1]))
+            if named.disk_of(NodeId(self.config.node_id)) == directory.disk.disk_id:
+                directory.mark(DirectoryState.FORMED)
 
 
 def parse_frames(blob: bytes) -> list[EntryHeader]:

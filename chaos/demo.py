@@ -102,7 +102,9 @@ async def _read_everything(addresses: list[str], progress: Progress) -> Received
         missing = {queue.queue_id: queue.max_offset for queue in described.queues}
         total = sum(missing.values())
         task = progress.add_task("reading", total=total)
-        consumer = client.consumer(TOPIC, start=StartFrom.FIRST, idle_timeout_s=READ_IDLE_TIMEOUT_S)
+        consumer = client.pull_consumer(
+            TOPIC, start=StartFrom.FIRST, idle_timeout_s=READ_IDLE_TIMEOUT_S
+        )
         async with consumer:
             async for batch in consumer.batches():
                 for message in batch:

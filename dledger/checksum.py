@@ -10,8 +10,10 @@ it out of the message to count it, would be the dearest thing that a message cos
 the frames compares their length with the stated one.
 
     all messages   kind u8 (the field number of the body, 0 for none), term u64, then:
-     2 hello                version u32, segment size u64, then broker group, speaker and addressee,
-                            each as u32 length and UTF-8 bytes, then level u32
+     2 hello                version u32, segment size u64, boot number u64, boot nonce u64,
+                            configuration term u64, configuration index u64, then broker group,
+                            speaker, addressee and disk, each as u32 length and (UTF-8) bytes,
+                            then level u32
      3 pre-vote request     last index u64, last term u64
      4 pre-vote response    granted u8
      5 vote request         last index u64, last term u64, reason i32
@@ -39,7 +41,7 @@ from crc32c import crc32c
 
 from dledger.wire import raft_pb2 as pb
 
-_HELLO: Final = struct.Struct(">BQIQ")
+_HELLO: Final = struct.Struct(">BQIQQQQQ")
 _LENGTH: Final = struct.Struct(">I")
 _LEVEL: Final = struct.Struct(">I")
 _BARE: Final = struct.Struct(">BQ")
@@ -74,10 +76,19 @@ def control_bytes(message: pb.PeerMessage) -> bytes:
 def _hello(message: pb.PeerMessage) -> bytes:
     body = message.hello
     parts = [
-        _HELLO.pack(2, message.term, body.protocol_version, body.segment_size_bytes),
+        _HELLO.pack(
+            2,
+            message.term,
+            body.protocol_version,
+            body.segment_size_bytes,
+            body.boot_number,
+            body.boot_nonce,
+            body.configuration_term,
+            body.configuration_index,
+        ),
     ]
-    for name in (body.broker_group, body.node_id, body.to_node_id):
-        encoded = name.encode()
+    names = [name.encode() for name in (body.broker_group, body.node_id, body.to_node_id)]
+    for encoded in (*names, body.disk_id):
         parts += (_LENGTH.pack(len(encoded)), encoded)
     parts.append(_LEVEL.pack(body.level))
     return b"".join(parts)

@@ -8,7 +8,8 @@ and reads them (ADR 4), so the two append functions take them as arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from dledger.checksum import seal
 from dledger.core.types import (
@@ -18,6 +19,7 @@ from dledger.core.types import (
     AppendResponse,
     CampaignReason,
     Configuration,
+    DiskId,
     EntryKind,
     EntryMeta,
     HeartbeatRequest,
@@ -35,6 +37,8 @@ from dledger.core.types import (
 )
 from dledger.ports import ConfigurationCodec, FrameHeader
 from dledger.wire import raft_pb2 as pb
+
+V = TypeVar("V", DiskId, str)
 
 # Which way a message travels: requests on the stream that this node dialed, answers on the
 # stream that the peer dialed.
@@ -269,6 +273,14 @@ def encode_configuration(configuration: Configuration) -> pb.Configuration:
         voters=sorted(configuration.voters),
         voters_outgoing=sorted(configuration.voters_outgoing),
         learners=sorted(configuration.learners),
+        members=[
+            pb.Member(
+                node_id=node,
+                disk_id=configuration.disk_of(node),
+                address=dict(configuration.addresses).get(node, ""),
+            )
+            for node in sorted(configuration.members())
+        ],
     )
 
 
@@ -278,4 +290,10 @@ def decode_configuration(wire: pb.Configuration) -> Configuration:
         voters=frozenset(NodeId(n) for n in wire.voters),
         voters_outgoing=frozenset(NodeId(n) for n in wire.voters_outgoing),
         learners=frozenset(NodeId(n) for n in wire.learners),
+        disks=_named((NodeId(each.node_id), DiskId(each.disk_id)) for each in wire.members),
+        addresses=_named((NodeId(each.node_id), each.address) for each in wire.members),
     )
+
+
+def _named(pairs: Iterable[tuple[NodeId, V]]) -> tuple[tuple[NodeId, V], ...]:
+    return tuple(sorted((node, value) for node, value in pairs if value))

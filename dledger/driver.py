@@ -33,6 +33,7 @@ from dledger.codec import (
     decode_message,
     decode_wall_clock,
     encode_append,
+    encode_configuration,
     encode_heartbeat,
     encode_message,
 )
@@ -47,6 +48,7 @@ from dledger.core.errors import (
 from dledger.core.types import (
     AppendRange,
     AppendRequest,
+    Configuration,
     Effects,
     EntryKind,
     HardState,
@@ -72,6 +74,7 @@ from dledger.ports import (
     PeerTransport,
     ReplicatedLog,
     StateMachine,
+    Turns,
 )
 from dledger.wire.raft_pb2 import PeerMessage
 
@@ -79,6 +82,7 @@ from dledger.wire.raft_pb2 import PeerMessage
 __all__ = [
     "APPLY_RETRY_TICKS",
     "APPLY_SLICE_BYTES",
+    "APPLY_SLICE_ENTRIES",
     "EFFECT_ROUNDS",
     "NOOPS_HEAD_ROOM",
     "DriverStatistics",
@@ -91,7 +95,10 @@ __all__ = [
     "Stamp",
 ]
 
-APPLY_SLICE_BYTES = 1 << 20  # applied per loop turn, so that a backlog never starves heartbeats
+# Read at once to be applied, so that a backlog never starves heartbeats; and applied in one turn if
+# that takes no longer than a share of it.
+APPLY_SLICE_BYTES = 1 << 20
+APPLY_SLICE_ENTRIES = 256
 EFFECT_ROUNDS = 1_000  # a core that never comes to rest is a defect of ours
 # Room that nothing but no-ops may use. An elected node must be able to append its no-op, or a full
 # disk would stop each new leader in turn; so many elections fit before space must have come back.
@@ -138,6 +145,7 @@ class Ports(Generic[H]):
     observer: Observer
     configuration_of: ConfigurationCodec
     call_soon: Callable[[Callable[[], None]], object]
+    turns: Turns
     wall_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
     fail: Callable[[BaseException], None]
@@ -182,6 +190,7 @@ class RaftDriver(Generic[H]):
         # at full speed it would refuse in about the time that a hand-over takes.
         self._ample_bytes = core.options.max_inflight_bytes + self._head_room
         self._refused_bytes = 0  # the largest that was refused since the disk got full
+        self._configuration: Configuration | None = None  # that the transport was told of
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -203,6 +212,7 @@ class RaftDriver(Generic[H]):
 
     def start(self) -> None:
         """Applies what is known to be committed; call once, before the first tick."""
+        self._heed_configuration()
         self._schedule()
 
     def stop(self) -> None:
@@ -268,6 +278,16 @@ class RaftDriver(Generic[H]):
             LogFull: nothing happened; no space.
             LogBehind: nothing happened; the disk is far behind.
         """
+        return self._append(kind, record_count, body, stamp, None)
+
+    def _append(
+        self,
+        kind: EntryKind,
+        record_count: int,
+        body: bytes | bytearray,
+        stamp: Stamp | None,
+        configuration: Configuration | None,
+    ) -> Proposed:
         if self._stopped:
             raise NotLeader(None)
         log = self._ports.log
@@ -278,7 +298,7 @@ class RaftDriver(Generic[H]):
         # What others commit without this disk is bounded by nothing else while it is stalled.
         if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:
             raise LogBehind(f"{log.unwritten_bytes} bytes wait for the leader's disk")
-        placed = self._core.propose(size, kind)
+        placed = self._core.propose(size, kind, configuration)
         append_time_ms = self._clock.read_ms(self._now_us())
         if stamp is not None:
             stamp(log.next_position(size), append_time_ms)
@@ -289,8 +309,31 @@ class RaftDriver(Generic[H]):
             # its news is still on the way: nothing may be sent or answered from here on.
             self._fail(error)
             raise
+        self._heed_configuration()
         self._schedule()
         return placed
+
+    def _heed_configuration(self) -> None:
+        """Whoever is no longer the disk that the configuration names is not heard from here on:
+        not even what it has already said and nobody has looked at."""
+        core = self._core
+        configuration = core.configuration
+        if configuration is self._configuration:
+            return
+        self._configuration = configuration
+        node = self._node
+        disks = {peer: disk for peer, disk in configuration.disks if peer != node}
+        is_known = core.knows_own_disk
+        self._ports.transport.know(core.configuration_place, disks, is_known=is_known)
+
+    def propose_configuration(self, wanted: Configuration) -> Proposed:
+        """Appends a configuration, which is in force at once, and starts replicating it.
+
+        Raises:
+            ProposalRefused, LogFull, LogBehind: as for `propose`; nothing happened.
+        """
+        body = encode_configuration(wanted).SerializeToString(deterministic=True)
+        return self._append(EntryKind.CONFIGURATION, 0, body, None, wanted)
 
     def read_index(self, done: ReadDone) -> None:
         """Calls `done(True)` once a linearizable read can be served from the state machine, or
@@ -425,6 +468,7 @@ class RaftDriver(Generic[H]):
 
     def _take_append(self, message: AppendRequest, new: list[H], blob: memoryview) -> None:
         self._core.step(message)
+        self._heed_configuration()
         while self._core.has_effects():
             effects = self._core.take_effects()
             persist = effects.persist
@@ -454,6 +498,7 @@ class RaftDriver(Generic[H]):
             return
         try:
             step()
+            self._heed_configuration()
             self._run()
         except (MessageRefused, ReadRefused):
             raise
@@ -479,7 +524,7 @@ class RaftDriver(Generic[H]):
         else:
             raise InvariantViolation(f"the core has effects after {EFFECT_ROUNDS} rounds")
         if self._applied < self._core.commit_index:
-            if self._core.role is Role.LEADER:
+            if self._core.role is Role.LEADER and not self._apply_scheduled:
                 self._apply()  # callers wait for it
             else:
                 self._schedule_apply()
@@ -575,7 +620,7 @@ class RaftDriver(Generic[H]):
             return
         if not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:
             self._apply_scheduled = True
-            self._ports.call_soon(self._apply_in_turn)
+            self._ports.turns.later(self._apply_in_turn)
 
     def _apply_in_turn(self) -> None:
         self._apply_scheduled = False
@@ -594,19 +639,20 @@ class RaftDriver(Generic[H]):
             last = first
             if commit > first:
                 size = self._apply_slice_bytes
-                last = Index(self._ports.log.last_that_fits(first, commit, size))
-            self._note_applied(self._apply_frames(self._ports.log.read(first, last), last))
+                most = Index(min(commit, first + APPLY_SLICE_ENTRIES - 1))
+                last = Index(self._ports.log.last_that_fits(first, most, size))
+            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))
         finally:
             self._applying = False
         if self._applied < commit and not self._is_apply_paused:
             self._schedule_apply()
 
-    def _apply_frames(self, frames: bytes, last: Index) -> Index:
-        """Gives the machine frames up to `last`; the last entry that it took. A full disk pauses
+    def _apply_frames(self, frames: bytes) -> Index:
+        """Gives the machine frames; the last entry that it took. A full disk pauses
         applying: nothing is lost, the log has it, and stopping would only stop again at each
         start. Until it goes on no proposal is taken, so what waits for it stays bounded."""
         try:
-            self._ports.machine.apply(frames)
+            last = Index(self._ports.machine.apply(frames, self._ports.turns.share()))
         except ApplyPaused as paused:
             self._is_apply_paused, self._ticks_to_apply = True, APPLY_RETRY_TICKS
             return Index(paused.applied_index)

@@ -3,6 +3,8 @@
     ReplicationError
     ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
     ├── PeerRefused        a peer is of another broker group, version or segment size (retriable)
+    │   ├── UnknownDisk    it is on another disk than the one that the group knows as that member's
+    │   └── OlderCopy      it speaks from its disk's past: an older copy was put back
     ├── StreamEnded        the other side ended a stream before it was greeted (retriable)
     ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
     ├── LogFull            no room on the disk for another entry (retriable)
@@ -46,6 +48,34 @@ class PeerRefused(ReplicationError):
     """The Hello of a peer doesn't fit this node. Configuration, not weather: retried slowly."""
 
     retriable = True
+
+
+class UnknownDisk(PeerRefused):
+    """Nothing of what the member had promised is known to be on that disk."""
+
+    def __init__(self, peer: str, named: bytes, found: bytes) -> None:
+        super().__init__(
+            f"{peer} is on disk {found.hex() or 'without identity'}, and the group knows it on "
+            f"{named.hex()}: if that disk is lost, `dledger group replace {peer}` takes the new "
+            "one in; if it isn't (a mount?), start the node on it"
+        )
+        self.peer = peer
+        self.named = named
+        self.found = found
+
+
+class OlderCopy(PeerRefused):
+    """Of the same disk a later start is known: what it promised since then may be forgotten."""
+
+    def __init__(self, peer: str, boot_number: int, known: int) -> None:
+        super().__init__(
+            f"{peer} is in its start number {boot_number}, and number {known} of the same disk was "
+            "heard before: an older copy of its directory was put back, or two run. Empty the "
+            f"directory and take it in with `dledger group replace {peer}`"
+        )
+        self.peer = peer
+        self.boot_number = boot_number
+        self.known = known
 
 
 class StreamEnded(ReplicationError):

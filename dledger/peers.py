@@ -9,7 +9,8 @@ calls back from inside a call of the port.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from math import inf
@@ -17,9 +18,9 @@ from random import Random
 from typing import Protocol
 
 from dledger.checksum import is_intact, seal
-from dledger.core.types import NodeId
-from dledger.errors import PeerRefused
-from dledger.greeting import Identity
+from dledger.core.types import ConfigurationPlace, DiskId, NodeId
+from dledger.errors import OlderCopy, PeerRefused, UnknownDisk
+from dledger.greeting import Identity, KnownDisks, Speaker
 from dledger.links import (
     AcceptedLinks,
     Adopted,
@@ -118,7 +119,11 @@ class _Call:
 
     peer: _Peer
     is_dialed: bool
-    is_greeted: bool
+    speaker: Speaker | None  # once it is greeted
+
+    @property
+    def is_greeted(self) -> bool:
+        return self.speaker is not None
 
 
 class PeerLinks:
@@ -151,7 +156,9 @@ class PeerLinks:
         }
         self._calls: dict[int, _Call] = {}
         self._wake_at = inf
-        self._is_stopped = False
+        self._is_stopped = self._is_muted = False
+        self._known = KnownDisks()
+        self.strangers: Counter[type[PeerRefused]] = Counter()  # that were refused
 
     # --- PeerTransport ------------------------------------------------------------------------
 
@@ -170,6 +177,26 @@ class PeerLinks:
         for generation in link.accepted.in_use:
             if not self._sockets.send(generation, message):
                 link.dropped += 1
+
+    def know(
+        self, place: ConfigurationPlace, disks: Mapping[NodeId, DiskId], *, is_known: bool
+    ) -> None:
+        now, known = self._sockets.now(), self._known
+        known.place, known.disks, known.is_known = place, dict(disks), is_known
+        # Whoever tells this forgets what such a peer had said by itself, and is in the midst of it.
+        self._is_muted = True
+        for generation, call in list(self._calls.items()):
+            peer, speaker = call.peer, call.speaker
+            if speaker is None or not known.refusal_of(peer.name, speaker, answers=call.is_dialed):
+                continue
+            del self._calls[generation]
+            self._sockets.end(peer.name, generation, Why.OTHER_DISK)
+            if call.is_dialed:
+                peer.dialed.on_ended(generation, now)
+            else:
+                peer.accepted.on_ended(generation)
+            self._settle(peer)
+        self._is_muted = False
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -229,11 +256,28 @@ class PeerLinks:
         name = self._identity.check(hello, self._peers)
         if self._is_stopped:
             raise PeerRefused(f"{self._identity.node} is stopping")
+        speaker = self._recognised(name, hello, answers=False)
         peer, generation = self._peers[name], self._number()
-        self._calls[generation] = _Call(peer, is_dialed=False, is_greeted=True)
+        self._calls[generation] = _Call(peer, is_dialed=False, speaker=speaker)
         peer.accepted.on_hello(generation, self._sockets.now())
         self._settle(peer)
-        return generation, self._identity.hello(name)
+        return generation, self._identity.hello(name, self._known.place)
+
+    def _recognised(self, name: NodeId, message: PeerMessage, *, answers: bool) -> Speaker:
+        """Who speaks in the name of `name`.
+
+        Raises:
+            PeerRefused: it isn't heard.
+        """
+        speaker = Speaker.of(message.hello)
+        try:
+            if refusal := self._known.refusal_of(name, speaker, answers=answers):
+                raise refusal
+            self._known.heard(name, speaker)
+        except (UnknownDisk, OlderCopy) as error:
+            self.strangers[type(error)] += 1
+            raise
+        return speaker
 
     def on_message(self, generation: int, message: PeerMessage) -> None:
         """A message came in on a call.
@@ -269,7 +313,7 @@ class PeerLinks:
         found = self._identity.check(message, self._peers)
         if found != name:
             raise PeerRefused(f"at the address of {name} there is {found}")
-        call.is_greeted = True
+        call.speaker = self._recognised(name, message, answers=True)
         call.peer.level = message.hello.level
         call.peer.dialed.on_greeted(generation, self._sockets.now())
         self._settle(call.peer)
@@ -305,9 +349,9 @@ class PeerLinks:
     def _perform(self, peer: _Peer, effect: Effect) -> None:
         match effect:
             case Dial(generation):
-                self._calls[generation] = _Call(peer, is_dialed=True, is_greeted=False)
+                self._calls[generation] = _Call(peer, is_dialed=True, speaker=None)
                 self._sockets.dial(peer.name, generation)
-                self._sockets.send(generation, self._identity.hello(peer.name))
+                self._sockets.send(generation, self._identity.hello(peer.name, self._known.place))
             case End(generation, why):
                 self._calls.pop(generation, None)
                 self._sockets.end(peer.name, generation, why)
@@ -315,7 +359,7 @@ class PeerLinks:
                 self._sockets.send(generation, _KEEP_ALIVE)
             case Adopted():
                 peer.dialed.on_sign_of_life(self._sockets.now())
-            case Broken() if not self._is_stopped:
+            case Broken() if not self._is_stopped and not self._is_muted:
                 self._on_broken(peer.name)
             case _:
                 pass

@@ -7,10 +7,17 @@ state machine, `dledger.transport` the peers. Nothing here has behaviour.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
-from dledger.core.types import Configuration, Event, Index, NodeId
+from dledger.core.types import (
+    Configuration,
+    ConfigurationPlace,
+    DiskId,
+    Event,
+    Index,
+    NodeId,
+)
 from dledger.wire.raft_pb2 import PeerMessage
 
 
@@ -119,11 +126,35 @@ class ReplicatedLog(Protocol[Header]):
     def last_append_time_ms(self) -> int: ...
 
 
+def never_enough() -> bool:
+    """For who has all the time in the world."""
+    return False
+
+
+class Turns(Protocol):
+    """How work that is long shares the event loop with everything else: in pieces, a turn each. A
+    heartbeat, a vote or a crash may come between any two of them."""
+
+    def share(self) -> Callable[[], bool]:
+        """A piece begins; what this gives says, as often as it is asked, whether the piece has had
+        its share of the turn."""
+        ...
+
+    def later(self, call: Callable[[], None]) -> object:
+        """`call` runs in a turn after this one."""
+        ...
+
+    async def pause(self) -> None:
+        """Returns in a turn after this one."""
+        ...
+
+
 class StateMachine(Protocol):
     """Applies committed entries in index order, each exactly once per process life."""
 
-    def apply(self, frames: bytes) -> None:
-        """Applies the frames in `frames`, back to back; an exception stops the node.
+    def apply(self, frames: bytes, is_enough: Callable[[], bool] = never_enough) -> int:
+        """Applies the frames in `frames`, back to back, until it is enough, one at least; the last
+        entry applied. An exception stops the node.
 
         Raises:
             ApplyPaused: some of them, in order, or none were applied.
@@ -141,6 +172,18 @@ class PeerTransport(Protocol):
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
         """Goes back on the stream that `peer` dialed."""
+        ...
+
+    def know(
+        self, place: ConfigurationPlace, disks: Mapping[NodeId, DiskId], *, is_known: bool
+    ) -> None:
+        """Another configuration is in force, which stands at `place`: from now on, and before this
+        returns, nothing is heard from a disk that isn't the named one (ADR 22). No callback of the
+        transport is called meanwhile.
+
+        Args:
+            is_known: whether it names this node's own disk.
+        """
         ...
 
 

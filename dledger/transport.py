@@ -24,7 +24,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from dledger.core.types import NodeId
-from dledger.errors import InvalidMessage, PeerRefused, StreamEnded
+from dledger.errors import InvalidMessage, OlderCopy, PeerRefused, StreamEnded, UnknownDisk
 from dledger.greeting import Identity
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.links import LinkTimes, Why
@@ -57,6 +57,8 @@ KEEPALIVE_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
+
+_REJECTED = {UnknownDisk: "peer_on_another_disk", OlderCopy: "peer_is_an_older_copy"}
 
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 
@@ -101,6 +103,7 @@ class GrpcTransport:
         self._links = PeerLinks(identity, self._addresses, ears, self, pace)
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
+        self.know = self._links.know
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -143,7 +146,7 @@ class GrpcTransport:
         return outbox is not None and outbox.put(message)
 
     def end(self, peer: NodeId, generation: int, why: Why) -> None:
-        if why in (Why.SILENT, Why.REPLACED):
+        if why in (Why.SILENT, Why.REPLACED, Why.OTHER_DISK):
             log.warning("peer_stream_ended", peer=peer, reason=why.value)
         if (outbox := self._outboxes.pop(generation, None)) is not None:
             outbox.close()
@@ -166,7 +169,8 @@ class GrpcTransport:
         try:
             await self._call(peer, address, generation)
         except PeerRefused as error:
-            self._tell("peer_refused", peer, address=address, error=str(error))
+            event = _REJECTED.get(type(error), "peer_refused")
+            self._tell(event, peer, address=address, error=str(error))
             refused = True
         except InvalidMessage as error:
             self._tell("peer_sent_invalid_message", peer, error=str(error))
@@ -245,8 +249,9 @@ class GrpcTransport:
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello was said in time")
         except PeerRefused as error:
-            if (unreported := self._sparing.due("peer_rejected")) is not None:
-                log.warning("peer_rejected", error=str(error), unreported=unreported)
+            event = _REJECTED.get(type(error), "peer_rejected")
+            if (unreported := self._sparing.due(event)) is not None:
+                log.warning(event, error=str(error), unreported=unreported)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._callers[generation] = NodeId(peer), shown
         self._outboxes[generation] = Outbox()

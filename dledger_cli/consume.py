@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from dledger.client import Client, Message, StartFrom
+from dledger.client import ALL, Client, Message, StartFrom
 from dledger.terminal.interrupts import finished_or_interrupted
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, end, errors_told, run
@@ -178,8 +178,12 @@ class Writing:
         """
         job = self._job
         task = progress.add_task(job.topic, total=job.limit)
-        consumer = self._client.consumer(
-            job.topic, group=job.group, start=job.start, idle_timeout_s=job.idle_timeout_s
+        consumer = self._client.pull_consumer(
+            job.topic,
+            group=job.group,
+            start=job.start,
+            queues=ALL,
+            idle_timeout_s=job.idle_timeout_s,
         )
         async with consumer:
             async for batch in consumer.batches():

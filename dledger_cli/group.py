@@ -9,6 +9,11 @@ from typing import Annotated
 import typer
 
 from broker.config import MAX_MEMBERS
+from broker.forming.calls import GrpcCalls
+from broker.forming.errors import FormationRefused, NoLeader
+from broker.forming.initiator import form
+from broker.forming.replacing import Replaced, Replacement
+from broker.forming.replacing import replace as replace_disk
 from broker.local_group import (
     FlushName,
     GroupOptions,
@@ -19,6 +24,7 @@ from broker.local_group import (
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
 from dledger.terminal.output import print_columns, print_json, remark
+from dledger.terminal.tls import chosen_material
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -241,6 +247,81 @@ def transfer(
         print_json({"leader": leader})
     else:
         typer.echo(f"{leader} leads")
+
+
+@app.command()
+def init(
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    bootstrap: BootstrapOption = None,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Take in directories of the version before.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Form a new group, once: its members and their disks are laid down in its log.
+
+    All members have to run and answer; one address is enough to find them. Repeating it, from
+    anywhere, finishes what was begun. Ends with 0 when the group is formed, now or before.
+
+    \b
+    Examples:
+      dledger group init --bootstrap 10.0.0.1:7001
+      dledger group init --bootstrap 10.0.0.1:7001 --adopt
+    """
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+        calls = GrpcCalls(chosen_material())
+    formed = run(form(calls, addresses, adopt=adopt))
+    if as_json:
+        facts = {"group": formed.broker_group, "members": list(formed.members)}
+        print_json({**facts, "was_formed_before": formed.was_before})
+    else:
+        when = " already" if formed.was_before else ""
+        typer.echo(f"group {formed.broker_group} is formed{when}: {', '.join(formed.members)}")
+
+
+@app.command()
+def replace(
+    node_id: Annotated[str, typer.Argument(metavar="ID")],
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    bootstrap: BootstrapOption = None,
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=0, metavar="S", help="How long until it votes.")
+    ] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a new, empty disk into a group in the place of a member's lost one.
+
+    The member has to run on the new disk. The lost one counts no more from here on, whatever comes
+    back on it. Repeating it finishes what was begun. Ends with 3 if the disk doesn't vote in time;
+    the group goes on with it.
+
+    \b
+    Example:
+      dledger group replace n2 --bootstrap 10.0.0.1:7001
+    """
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+    replaced = run(_replace(addresses, node_id, wait_s))
+    if as_json:
+        disk = {"id": replaced.node_id, "disk": replaced.disk_id.hex()}
+        print_json({**disk, "votes": replaced.votes})
+    else:
+        state = "votes" if replaced.votes else "catches up, and doesn't vote yet"
+        typer.echo(f"{replaced.node_id} is on disk {replaced.disk_id.hex()} and {state}")
+    if not replaced.votes:
+        end(ExitCode.UNREACHABLE)
+
+
+async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replaced:
+    status = await group_status(addresses)
+    where = {view.id: view.address for view in status.nodes}
+    if status.leader is None:
+        raise NoLeader("no node says that it leads: a majority has to run")
+    if node_id not in where:
+        raise FormationRefused(f"{node_id} is no member: {', '.join(sorted(where))} are")
+    wanted = Replacement(node_id, where[node_id], where[status.leader])
+    return await replace_disk(GrpcCalls(chosen_material()), wanted, wait_s)
 
 
 async def _transfer(addresses: list[str], target: str | None) -> str:

@@ -20,8 +20,8 @@ def node(config: ConfigOption) -> None:
     """Run one node until SIGTERM or Ctrl-C.
 
     SIGTERM hands leadership over, answers who waits, flushes and stops; SIGKILL is safe at any
-    moment. Exit codes: 0 stopped, 1 couldn't start or failed, 2 wrong configuration. Keys of the
-    file: docs/operations.md.
+    moment; SIGHUP opens log.file anew. Exit codes: 0 stopped, 1 couldn't start or failed, 2 wrong
+    configuration. Keys of the file: docs/operations.md.
 
     \b
     Example:
@@ -31,8 +31,9 @@ def node(config: ConfigOption) -> None:
         loaded = load_config(config)
         log = loaded.log
         facts = {"broker_group": loaded.broker_group, "node": loaded.node_id}
-        configure_logging(log.level, log.format, log.file, **facts)
+        log_file = configure_logging(log.level, log.format, log.file, **facts)
     # The node's parts (numpy among them) take longer to import than most commands take to run.
     from broker.node import run_node
 
-    raise typer.Exit(run(run_node(loaded)))
+    reopen = None if log_file is None else log_file.reopen
+    raise typer.Exit(run(run_node(loaded, reopen_log=reopen)))

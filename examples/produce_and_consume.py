@@ -32,7 +32,7 @@ async def main(bootstrap: str) -> None:
                     # `outcome` says whether the message was not stored, or may have been.
                     print(f"{error.outcome}: {error}")
 
-        consumer = client.consumer("greetings", start=StartFrom.FIRST, idle_timeout_s=1)
+        consumer = client.pull_consumer("greetings", start=StartFrom.FIRST, idle_timeout_s=1)
         async for message in consumer:
             print(message.queue_id, message.queue_offset, message.body.decode())
 

@@ -357,7 +357,23 @@ class ConsumeQueues:
         while queue.next > queue.first and not self._is_recorded(queue, read_at):
             queue.next -= 1
         self._queues[(topic, queue_id)] = queue
-        self._cut(queue, queue.next)
+        if self._has_rest(queue, bases):
+            self._cut(queue, queue.next)
+
+    def _has_rest(self, queue: _Queue, bases: list[int]) -> bool:
+        """Whether anything lies behind the queue's last unit. As a rule nothing does, and then a
+        start leaves the file as it is: it would be synced once more for nothing, and so would ten
+        thousand others, right when the node starts to work."""
+        _, at = self._place(queue, queue.next)
+        if at == 0:
+            return bool(bases) and bases[-1] >= queue.file_base
+        if bases[-1] != queue.file_base:
+            return True
+        handle = self._handle(queue.file_path)
+        if self._files.size(handle) != self._file_size:
+            return True
+        ranges = self._files.data_ranges(handle, at, self._file_size)
+        return any(any(self._files.pread(handle, end - start, start)) for start, end in ranges)
 
     def _count_units(self, handle: Handle, keep_below: int) -> int:
         """How many units from the file's start are whole and of records below `keep_below`.

@@ -1,26 +1,54 @@
-"""The data directory of one node: who owns it, and for what it was made.
+"""The data directory of one node: who owns it, which disk it is, and for what it was made.
 
-This owns `<data>/LOCK` and `<data>/identity.json`. It must never let two processes write one log,
-nor let a node open the files of another broker group, node or segment size: positions are
-a function of the segment size, so replicas that differ in it can't be byte-identical.
+This owns `<data>/LOCK`, `<data>/identity.json` and `<data>/raft/boot`. It must never let two
+processes write one log, nor let a node open the files of another broker group, node or segment
+size: positions are a function of the segment size, so replicas that differ in it can't be
+byte-identical. And it must never take a directory that has lost its identity for a new one.
+
+A directory's identity is made when it is first used, and its state says how far it is on the way
+to being a member's (docs/adr/0022-disk-identities.md):
+
+    unformed ──prepared, committed──▶ formed ◀──its log names it── joining ◀──told to── unformed
+    legacy ────prepared, committed──▶ formed
+
+Who may move it there is not decided here.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
-from store.errors import CorruptionFound, DirectoryInUse, WrongIdentity
-from store.files import FileSystem, Handle, OsFiles, make_directory, replace_file, write_all
+from dledger.records.layout import BOOT
+from store.errors import CorruptionFound, DirectoryInUse, IdentityMissing, WrongIdentity
+from store.files import (
+    AtomicFile,
+    FileSystem,
+    Handle,
+    OsFiles,
+    make_directory,
+    replace_file,
+    write_all,
+)
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+LEGACY_VERSION: Final = 1  # had no disk identity
+DISK_ID_BYTES: Final = 16
 _MAX_HOLDER_BYTES: Final = 64
-_MAX_IDENTITY_BYTES: Final = 4096
+_MAX_SEALED_BYTES: Final = 64 << 10
+_BOOT: Final = BOOT.struct()
+_BOOT_MAGIC: Final = BOOT.constant("magic")
+_BOOT_VERSION: Final = BOOT.constant("version")
+_BOOT_SPARE_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +60,51 @@ class Identity:
     segment_size_bytes: int
 
 
+class DirectoryState(Enum):
+    """How far a directory is on the way to being a member's."""
+
+    UNFORMED = "unformed"
+    LEGACY = "legacy"  # of format version 1: it has a log, and its disk had no identity
+    JOINING = "joining"  # takes the place of a disk that was lost
+    FORMED = "formed"
+
+    @property
+    def is_member(self) -> bool:
+        """Whether a node may start on it."""
+        return self in (DirectoryState.JOINING, DirectoryState.FORMED)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a disk is given when its directory is first used: 16 random bytes, and the time."""
+
+    disk_id: bytes
+    time_ms: int
+
+
+def born_now() -> Birth:
+    """A disk that no other one is."""
+    return Birth(os.urandom(DISK_ID_BYTES), int(time.time() * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What `identity.json` says beside whose it is."""
+
+    disk_id: bytes
+    born_ms: int
+    state: DirectoryState
+
+
 class DataDirectory:
     """An open, locked data directory. Closing it, or the death of the process, frees it."""
 
-    def __init__(self, path: Path, identity: Identity, files: FileSystem, lock: Handle) -> None:
+    def __init__(
+        self, path: Path, identity: Identity, disk: Disk, files: FileSystem, lock: Handle
+    ) -> None:
         self.path = path
         self.identity = identity
+        self.disk = disk
         self._files = files
         self._lock: Handle | None = lock
 
@@ -48,15 +115,18 @@ class DataDirectory:
         identity: Identity,
         files: FileSystem | None = None,
         holder: str | None = None,
+        birth: Callable[[], Birth] = born_now,
     ) -> DataDirectory:
         """The directory exists, is this process's alone, and is `identity`'s.
 
         Args:
             holder: how this process names itself to one that comes later; its id by default.
+            birth: gives a disk that is used for the first time its identity.
 
         Raises:
             DirectoryInUse: another process holds it.
             WrongIdentity: it was made for something else; the error names both values.
+            IdentityMissing: it holds a log, and nothing says whose.
             CorruptionFound: `identity.json` can't be read.
         """
         files = files or OsFiles()
@@ -66,11 +136,31 @@ class DataDirectory:
             raise DirectoryInUse(str(path), _holder_of(files, path / "LOCK"))
         try:
             _name_holder(files, lock, holder or f"process {os.getpid()}")
-            _check_identity(files, path, identity)
+            disk = _disk_of(files, path, identity, birth)
         except BaseException:
             files.close(lock)
             raise
-        return cls(path, identity, files, lock)
+        return cls(path, identity, disk, files, lock)
+
+    def mark(self, state: DirectoryState) -> None:
+        """`identity.json` says `state`, durably."""
+        disk = Disk(self.disk.disk_id, self.disk.born_ms, state)
+        _write_identity(self._files, self.path, self.identity, disk)
+        self.disk = disk
+
+    def next_boot(self) -> int:
+        """The number of this start, greater than that of every start before: durable when this
+        returns, and so before anybody is told of it.
+
+        Raises:
+            CorruptionFound: the number of the last start can't be read.
+        """
+        make_directory(self._files, self.path / "raft")
+        file = AtomicFile(self._files, self.path / "raft" / "boot", _BOOT_SPARE_BYTES)
+        content = file.settle()
+        number = 1 + (0 if content is None else _boot_number(self.path, content))
+        file.replace(_BOOT.pack(_BOOT_MAGIC, _BOOT_VERSION, number))
+        return number
 
     def close(self) -> None:
         """Another process may open the directory. Closing twice is harmless."""
@@ -79,29 +169,90 @@ class DataDirectory:
             self._lock = None
 
 
-def _check_identity(files: FileSystem, path: Path, identity: Identity) -> None:
+def _boot_number(path: Path, content: bytes) -> int:
+    try:
+        magic, version, number = _BOOT.unpack(content)
+    except struct.error:
+        magic, version, number = 0, 0, 0
+    if (magic, version) != (_BOOT_MAGIC, _BOOT_VERSION):
+        file = str(path / "raft" / "boot")
+        raise CorruptionFound(file, 0, f"magic {_BOOT_MAGIC:08x}", content.hex())
+    return int(number)
+
+
+def _disk_of(files: FileSystem, path: Path, identity: Identity, birth: Callable[[], Birth]) -> Disk:
+    """The disk that the directory is; a new identity for one that is used for the first time."""
     file = path / "identity.json"
+    if not files.exists(file):
+        if files.exists(path / "commitlog") and files.listdir(path / "commitlog"):
+            raise IdentityMissing(str(path))
+        born = birth()
+        disk = Disk(born.disk_id, born.time_ms, DirectoryState.UNFORMED)
+        _write_identity(files, path, identity, disk)
+        return disk
+    stored = read_sealed(files, file)
+    is_legacy = stored.get("format_version") == LEGACY_VERSION
+    expected = {
+        "format_version": LEGACY_VERSION if is_legacy else FORMAT_VERSION,
+        **_whose(identity),
+    }
+    for field, value in expected.items():
+        if stored.get(field) != value:
+            raise WrongIdentity(str(path), field, stored.get(field), value)
+    if is_legacy:
+        born = birth()
+        disk = Disk(born.disk_id, born.time_ms, DirectoryState.LEGACY)
+        _write_identity(files, path, identity, disk)
+        return disk
+    return _stored_disk(file, stored)
+
+
+def _stored_disk(file: Path, stored: dict[str, object]) -> Disk:
+    disk_id, born_ms, state = (stored.get(key) for key in ("disk_id", "born_ms", "state"))
+    try:
+        disk = Disk(bytes.fromhex(str(disk_id)), int(str(born_ms)), DirectoryState(state))
+    except ValueError as error:
+        raise CorruptionFound(str(file), 0, "a disk id, a time and a state", error) from error
+    if len(disk.disk_id) != DISK_ID_BYTES:
+        raise CorruptionFound(str(file), 0, f"a disk id of {DISK_ID_BYTES} bytes", disk_id)
+    return disk
+
+
+def _whose(identity: Identity) -> dict[str, object]:
     # The key is `group`, older than the word for it; renamed, it would be another format.
-    configured = {
-        "format_version": FORMAT_VERSION,
+    return {
         "group": identity.broker_group,
         "node_id": identity.node_id,
         "segment_size_bytes": identity.segment_size_bytes,
     }
-    if not files.exists(file):
-        sealed = {**configured, "crc32c": _seal(configured)}
-        replace_file(files, file, json.dumps(sealed, indent=2).encode() + b"\n")
-        return
-    stored = _read_identity(files, file)
-    for field, value in configured.items():
-        if stored.get(field) != value:
-            raise WrongIdentity(str(path), field, stored.get(field), value)
 
 
-def _read_identity(files: FileSystem, file: Path) -> dict[str, object]:
+def _write_identity(files: FileSystem, path: Path, identity: Identity, disk: Disk) -> None:
+    fields = {
+        "format_version": FORMAT_VERSION,
+        **_whose(identity),
+        "disk_id": disk.disk_id.hex(),
+        "born_ms": disk.born_ms,
+        "state": disk.state.value,
+    }
+    write_sealed(files, path / "identity.json", fields)
+
+
+def write_sealed(files: FileSystem, file: Path, fields: dict[str, object]) -> None:
+    """The file holds `fields` as JSON with their seal, durably."""
+    sealed = {**fields, "crc32c": _seal(fields)}
+    replace_file(files, file, json.dumps(sealed, indent=2).encode() + b"\n")
+
+
+def read_sealed(files: FileSystem, file: Path) -> dict[str, object]:
+    """What `write_sealed` wrote.
+
+    Raises:
+        CorruptionFound: it isn't that.
+    """
     handle = files.open(file)
     try:
-        content = files.pread(handle, _MAX_IDENTITY_BYTES, 0)
+        content = files.pread(handle, _MAX_SEALED_BYTES, 0)
     finally:
         files.close(handle)
     try:

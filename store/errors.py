@@ -8,7 +8,8 @@ come from, is in `dledger.records.errors`.
     ├── CorruptionFound     durable bytes are not what was written: stop, repair from a peer
     ├── DivergenceFound     derived bytes contradict the log: stop
     ├── DirectoryInUse      another process holds the data directory
-    └── WrongIdentity       the data directory belongs to another broker group, node or segment size
+    ├── WrongIdentity       the data directory belongs to another broker group, node or segment size
+    └── IdentityMissing     the data directory holds a log, and nothing says whose
 
 Two facts are common to all. `retriable`: the same call may succeed later, unchanged. `outcome`:
 whether the operation did not happen, or may have happened.
@@ -111,3 +112,15 @@ class WrongIdentity(StoreError):
         self.field = field
         self.stored = stored
         self.configured = configured
+
+
+class IdentityMissing(StoreError):
+    """A log without an identity: who formatted it here would make a new disk of an old one."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            f"data directory {directory} holds a log, but no identity.json says which disk it is: "
+            "put the file back, or empty the directory and take it in with "
+            "`dledger group replace`"
+        )
+        self.directory = directory

@@ -1,8 +1,8 @@
 """What makes ConsumeQueues durable, apart from who dispatches to them.
 
 This owns the syncing of what was written and the removal of what deleted topics left: work that
-takes seconds for a thousand queues, and so is done on a thread of its own. It must never hold a
-handle or a queue of the owner's, who goes on writing, making and deleting meanwhile.
+takes seconds for a thousand queues, and so is done in steps, on threads of its own. It must never
+hold a handle or a queue of the owner's, who goes on writing, making and deleting meanwhile.
 
 Source: RocketMQ `FlushConsumeQueueService`.
 """
@@ -10,9 +10,14 @@ Source: RocketMQ `FlushConsumeQueueService`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from store.files import FileSystem
+
+STEP_FILES: Final = 4  # few, so that small groups too have rounds of several steps
 
 
 class FlushWork:
@@ -34,22 +39,41 @@ class FlushWork:
         Raises:
             OSError: an fsync failed; the units written since the last one may be lost (ADR 8).
         """
-        for path in self._written:
+        for stage in self.stages():
+            for step in stage:
+                step()
+
+    def stages(self) -> list[list[Callable[[], None]]]:
+        """The same in steps of at most `STEP_FILES` files. The steps of a stage may be done in any
+        order and at the same time; a stage begins when the one before it is done. Only all of them
+        together make anything durable: names live in directories."""
+        written = [partial(self._sync_files, each) for each in _runs(self._written)]
+        renamed = [partial(self._sync_directories, each) for each in _runs(self._renamed)]
+        deleted = [partial(self._remove, each) for each in self._deleted]
+        return [[*written], [*renamed], [*deleted]]
+
+    def _sync_files(self, paths: Sequence[Path]) -> None:
+        for path in paths:
             with contextlib.suppress(FileNotFoundError):
-                self._sync(path)
-        for path in self._renamed:
+                handle = self._files.open(path)
+                try:
+                    self._files.fsync(handle)
+                finally:
+                    self._files.close(handle)
+
+    def _sync_directories(self, paths: Sequence[Path]) -> None:
+        for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 self._files.fsync_directory(path)
-        for path in self._deleted:
-            remove_topic(self._files, path)
-            self._files.fsync_directory(path.parent)
 
-    def _sync(self, path: Path) -> None:
-        handle = self._files.open(path)
-        try:
-            self._files.fsync(handle)
-        finally:
-            self._files.close(handle)
+    def _remove(self, path: Path) -> None:
+        remove_topic(self._files, path)
+        self._files.fsync_directory(path.parent)
+
+
+def _runs(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
+    for first in range(0, len(paths), STEP_FILES):
+        yield paths[first : first + STEP_FILES]
 
 
 def remove_topic(files: FileSystem, directory: Path) -> None:

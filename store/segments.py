@@ -2,8 +2,7 @@
 
 This owns the in-memory index from Raft indexes to byte positions, and nothing on disk: it reads
 headers when it has forgotten them, and never writes. The newest segments keep the start of every
-entry (4 bytes each); older ones keep one start per `SPARSE_BYTES` and find the rest again by
-walking the headers of one block, so that memory stays bounded by the size of the log on disk
+entry, older ones few (`store.starts`), so that memory stays bounded by the size of the log on disk
 (128 KiB a GiB) and a look-up never reads more than one block.
 """
 
@@ -12,28 +11,20 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from dledger.reading.entry import FILLER_HEADER_SIZE, HEADER_SIZE, EntryHeader, parse_header
 from dledger.records.errors import InvalidFrame
 from store.errors import CorruptionFound, OutOfRange
 from store.files import FileSystem, Handle, read_exactly
+from store.starts import SPARSE_BYTES, Starts
 
-SPARSE_BYTES: Final = 64 << 10
 DENSE_SEGMENTS: Final = 8
 CACHED_BLOCKS: Final = 64
 
-
-class Starts(Protocol):
-    """Where the entries of one segment begin. A slot counts entries from 0, offsets are relative
-    to the segment."""
-
-    def start_of(self, slot: int) -> int: ...
-
-    def slot_at(self, offset: int) -> int:
-        """The greatest slot that begins at or before `offset`; -1 if none does."""
-        ...
+BlockKey = tuple[int, int, int]
 
 
 class Segment:
@@ -49,7 +40,7 @@ class Segment:
         self.count = 0
         self.used = 0  # End of the last entry, relative to `base`.
         self.filled = False  # A filler follows the last entry.
-        self.starts: Starts = DenseStarts()
+        self.starts = Starts()
 
     @property
     def end_offset(self) -> int:
@@ -63,10 +54,7 @@ class Segment:
 
     def add(self, size: int) -> None:
         """An entry of `size` bytes follows the last one."""
-        starts = self.starts
-        if not isinstance(starts, DenseStarts):
-            raise TypeError("entries are added to the newest segment only, which is dense")
-        starts.values.append(self.used)
+        self.starts.add(self.used)
         self.used += size
         self.count += 1
 
@@ -76,82 +64,26 @@ class Segment:
 
     def cut(self, slot: int, used: int) -> None:
         """`slot` and what follows it are gone; the entry before it ends at `used`."""
-        kept = array("I", (self.starts.start_of(each) for each in range(slot)))
-        self.starts = DenseStarts(kept)
+        self.starts.cut(slot)
         self.count = slot
         self.used = used
         self.filled = False
 
 
-class DenseStarts:
-    """Every start, in memory."""
-
-    __slots__ = ("values",)
-
-    def __init__(self, values: array[int] | None = None) -> None:
-        self.values = array("I") if values is None else values
-
-    def start_of(self, slot: int) -> int:
-        return self.values[slot]
-
-    def slot_at(self, offset: int) -> int:
-        return bisect_right(self.values, offset) - 1
-
-
-class SparseStarts:
-    """One start per block in memory; a block is walked when it is asked for, and the last few
-    blocks of the whole log are remembered in `cache`."""
-
-    __slots__ = ("_cache", "_count", "_files", "_segment", "_slots", "_starts")
-
-    def __init__(self, files: FileSystem, segment: Segment, cache: BlockCache) -> None:
-        self._files = files
-        self._segment = segment
-        self._cache = cache
-        self._count = segment.count
-        self._slots = array("I")
-        self._starts = array("I")
-        for slot in range(segment.count):
-            start = segment.starts.start_of(slot)
-            if not slot or start - self._starts[-1] >= SPARSE_BYTES:
-                self._slots.append(slot)
-                self._starts.append(start)
-
-    def start_of(self, slot: int) -> int:
-        block = bisect_right(self._slots, slot) - 1
-        return self._block(block)[slot - self._slots[block]]
-
-    def slot_at(self, offset: int) -> int:
-        block = bisect_right(self._starts, offset) - 1
-        if block < 0:
-            return -1
-        return self._slots[block] + bisect_right(self._block(block), offset) - 1
-
-    def _block(self, block: int) -> array[int]:
-        key = (self._segment.base, block)
-        starts = self._cache.get(key)
-        if starts is None:
-            last = block + 1 >= len(self._slots)
-            end_slot = self._count if last else self._slots[block + 1]
-            count = end_slot - self._slots[block]
-            starts = walk_starts(self._files, self._segment, self._starts[block], count)
-            self._cache.put(key, starts)
-        return starts
-
-
 class BlockCache:
-    """The last `CACHED_BLOCKS` walked blocks, least recently used out first."""
+    """The last `CACHED_BLOCKS` walked blocks, least recently used out first. A block is known by
+    its segment, where in it it begins, and how many entries were walked."""
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[tuple[int, int], array[int]] = OrderedDict()
+        self._blocks: OrderedDict[BlockKey, array[int]] = OrderedDict()
 
-    def get(self, key: tuple[int, int]) -> array[int] | None:
+    def get(self, key: BlockKey) -> array[int] | None:
         starts = self._blocks.get(key)
         if starts is not None:
             self._blocks.move_to_end(key)
         return starts
 
-    def put(self, key: tuple[int, int], starts: array[int]) -> None:
+    def put(self, key: BlockKey, starts: array[int]) -> None:
         self._blocks[key] = starts
         if len(self._blocks) > CACHED_BLOCKS:
             self._blocks.popitem(last=False)
@@ -231,15 +163,25 @@ class SegmentTable:
             old = self.segments[self._sparse]
             if old.first_index + old.count > written_below:
                 return
-            old.starts = SparseStarts(self._files, old, self._cache)
+            old.starts.forget(partial(self._walked, old))
             self._sparse += 1
+
+    def _walked(self, segment: Segment, start: int, count: int) -> array[int]:
+        key = (segment.base, start, count)
+        starts = self._cache.get(key)
+        if starts is None:
+            starts = walk_starts(self._files, segment, start, count)
+            self._cache.put(key, starts)
+        return starts
 
     def remove_after(self, position: int) -> list[Segment]:
         """The segments behind the one at `position` in the list, taken out."""
         removed = self.segments[position + 1 :]
         del self.segments[position + 1 :]
         del self._first_indexes[position + 1 :]
-        self._sparse = min(self._sparse, position)  # The one that is cut is dense again.
+        self._sparse = min(
+            self._sparse, position
+        )  # What the cut one is given from now on is dense.
         self._cache.clear()  # Their bytes, and the blocks that spoke of them, are going to change.
         return removed
 

@@ -42,7 +42,7 @@ from broker.leader.voided import refused_batch, voided
 from broker.state.machine import NO_PRODUCER, StateMachine
 from broker.state.refusals import BatchRefusal, Refusal
 from broker.state.sequences import StoredBatch
-from broker.state.topics import TopicRef, TopicState
+from broker.state.topics import TopicState
 from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
 from dledger.core.types import EntryKind, Proposed
 from dledger.driver import LogBehind, LogFull, Stamp
@@ -185,7 +185,7 @@ class Appender:
         topic = self._machine.topics.get(batch.topic)
         if topic is None:
             raise _no_topic(batch.topic)
-        if not TopicRef(batch.topic, batch.incarnation).means(topic.incarnation):
+        if batch.incarnation not in (0, topic.incarnation):  # `TopicRef.means`
             raise replaced(batch.topic, batch.incarnation, topic.incarnation)
         lane = Lane(producer, topic.incarnation, batch.queue_id)
         producers, numbers = self._machine.producers, None

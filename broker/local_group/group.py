@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from broker.forming.calls import GrpcCalls
+from broker.forming.initiator import form
 from broker.local_group.errors import (
     GroupDiffers,
     GroupStillRuns,
@@ -176,14 +178,19 @@ class LocalGroup:
     # --- Processes ------------------------------------------------------------------------
 
     async def up(self, timeout_s: float = START_TIMEOUT_S) -> GroupStatus:
-        """Starts the nodes that don't run; true afterwards: all answer, and one leads and serves.
+        """Starts the nodes that don't run, and forms the group if it is new; true afterwards: all
+        answer, and one leads and serves.
 
         Raises:
+            FormationRefused: the directories aren't those of one group: one was wiped, say.
             PortInUse: a node can't listen; nothing was started.
             NodeDied: a node ended at its start; the others go on.
             NoAnswer: `timeout_s` passed.
         """
         log_ends = self._launch([node.id for node in self.nodes])
+        status = await self._wait_until(lambda status: status.answers_fully, log_ends, timeout_s)
+        if any(view.waits for view in status.nodes):
+            await form(GrpcCalls(), self.addresses)
         return await self._wait_until(lambda status: status.serves_fully, log_ends, timeout_s)
 
     async def start(self, node_id: str, timeout_s: float = START_TIMEOUT_S) -> GroupStatus:

@@ -18,6 +18,7 @@ from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 PROBE_TIMEOUT_S = 1.0
 # Channels share their connections, and with them a dead node's back-off; a probe must look anew.
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+WAITING_ROLES = ("unformed", "legacy", "prepared")
 GET_STATUS = "/dledger.v1.Cluster/GetStatus"
 
 
@@ -87,6 +88,11 @@ class NodeView:
             apply_stopped=answer.apply_stopped,
         )
 
+    @property
+    def waits(self) -> bool:
+        """Whether it runs, and is no member yet."""
+        return self.role in WAITING_ROLES
+
     def facts(self) -> dict[str, object]:
         """The node's object in the JSON of `group status`."""
         keys = ("id", "role", "term", "last_index", "commit_index", "applied_index")
@@ -121,7 +127,12 @@ class GroupStatus:
     @property
     def serves_fully(self) -> bool:
         """Whether it does, and every node answers."""
-        return self.serves and all(node.alive for node in self.nodes)
+        return self.serves and self.answers_fully and not any(node.waits for node in self.nodes)
+
+    @property
+    def answers_fully(self) -> bool:
+        """Whether every node answers."""
+        return all(node.alive for node in self.nodes)
 
     def answers(self, node_id: str) -> bool:
         """Whether that node answers."""

@@ -8,7 +8,7 @@ never given to anybody. This reads; it never writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,7 @@ DEFAULT_MESSAGES = 32
 DEFAULT_BYTES = 256 << 10
 MAX_MESSAGES = 32_768
 MAX_BYTES = 8 << 20
+STEP_MESSAGES = 1_024  # looked at between two chances to let others have the event loop
 
 
 class Queues(Protocol):
@@ -120,29 +121,44 @@ class QueueReader:
             BrokerError: see `check_offset`.
             CorruptionFound: what lies where the queue points is not the queue's record.
         """
+        steps = self.pull_in_steps(topic, queue_id, offset, max_messages, max_bytes)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as found:
+                answer: Found = found.value
+                return answer
+
+    def pull_in_steps(
+        self, topic: TopicRef, queue_id: int, offset: int, max_messages: int, max_bytes: int
+    ) -> Generator[None, None, Found]:
+        """`pull`, a step at a time, none much longer than reading one entry. The units are read in
+        the first one; what they point to is committed and stays where it is, so it doesn't matter
+        what is sent, applied or deleted between two steps: the answer is as of the first."""
         self.check_offset(topic, queue_id, offset)
         low, high = self.bounds(topic, queue_id)
         state = self.topic(topic)
         wanted = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES, high - offset)
         if wanted == 0:
             return Found(b"", 0, offset, low, high, state.incarnation)
+        name = f"{state.folder}/{queue_id}"
         units = self._queues.units(state.folder, queue_id, offset, wanted)
-        runs, count = _runs(units, min(max_bytes or DEFAULT_BYTES, MAX_BYTES))
-        try:
-            pieces = [self._read_at(start, size) for start, size in runs]
-        except OutOfRange as error:
-            raise CorruptionFound(
-                f"consume queue {state.folder}/{queue_id}",
-                offset,
-                "places within the log",
-                str(error),
-            ) from error
+        runs, count = yield from _runs(units, min(max_bytes or DEFAULT_BYTES, MAX_BYTES))
+        pieces: list[bytes] = []
+        for start, size in runs:
+            try:
+                pieces.append(self._read_at(start, size))
+            except OutOfRange as error:
+                raise CorruptionFound(
+                    f"consume queue {name}", offset, "places within the log", str(error)
+                ) from error
+            yield
         records = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        _check_places(records, units[: count * UNIT.size], f"{state.folder}/{queue_id}", offset)
+        yield from _check_places(records, units[: count * UNIT.size], name, offset)
         return Found(records, count, offset + count, low, high, state.incarnation)
 
 
-def _runs(units: bytes, max_bytes: int) -> tuple[list[tuple[int, int]], int]:
+def _runs(units: bytes, max_bytes: int) -> Generator[None, None, tuple[list[tuple[int, int]], int]]:
     """Adjacent records as (physical offset, size), and how many records they hold."""
     runs: list[tuple[int, int]] = []
     start = end = count = total = 0
@@ -156,11 +172,15 @@ def _runs(units: bytes, max_bytes: int) -> tuple[list[tuple[int, int]], int]:
         end = physical + size
         total += size
         count += 1
+        if count % STEP_MESSAGES == 0:
+            yield
     runs.append((start, end - start))
     return runs, count
 
 
-def _check_places(records: bytes, units: bytes, queue: str, offset: int) -> None:
+def _check_places(
+    records: bytes, units: bytes, queue: str, offset: int
+) -> Generator[None, None, None]:
     """Each record says that it is what its unit points to: a unit or a record whose bytes have
     changed on the disk must not reach a consumer. (The consumer checks the body's CRC.)"""
     at = 0
@@ -175,3 +195,5 @@ def _check_places(records: bytes, units: bytes, queue: str, offset: int) -> None
                 found,
             )
         at += size
+        if position % STEP_MESSAGES == 0:
+            yield

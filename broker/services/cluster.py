@@ -70,6 +70,12 @@ class LeadershipView(Protocol):
     def hand_over(self, target: NodeId | None) -> Awaitable[LeaderView]: ...
 
 
+class MembershipChange(Protocol):
+    """`broker.leader.membership.Membership`, as far as it is asked for something."""
+
+    def replace(self, node_id: str, disk_id: bytes) -> Awaitable[bool]: ...
+
+
 class Cluster:
     """Tells of the broker group; owns the list of who watches its leader."""
 
@@ -77,11 +83,13 @@ class Cluster:
         self,
         broker_group: str,
         leadership: LeadershipView,
+        membership: MembershipChange,
         status: Callable[[], NodeStatus],
         max_watchers: int,
     ) -> None:
         self._broker_group = broker_group
         self._leadership = leadership
+        self._membership = membership
         self._status = status
         self._max_watchers = max_watchers
         self._watchers: set[asyncio.Event] = set()
@@ -139,3 +147,13 @@ class Cluster:
         """
         self._leadership.check_serving()
         return await self._leadership.hand_over(NodeId(target) if target else None)
+
+    async def replace_disk(self, node_id: str, disk_id: bytes) -> bool:
+        """The group knows `node_id` on that disk from now on; whether it votes already.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY, INVALID_ARGUMENT, BUSY, STORAGE_FULL,
+                LEADERSHIP_LOST, TIMED_OUT.
+        """
+        self._leadership.check_serving()
+        return await self._membership.replace(node_id, disk_id)

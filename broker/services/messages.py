@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -21,11 +21,16 @@ from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
 from broker.services.gate import ABSENCES, Gate
 from broker.state.topics import TopicRef
+from dledger.limits import MAX_SEND_BATCHES
+from dledger.ports import Turns
 from dledger.records.errors import InvalidRecord
 from dledger.records.record import parse_message_id
 from store.errors import CorruptionFound
 
 REQUEST_BYTES: Final = 64 << 20  # over all Sends that wait for their commit
+# Checking a batch takes as long as checking some ten records; so many take about five milliseconds.
+BATCH_WEIGHT: Final = 10
+PART_WEIGHT: Final = 3_000
 ANSWER_BYTES: Final = 32 << 20  # over all pulls whose clients have not read the answer
 
 
@@ -59,7 +64,11 @@ UNTIMED: Final = SendTimings()
 class Sends:
     """Takes batches into the log."""
 
-    def __init__(self, gate: Gate, sender: Sender, timings: SendTimings = UNTIMED) -> None:
+    def __init__(
+        self, gate: Gate, sender: Sender, turns: Turns, timings: SendTimings = UNTIMED
+    ) -> None:
+        self._turns = turns
+        self._in_order = asyncio.Lock()
         self._gate = gate
         self._sender = sender
         self._timings = timings
@@ -79,10 +88,11 @@ class Sends:
         size = sum(len(batch.records) for batch in batches)
         self.budget.take(size)
         try:
-            pending = self._sender.send(producer_id, batches)
+            async with self._in_order:
+                pending = await self._propose(producer_id, batches)
             del batches  # The log has them by now; while this waits nobody needs them twice.
             proposed = time.perf_counter()
-            answers = await pending
+            answers = [answer for part in pending for answer in await part]
         finally:
             self.budget.give_back(size)
         if any(_is_absence(each) for each in answers):
@@ -90,6 +100,19 @@ class Sends:
         self._timings.proposed(proposed - arrived)
         self._timings.answered(time.perf_counter() - arrived)
         return answers
+
+    async def _propose(
+        self, producer_id: bytes, batches: Sequence[Batch]
+    ) -> list[Awaitable[list[BatchAnswer]]]:
+        """What answers the batches, some at a time. One Send goes into the log wholly before the
+        next: a producer's batches must not overtake each other. Leadership may change between
+        two turns; the sender then refuses the batches that are left."""
+        pending: list[Awaitable[list[BatchAnswer]]] = []
+        for part in _parts(batches):
+            if pending:
+                await self._turns.pause()
+            pending.append(self._sender.send(producer_id, part))
+        return pending
 
     async def _doubt_absences(self, answers: list[BatchAnswer]) -> list[BatchAnswer]:
         """A leader that was deposed without knowing it may lack what it says does not exist: only
@@ -99,6 +122,18 @@ class Sends:
         except BrokerError as error:
             return [error.failure if _is_absence(each) else each for each in answers]
         return answers
+
+
+def _parts(batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
+    """The batches in runs that take their sender milliseconds. A Send of too many batches, or of
+    none, stays whole: it is refused as a whole."""
+    first = weight = 0
+    for at, batch in enumerate(batches):
+        weight += BATCH_WEIGHT + batch.count
+        if weight > PART_WEIGHT and at > first and len(batches) <= MAX_SEND_BATCHES:
+            yield batches[first:at]
+            first, weight = at, BATCH_WEIGHT + batch.count
+    yield batches[first:] if first else batches
 
 
 def _is_absence(answer: BatchAnswer) -> bool:
@@ -146,11 +181,14 @@ class Pulls:
         reader: QueueReader,
         held: HeldPulls,
         hold: HoldTimes,
+        turns: Turns,
         fail: Callable[[BaseException], None],
     ) -> None:
         """Args:
+        turns: how a long pull shares the event loop.
         fail: stops the replica for good.
         """
+        self._turns = turns
         self._gate = gate
         self._reader = reader
         self._held = held
@@ -190,11 +228,33 @@ class Pulls:
         await self._gate.surely(lambda: self._reader.check_offset(*place))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
         try:
-            return self._reader.pull(*place, request.max_messages, max_bytes)
+            steps = self._reader.pull_in_steps(*place, request.max_messages, max_bytes)
+            return await self._in_turns(steps, max_bytes)
         except CorruptionFound as error:
             self._fail(error)
             text = "this replica's log is corrupt; it stops"
             raise BrokerError(ErrorCode.NOT_READY, text) from error
+
+    async def _in_turns(self, steps: Generator[None, None, Found], max_bytes: int) -> Found:
+        """What `steps` give in the end; the event loop is everybody's between some of them. From
+        the first pause on the answer's bytes are taken from the budget, as others may want them."""
+        is_enough = self._turns.share()
+        taken = 0
+        try:
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as found:
+                    answer: Found = found.value
+                    return answer
+                if is_enough():
+                    if not taken:
+                        self.budget.take(max_bytes)
+                        taken = max_bytes
+                    await self._turns.pause()
+                    is_enough = self._turns.share()
+        finally:
+            self.budget.give_back(taken)
 
 
 # --- single messages ---------------------------------------------------------------------------

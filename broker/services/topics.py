@@ -6,6 +6,7 @@ Making and deleting go through the log; what is told of topics is linearizable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
@@ -21,6 +22,9 @@ from dledger.records.record import TOPIC_PATTERN
 
 DEFAULT_QUEUES: Final = 4
 MAX_QUEUES: Final = 1_024
+PAGE_TOPICS: Final = 1_000
+PAGE_GROUPS: Final = 1_000  # in a description
+PAGE_OFFSETS: Final = 8_192  # of these groups together
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,22 @@ class GroupProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicPage:
+    """Some topics, by name; `following` is where the next page begins, empty behind the last."""
+
+    topics: tuple[Topic, ...]
+    following: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic, its queues, and the consumer groups that committed offsets in it, by name."""
+    """A topic, its queues, and the consumer groups that committed offsets in it, by name; some of
+    them: `following` is where the next page begins, empty behind the last."""
 
     topic: Topic
     queues: tuple[QueueDescription, ...]
     groups: tuple[GroupProgress, ...]
+    following: str
 
 
 class Topics:
@@ -105,17 +119,25 @@ class Topics:
         if refusal is not None:
             raise refused(refusal)
 
-    async def list(self) -> tuple[Topic, ...]:
-        """Every topic, by name.
+    async def list(self, after: str = "", size: int = 0) -> TopicPage:
+        """The first topics, by name, behind the name `after`. A page is what a turn of the event
+        loop can make; what is made or deleted between two pages may be in the list or not.
+
+        Args:
+            size: topics at most, and `PAGE_TOPICS` at most; 0: that many.
 
         Raises:
             BrokerError: NOT_LEADER, NOT_READY.
         """
         await self._gate.confirm()
-        return tuple(self._topic(TopicRef(name)) for name in sorted(self._state.topics))
+        size = min(size or PAGE_TOPICS, PAGE_TOPICS)
+        names = nsmallest(size + 1, (name for name in self._state.topics if name > after))
+        page = tuple(self._topic(TopicRef(name)) for name in names[:size])
+        return TopicPage(page, page[-1].name if len(names) > size else "")
 
-    async def describe(self, wanted: TopicRef) -> TopicDescription:
-        """The topic and who reads it.
+    async def describe(self, wanted: TopicRef, after: str = "") -> TopicDescription:
+        """The topic and who reads it: the first groups, by name, behind the group `after`,
+        `PAGE_GROUPS` and `PAGE_OFFSETS` offsets at most, but one group at least.
 
         Raises:
             BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED, NOT_LEADER, NOT_READY.
@@ -126,11 +148,21 @@ class Topics:
             QueueDescription(queue_id, *self._reader.bounds(wanted, queue_id))
             for queue_id in range(topic.queue_count)
         )
-        groups = tuple(
-            GroupProgress(group, committed_offsets(self._state.offsets, group, wanted.name))
-            for group in sorted(self._state.offsets.groups(wanted.name))
-        )
-        return TopicDescription(topic, queues, groups)
+        groups, following = self._groups(wanted.name, after)
+        return TopicDescription(topic, queues, groups, following)
+
+    def _groups(self, name: str, after: str) -> tuple[tuple[GroupProgress, ...], str]:
+        """A page of groups, and where the next one begins."""
+        behind = (group for group in self._state.offsets.groups(name) if group > after)
+        found: list[GroupProgress] = []
+        left = PAGE_OFFSETS
+        for group in nsmallest(PAGE_GROUPS + 1, behind):
+            offsets = self._state.offsets.of(group, name)
+            if len(found) == PAGE_GROUPS or (found and len(offsets) > left):
+                return tuple(found), found[-1].group
+            found.append(GroupProgress(group, committed_offsets(self._state.offsets, group, name)))
+            left -= len(offsets)
+        return tuple(found), ""
 
     def _topic(self, topic: TopicRef) -> Topic:
         state = self._reader.topic(topic)

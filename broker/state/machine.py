@@ -36,7 +36,7 @@ ADR 25); if one ever does, all replicas refuse it alike and go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Protocol, Self
@@ -66,6 +66,7 @@ from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused, ApplyStopped
 from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.ports import never_enough
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
 from dledger.records.errors import FormatError
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, RegisterProducerCommand
@@ -166,8 +167,9 @@ class StateMachine:
         """Tells `listener`, and nobody else, what is applied from now on."""
         self._listener = listener
 
-    def apply(self, frames: bytes) -> None:
-        """Applies whole frames, back to back, in index order.
+    def apply(self, frames: bytes, is_enough: Callable[[], bool] = never_enough) -> int:
+        """Applies whole frames, back to back, in index order, until it is enough, one at least;
+        the last entry that is applied.
 
         Raises:
             InvariantViolation: an entry that does not follow the last one, or that no version
@@ -177,11 +179,12 @@ class StateMachine:
             ApplyStopped: the next one needs a newer program; nothing of it is applied.
         """
         try:
-            self.replay(frames)
+            self.replay(frames, is_enough)
         except StorageFull as error:
             raise ApplyPaused(self.applied_index, str(error)) from error
+        return self.applied_index
 
-    def replay(self, frames: bytes) -> None:
+    def replay(self, frames: bytes, is_enough: Callable[[], bool] = never_enough) -> None:
         """`apply`, for a start, which can't wait for space. Raises StorageFull instead."""
         at = 0
         while at < len(frames):
@@ -192,6 +195,8 @@ class StateMachine:
                 )
             self._apply_entry(header, frames, at)
             at += header.total_size
+            if is_enough():
+                return
 
     def _apply_entry(self, header: EntryHeader, frames: bytes, at: int) -> None:
         before = self.applied_index, self.append_time_ms, self.lived_time.lived_ms
@@ -208,14 +213,18 @@ class StateMachine:
                 refusal = self._apply_command(header, body)
                 self._listener.command_applied(header.index, refusal)
         except _LevelUnknown as error:
-            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
+            self._go_back(before)
             raise ApplyStopped(self.applied_index, error.level, self._known_level) from error
         except StorageFull:
             # The files come first in every entry: nothing else has changed.
-            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
+            self._go_back(before)
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
+
+    def _go_back(self, before: tuple[int, int, int]) -> None:
+        """An entry of which nothing has happened isn't applied, and wasn't lived."""
+        self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before
 
     # --- messages -----------------------------------------------------------------------------
 

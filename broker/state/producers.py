@@ -21,8 +21,8 @@ registered it, and the eight bytes that it drew for that, its token.
     unknown      batch                                  unchanged            (ProducerUnknown)
     any          its topic is deleted                   nothing left of that topic's queues
 
-"Now" is lived time (`broker.state.lived_time`). Bounds: `ProducerBounds`, `MAX_SUPERSEDED` former ids
-of a name. Order: unnamed ones and named ones, each longest unused first; a snapshot keeps it.
+"Now" is lived time (`broker.state.lived_time`). Bounds: `ProducerBounds`, `MAX_SUPERSEDED` former
+ids of a name. Order: unnamed ones and named ones, each longest unused first; a snapshot keeps it.
 """
 
 from __future__ import annotations

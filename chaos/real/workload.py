@@ -41,6 +41,7 @@ from chaos.checkers.history import (
 )
 from chaos.real.scenario import Load
 from dledger.client import (
+    ALL,
     Client,
     ClientError,
     ConsumerOptions,
@@ -255,10 +256,11 @@ class Workload:
     async def _consume_once(self, process: str, start: StartFrom) -> None:
         loop = asyncio.get_running_loop()
         places: dict[int, int] = {}
-        consumer = self._client.consumer(
+        consumer = self._client.pull_consumer(
             TOPIC,
             group=f"group-{process}",
             start=start,
+            queues=ALL,
             options=ConsumerOptions(deadline_s=READ_DEADLINE_S, hold_ms=1_000),
         )
         commit_at = loop.time() + COMMIT_EVERY_S

@@ -92,10 +92,12 @@ class SimulatedDisk:
         self._cut_at = None
         self.keeps_cache = False
 
-    def wipe(self) -> None:
-        """A new, empty disk has been put in."""
+    def wipe(self) -> SimulatedDisk:
+        """A new, empty disk has been put in; the old one, for those who ask what was on it."""
         self.kill()
-        self._root = Directory()
+        old = SimulatedDisk()
+        old._root, self._root = self._root, Directory()
+        return old
 
     def take_latency(self) -> int:
         """Microseconds that the syncs since the last call take."""

@@ -56,6 +56,7 @@ class SimulatedLinks:
         self._links = PeerLinks(identity, network.others(identity.node), ears, self, pace)
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
+        self.know = self._links.know
 
     def start(self) -> None:
         """Takes calls, and dials every peer."""

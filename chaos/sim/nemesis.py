@@ -19,6 +19,7 @@ from chaos.sim.disk import UNLIMITED
 from chaos.sim.links import Thief
 from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
+from chaos.sim.operator import Operator
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NodeId, Role
@@ -45,6 +46,7 @@ class Nemesis:
         self._world = world
         self._is_over = False
         self._righted: dict[NodeId, int] = {}  # until when somebody may believe a clock's past
+        self._operator = Operator(world)
         self._strikes: dict[Fault, _Strike] = {
             Fault.KILL: self._kill,
             Fault.KILL_MAJORITY: self._kill_majority,
@@ -81,6 +83,8 @@ class Nemesis:
             Fault.SLOW_CONNECT: self._slow_connect,
             Fault.GARBLE: self._garble,
             Fault.LIAR: self._liar,
+            Fault.WIPE: self._wipe,
+            Fault.SWAP: self._swap,
         }
 
     def schedule(self, events: Iterable[FaultEvent]) -> None:
@@ -410,11 +414,48 @@ class Nemesis:
         self._later(chance.randrange(500, 4000), setattr, disk, "capacity_bytes", UNLIMITED)
         self._later(4_100, node.boot)
 
+    def _may_harm(self, node: SimNode) -> bool:
+        """Whether a majority of disks stays intact without that of `node`."""
+        harmed = [each for each in self._nodes if (each.spoiled or each.is_lost) and each != node]
+        return len(harmed) < (len(self._nodes) - 1) // 2
+
+    def _wipe(self, chance: Random) -> None:
+        """A disk is lost, or isn't mounted: the program starts on an empty one, and an operator
+        replaces it. Nothing acknowledged is lost while a majority of disks is intact."""
+        node = self._any(chance)
+        if not node.is_running or node.is_lost or node.is_swapped or not self._may_harm(node):
+            return
+        node.lose_disk()
+        self._down_and_up(node, chance)
+        self._operator.replace(node)
+
+    def _swap(self, chance: Random) -> None:
+        """Two disks are mixed up: neither node starts until they are put right."""
+        one, other = chance.sample(self._nodes, 2)
+        if any(each.is_lost or each.is_swapped or each.is_ruined for each in (one, other)):
+            return
+        self._exchange(one, other)
+        for node in (one, other):
+            self._later(chance.randrange(10, 500), node.boot)
+        # Also when the faults are over.
+        back_us = chance.randrange(300_000, 2_000_000)
+        self._world.timeline.after(back_us, NOBODY, self._exchange, one, other)
+
+    def _exchange(self, one: SimNode, other: SimNode) -> None:
+        self._world.log("nemesis", f"{one.name} and {other.name} change disks")
+        for node in (one, other):
+            node.kill("is switched off")
+            node.disk.power_on()
+            node.is_swapped = not node.is_swapped
+        one.disk, other.disk = other.disk, one.disk
+        if not one.is_swapped:
+            one.boot()
+            other.boot()
+
     def _bit_flip(self, chance: Random) -> None:
         """A bit of a cold part of the log, the hard state or the checkpoint rots."""
         node = chance.choice(self._nodes)
-        spoiled = [each for each in self._nodes if each.spoiled and each is not node]
-        if len(spoiled) >= (len(self._nodes) - 1) // 2:
+        if not self._may_harm(node):
             return
         if chance.random() < 0.25:
             self._flip_unit(node, chance)

@@ -21,16 +21,18 @@ from typing import Protocol
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.doors.grpc.broker import BrokerDoor
 from broker.errors import BrokerError, ErrorCode
+from broker.forming.errors import NotAMember
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
 from broker.state.machine import MachineOptions
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
-from chaos.sim.loop import ProcessLoop
+from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
 from chaos.sim.timeline import ActorDied, Timeline
+from chaos.sim.turns import CountedTurns
 from chaos.sim.worker import Workers
 from dledger.core import Raft
 from dledger.core.errors import CoreError
@@ -41,7 +43,8 @@ from dledger.level import KNOWN_LEVEL
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import PeerMessage
-from store.errors import CorruptionFound, StorageFailed, StorageFull
+from store.directory import DISK_ID_BYTES, Birth
+from store.errors import CorruptionFound, StorageFailed, StorageFull, WrongIdentity
 
 DATA = Path("/data")
 GROUP = "sim"
@@ -65,6 +68,8 @@ class World(Protocol):
     timeline: Timeline
     network: Network
 
+    @property
+    def now_us(self) -> int: ...
     def log(self, who: str, what: str) -> None: ...
     def on_boot(self, node: SimNode) -> None: ...
     def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None: ...
@@ -101,6 +106,7 @@ class Life:
     replica: Replica
     links: Links
     door: BrokerDoor
+    turns: CountedTurns
     is_stopping: bool = False
     is_judged: bool = False
     is_shut: bool = False
@@ -131,6 +137,7 @@ class Links:
         self.start = self._links.start
         self.links = self._links.links
         self.dialed_to = self._links.dialed_to
+        self.know = self._links.know
 
     async def stop(self) -> None:
         self._links.stop()
@@ -176,6 +183,10 @@ class SimNode:
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
+        self.disks_born = 0
+        self.lost: list[SimulatedDisk] = []  # what it ran on before
+        self.is_lost = False  # its disk is new, and no voter's yet
+        self.is_swapped = False  # it has another node's disk
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
         self.wall_offset_ms = 0
@@ -187,6 +198,12 @@ class SimNode:
         self._calls = 0
         self.config = node_config(plan, name, self.members)
         self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
+        self.machinery = StoreMachinery(
+            log_options=replace(log_options(self.config), cache_bytes=plan.tuning.cache_bytes),
+            units_per_file=plan.tuning.units_per_file,
+            state=MachineOptions(producers=plan.tuning.producers),
+            birth=self._birth,
+        )
 
     # --- life --------------------------------------------------------------------------------
 
@@ -233,6 +250,13 @@ class SimNode:
             loop.die()
             self.life = None
             self._failed_to_start(error)
+        except (NotAMember, WrongIdentity) as error:
+            loop.die()
+            self.life = None
+            if not (self.is_lost if isinstance(error, NotAMember) else self.is_swapped):
+                raise Defect("no member", f"{self.name}: {error}") from error
+            self._world.log(self.name, f"doesn't take part: {error}")
+            self.disk.kill()
         except Defect:
             raise
         except Exception as error:
@@ -245,13 +269,15 @@ class SimNode:
     def _start(self, loop: ProcessLoop) -> None:
         made: list[Links] = []
 
-        def connect(on_message: OnMessage, on_broken: OnBroken) -> Links:
+        def connect(identity: Identity, on_message: OnMessage, on_broken: OnBroken) -> Links:
+            self.identity = identity
             made.append(Links(self._world, self, on_message, on_broken))
             return made[0]
 
-        replica = Replica.open(self.config, self._ports(loop, connect))
+        turns = CountedTurns(self._world.timeline, loop, self._plan.tuning.turn_steps)
+        replica = Replica.open(self.config, self._ports(loop, turns, connect))
         self.disk.take_latency()
-        life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services))
+        life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services), turns)
         report = replica.log.recovery
         self._world.log(
             self.name,
@@ -266,7 +292,10 @@ class SimNode:
         process.add_done_callback(partial(_tell_of_crash, loop))
 
     def _ports(
-        self, loop: ProcessLoop, connect: Callable[[OnMessage, OnBroken], Links]
+        self,
+        loop: ProcessLoop,
+        turns: CountedTurns,
+        connect: Callable[[Identity, OnMessage, OnBroken], Links],
     ) -> ReplicaPorts:
         tuning = self._plan.tuning
         workers = Workers(self._world.timeline, loop, self.disk)
@@ -276,17 +305,12 @@ class SimNode:
             connect=connect,
             store_host=(bytes((10, 0, 0, self.number + 1)), 7000),
             call_soon=loop.post,
+            turns=turns,
             call_from_worker=workers.announce,
             now_ms=loop.wall_ms,
             random=Random(self.draw()),
             latencies=_NoLatencies(),
-            machinery=StoreMachinery(
-                workers=workers.make,
-                clock=loop.time,
-                log_options=replace(log_options(self.config), cache_bytes=tuning.cache_bytes),
-                units_per_file=tuning.units_per_file,
-                state=MachineOptions(producers=tuning.producers),
-            ),
+            machinery=replace(self.machinery, workers=workers.make, clock=loop.time),
             rhythm=Rhythm(
                 housekeeping_s=tuning.housekeeping_ms / 1e3,
                 drain_s=DRAIN_S,
@@ -405,6 +429,13 @@ class SimNode:
         life.loop.die()
         self._world.on_stopped(self)
 
+    def lose_disk(self) -> None:
+        """The machine is given a new, empty disk, and nobody tells the program."""
+        self.kill("lost its disk")
+        self.lost.append(self.disk.wipe())
+        self.is_lost, self.spoiled = True, False
+        self.rot.clear()
+
     def pause(self) -> None:
         """SIGSTOP."""
         if self.life is not None:
@@ -448,6 +479,12 @@ class SimNode:
         finally:
             del life.calls[number]
             context.finish()
+
+    def _birth(self) -> Birth:
+        """A disk that is used for the first time."""
+        self.disks_born += 1
+        chance = self._plan.random(f"birth/{self.name}/{self.disks_born}")
+        return Birth(chance.randbytes(DISK_ID_BYTES), WALL_START_MS + self._world.now_us // 1000)
 
     def draw(self) -> float:
         """Randomness for a part of the process."""

@@ -57,6 +57,8 @@ class Fault(Enum):
     SLOW_CONNECT = "slow-connect"  # connections take seconds to be made; late ones arrive late
     GARBLE = "garble"  # bits flip in messages between nodes
     CLOCK_LEAP = "clock-leap"  # a wall clock is minutes to decades off, for a while or for good
+    WIPE = "wipe"  # a node's disk is lost: it starts on an empty one, and an operator replaces it
+    SWAP = "swap"  # two nodes start with each other's disk
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
 
 
@@ -70,6 +72,11 @@ LEAPS_SHARE = 0.25  # of the seeds
 
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
+# What is done to whole disks; drawn by itself, too, and with numbers of their own.
+DISK_FAULTS = (Fault.WIPE, Fault.WIPE, Fault.SWAP)
+FIRST_DISK_FAULT = 3_000
+DISK_FAULTS_SHARE = 0.35  # of the seeds
+
 # Producers are forgotten for want of room, so a run has little, and a day has few seconds.
 UNNAMED_UNUSED_MS = 2_000
 NAMED_UNUSED_MS = 6_000
@@ -124,6 +131,7 @@ class Tuning:
     housekeeping_ms: int = 200
     apply_slice_bytes: int = 1 << 20
     producers: ProducerBounds = ROOMY
+    turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
 
 
@@ -173,7 +181,27 @@ def draw_plan(
     )
     plan = _with_leaps(_with_link_faults(_with_speech(plan)))
     plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
+    plan = _with_disk_faults(plan)
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
+
+
+def _with_disk_faults(plan: Plan) -> Plan:
+    """In some groups disks are lost and mixed up, beside what else happens."""
+    chance = plan.random("disk-faults")
+    if chance.random() >= DISK_FAULTS_SHARE:
+        return plan
+    every_ms = chance.choice((1_500, 4_000))
+    events: list[FaultEvent] = []
+    at = 500.0 + chance.expovariate(1 / every_ms)
+    while at < plan.duration_ms:
+        number = FIRST_DISK_FAULT + len(events)
+        events.append(FaultEvent(number, int(at), chance.choice(DISK_FAULTS)))
+        at += chance.expovariate(1 / every_ms)
+    return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _in_order(events: list[FaultEvent]) -> tuple[FaultEvent, ...]:
+    return tuple(sorted(events, key=lambda event: (event.time_ms, event.number)))
 
 
 def _with_racers(plan: Plan) -> Plan:
@@ -206,9 +234,11 @@ def _spoken(plan: Plan, event: FaultEvent) -> FaultEvent:
 
 
 def _with_slices(plan: Plan) -> Plan:
-    """Applying takes turns of one entry, of a few, or of all there are."""
-    size = plan.random("slices").choice((1, 2 << 10, 1 << 20))
-    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size))
+    """Applying takes turns of one entry, of a few, or of all there are; so does whatever else is
+    done in pieces."""
+    chance = plan.random("slices")
+    size, steps = chance.choice((1, 2 << 10, 1 << 20)), chance.choice((1, 3, 1_000))
+    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size, turn_steps=steps))
 
 
 def _with_link_faults(plan: Plan) -> Plan:
@@ -225,8 +255,7 @@ def _with_link_faults(plan: Plan) -> Plan:
             break
         number = FIRST_LINK_FAULT + len(events) - len(plan.faults)
         events.append(FaultEvent(number, int(at), chance.choice(kinds)))
-    ordered = sorted(events, key=lambda event: (event.time_ms, event.number))
-    return replace(plan, faults=tuple(ordered))
+    return replace(plan, faults=_in_order(events))
 
 
 def _with_leaps(plan: Plan) -> Plan:
@@ -286,7 +315,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    apart = (*LINK_FAULTS, *SPEECH, Fault.CLOCK_LEAP)
+    apart = (*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.CLOCK_LEAP)
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from broker.assembly import committed_log
 from chaos.invariants import InvariantBroken, InvariantChecker
 from chaos.sim.clock_watch import ClockWatch
+from chaos.sim.disk import SimulatedDisk
 from chaos.sim.incarnations import Incarnations
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
@@ -139,7 +140,7 @@ class Watch:
         self._notes[node.name] = noted
         node.disk.is_observed = True
         header = log.header_at(noted)
-        found = self.durable_digest(node, header, needs_platter=True)
+        found = self.durable_digest(node.disk, header, needs_platter=True)
         node.disk.is_observed = False
         if found != header.digest:
             raise Defect("noted beyond durable", f"{node.name} noted entry {noted}")
@@ -185,7 +186,10 @@ class Watch:
 
     def _check_pulls(self, node: SimNode, life: Life) -> None:
         """A pull whose messages have come is answered in that turn or the next: a wake-up that is
-        lost would show itself as a hold to its end only."""
+        lost would show itself as a hold to its end only. While one is being read in pieces they
+        are not counted: it may be that one."""
+        if life.turns.pausing:
+            return
         topics, now_us = life.replica.machine.topics, life.loop.now_us
         for call in life.calls.values():
             request = call.request
@@ -244,7 +248,9 @@ class Watch:
 
     def _on_vote(self, node: SimNode, term: int, candidate: str) -> None:
         try:
-            self.checker.on_vote_sent(term, node.name, candidate)
+            # Another disk knows nothing of the votes of the one before, and needs not: whoever
+            # counts its votes has the entry that names it.
+            self.checker.on_vote_sent(term, f"{node.name}/{len(node.lost)}", candidate)
         except InvariantBroken as error:
             raise Defect("invariant", str(error)) from error
         content = node.disk.durable(HARD_STATE)
@@ -281,7 +287,7 @@ class Watch:
         first = min(self._acknowledged.get(node.name, 0) + 1, match_index)
         for index in range(first, match_index + 1):
             header = life.replica.log.header_at(index)
-            if self.durable_digest(node, header) != header.digest:
+            if self.durable_digest(node.disk, header) != header.digest:
                 raise Defect(
                     "acknowledged before fsync",
                     f"{node.name} acknowledged entry {match_index}, its disk doesn't hold {index}",
@@ -303,7 +309,7 @@ class Watch:
     # --- the platter -------------------------------------------------------------------------
 
     def durable_digest(
-        self, node: SimNode, header: EntryHeader, *, needs_platter: bool | None = None
+        self, disk: SimulatedDisk, header: EntryHeader, *, needs_platter: bool | None = None
     ) -> int | None:
         """The digest of the entry on the platter where `header`'s lies; None if there is none.
         Where flushing is asynchronous the page cache is all that was promised, unless
@@ -314,7 +320,7 @@ class Watch:
         if path is None:
             path = self._paths[base] = DATA / "commitlog" / file_name(base)
         end = at + header.total_size
-        frame = node.disk.bytes_between(
+        frame = disk.bytes_between(
             path,
             at,
             end,
@@ -384,5 +390,11 @@ class Picture:
         return header.digest
 
     def durable_identity_at(self, index: int) -> Hashable | None:
+        """On its disk, or on one that was lost: what it acknowledged may be counted later."""
         header = self._watch.places.get(index)
-        return None if header is None else self._watch.durable_digest(self._node, header)
+        if header is None:
+            return None
+        found = self._watch.durable_digest(self._node.disk, header)
+        for disk in self._node.lost:
+            found = found or self._watch.durable_digest(disk, header)
+        return found

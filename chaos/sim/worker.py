@@ -9,7 +9,7 @@ die, and so it may in the midst of one, at any disk operation (`SimulatedDisk.cu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from chaos.sim.disk import SimulatedDisk
@@ -70,6 +70,11 @@ class Workers:
         self._begin_chore()
         result: T = await waiting
         return result
+
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        """One after the other, each an event of its own: a process may die between any two."""
+        for step in steps:
+            await self.run(step)
 
     def _begin_chore(self) -> None:
         if self._chores and not self._is_hand_busy:

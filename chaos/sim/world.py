@@ -15,6 +15,7 @@ from broker.doors.grpc.errors import wire_error
 from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.errors import CallFailed
+from chaos.forming import form_disks
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
@@ -56,6 +57,14 @@ class World:
         self.nodes = {
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
+        # All disks are there and nothing has happened yet: forming itself is not under test here.
+        form_disks(
+            [node.config for node in self.nodes.values()],
+            lambda name: self.nodes[NodeId(name)].disk,
+            lambda name: self.nodes[NodeId(name)].machinery,
+        )
+        for node in self.nodes.values():
+            node.disk.kill()
         self.watch = Watch(list(self.nodes.values()), plan.tuning, self.network.liars)
         self.snapshots = Snapshots(plan.random("snapshots"))
         self.clients = ProcessLoop(self.timeline, "clients", 99)

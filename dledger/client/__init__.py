@@ -10,7 +10,7 @@ the project.
 """
 
 from dledger.client.client import Client
-from dledger.client.consumer import Consumer
+from dledger.client.consumer import PullConsumer
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BrokerGroupUnreachable,
@@ -19,7 +19,9 @@ from dledger.client.errors import (
     ClientClosed,
     ClientError,
     ClientFault,
+    ConsumerInUse,
     DeadlineExceeded,
+    Forked,
     InvalidArgument,
     LeadershipLost,
     LimitReached,
@@ -33,6 +35,7 @@ from dledger.client.errors import (
     ProducerFenced,
     QueueNotFound,
     RecordCorrupt,
+    SendsFailed,
     ServerError,
     StorageFull,
     TopicExists,
@@ -42,12 +45,21 @@ from dledger.client.errors import (
     Unavailable,
     UnknownProducer,
     WrongBrokerGroup,
+    WrongThread,
 )
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
+from dledger.client.options import (
+    ALL,
+    AllQueues,
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    StartFrom,
+)
 from dledger.client.producer import Producer
 from dledger.client.results import (
     LeaderInfo,
     Message,
+    NewMessage,
     NodeState,
     PeerState,
     ProducerStatistics,
@@ -63,6 +75,8 @@ from dledger.credentials.tls import TlsFiles
 from dledger.outcome import Outcome
 
 __all__ = [
+    "ALL",
+    "AllQueues",
     "BrokerGroupUnreachable",
     "BufferFull",
     "Busy",
@@ -71,9 +85,10 @@ __all__ = [
     "ClientError",
     "ClientFault",
     "ClientOptions",
-    "Consumer",
+    "ConsumerInUse",
     "ConsumerOptions",
     "DeadlineExceeded",
+    "Forked",
     "InvalidArgument",
     "LeaderInfo",
     "LeadershipLost",
@@ -81,6 +96,7 @@ __all__ = [
     "Message",
     "MessageNotFound",
     "MessageTooLarge",
+    "NewMessage",
     "NodeState",
     "NotLeader",
     "NotReady",
@@ -93,6 +109,7 @@ __all__ = [
     "ProducerFenced",
     "ProducerOptions",
     "ProducerStatistics",
+    "PullConsumer",
     "PullResult",
     "QueueInfo",
     "QueueNotFound",
@@ -100,6 +117,7 @@ __all__ = [
     "RecordCorrupt",
     "Registration",
     "SendResult",
+    "SendsFailed",
     "ServerError",
     "StartFrom",
     "StorageFull",
@@ -113,5 +131,6 @@ __all__ = [
     "Unavailable",
     "UnknownProducer",
     "WrongBrokerGroup",
+    "WrongThread",
     "queue_of_key",
 ]

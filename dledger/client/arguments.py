@@ -7,13 +7,16 @@ one judge, one wording. What is checked here is refused before anything else has
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from operator import index
 from types import NoneType
 from typing import Final
 
 from dledger.client.errors import InvalidArgument, Subject
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Labels = tuple[str, bytes, str | None, str | None, int | None]
 
@@ -22,6 +25,27 @@ USUAL: Final = frozenset(
     product((str,), (bytes,), (str, NoneType), (str, NoneType), (int, NoneType))
 )
 # Blanks separate keys in RocketMQ's KEYS; control characters separate properties, or lines.
+_ARGUMENT_OF: Final = {"KEYS": "give it as key=", "TAGS": "give it as tag="}
+# What RocketMQ's clients and brokers write and act on. A message that carries one of them by
+# accident would be delayed, sent back or counted as a copy by who takes the name at its word, and
+# would change its meaning on the day that this broker does. Source: RocketMQ `MessageConst`.
+RESERVED: Final = frozenset(
+    (
+        *("KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG"),
+        *("PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID"),
+        *("TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION"),
+        *("TRACE_ON", "UNIQ_KEY", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES"),
+        *("CONSUME_START_TIME", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"),
+        *("TRANSACTION_ID", "CHECK_IMMUNITY_TIME_IN_SECONDS", "INSTANCE_ID", "CORRELATION_ID"),
+        *("REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE"),
+        *("POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"),
+        *("TIMER_DELAY_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+        *("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "TIMER_DEL_FLAG"),
+        *("INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"),
+        *("DUP_INFO", "BATCH_COMMIT", "CRC32", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"),
+        *("BORN_HOST", "BORN_TIMESTAMP", "KEYS_LIST", "TRACE_CONTEXT"),
+    )
+)
 _NOT_IN_A_KEY: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 
 
@@ -49,6 +73,31 @@ def i64(name: str, value: int) -> int:
     return _in_range(name, value, -(1 << 63), (1 << 63) - 1)
 
 
+def queue_ids(value: object) -> list[int]:
+    """The queue ids in `value`, each once, in its order.
+
+    Raises:
+        InvalidArgument: it is no sequence of numbers, or has none.
+    """
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        raise InvalidArgument(f"queues is of type {type(value).__name__}; wanted: numbers, or ALL")
+    numbers = [_number("queues: an id", queue_id) for queue_id in value]
+    if not numbers:
+        raise InvalidArgument("the list of queues to read is empty")
+    return list(dict.fromkeys(numbers))
+
+
+def milliseconds(name: str, moment: datetime) -> int:
+    """`moment` since the epoch, in whole milliseconds, rounded down.
+
+    Raises:
+        InvalidArgument: it has no time zone, so it names no moment.
+    """
+    if moment.tzinfo is None:
+        raise InvalidArgument(f"{name} is {moment.isoformat()}, without a time zone")
+    return (moment - EPOCH) // timedelta(milliseconds=1)
+
+
 def message_arguments(
     topic: object, body: object, key: object, tag: object, queue_id: object
 ) -> Labels:
@@ -74,10 +123,31 @@ def property_texts(properties: object) -> dict[str, str]:
     """
     if not isinstance(properties, Mapping):
         raise _refused("properties", properties, "a mapping of str to str")
-    return {
+    taken = {
         _plain("properties: a name", name): _plain(f"properties: the value of {name!r}", value)
         for name, value in properties.items()
     }
+    for name in taken:
+        if name in RESERVED or name.startswith("__"):
+            instead = _ARGUMENT_OF.get(name, "choose another name")
+            raise InvalidArgument(
+                f"properties: {name!r} is one of RocketMQ's own: {instead}",
+                subject=Subject.MESSAGE,
+            )
+    return taken
+
+
+def checked_key(key: str) -> str:
+    """`key`, which is one key.
+
+    Raises:
+        InvalidArgument: it holds a blank, which would make it several, or a control character.
+    """
+    if _NOT_IN_A_KEY.search(key):
+        raise InvalidArgument(
+            f"key {key[:80]!r} has a blank or a control character", subject=Subject.MESSAGE
+        )
+    return key
 
 
 def _key(key: object) -> str:
@@ -89,11 +159,7 @@ def _key(key: object) -> str:
         raise InvalidArgument(
             f"key {key[:80]!r} is not UTF-8: {error.reason}", subject=Subject.MESSAGE
         ) from error
-    if _NOT_IN_A_KEY.search(decoded):
-        raise InvalidArgument(
-            f"key {key[:80]!r} has a blank or a control character", subject=Subject.MESSAGE
-        )
-    return decoded
+    return checked_key(decoded)
 
 
 def _body(body: object) -> bytes:

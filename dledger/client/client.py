@@ -12,6 +12,7 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import datetime
 from ipaddress import IPv4Address
 from types import TracebackType
 from typing import Self
@@ -21,9 +22,23 @@ from dledger.client import connection as rpc
 from dledger.client.arguments import i64, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
-from dledger.client.consumer import Consumer
-from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, RecordCorrupt
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions, StartFrom
+from dledger.client.consumer import PullConsumer
+from dledger.client.errors import (
+    ClientClosed,
+    ClientError,
+    InvalidArgument,
+    RecordCorrupt,
+    SendsFailed,
+)
+from dledger.client.failed_sends import closed_together
+from dledger.client.options import (
+    AllQueues,
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    StartFrom,
+)
+from dledger.client.owner import Owner
 from dledger.client.producer import Producer
 from dledger.client.results import (
     LeaderInfo,
@@ -51,9 +66,10 @@ class Client:
         self._name = broker_group
         self._options = options
         self._opened: BrokerGroup | None = None
+        self._owner = Owner()
         self._born_host = (_own_ipv4(addresses[0]), 0)
         self._producers: list[Producer] = []
-        self._consumers: list[Consumer] = []
+        self._consumers: list[PullConsumer] = []
 
     @classmethod
     def connect(
@@ -79,6 +95,7 @@ class Client:
         return cls(addresses, broker_group, options or ClientOptions())
 
     async def __aenter__(self) -> Self:
+        self._owner = Owner()
         self._opened = BrokerGroup(self._addresses, self._name, self._options)
         return self
 
@@ -89,14 +106,21 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         """Closes; who is being cancelled or interrupted does not wait for producers to flush."""
-        async with AsyncExitStack() as closing:  # each of them, even if another one fails
-            closing.push_async_callback(self._hang_up)
-            for consumer in list(self._consumers):
-                closing.push_async_callback(consumer.close)
-            for producer in list(self._producers):
-                closing.push_async_callback(producer.abort)
-            for producer in list(self._producers):
-                await producer.__aexit__(kind, error, trace)
+        if self._owner.is_of_another_process:
+            return  # the connections are its parent's
+        try:
+            async with AsyncExitStack() as closing:  # each of them, even if another one fails
+                closing.push_async_callback(self._hang_up)
+                for consumer in list(self._consumers):
+                    closing.push_async_callback(consumer.close)
+                for producer in list(self._producers):
+                    closing.push_async_callback(producer.abort)
+                if kind is None or issubclass(kind, Exception):
+                    await closed_together([producer.close() for producer in self._producers])
+        except SendsFailed as failed:
+            if error is None:
+                raise
+            error.add_note(str(failed))
 
     async def _hang_up(self) -> None:
         opened, self._opened = self._opened, None
@@ -104,11 +128,17 @@ class Client:
             await opened.close()
 
     async def close(self) -> None:
-        """Flushes and closes the producers, closes the consumers and every connection."""
+        """Flushes and closes the producers, all at the same time, closes the consumers and every
+        connection.
+
+        Raises:
+            SendsFailed: messages failed, and nobody has looked at their futures.
+        """
         await self.__aexit__(None, None, None)
 
     @property
     def _broker_group(self) -> BrokerGroup:
+        self._owner.check()
         if self._opened is None:
             raise ClientClosed("the client is not open: use it as an async context manager")
         return self._opened
@@ -164,11 +194,18 @@ class Client:
         await self._broker_group.call(rpc.DELETE_TOPIC, request, Effect.ONCE, deadline_s=deadline_s)
 
     async def topics(self, *, deadline_s: float | None = None) -> list[TopicInfo]:
-        """Every topic, by name."""
-        answer = await self._broker_group.call(
-            rpc.LIST_TOPICS, pb.ListTopicsRequest(), Effect.NONE, deadline_s=deadline_s
-        )
-        return [_topic(topic) for topic in answer.topics]
+        """Every topic, by name. Nodes answer in pages: a topic that is made or deleted while they
+        are fetched may be in the list or not. The deadline is each page's."""
+        found: list[TopicInfo] = []
+        request = pb.ListTopicsRequest()
+        while True:  # names ascend from page to page, and there is an end to them
+            answer = await self._broker_group.call(
+                rpc.LIST_TOPICS, request, Effect.NONE, deadline_s=deadline_s
+            )
+            found += [_topic(topic) for topic in answer.topics]
+            if answer.next_page_token <= request.page_token:
+                return found
+            request = pb.ListTopicsRequest(page_token=answer.next_page_token)
 
     async def describe_topic(
         self, name: str, *, deadline_s: float | None = None
@@ -178,14 +215,24 @@ class Client:
         Raises:
             TopicNotFound: no topic has this name.
         """
+        groups: dict[str, dict[int, int]] = {}
+        described: pb.Topic | None = None
         request = pb.DescribeTopicRequest(name=text("topic name", name))
-        answer = await self._broker_group.call(
-            rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
-        )
+        while True:  # names ascend from page to page, and there is an end to them
+            answer = await self._broker_group.call(
+                rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
+            )
+            if described != answer.topic:  # made anew between two pages: those groups are gone
+                groups.clear()
+            described = answer.topic
+            groups |= {group.group: _offsets(group.offsets) for group in answer.groups}
+            if answer.next_page_token <= request.page_token:
+                break
+            request = pb.DescribeTopicRequest(name=name, page_token=answer.next_page_token)
         return TopicDescription(
             topic=_topic(answer.topic),
             queues=[QueueInfo(q.queue_id, q.min_offset, q.max_offset) for q in answer.queues],
-            groups={group.group: _offsets(group.offsets) for group in answer.groups},
+            groups=groups,
         )
 
     # --- offsets ------------------------------------------------------------------------------
@@ -374,27 +421,34 @@ class Client:
         self._producers.append(producer)
         return producer
 
-    def consumer(
+    def pull_consumer(
         self,
         topic: str,
         *,
         group: str | None = None,
-        start: StartFrom = StartFrom.FIRST,
-        queues: Sequence[int] | None = None,
+        start: StartFrom | datetime | None = None,
+        queues: Sequence[int] | AllQueues | None = None,
         idle_timeout_s: float | None = None,
         options: ConsumerOptions | None = None,
-    ) -> Consumer:
+    ) -> PullConsumer:
         """A consumer of a topic's queues, closed with the client at the latest.
 
         Args:
-            group: of consumers; whose offsets it begins at (`StartFrom.COMMITTED`) and commits.
-            queues: the ids to read; None: all.
+            group: of consumers; at whose offsets it begins, and which it commits. Needs `queues`:
+                alone it will mean that members share the queues, which there is not yet.
+            start: an end of the queues, the group's committed offsets, or the first message
+                stored at or after a time (with a time zone). None: committed offsets with a
+                group, else the first message.
+            queues: the ids to read, or `ALL`; None: all.
             idle_timeout_s: the iteration ends when all queues were empty together for so long.
+
+        Raises:
+            InvalidArgument: the arguments make no sense together.
         """
-        consumer = Consumer(
+        consumer = PullConsumer(
             self,
             self._broker_group,
-            topic,
+            text("topic name", topic),
             consumer_group=group,
             start=start,
             queues=queues,
@@ -405,7 +459,9 @@ class Client:
         self._consumers.append(consumer)
         return consumer
 
-    def _forget_consumer(self, consumer: Consumer) -> None:
+    consumer = pull_consumer  # its name until 0.2
+
+    def _forget_consumer(self, consumer: PullConsumer) -> None:
         if consumer in self._consumers:
             self._consumers.remove(consumer)
 

@@ -1,78 +1,83 @@
-"""The consumer: reads queues ahead by long polling and hands messages over in queue order.
+"""The pull consumer: hands a topic's messages over in queue order, and commits what is finished.
 
-One task per queue keeps a Pull under way; what it brings waits as bytes and is decoded when it is
-handed over. A queue has at most two answers waiting or under way, so that the records held stay
-within `prefetch_bytes`. The consumer must never skip a message on its own: an offset that is
-no longer kept ends the iteration with OffsetOutOfRange.
+This owns who is given which message, what of it is finished, and where a consumer group stands;
+the Pulls behind it are `dledger.client.fetching`'s. It must never hand a message to two loops,
+skip one on its own, or commit one whose work may not be done.
 
-Order holds within a queue, not between queues. Delivery is at least once: `commit` covers what
-was handed over, so call it after the work is done. Consumer groups that share queues among
-members come later; until then members of one group would each read all queues they ask for.
+What `commit` covers:
+
+    in hand     the message (or the batch) that the loop was given last: its work may have failed
+    finished    what was in hand when the loop asked for the next one, or found the end
+
+`commit()` covers what is finished. `commit(message)` is the application's own word: everything of
+its queue up to and with that message. Order holds within a queue, not between queues. Delivery is
+at least once. Members of a group do not share queues among them yet: each reads what it names.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
-from dledger.client.broker_group import BrokerGroup, Effect
-from dledger.client.connection import PULL
-from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, QueueNotFound
+from dledger.client.arguments import i64, milliseconds, queue_ids
+from dledger.client.broker_group import BrokerGroup
+from dledger.client.errors import ConsumerInUse, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
-from dledger.client.options import ConsumerOptions, StartFrom
-from dledger.client.results import Message, TopicDescription, decode_messages
-from dledger.wire import broker_pb2 as pb
+from dledger.client.fetching import Fetching
+from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
+from dledger.client.owner import Owner
+from dledger.client.results import Message, QueueOffsets, TopicDescription, decode_messages
 
-MIN_PULL_BYTES: Final = 16 << 10
-MAX_PULL_MESSAGES: Final = 32_768
-MIN_HOLD_MS: Final = 50  # between looks at a queue that is idle while others aren't yet
-ANSWERS_PER_QUEUE: Final = 2  # waiting or under way
+Item = TypeVar("Item")
 
 
 class Offsets(Protocol):
     """The client, as far as a consumer asks it for its topic and its consumer group's offsets."""
 
     async def describe_topic(self, name: str, /) -> TopicDescription: ...
+    async def queue_offsets(self, topic: str, queue_id: int, /) -> QueueOffsets: ...
+    async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, /) -> int: ...
     async def fetch_offsets(
         self, group: str, topic: str, /, *, incarnation: int
     ) -> dict[int, int]: ...
     async def commit_offsets(
-        self, group: str, topic: str, offsets: Mapping[int, int], /, *, incarnation: int
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        /,
+        *,
+        incarnation: int,
+        deadline_s: float | None = None,
     ) -> dict[int, int]: ...
 
 
-class Chunk(NamedTuple):
-    """One Pull's answer, not yet decoded."""
+class Loop(Generic[Item]):
+    """One loop over a consumer: what `async for` holds while it runs. The consumer knows it by a
+    weak reference, so a loop that was left by `break` is over at once."""
 
-    reader: QueueReader
-    records: bytes
+    __slots__ = ("__weakref__", "_consumer", "_take")
 
+    def __init__(self, consumer: PullConsumer, take: Callable[[], Awaitable[Item]]) -> None:
+        self._consumer = consumer
+        self._take = take
 
-class QueueReader:
-    """One queue of a consumer: the next offset to fetch, and how long it has been empty.
+    def __aiter__(self) -> Self:
+        return self
 
-    It had nothing from `empty_since` to `empty_until`, times of the loop's clock: when the first
-    Pull that found nothing was sent, and when the last one was answered. `empty_since` is None
-    when the last Pull brought something.
-    """
-
-    __slots__ = ("empty_since", "empty_until", "next_offset", "queue_id", "room")
-
-    def __init__(self, queue_id: int, offset: int) -> None:
-        self.queue_id = queue_id
-        self.next_offset = offset
-        self.empty_since: float | None = None
-        self.empty_until = 0.0
-        self.room = asyncio.Semaphore(ANSWERS_PER_QUEUE)
+    async def __anext__(self) -> Item:
+        return await self._consumer._within(self, self._take)
 
 
-class Consumer:
-    """Messages of a topic, as an async iterator; made by `Client.consumer`.
+class PullConsumer:
+    """Messages of a topic, as an async iterator; made by `Client.pull_consumer`.
 
-    Use it as a context manager, or call `close`; the client closes it at the latest.
+    Use it as a context manager, or call `close`; the client closes it at the latest. One loop at
+    a time: a second one is refused. To work in parallel, hand messages on from one loop.
     """
 
     def __init__(
@@ -82,127 +87,318 @@ class Consumer:
         topic: str,
         *,
         consumer_group: str | None,
-        start: StartFrom,
-        queues: Sequence[int] | None,
+        start: StartFrom | datetime | None,
+        queues: Sequence[int] | AllQueues | None,
         idle_timeout_s: float | None,
         options: ConsumerOptions,
-        on_closed: Callable[[Consumer], None],
+        on_closed: Callable[[PullConsumer], None],
     ) -> None:
-        if start is StartFrom.COMMITTED and consumer_group is None:
-            raise InvalidArgument("starting at committed offsets needs a consumer group")
-        if queues is not None and not queues:
-            raise InvalidArgument("the list of queues to read is empty")
+        _check_group(consumer_group, start, queues)
+        if start is None:
+            start = StartFrom.FIRST if consumer_group is None else StartFrom.COMMITTED
+        if isinstance(start, datetime):
+            milliseconds("start", start)  # now, and not at the first message
         self.topic = topic
         self._offsets = offsets
-        self._broker_group = broker_group
         self._consumer_group = consumer_group
         self._start = start
-        self._queues = queues
-        self._idle_timeout_s = idle_timeout_s
-        self._options = options
+        self._queues = None if queues is None or queues is ALL else queue_ids(queues)
+        self._fetching = Fetching(broker_group, topic, options, idle_timeout_s)
         self._on_closed = on_closed
-        self._loop = asyncio.get_running_loop()
+        self._owner = Owner()
+        self._beginning = asyncio.Lock()
         self._incarnation = 0  # of the topic that it began with: positions are of no other
-        self._readers: list[QueueReader] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        self._chunks: deque[Chunk] = deque()  # one per queue at most
-        self._changed = asyncio.Event()
-        self._failure: ClientError | None = None  # set once: going on would skip messages
-        self._closed = self._started = False
-        self._pull_bytes = options.pull_bytes
-        self._current: list[Message] = []  # being handed over one by one, last one first
+        self._started = False
+        self._loop: weakref.ref[object] | None = None  # the loop over this consumer, if any lives
+        self._taking = False
+        self._rest: dict[int, list[Message]] = {}  # by queue: decoded, last one first
+        self._paused: set[int] = set()
+        self._in_hand: Message | None = None  # of a batch, its last one
         self._handed_over: dict[int, int] = {}  # by queue: one past the last message given
+        self._furthest: dict[int, int] = {}  # the same, whatever was sought since
+        self._finished: dict[int, int] = {}
         self._committed: dict[int, int] = {}
 
-    # --- reading ------------------------------------------------------------------------------
+    # --- loops --------------------------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        return self
+        return Loop(self, self._one)
+
+    def batches(self) -> AsyncIterator[list[Message]]:
+        """The messages in lists, as they were fetched: one queue's each, in order."""
+        return Loop(self, self._batch)
 
     async def __anext__(self) -> Message:
-        """The next message.
+        """The next message, outside of any loop.
 
         Raises:
+            ConsumerInUse: a loop over this consumer has not ended.
             ClientError: a queue can't be read any more; nothing was skipped.
         """
-        while not self._current:
-            batch = await self._next_batch()
-            if not batch:
+        return await self._within(None, self._one)
+
+    async def _within(self, loop: Loop[Item] | None, take: Callable[[], Awaitable[Item]]) -> Item:
+        """What `take` gives, to the only loop there is."""
+        self._owner.check()
+        self._enter(loop)
+        try:
+            return await take()
+        except BaseException:  # its traceback would keep the loop alive, which is over
+            self._loop = None
+            raise
+        finally:
+            self._taking = False
+
+    def _enter(self, loop: object | None) -> None:
+        """`loop` is the one that reads; None: nobody's, for one message."""
+        other = None if self._loop is None else self._loop()
+        if self._taking or (other is not None and other is not loop):
+            raise ConsumerInUse(
+                f"another loop reads this consumer of {self.topic!r}; each loop needs a consumer "
+                "of its own, or hands its messages on"
+            )
+        self._loop = None if loop is None else weakref.ref(loop)
+        self._taking = True
+
+    async def _one(self) -> Message:
+        while (message := self._next_message()) is None:
+            if not await self._fill():
                 raise StopAsyncIteration
-            batch.reverse()
-            self._current = batch
-        message = self._current.pop()
+        return message
+
+    async def _batch(self) -> list[Message]:
+        while (batch := self._next_messages()) is None:
+            if not await self._fill():
+                raise StopAsyncIteration
+        return batch
+
+    def _next_message(self) -> Message | None:
+        """One of those that are here, from now on in hand; None: `_fill` first."""
+        rest = self._waiting()
+        if rest is None:
+            return None
+        message = rest.pop()
+        if not rest:
+            self._rest.pop(message.queue_id, None)
         self._hand_over(message)
         return message
 
-    async def batches(self) -> AsyncIterator[list[Message]]:
-        """The messages in lists, as they were fetched: one queue's each, in order."""
-        while batch := await self._next_batch():
-            self._hand_over(batch[-1])
-            yield batch
+    def _next_messages(self) -> list[Message] | None:
+        """All of one queue's that are here, from now on in hand; None: `_fill` first."""
+        rest = self._waiting()
+        if rest is None:
+            return None
+        self._rest.pop(rest[0].queue_id, None)
+        rest.reverse()
+        self._hand_over(rest[-1])
+        return rest
 
-    def _hand_over(self, message: Message) -> None:
-        """`message`, and those before it in its queue, belong to the application: `commit`
-        covers them. The iterators do this; who uses `_next_batch` does it itself."""
-        self._handed_over[message.queue_id] = message.queue_offset + 1
+    def _waiting(self) -> list[Message] | None:
+        """Messages of some queue that isn't withheld, last one first."""
+        for queue_id, rest in self._rest.items():
+            if queue_id not in self._paused:
+                return rest
+        return None
 
-    async def _next_batch(self) -> list[Message]:
-        """The next messages of some queue; none when the iteration is over.
+    def _has_waiting(self) -> bool:
+        return self._waiting() is not None
+
+    async def _fill(self) -> bool:
+        """There are messages to hand over; false when the iteration is over. Who is cancelled or
+        interrupted here has lost none. What was in hand is finished, since more is asked for.
 
         Raises:
             ClientError: a queue can't be read any more; nothing was skipped.
         """
-        if not self._started and not self._closed:
+        self._finish()
+        if not self._fetching.has_ended:
             await self._begin()
-        while not self._chunks:
-            if self._closed or self._is_idle():
-                return []
-            if self._failure is not None:
-                raise self._failure
-            self._changed.clear()
-            await self._changed.wait()
-        chunk = self._chunks.popleft()
-        chunk.reader.room.release()
+        chunk = await self._fetching.take(self._paused, self._has_waiting)
+        if chunk is None:
+            return self._has_waiting()  # a queue was resumed
         try:
-            return decode_messages(chunk.records)
+            messages = decode_messages(chunk.records)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
-            # Going on would skip these messages.
-            self._chunks.clear()
-            self._failure = client_error("decoding messages", error)
-            raise self._failure  # noqa: B904 - it is the error itself, or has it as its cause
+            told = client_error("decoding messages", error)
+            self._fetching.break_off(chunk.reader, told)
+            raise told  # noqa: B904 - it is the error itself, or has it as its cause
+        messages.reverse()
+        self._rest[chunk.reader.queue_id] = messages
+        return True
 
-    def _is_idle(self) -> bool:
-        """Whether all queues were seen to be empty together for the idle timeout. A queue that
-        can't be asked isn't empty: an outage must not look like the end."""
-        since = self._empty_together_since()
-        if self._idle_timeout_s is None or since is None:
-            return False
-        until = min(reader.empty_until for reader in self._readers)
-        return until - since >= self._idle_timeout_s
+    # --- what is in hand, and what is finished ------------------------------------------------
 
-    def _empty_together_since(self) -> float | None:
-        latest = 0.0
-        for reader in self._readers:
-            if reader.empty_since is None:
-                return None
-            latest = max(latest, reader.empty_since)
-        return latest
+    def _hand_over(self, message: Message) -> None:
+        """`message`, and those before it in its queue, are in the application's hand; what was
+        there before is finished."""
+        self._finish()
+        queue_id, after = message.queue_id, message.queue_offset + 1
+        self._in_hand = message
+        self._handed_over[queue_id] = after
+        if after > self._furthest.get(queue_id, 0):
+            self._furthest[queue_id] = after
+
+    def _finish(self) -> None:
+        """What was in hand is done: its loop has asked for more."""
+        message, self._in_hand = self._in_hand, None
+        if message is not None:
+            self._finished[message.queue_id] = message.queue_offset + 1
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By queue: one past the last message handed over, for queues that gave any. Finished or
+        not: `commit` knows the difference."""
+        return dict(self._handed_over)
+
+    async def commit(
+        self, message: Message | None = None, *, deadline_s: float | None = None
+    ) -> None:
+        """The consumer group's offsets cover what is finished.
+
+        Args:
+            message: one that this consumer gave, and whose work is done: its queue is committed
+                up to and with it. None: every message but the one (or the batch) in hand.
+
+        Raises:
+            InvalidArgument: the consumer is of no consumer group, or never gave this message.
+        """
+        if self._consumer_group is None:
+            raise InvalidArgument("without a consumer group there is nothing to commit to")
+        done = self._finished if message is None else self._up_to(message)
+        moved = {
+            queue_id: offset
+            for queue_id, offset in done.items()
+            if self._committed.get(queue_id, 0) < offset
+        }
+        if not moved:
+            return
+        group = self._consumer_group
+        await self._offsets.commit_offsets(
+            group, self.topic, moved, incarnation=self._incarnation, deadline_s=deadline_s
+        )
+        for queue_id, offset in moved.items():
+            self._committed[queue_id] = max(offset, self._committed.get(queue_id, 0))
+
+    def _up_to(self, message: Message) -> dict[int, int]:
+        after = message.queue_offset + 1
+        if message.topic != self.topic or after > self._furthest.get(message.queue_id, 0):
+            raise InvalidArgument(
+                f"{message.topic}/{message.queue_id} offset {message.queue_offset} was not handed "
+                "over by this consumer"
+            )
+        return {message.queue_id: after}
+
+    # --- other places -------------------------------------------------------------------------
+
+    async def seek(self, queue_id: int, to: int | StartFrom | datetime) -> None:
+        """The queue's next message is the one at `to`; what was fetched of it is dropped. Works
+        after a queue failed, too. Committed offsets stay: they only go forward, and what was
+        finished and not committed before is not committed by a later `commit()`.
+
+        Args:
+            to: an offset, an end of the queue, or the first message stored at or after a time.
+
+        Raises:
+            QueueNotFound: the consumer doesn't read this queue.
+        """
+        await self._begin()
+        if self._fetching.has_ended:
+            return
+        if queue_id not in self._fetching.queue_ids:
+            raise QueueNotFound(f"queue {queue_id} is none of those read")
+        offset = await self._offset_at(queue_id, to)
+        self._rest.pop(queue_id, None)
+        self._handed_over.pop(queue_id, None)
+        self._finished.pop(queue_id, None)
+        if self._in_hand is not None and self._in_hand.queue_id == queue_id:
+            self._in_hand = None
+        self._fetching.begin_again(queue_id, offset)
+
+    async def _offset_at(self, queue_id: int, to: int | StartFrom | datetime) -> int:
+        if isinstance(to, datetime):
+            time_ms = milliseconds("to", to)
+            return await self._offsets.offset_by_time(self.topic, queue_id, time_ms)
+        if not isinstance(to, StartFrom):
+            return i64("to", to)
+        if to is StartFrom.COMMITTED:
+            if self._consumer_group is None:
+                raise InvalidArgument("committed offsets need a consumer group")
+            committed = await self._offsets.fetch_offsets(
+                self._consumer_group, self.topic, incarnation=self._incarnation
+            )
+            if queue_id in committed:
+                return committed[queue_id]
+        bounds = await self._offsets.queue_offsets(self.topic, queue_id)
+        return bounds.max_offset if to is StartFrom.LAST else bounds.min_offset
+
+    def pause(self, *queue_ids: int) -> None:
+        """Withholds these queues' messages, from now on; what is fetched waits, within bounds.
+        A queue that has messages waiting is not idle."""
+        self._paused.update(queue_ids)
+
+    def resume(self, *queue_ids: int) -> None:
+        """Hands these queues' messages over again, from where they were."""
+        self._paused.difference_update(queue_ids)
+        self._fetching.wake()
+
+    # --- beginning and end --------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """Finds the queues and where to start in each, and starts fetching. A beginning that
+        failed or was cancelled is begun again."""
+        if not self._started:
+            async with self._beginning:
+                await self._begin_once()
+
+    async def _begin_once(self) -> None:
+        if not self._started:
+            description = await self._offsets.describe_topic(self.topic)
+            queues = self._chosen_queues(description.topic.queue_count)
+            self._incarnation = description.topic.incarnation
+            known = await self._known_offsets(queues)
+            last = self._start is StartFrom.LAST
+            edges = {
+                queue.queue_id: queue.max_offset if last else queue.min_offset
+                for queue in description.queues
+            }
+            offsets = {queue: known.get(queue, edges[queue]) for queue in queues}
+            self._fetching.begin(offsets, self._incarnation)
+            self._started = True
+
+    async def _known_offsets(self, queues: Sequence[int]) -> dict[int, int]:
+        """Where to start, by queue, where it isn't an end of the queue."""
+        if isinstance(self._start, datetime):
+            time_ms = milliseconds("start", self._start)
+            return {
+                queue_id: await self._offsets.offset_by_time(self.topic, queue_id, time_ms)
+                for queue_id in queues
+            }
+        if self._start is StartFrom.COMMITTED and self._consumer_group is not None:
+            return await self._offsets.fetch_offsets(
+                self._consumer_group, self.topic, incarnation=self._incarnation
+            )
+        return {}
+
+    def _chosen_queues(self, queue_count: int) -> list[int]:
+        if self._queues is None:
+            return list(range(queue_count))
+        for queue_id in self._queues:
+            if not 0 <= queue_id < queue_count:
+                raise QueueNotFound(
+                    f"topic {self.topic!r} has queues 0 to {queue_count - 1}, not {queue_id}"
+                )
+        return self._queues
 
     def stop(self) -> None:
         """Ends the iteration; what was fetched and not handed over is dropped."""
-        self._closed = True
-        self._chunks.clear()
-        self._current.clear()
-        for task in self._tasks:
-            task.cancel()
-        self._changed.set()
+        self._rest = {}
+        self._fetching.end()
 
     async def close(self) -> None:
         """Stops; no task is left behind. Commits nothing."""
         self.stop()
         try:
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            await self._fetching.close()
         finally:
             self._on_closed(self)
 
@@ -217,125 +413,19 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    # --- offsets ------------------------------------------------------------------------------
 
-    @property
-    def positions(self) -> dict[int, int]:
-        """By queue: one past the last message handed over, for queues that gave any."""
-        return dict(self._handed_over)
-
-    async def commit(self) -> None:
-        """The consumer group's committed offsets cover every message handed over so far.
-
-        Raises:
-            InvalidArgument: the consumer is of no consumer group.
-        """
-        if self._consumer_group is None:
-            raise InvalidArgument("without a consumer group there is nothing to commit to")
-        moved = {
-            queue_id: offset
-            for queue_id, offset in self._handed_over.items()
-            if self._committed.get(queue_id) != offset
-        }
-        if moved:
-            await self._offsets.commit_offsets(
-                self._consumer_group, self.topic, moved, incarnation=self._incarnation
-            )
-            self._committed.update(moved)
-
-    # --- fetching -----------------------------------------------------------------------------
-
-    async def _begin(self) -> None:
-        """Finds the queues and where to start in each, and starts fetching."""
-        description = await self._offsets.describe_topic(self.topic)
-        queues = self._chosen_queues(description.topic.queue_count)
-        incarnation = description.topic.incarnation
-        committed: dict[int, int] = {}
-        if self._start is StartFrom.COMMITTED and self._consumer_group is not None:
-            committed = await self._offsets.fetch_offsets(
-                self._consumer_group, self.topic, incarnation=incarnation
-            )
-        share = self._options.prefetch_bytes // (ANSWERS_PER_QUEUE * len(queues))
-        self._pull_bytes = min(self._options.pull_bytes, max(share, MIN_PULL_BYTES))
-        bounds = {queue.queue_id: queue for queue in description.queues}
-        readers: list[QueueReader] = []
-        for queue_id in queues:
-            last = self._start is StartFrom.LAST
-            edge = bounds[queue_id].max_offset if last else bounds[queue_id].min_offset
-            readers.append(QueueReader(queue_id, committed.get(queue_id, edge)))
-        self._incarnation = incarnation
-        self._readers = readers  # as a whole: a beginning that failed is begun again
-        self._started = True
-        if not self._closed:
-            self._start_fetching()
-
-    def _chosen_queues(self, queue_count: int) -> list[int]:
-        if self._queues is None:
-            return list(range(queue_count))
-        for queue_id in self._queues:
-            if not 0 <= queue_id < queue_count:
-                raise QueueNotFound(
-                    f"topic {self.topic!r} has queues 0 to {queue_count - 1}, not {queue_id}"
-                )
-        return list(dict.fromkeys(self._queues))
-
-    def _start_fetching(self) -> None:
-        self._tasks = [
-            self._loop.create_task(
-                self._fetch(reader), name=f"fetch-{self.topic}-{reader.queue_id}"
-            )
-            for reader in self._readers
-        ]
-
-    async def _fetch(self, reader: QueueReader) -> None:
-        """Keeps one Pull under way until the consumer is closed or the queue can't be read."""
-        try:
-            while True:
-                await reader.room.acquire()
-                while not (answer := await self._pull(reader)).count:
-                    self._changed.set()
-                reader.next_offset = answer.next_offset
-                self._chunks.append(Chunk(reader, answer.records))
-                self._changed.set()
-        except asyncio.CancelledError:
-            if not self._closed:  # by who cancels every task that there is
-                self._fail(ClientClosed("the reading was cancelled"))
-            raise
-        except Exception as error:  # noqa: BLE001 - who iterates must hear of it
-            self._fail(client_error("reading a queue", error))
-
-    def _fail(self, error: ClientError) -> None:
-        """Ends the iteration, after what was fetched before."""
-        self._failure = self._failure or error
-        self._changed.set()
-
-    async def _pull(self, reader: QueueReader) -> pb.PullResponse:
-        """Asks once, and notes whether the queue was empty."""
-        asked = self._loop.time()
-        hold_ms = self._hold_ms(asked)
-        request = pb.PullRequest(
-            topic=self.topic,
-            topic_incarnation=self._incarnation,
-            queue_id=reader.queue_id,
-            offset=reader.next_offset,
-            max_messages=MAX_PULL_MESSAGES,
-            max_bytes=self._pull_bytes,
-            hold_ms=hold_ms,
+def _check_group(
+    group: str | None,
+    start: StartFrom | datetime | None,
+    queues: Sequence[int] | AllQueues | None,
+) -> None:
+    """Refuses what makes no sense, or will mean something else one day."""
+    if group == "":
+        raise InvalidArgument("the consumer group's name is empty")
+    if group is not None and queues is None:
+        raise InvalidArgument(
+            "group= alone will mean that members share the queues, which there is not yet; name "
+            "the queues that this consumer reads: queues=[...], or queues=ALL"
         )
-        deadline_s = self._options.deadline_s + hold_ms / 1000
-        answer = await self._broker_group.call(PULL, request, Effect.NONE, deadline_s=deadline_s)
-        if answer.count:
-            reader.empty_since = None
-        else:
-            reader.empty_since = asked if reader.empty_since is None else reader.empty_since
-            reader.empty_until = self._loop.time()
-        return answer
-
-    def _hold_ms(self, now: float) -> int:
-        """How long the leader is to hold a Pull: not beyond the moment at which the iteration
-        would end as idle."""
-        if self._idle_timeout_s is None:
-            return self._options.hold_ms
-        since = self._empty_together_since()
-        left_s = self._idle_timeout_s - (0.0 if since is None else now - since)
-        return min(self._options.hold_ms, max(int(left_s * 1000) + 1, MIN_HOLD_MS))
+    if start is StartFrom.COMMITTED and group is None:
+        raise InvalidArgument("starting at committed offsets needs a consumer group")

@@ -42,7 +42,7 @@ from dledger.client.errors import (
     Unavailable,
     from_wire,
 )
-from dledger.client.faults import contained, fail_quietly, fault
+from dledger.client.faults import contained, fault
 from dledger.client.lane import Batch, BatchState, Failure, Lane
 from dledger.client.options import (
     MAX_REQUEST_BYTES,
@@ -65,11 +65,13 @@ class Sender:
     """How the producer is told what becomes of batches.
 
     Attributes:
+        fail: a message's future gets this error.
         on_sealed: the lane's gather was closed.
         on_over: so many messages, of so many bytes together, are settled.
         on_place_gone: the lane's topic, or its queue, isn't what it was.
     """
 
+    fail: Callable[[asyncio.Future[SendResult], ClientError], None]
     on_sealed: Callable[[Lane], None]
     on_over: Callable[[int, int], None]
     on_place_gone: Callable[[Lane], None]
@@ -399,7 +401,7 @@ class Dispatcher:
     def _fail(self, failures: list[Failure]) -> None:
         for batch, error, outcome in failures:
             for future in batch.futures:
-                fail_quietly(future, error.about_message(outcome))
+                self._sender.fail(future, error.about_message(outcome))
             if outcome is Outcome.DID_NOT_HAPPEN:
                 self.failed += batch.count
             else:

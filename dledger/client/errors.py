@@ -32,7 +32,11 @@ have been refused *may have happened*.
     ├── ClientFault          this library failed; `__cause__` says how
     ├── BufferFull           the producer's bound is reached: wait for `room()` (retriable)
     ├── ProducerClosed       the producer was closed
-    └── ClientClosed         the client was closed
+    ├── ClientClosed         the client was closed
+    ├── WrongThread          used in another thread than its event loop's
+    ├── Forked               connected before the process was forked
+    ├── SendsFailed          messages failed whose futures nobody has looked at
+    └── ConsumerInUse        another loop reads this consumer
 
 Three facts are common to all: `code` (the wire's name for it), `retriable` (the same call may
 succeed later) and `outcome`. Source: `proto/dledger/wire/errors.proto`.
@@ -40,6 +44,7 @@ succeed later) and `outcome`. Source: `proto/dledger/wire/errors.proto`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, ClassVar, Final, Self
 
@@ -56,6 +61,7 @@ class Subject(Enum):
 
     REQUEST = ("the request", "carried out")
     MESSAGE = ("the message", "stored")
+    MESSAGES = ("the messages", "stored")
 
 
 class ClientError(Exception):
@@ -93,7 +99,8 @@ class ClientError(Exception):
     def __str__(self) -> str:
         name, verb = self.subject.value
         if self.outcome is Outcome.DID_NOT_HAPPEN:
-            return f"{self.message}; {name} was not {verb}"
+            was = "were" if self.subject is Subject.MESSAGES else "was"
+            return f"{self.message}; {name} {was} not {verb}"
         return f"{self.message}; {name} may have been {verb}"
 
     def about_message(self, outcome: Outcome) -> Self:
@@ -107,7 +114,7 @@ class ClientError(Exception):
         return copy
 
 
-class InvalidArgument(ClientError):
+class InvalidArgument(ClientError, ValueError):
     """The request is wrong."""
 
     code = "INVALID_ARGUMENT"
@@ -246,7 +253,7 @@ class Unavailable(ClientError):
     default_retriable = True
 
 
-class DeadlineExceeded(ClientError):
+class DeadlineExceeded(ClientError, TimeoutError):
     """The time for this is over."""
 
     code = "TIMED_OUT"
@@ -291,6 +298,58 @@ class ClientClosed(ClientError):
     """The client was closed."""
 
     code = "CLIENT_CLOSED"
+
+
+class WrongThread(ClientError):
+    """A client belongs to the thread of its event loop, and was used in another one."""
+
+    code = "WRONG_THREAD"
+
+
+class Forked(ClientError):
+    """A client was connected before the process was forked, and was used in the child."""
+
+    code = "FORKED"
+
+
+class SendsFailed(ClientError):
+    """Messages failed, and nobody has looked at their futures; raised by `flush`, `close` and
+    `send_all`.
+
+    Attributes:
+        failures: the messages' errors, each with its own `outcome`; the first 100.
+        count: how many failed.
+    """
+
+    code = "SENDS_FAILED"
+    MAX_FAILURES: Final = 100
+
+    failures: Sequence[ClientError] = ()
+    count = 0
+
+    @classmethod
+    def of(cls, failures: Sequence[ClientError], count: int) -> Self:
+        """The error that tells of `count` failures; `failures` are all, or the first of them.
+        Its outcome is the worst of theirs."""
+        known = bool(failures) and count == len(failures)
+        refused = known and all(e.outcome is Outcome.DID_NOT_HAPPEN for e in failures)
+        what = "1 message" if count == 1 else f"{count:,} messages"
+        first = f"; the first: {failures[0].message}" if failures else ""
+        told = cls(
+            f"{what} failed{first}",
+            outcome=Outcome.DID_NOT_HAPPEN if refused else Outcome.MAY_HAVE_HAPPENED,
+            subject=Subject.MESSAGE if count == 1 else Subject.MESSAGES,
+        )
+        told.failures, told.count = list(failures[: cls.MAX_FAILURES]), count
+        if failures:
+            told.__cause__ = failures[0]
+        return told
+
+
+class ConsumerInUse(ClientError):
+    """A loop over this consumer has not ended: a second one would take its messages."""
+
+    code = "CONSUMER_IN_USE"
 
 
 _BY_CODE: Final[dict[int, type[ClientError]]] = {

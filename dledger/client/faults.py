@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from dledger.client.errors import ClientError, ClientFault
 from dledger.outcome import Outcome
@@ -54,11 +53,3 @@ def contained(doing: str, otherwise: Callable[[ClientFault], None] | None = None
         told = fault(doing, error)
         if otherwise is not None:
             otherwise(told)
-
-
-def fail_quietly(future: asyncio.Future[Any], error: ClientError) -> None:
-    """Sets the exception and marks it as seen: a caller who drops the future has chosen not to
-    know, and asyncio's report of every dropped future would bury the log."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()

@@ -43,6 +43,15 @@ class StartFrom(Enum):
     COMMITTED = "committed"  # the consumer group's; FIRST for a queue without one
 
 
+class AllQueues(Enum):
+    """The type of `ALL`."""
+
+    ALL = "all"
+
+
+ALL: Final = AllQueues.ALL  # every queue that the topic has when the reading begins
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """How a client finds its broker group and how long it tries.

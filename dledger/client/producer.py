@@ -4,7 +4,7 @@ This owns the bounds (messages, bytes), the topics' routes, and the end. It hand
 `Dispatcher` and never talks to a node itself but to ask how many queues a topic has. `send` must
 stay a few microseconds: no task, timer, event or lock per message (ADR 10).
 
-A future whose caller never looks at it makes no noise; `statistics()` counts what failed.
+A failure that nobody looks at is told by `flush` and `close` (`dledger.client.failed_sends`).
 Cancelling a future does not take the message back.
 """
 
@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from threading import get_ident
 from time import time
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from dledger.client.arguments import USUAL, message_arguments
 from dledger.client.broker_group import BrokerGroup, Effect
@@ -30,16 +31,21 @@ from dledger.client.errors import (
     MessageTooLarge,
     ProducerClosed,
     QueueNotFound,
+    SendsFailed,
     Subject,
 )
-from dledger.client.faults import contained, fail_quietly, fault
+from dledger.client.failed_sends import Bulk, FailedSends, was_asked
+from dledger.client.faults import contained, fault
 from dledger.client.lane import Lane
 from dledger.client.options import ProducerOptions
-from dledger.client.results import ProducerStatistics, SendResult
+from dledger.client.owner import Owner
+from dledger.client.results import NewMessage, ProducerStatistics, SendResult
 from dledger.client.routing import HeldMessage, Route, for_queue, labels
 from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
+
+BULK_TURN: Final = 256  # messages of a bulk between turns of the loop
 
 
 class Producer:
@@ -58,8 +64,14 @@ class Producer:
         self._born_host = born_host
         self._loop = asyncio.get_running_loop()
         self._dispatcher = Dispatcher(
-            broker_group, options, Sender(self._on_sealed, self._on_over, self._on_place_gone)
+            broker_group,
+            options,
+            Sender(self._fail, self._on_sealed, self._on_over, self._on_place_gone),
         )
+        self._failed: FailedSends[asyncio.Future[SendResult]] = FailedSends(
+            was_asked, asyncio.Future.exception, options.max_buffered_messages
+        )
+        self._owner = Owner()
         self._add = self._dispatcher.add
         self._routes: dict[str, Route] = {}
         self._resolving: set[asyncio.Task[None]] = set()
@@ -102,7 +114,10 @@ class Producer:
             MessageTooLarge: the body is over 4 MiB.
             QueueNotFound: the topic is known to have no such queue.
             ProducerClosed: after `close`.
+            WrongThread, Forked: called in another thread or process than the event loop's.
         """
+        if get_ident() != self._owner.thread:
+            self._owner.check(Subject.MESSAGE)
         if (type(topic), type(body), type(key), type(tag), type(queue_id)) not in USUAL:
             topic, body, key, tag, queue_id = message_arguments(topic, body, key, tag, queue_id)
         assert not isinstance(key, bytes)  # the type checker's affair
@@ -129,6 +144,45 @@ class Producer:
         self._messages += 1
         self._bytes += len(record)
         return future
+
+    async def send_all(self, messages: Iterable[NewMessage]) -> int:
+        """Sends them in order, waiting for room; how many, once all are stored.
+
+        Raises:
+            SendsFailed: the first failure ended it. What was accepted until then is settled, what
+                comes after was not taken from `messages`.
+        """
+        bulk = Bulk()
+        try:
+            for number, message in enumerate(messages, 1):
+                if not await self._send_in_bulk(message, bulk):
+                    break
+                if number % BULK_TURN == 0:
+                    await asyncio.sleep(0)
+            await bulk.settled()
+        finally:
+            bulk.leave()
+        if bulk.failed:
+            raise SendsFailed.of(bulk.errors, bulk.failed)
+        return bulk.stored
+
+    async def _send_in_bulk(self, message: NewMessage, bulk: Bulk) -> bool:
+        """Whether the bulk goes on: the message was accepted, and none has failed so far."""
+        topic, body, key, tag, properties, queue_id = message
+        while not bulk.failed:
+            try:
+                future = self.send(
+                    topic, body, key=key, tag=tag, properties=properties, queue_id=queue_id
+                )
+            except BufferFull:
+                with contextlib.suppress(ProducerClosed):  # the next attempt says so itself
+                    await self.room()
+            except ClientError as error:
+                bulk.on_error(error)
+            else:
+                bulk.watch(future)
+                return True
+        return False
 
     def _choose(self, route: Route, key: str | None, queue_id: int | None) -> Lane | None:
         """The message's lane; None while the topic isn't known."""
@@ -258,10 +312,16 @@ class Producer:
 
     def _fail_one(self, message: HeldMessage, error: ClientError) -> None:
         self._failed_unrouted += 1
-        fail_quietly(message.future, error.about_message(Outcome.DID_NOT_HAPPEN))
+        self._fail(message.future, error.about_message(Outcome.DID_NOT_HAPPEN))
         self._on_over(1, len(message.record))
 
     # --- what the dispatcher tells ------------------------------------------------------------
+
+    def _fail(self, future: asyncio.Future[SendResult], error: ClientError) -> None:
+        """The message failed; who cancelled its future has chosen not to know."""
+        if not future.done():
+            future.set_exception(error)
+            self._failed.add(future)
 
     def _on_sealed(self, lane: Lane) -> None:
         """A gather was closed: the next unkeyed messages go to another queue."""
@@ -294,6 +354,16 @@ class Producer:
     # --- the end ------------------------------------------------------------------------------
 
     async def flush(self) -> None:
+        """Everything accepted before this call is stored, or its caller knows that it failed.
+
+        Raises:
+            SendsFailed: messages failed, and nobody has looked at their futures. Told once.
+        """
+        self._owner.check()
+        await self._settle()
+        await self._failed.tell()
+
+    async def _settle(self) -> None:
         """Returns when everything accepted before this call is settled, well or badly."""
         if self._resolving:
             await asyncio.wait(list(self._resolving))
@@ -311,20 +381,38 @@ class Producer:
 
     async def close(self) -> None:
         """Flushes for `close_timeout_ms` at most; what is left then fails with ProducerClosed,
-        saying whether it may have been stored. No task is left behind."""
+        saying whether it may have been stored. No task is left behind.
+
+        Raises:
+            SendsFailed: as `flush` does, when all is ended.
+        """
+        if self._owner.is_of_another_process:
+            return  # nothing here is this process's
         if self._closing:
             await self._ended.wait()
             return
         self._closing = True
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._close_timeout_s):
-                    await self.flush()
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._close_timeout_s):
+                        await self._settle()
+            finally:
+                await self._end()
+            await self._failed.tell()
         finally:
-            await self.abort()
+            self._failed.forget()
 
     async def abort(self) -> None:
-        """Closes without flushing."""
+        """Closes without flushing. The messages' futures tell what became of them."""
+        if self._owner.is_of_another_process:
+            return
+        try:
+            await self._end()
+        finally:
+            self._failed.forget()
+
+    async def _end(self) -> None:
         if self._ended.is_set():
             return
         self._closing = True
@@ -359,11 +447,17 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes; who is being cancelled or interrupted does not wait for the flush."""
-        if kind is None or issubclass(kind, Exception):
-            await self.close()
-        else:
+        """Closes; who is being cancelled or interrupted does not wait for the flush. An error
+        of the caller's stays the one that is raised, and has a note of failed messages."""
+        if kind is not None and not issubclass(kind, Exception):
             await self.abort()
+            return
+        try:
+            await self.close()
+        except SendsFailed as failed:
+            if error is None:
+                raise
+            error.add_note(str(failed))
 
     def statistics(self) -> ProducerStatistics:
         """A frozen picture, as of now."""

@@ -7,6 +7,7 @@ thousands a second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from dledger.wire import cluster_pb2 as cpb
 __all__ = [
     "LeaderInfo",
     "Message",
+    "NewMessage",
     "NodeState",
     "PeerState",
     "ProducerStatistics",
@@ -62,6 +64,17 @@ class SendResult(NamedTuple):
 def stored_before(topic: str, queue_id: int) -> SendResult:
     """The result of a message that was stored before, nobody remembers where."""
     return SendResult(topic, queue_id, -1, -1, -1, b"", duplicate=True)
+
+
+class NewMessage(NamedTuple):
+    """A message to send; see `Producer.send`."""
+
+    topic: str
+    body: bytes
+    key: str | bytes | None = None
+    tag: str | None = None
+    properties: Mapping[str, str] | None = None
+    queue_id: int | None = None
 
 
 class QueueOffsets(NamedTuple):

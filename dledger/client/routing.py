@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from dledger.client.arguments import property_texts
+from dledger.client.arguments import checked_key, property_texts
 from dledger.client.errors import InvalidArgument, QueueNotFound, Subject
 from dledger.client.lane import Lane
 from dledger.client.results import SendResult
@@ -61,14 +61,10 @@ def _labels_alone(key: str | None, tag: str | None) -> bytes:
 
 def _encode_labels(key: str | None, tag: str | None, properties: Mapping[str, str]) -> bytes:
     combined = property_texts(properties)
-    for name, value in ((KEYS, key), (TAGS, tag)):
-        if value is None:
-            continue
-        if name in combined:
-            raise InvalidArgument(
-                f"{name} is given as an argument and as a property", subject=Subject.MESSAGE
-            )
-        combined[name] = value
+    if key is not None:
+        combined[KEYS] = checked_key(key)
+    if tag is not None:
+        combined[TAGS] = tag
     try:
         return encode_properties(combined)
     except InvalidProperties as error:

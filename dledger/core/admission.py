@@ -25,6 +25,7 @@ from typing import NoReturn, assert_never
 from dledger.core.errors import Contradiction, MessageRefused
 from dledger.core.state import RaftState
 from dledger.core.types import (
+    DISK_ID_BYTES,
     MAX_INDEX,
     MAX_ROUND,
     MAX_TERM,
@@ -158,6 +159,14 @@ def _check_configuration(message: AppendRequest, entry: EntryMeta) -> None:
         _refuse(message, "entries", f"kind {entry.kind.name}", "a configuration, and its kind")
     if not configuration.voters or not all(configuration.members()):
         _refuse(message, "entries", f"{configuration}", "voters, each with a name")
+    named = dict(configuration.disks)
+    disks = set(named.values())
+    if len(named) != len(configuration.disks) or len(disks) != len(named):
+        _refuse(message, "entries", f"{configuration.disks}", "a disk of its own for each member")
+    if any(len(disk) != DISK_ID_BYTES for disk in disks) or named.keys() - configuration.members():
+        _refuse(
+            message, "entries", f"{configuration.disks}", f"members, {DISK_ID_BYTES} bytes each"
+        )
 
 
 def _check_settled(state: RaftState, message: AppendRequest) -> None:

@@ -62,6 +62,7 @@ def on_pre_vote_request(state: RaftState, message: PreVoteRequest) -> None:
     """Say whether a vote would be granted; nothing here changes."""
     granted = (
         message.term >= state.term
+        and state.is_known
         and not _is_sticky(state)
         and _is_fresh(state, message.last_index, message.last_term)
         and (message.term > state.term or _is_free_to_vote_for(state, message.sender))
@@ -127,8 +128,10 @@ def suspect_leader(state: RaftState, peer: NodeId) -> None:
 
 
 def _may_vote_for(state: RaftState, message: VoteRequest) -> bool:
-    return _is_free_to_vote_for(state, message.sender) and _is_fresh(
-        state, message.last_index, message.last_term
+    return (
+        state.is_known
+        and _is_free_to_vote_for(state, message.sender)
+        and _is_fresh(state, message.last_index, message.last_term)
     )
 
 

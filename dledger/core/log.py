@@ -19,6 +19,7 @@ from dledger.core.types import (
     NO_INDEX,
     NO_TERM,
     Configuration,
+    ConfigurationPlace,
     Index,
     LogSummary,
     Term,
@@ -185,6 +186,14 @@ class RaftLog:
         self._forget_sizes()
 
     # --- Configurations ---------------------------------------------------------------------
+
+    @property
+    def configuration_place(self) -> ConfigurationPlace:
+        """Where the configuration in force stands."""
+        if not self._configurations:
+            return ConfigurationPlace()
+        index = self._configurations[-1][0]
+        return ConfigurationPlace(self.term_at(index), index)
 
     def has_uncommitted_configuration(self) -> bool:
         """Tell whether a change is pending."""

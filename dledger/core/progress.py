@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from dledger.core.types import NO_INDEX, Index, NodeId, RaftOptions
+from dledger.core.types import NO_INDEX, DiskId, Index, NodeId, RaftOptions
 
 # An append is taken for lost when this many heartbeat rounds after it have been answered...
 _ROUNDS_UNTIL_LOST = 2  # ... while the peer's log shows that it never arrived,
@@ -28,13 +28,14 @@ class PeerState(Enum):
 
 
 class Progress:
-    """One peer as its leader sees it; lives as long as the leadership."""
+    """One peer as its leader sees it; lives as long as the leadership, and the peer's disk."""
 
     __slots__ = (
         "_inflight",
         "_inflight_bytes",
         "acked_round",
         "commit_sent",
+        "disk",
         "is_short_of_space",
         "last_heard_tick",
         "match_index",
@@ -47,8 +48,9 @@ class Progress:
         "state",
     )
 
-    def __init__(self, peer: NodeId, next_index: Index, now_tick: int) -> None:
+    def __init__(self, peer: NodeId, disk: DiskId, next_index: Index, now_tick: int) -> None:
         self.peer = peer
+        self.disk = disk
         self.state = PeerState.PROBE
         self.match_index = NO_INDEX  # durable on the peer, as far as it has said
         self.next_index = next_index

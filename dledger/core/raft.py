@@ -41,6 +41,7 @@ from dledger.core.heartbeat import (
     start_round_for_reads,
 )
 from dledger.core.log import RaftLog
+from dledger.core.membership import promotion
 from dledger.core.replication import (
     advance_commit,
     on_append_response,
@@ -54,12 +55,15 @@ from dledger.core.state import RaftState
 from dledger.core.transfer import on_transfer_tick, transfer_leadership
 from dledger.core.types import (
     MAX_TERM,
+    NO_DISK,
     NO_INDEX,
     NO_TERM,
     AppendRequest,
     AppendResponse,
     Configuration,
+    ConfigurationPlace,
     CoreStatistics,
+    DiskId,
     Effects,
     EntryKind,
     HardState,
@@ -106,6 +110,7 @@ class Raft:
         log: LogSummary = _EMPTY_LOG,
         hard_state: HardState = _FRESH_HARD_STATE,
         commit_index: Index = NO_INDEX,
+        disk: DiskId = NO_DISK,
     ) -> None:
         """Boot as a follower from what recovery found on disk.
 
@@ -118,6 +123,8 @@ class Raft:
             log: the durable log.
             hard_state: the durable term and vote.
             commit_index: known to be committed; may be lower than it really is.
+            disk: the one that this node is on. It is a member only where the configuration in
+                force names that disk.
 
         Raises:
             InvariantViolation: these facts contradict each other; the node must not start.
@@ -129,6 +136,7 @@ class Raft:
             raise InvariantViolation(f"the log is ahead of the durable term {hard_state.term}")
         self._state = RaftState(
             node,
+            own_disk=disk,
             log=RaftLog(configuration, log, commit_index),
             hard_state=hard_state,
             view=view,
@@ -401,6 +409,21 @@ class Raft:
     def configuration(self) -> Configuration:
         """The newest configuration in the log, in force since it was appended."""
         return self._state.log.configuration
+
+    @property
+    def configuration_place(self) -> ConfigurationPlace:
+        """Where that stands in the log."""
+        return self._state.log.configuration_place
+
+    @property
+    def knows_own_disk(self) -> bool:
+        """Whether it names the disk that this node is on."""
+        return self._state.is_known
+
+    def promotion(self) -> Configuration | None:
+        """The configuration in which a learner that has caught up votes again; None: there is no
+        such learner, or this node can't change the configuration now."""
+        return promotion(self._state)
 
     # --- Inside -----------------------------------------------------------------------------
 

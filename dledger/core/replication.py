@@ -17,6 +17,7 @@ from dledger.core.errors import (
     TooMuchUncommitted,
     TransferInProgress,
 )
+from dledger.core.membership import check_change
 from dledger.core.progress import PeerState, Progress
 from dledger.core.quorum import agreed
 from dledger.core.roles import track_members
@@ -112,13 +113,13 @@ def become_probe(state: RaftState, progress: Progress, next_index: Index) -> Non
 def _check_configuration_proposal(
     state: RaftState, kind: EntryKind, configuration: Configuration | None
 ) -> None:
-    # Only the raw mechanism; what a valid change is comes with the membership issue.
     if kind is not EntryKind.CONFIGURATION or configuration is None:
         raise ProposalRefused("a CONFIGURATION entry, and no other, carries a configuration")
     if state.log.commit_index < state.term_start_index:
         raise ProposalRefused("no entry of this term is committed yet: retry")
     if state.log.has_uncommitted_configuration():
         raise ProposalRefused("another configuration change is pending: retry")
+    check_change(state, configuration)
 
 
 def _send_to(state: RaftState, progress: Progress) -> None:

@@ -102,13 +102,16 @@ def become_leader(state: RaftState) -> None:
 
 
 def track_members(state: RaftState) -> None:
-    """Keep one `Progress` per other member of the configuration in force."""
-    members = sorted(state.log.configuration.members() - {state.node})
+    """Keep one `Progress` per other member of the configuration in force, and disk: what another
+    disk had acknowledged is not on this one."""
+    configuration = state.log.configuration
     next_index = Index(state.log.last_index + 1)
-    state.peers = {
-        peer: state.peers.get(peer) or Progress(peer, next_index, state.now_tick)
-        for peer in members
-    }
+    known, state.peers = state.peers, {}
+    for peer in sorted(configuration.members() - {state.node}):
+        disk, progress = configuration.disk_of(peer), known.get(peer)
+        if progress is None or progress.disk != disk:
+            progress = Progress(peer, disk, next_index, state.now_tick)
+        state.peers[peer] = progress
 
 
 def start_retry_timer(state: RaftState) -> None:

@@ -23,6 +23,7 @@ from dledger.core.types import (
     MAX_TERM,
     NO_INDEX,
     AppendResponse,
+    DiskId,
     Event,
     HardState,
     Index,
@@ -77,6 +78,7 @@ class RaftState:
         self,
         node: NodeId,
         *,
+        own_disk: DiskId,
         log: RaftLog,
         hard_state: HardState,
         view: LogView,
@@ -84,6 +86,7 @@ class RaftState:
         options: RaftOptions,
     ) -> None:
         self.node = node
+        self.own_disk = own_disk
         self.options = options
         self.rng = rng
         self.view = view
@@ -129,7 +132,15 @@ class RaftState:
 
     def is_promotable(self) -> bool:
         """Whether this node may campaign: only voters do (`test_s25`), while there are terms."""
-        return self.log.configuration.is_voter(self.node) and self.term < MAX_TERM
+        is_voter = self.log.configuration.is_voter(self.node) and self.is_known
+        return is_voter and self.term < MAX_TERM
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the configuration in force names this very disk. One that takes another's place
+        reads, while it catches up, that the other was a voter: that vote is not its own. A learner
+        may vote when it is asked, as whoever asks may know already that it is a voter."""
+        return self.log.configuration.disk_of(self.node) == self.own_disk
 
     def other_voters(self) -> list[NodeId]:
         """Every other voter, in sorted order: iteration must not depend on hashing."""

@@ -18,9 +18,12 @@ NodeId = NewType("NodeId", str)
 Term = NewType("Term", int)
 Index = NewType("Index", int)
 PersistSequence = NewType("PersistSequence", int)
+DiskId = NewType("DiskId", bytes)
 
 NO_INDEX = Index(0)
 NO_TERM = Term(0)
+DISK_ID_BYTES = 16
+NO_DISK = DiskId(b"")  # of a member of whom no disk is named
 
 # No group ever gets here; two bits stay free in 64, so that sums need no thought.
 MAX_TERM = Term((1 << 62) - 1)
@@ -49,14 +52,23 @@ class EntryKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Who votes. Joint while `voters_outgoing` is not empty: then both majorities are needed.
+    """Who votes, and with which disk. Joint while `voters_outgoing` is not empty: then both
+    majorities are needed.
 
-    A configuration is in force from the moment its entry is appended (dissertation §4.1).
+    A configuration is in force from the moment its entry is appended (dissertation §4.1). What
+    another disk than the named one says in a member's name counts for nothing (ADR 22). Where the
+    members listen is carried along for those who dial, and decides nothing.
     """
 
     voters: frozenset[NodeId]
     voters_outgoing: frozenset[NodeId] = frozenset()
     learners: frozenset[NodeId] = frozenset()
+    disks: tuple[tuple[NodeId, DiskId], ...] = ()  # sorted
+    addresses: tuple[tuple[NodeId, str], ...] = ()  # sorted
+
+    def disk_of(self, node: NodeId) -> DiskId:
+        """The disk with which `node` is a member; `NO_DISK` if none is named."""
+        return next((disk for name, disk in self.disks if name == node), NO_DISK)
 
     def members(self) -> frozenset[NodeId]:
         """Every node that entries are replicated to, the local one included."""
@@ -99,6 +111,14 @@ class LogSummary:
     last_index: Index = NO_INDEX
     term_runs: tuple[TermRun, ...] = ()
     configurations: tuple[tuple[Index, Configuration], ...] = ()
+
+
+class ConfigurationPlace(NamedTuple):
+    """Where the configuration in force stands in the log: of two logs that are the same up to the
+    earlier of their configurations, the later one knows more. Zeros: the log holds none."""
+
+    term: Term = NO_TERM
+    at: Index = NO_INDEX
 
 
 class LogView(Protocol):

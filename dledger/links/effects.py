@@ -15,6 +15,7 @@ class Why(Enum):
     REPLACED = "a newer stream took its place"
     CROWDED = "too many streams of this peer are in use"
     REFUSED = "the peer refuses this node"
+    OTHER_DISK = "the group knows that peer on another disk now"
     STOPPED = "the node stops"
 
 

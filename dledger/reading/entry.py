@@ -123,7 +123,7 @@ def preamble_of(header: EntryHeader, frame: Buffer) -> Preamble:
     if header.version == OLD_VERSION:
         producer_id, base_sequence = _PREAMBLE_1.unpack_from(frame, HEADER_SIZE)
         return Preamble(producer_id, base_sequence, 0)
-    return Preamble(*_PREAMBLE.unpack_from(frame, HEADER_SIZE))
+    return Preamble._make(_PREAMBLE.unpack_from(frame, HEADER_SIZE))
 
 
 def build_frame(

@@ -23,6 +23,7 @@ __all__ = [
     "ATOMIC_FILE",
     "BATCH",
     "BATCH_1",
+    "BOOT",
     "CHECKPOINT",
     "ENTRY",
     "FILE_GLOB",
@@ -371,6 +372,16 @@ HARD_STATE: Final = Layout(
     ),
 )
 
+BOOT: Final = Layout(
+    "Boot number",
+    16,
+    (
+        Field(0, "I", "magic", "magic", value=0xDAA320B7),
+        Field(4, "I", "version", "version", value=1),
+        Field(8, "Q", "number", "number of the last start, from 1"),
+    ),
+)
+
 LAYOUTS: Final = (
     ENTRY,
     FILLER,
@@ -384,4 +395,5 @@ LAYOUTS: Final = (
     ATOMIC_FILE,
     TRUNCATION_INTENT,
     HARD_STATE,
+    BOOT,
 )

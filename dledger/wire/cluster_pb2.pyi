@@ -106,3 +106,17 @@ class TransferLeadershipResponse(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     leader: _errors_pb2.NodeAddress
     def __init__(self, leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ...) -> None: ...
+
+class ReplaceDiskRequest(_message.Message):
+    __slots__ = ("node_id", "disk_id")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    disk_id: bytes
+    def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ...) -> None: ...
+
+class ReplaceDiskResponse(_message.Message):
+    __slots__ = ("votes",)
+    VOTES_FIELD_NUMBER: _ClassVar[int]
+    votes: bool
+    def __init__(self, votes: _Optional[bool] = ...) -> None: ...

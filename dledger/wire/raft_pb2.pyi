@@ -15,20 +15,30 @@ CAMPAIGN_REASON_TIMEOUT: CampaignReason
 CAMPAIGN_REASON_TRANSFER: CampaignReason
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "level")
+    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     TO_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BOOT_NONCE_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_TERM_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_INDEX_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     broker_group: str
     node_id: str
     to_node_id: str
     segment_size_bytes: int
+    disk_id: bytes
+    boot_number: int
+    boot_nonce: int
+    configuration_term: int
+    configuration_index: int
     level: int
-    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
     __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "secret_proof", "checksum")
@@ -171,11 +181,23 @@ class SecretProof(_message.Message):
     def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., nonce: _Optional[bytes] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("voters", "voters_outgoing", "learners")
+    __slots__ = ("voters", "voters_outgoing", "learners", "members")
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     VOTERS_OUTGOING_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     voters: _containers.RepeatedScalarFieldContainer[str]
     voters_outgoing: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("node_id", "disk_id", "address")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    disk_id: bytes
+    address: str
+    def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ...) -> None: ...

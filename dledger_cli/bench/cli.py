@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Annotated
 
 import typer
@@ -37,8 +38,10 @@ from dledger_cli.bench.rounds import Tell
 from dledger_cli.bench.starting import measure_import
 from dledger_cli.bench.steady import steady as measure_steady
 from dledger_cli.bench.tables import print_report
+from dledger_cli.bench.turns import measure_turns
 from dledger_cli.bench.yardsticks import echo_server
 
+_TEMPORARY = Path(gettempdir())
 Measure = Callable[[Arena, str, Tell], Coroutine[object, object, Report]]
 
 app = typer.Typer(
@@ -263,6 +266,34 @@ def starting(
     """
     report = measure_import(rounds)
     machine = machine_facts(Path.cwd())
+    if as_json:
+        print_json(report.facts(machine))
+    else:
+        print_report(Console(), report, machine)
+    end(ExitCode.FAILED if strict and not report.targets_reached else ExitCode.DONE)
+
+
+@app.command()
+def turns(
+    topics: Annotated[
+        int, typer.Option("--topics", min=1_000, max=50_000, help="Topics of one queue each.")
+    ] = 10_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds.")] = 1,
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where a folder for each round is made.")
+    ] = _TEMPORARY,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """The longest turn of a node's event loop under each load that could hold it.
+
+    \b
+    Example:
+      dledger bench turns --topics 2000
+    """
+    with errors_told(), sigterm_interrupts(), _progress() as tell:
+        report = measure_turns(directory, topics, rounds, tell)
+    machine = machine_facts(directory)
     if as_json:
         print_json(report.facts(machine))
     else:

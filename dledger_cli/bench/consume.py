@@ -63,7 +63,7 @@ async def _read(client: Client, topic: str, messages: int, size_bytes: int) -> N
         RuntimeError: the topic ends sooner, or holds other bodies.
     """
     left = messages
-    consumer = client.consumer(topic, start=StartFrom.FIRST, idle_timeout_s=READ_TIMEOUT_S)
+    consumer = client.pull_consumer(topic, start=StartFrom.FIRST, idle_timeout_s=READ_TIMEOUT_S)
     async with consumer:
         async for batch in consumer.batches():
             for message in batch:

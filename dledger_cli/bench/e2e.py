@@ -86,7 +86,7 @@ async def end_to_end(
 
 
 async def _receive(client: Client, topic: str, arrivals: Arrivals) -> None:
-    async with client.consumer(topic, start=StartFrom.FIRST) as consumer:
+    async with client.pull_consumer(topic, start=StartFrom.FIRST) as consumer:
         async for batch in consumer.batches():
             now_ns = time.monotonic_ns()
             for message in batch:

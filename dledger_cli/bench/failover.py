@@ -134,7 +134,7 @@ async def _read_back(client: Client, topic: str, load: NumberedLoad) -> None:
     """Shows the ledger every message of the topic."""
     described = await client.describe_topic(topic)
     left = sum(queue.max_offset - queue.min_offset for queue in described.queues)
-    consumer = client.consumer(topic, start=StartFrom.FIRST, idle_timeout_s=READ_TIMEOUT_S)
+    consumer = client.pull_consumer(topic, start=StartFrom.FIRST, idle_timeout_s=READ_TIMEOUT_S)
     async with consumer:
         async for batch in consumer.batches():
             for message in batch:

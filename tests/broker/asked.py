@@ -21,9 +21,11 @@ from broker.services.offsets import Offsets
 from broker.services.producers import Producers
 from broker.services.services import Services
 from broker.services.topics import Topics
+from broker.turns import LoopTurns
 from dledger.core.errors import ReadRefused
 from dledger.core.types import EntryKind, NodeId, Proposed
 from dledger.driver import Stamp
+from dledger.ports import Turns
 from tests.broker.leader import Bench
 
 SEGMENT = 1 << 20
@@ -108,6 +110,13 @@ class WholeLog:
         return self._bench.read_at(physical_offset, size)
 
 
+class Membership:
+    """Nobody's disk is ever lost."""
+
+    async def replace(self, node_id: str, disk_id: bytes) -> bool:
+        raise BrokerError(ErrorCode.BUSY, f"{node_id} keeps its disk")
+
+
 def status() -> NodeStatus:
     """Of a node that leads and is idle."""
     return NodeStatus(
@@ -138,7 +147,8 @@ def status() -> NodeStatus:
 class Asked:
     """A leader that can be asked everything."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, turns: Turns | None = None) -> None:
+        turns = turns or LoopTurns()
         self.leader = Leader()
         self.bench = bench = CommittingBench()
         self.held = HeldPulls(10)
@@ -147,12 +157,12 @@ class Asked:
         log = WholeLog(bench)
         hold = HoldTimes(default_ms=0, max_ms=1_000)
         self.services = Services(
-            sends=Sends(gate, bench.appender),
-            pulls=Pulls(gate, bench.reader, self.held, hold, self.failures.append),
+            sends=Sends(gate, bench.appender, turns),
+            pulls=Pulls(gate, bench.reader, self.held, hold, turns, self.failures.append),
             lookups=Lookups(gate, bench.reader, log),
             producers=Producers(gate, commands, bench.machine),
             offsets=Offsets(gate, bench.reader, commands, bench.machine),
             topics=Topics(gate, bench.reader, commands, bench.machine),
-            cluster=Cluster("g", self.leader, status, max_watchers=2),
+            cluster=Cluster("g", self.leader, Membership(), status, max_watchers=2),
             audit=Audit(AuditedPlace("g", "n1", folder, SEGMENT), log, bytes_per_s=0),
         )

@@ -16,10 +16,13 @@ from typer.testing import CliRunner
 
 from audit.commands.app import app
 from broker.config import NodeConfig, StoreConfig
+from broker.forming.errors import NotAMember
 from broker.recovery import Recovered, recover
+from chaos.forming import form_disks
 from dledger.reading.decode import Wanted, read_records
 from dledger.reading.ranges import checked_log, log_ranges
 from dledger.reading.survey import survey_folder
+from store.files import OsFiles
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "before-levels.tar.xz"
 SEGMENT = 8 << 20
@@ -33,17 +36,20 @@ def directory(tmp_path: Path) -> Path:
 
 
 def opened(directory: Path) -> Recovered:
+    """As a node opens it, once its group has been adopted: never silently."""
     address = "127.0.0.1:7001"
-    return recover(
-        NodeConfig(
-            broker_group="local",
-            node_id="n1",
-            data_directory=directory,
-            listen=address,
-            peers={"n1": address},
-            store=StoreConfig(segment_size_bytes=SEGMENT),
-        )
+    config = NodeConfig(
+        broker_group="local",
+        node_id="n1",
+        data_directory=directory,
+        listen=address,
+        peers={"n1": address},
+        store=StoreConfig(segment_size_bytes=SEGMENT),
     )
+    with pytest.raises(NotAMember, match="--adopt"):
+        recover(config)
+    form_disks([config], lambda _: OsFiles(), adopt=True)
+    return recover(config)
 
 
 def test_node_opens_it_with_all_its_state(directory: Path) -> None:

@@ -24,6 +24,9 @@ class Failing:
     async def transfer_leadership(self, request: Any, context: Any) -> Any:
         raise BrokerError(ErrorCode.BUSY, "too much to do")
 
+    async def replace_disk(self, request: Any, context: Any) -> Any:
+        raise BrokerError(ErrorCode.BUSY, "too much to do")
+
     async def watch_leader(self, request: Any, context: Any) -> None:
         raise ZeroDivisionError("secret detail")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
@@ -33,7 +33,10 @@ class Store:
         self.done.append(f"take at {self.applied_index}")
         return self
 
-    def perform(self) -> None:
+    def stages(self) -> list[list[Callable[[], None]]]:
+        return [[self._sync]]
+
+    def _sync(self) -> None:
         if self.sync_errors:
             raise self.sync_errors.pop(0)
         self.done.append("sync")
@@ -44,6 +47,10 @@ class Store:
     async def run(self, step: Callable[[], T]) -> T:
         await self.gate.wait()
         return step()
+
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:
+            await self.run(step)
 
 
 def no_space() -> OSError:

@@ -84,7 +84,7 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda a: (a.name, a.queue_count) == ("u", 4),
     ),
     "topics.delete": (lambda s: s.topics.delete(TopicRef("t")), lambda a: a is None),
-    "topics.list": (lambda s: s.topics.list(), lambda a: [each.name for each in a] == ["t"]),
+    "topics.list": (lambda s: s.topics.list(), lambda a: [each.name for each in a.topics] == ["t"]),
     "topics.describe": (
         lambda s: s.topics.describe(TopicRef("t")),
         lambda a: [each.max_offset for each in a.queues] == [3, 0],
@@ -109,7 +109,7 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     ),
 }
 # These are asked with what another answer gave: see below.
-ELSEWHERE = {"lookups.by_id"}
+ELSEWHERE = {"lookups.by_id", "cluster.replace_disk"}
 # These are the node's to call, and no questions.
 NOT_ASKED = {"cluster.notify", "cluster.close"}
 

@@ -105,6 +105,26 @@ def test_full_disks_that_once_failed(seed: int) -> None:
     assert run_plan(full_disks(seed)).failure is None
 
 
+def lost_disks(seed: int) -> Plan:
+    """Disks are lost and mixed up while nodes are cut off and lag."""
+    kinds = (Fault.WIPE, Fault.ISOLATE, Fault.KILL, Fault.WIPE, Fault.SWAP, Fault.ISOLATE_LEADER)
+    faults = tuple(
+        FaultEvent(number, 500 + 450 * number, kinds[number % len(kinds)]) for number in range(12)
+    )
+    return replace(draw_plan(seed, duration_ms=7_000), faults=faults)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4, 11])
+def test_nothing_is_lost_with_a_disk_while_a_majority_is_intact(seed: int) -> None:
+    """A new disk takes part once the group's log names it, and the old one's word is nobody's."""
+    report = run_plan(lost_disks(seed))
+    assert report.failure is None
+    told = [line.what for line in report.transcript]
+    assert "lost its disk" in told
+    assert any(what.startswith("replaces the disk of") for what in told)
+    assert any(what.startswith("doesn't take part") for what in told)
+
+
 def with_speech(seed: int, kind: Fault) -> Plan:
     """A group in which every second fault is of `kind`, and the others kill."""
     faults = tuple(

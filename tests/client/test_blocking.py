@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
 from dledger.client import (
+    ALL,
+    Client,
     ClientClosed,
     ClientOptions,
+    ConsumerInUse,
+    ConsumerOptions,
+    Forked,
     InvalidArgument,
     MessageTooLarge,
+    NewMessage,
     Outcome,
+    Producer,
     ProducerClosed,
     ProducerOptions,
+    PullConsumer,
+    SendsFailed,
     StartFrom,
     TopicNotFound,
 )
-from dledger.client.blocking import BlockingClient
-from tests.client.fake_group import FakeGroup
+from dledger.client.blocking import BlockingClient, BlockingConsumer, BlockingProducer
+from dledger.testing.fake_nodes import FakeGroup
 
 Answer = TypeVar("Answer")
 
@@ -133,11 +146,14 @@ def test_consumer_iterates_and_commits(client: BlockingClient) -> None:
     with client.producer() as producer:
         for number in range(5):
             producer.send("t", b"%d" % number, queue_id=0)
-    with client.consumer("t", group="g", queues=[0], idle_timeout_s=0) as consumer:
-        assert [next(consumer).body for _ in range(3)] == [b"0", b"1", b"2"]
+    with client.pull_consumer("t", group="g", queues=[0], idle_timeout_s=0) as consumer:
+        first, second, third = (next(consumer) for _ in range(3))
+        assert [first.body, second.body, third.body] == [b"0", b"1", b"2"]
         consumer.commit()
+        assert client.fetch_offsets("g", "t") == {0: 2}, "the third may not be done"
+        consumer.commit(third)
     assert client.fetch_offsets("g", "t") == {0: 3}
-    rest = client.consumer("t", group="g", start=StartFrom.COMMITTED, idle_timeout_s=0)
+    rest = client.pull_consumer("t", group="g", queues=ALL, idle_timeout_s=0)
     assert [message.body for message in rest] == [b"3", b"4"]
 
 
@@ -150,7 +166,7 @@ def test_closed_faces_say_so(nodes: GroupThread) -> None:
         client.create_topic("t")
         producer = client.producer()
         future = producer.send("t", b"x")
-        consumer = client.consumer("t")
+        consumer = client.pull_consumer("t")
     assert future.result().queue_offset == 0, "leaving the client flushes its producers"
     with pytest.raises(ProducerClosed):
         producer.send("t", b"x")
@@ -204,3 +220,134 @@ def test_blocking_call_from_a_callback_is_refused(client: BlockingClient) -> Non
         producer.send("t", b"x").add_done_callback(callback)
         assert called.wait(30)
     assert len(seen) == 1
+
+
+# --- failures, loops, processes -------------------------------------------------------------------
+
+
+def test_failed_sends_are_told_by_flush_and_close(client: BlockingClient) -> None:
+    """Unless somebody has asked their futures."""
+    producer = client.producer()
+    assert isinstance(producer.send("absent", b"x").exception(), TopicNotFound)
+    producer.flush()
+    producer.send("absent", b"x")
+    with pytest.raises(SendsFailed, match="1 message failed"):
+        producer.flush()
+    producer.flush()
+    producer.send("absent", b"x")
+    with pytest.raises(SendsFailed, match="'absent' does not exist"):
+        producer.close()
+
+
+def test_closing_many_producers_takes_one_timeout(
+    client: BlockingClient, nodes: GroupThread
+) -> None:
+    """Their time-outs run side by side."""
+    with BlockingClient.connect(nodes.group.bootstrap) as closing:
+        producers = [closing.producer(ProducerOptions(close_timeout_ms=300)) for _ in range(8)]
+        for producer in producers:
+            producer.send("t", b"warm up").result()
+        nodes.run(freeze(nodes.group))
+        for producer in producers:
+            producer.send("t", b"x")
+        begun = time.monotonic()
+        with pytest.raises(SendsFailed, match="8 messages"):
+            closing.close()
+    assert time.monotonic() - begun < 1.2
+    nodes.run(thaw(nodes.group))
+
+
+async def thaw(group: FakeGroup) -> None:
+    """The leader's process goes on."""
+    group.nodes[0].running.set()
+
+
+def test_bulk_is_counted_and_its_first_failure_told(
+    client: BlockingClient, nodes: GroupThread
+) -> None:
+    """As on the asynchronous face."""
+    with client.producer(ProducerOptions(max_buffered_messages=10)) as producer:
+        messages = [NewMessage("t", b"%d" % n, queue_id=0) for n in range(300)]
+        assert producer.send_all(messages) == 300
+        with pytest.raises(SendsFailed, match="'absent'"):
+            producer.send_all([NewMessage("absent", b"x"), *messages])
+    assert nodes.group.model.bodies("t", 0)[:300] == [b"%d" % n for n in range(300)]
+
+
+def test_consumer_has_all_the_verbs(client: BlockingClient) -> None:
+    """Batches, places, pauses, one loop at a time."""
+    with client.producer() as producer:
+        producer.send_all(NewMessage("t", b"%d" % n, queue_id=n % 2) for n in range(20))
+    with client.pull_consumer("t", group="g", queues=ALL, idle_timeout_s=0) as consumer:
+        first = next(consumer)
+        seen = [(first.queue_id, first.queue_offset)]
+        for batch in consumer.batches():
+            seen += [(message.queue_id, message.queue_offset) for message in batch]
+            with pytest.raises(ConsumerInUse):
+                next(consumer)
+        assert sorted(seen) == [(q, o) for q in (0, 1) for o in range(10)]
+        assert consumer.positions == {0: 10, 1: 10}
+        consumer.commit()
+        assert client.fetch_offsets("g", "t") == {0: 10, 1: 10}
+        consumer.seek(0, 8)
+        assert [message.queue_offset for message in consumer] == [8, 9]
+        consumer.seek(0, 9)
+        consumer.seek(1, StartFrom.FIRST)
+        consumer.pause(1)
+        assert next(consumer).queue_offset == 9
+        consumer.resume(1)
+        assert next(consumer).queue_offset == 0
+        consumer.stop()
+        assert list(consumer) == []
+
+
+def test_interrupted_wait_loses_no_message(client: BlockingClient, nodes: GroupThread) -> None:
+    """What was fetched for a call that Ctrl-C ended is given by the next one."""
+    with client.producer() as producer:
+        producer.send_all(NewMessage("t", b"%d" % n, queue_id=0) for n in range(40))
+    consumer = client.pull_consumer("t", queues=[0], options=ConsumerOptions(pull_bytes=400))
+    call, interrupts = consumer._thread.call, [0]
+
+    def interrupted(work: Coroutine[Any, Any, Any]) -> Any:
+        done = call(work)
+        interrupts[0] += 1
+        if interrupts[0] % 2:
+            raise KeyboardInterrupt  # as it would come: after the loop's thread has acted
+        return done
+
+    consumer._thread.call = interrupted  # type: ignore[method-assign]
+    seen: list[int] = []
+    try:
+        while len(seen) < 40:
+            with contextlib.suppress(KeyboardInterrupt):
+                seen.append(next(consumer).queue_offset)
+    finally:
+        consumer._thread.call = call  # type: ignore[method-assign]
+    assert seen == list(range(40))
+
+
+def test_forked_child_is_refused_by_name(client: BlockingClient) -> None:
+    """The loop's thread stayed behind: nothing would ever be answered there."""
+    consumer = client.pull_consumer("t")
+    with client.producer() as producer:
+        producer._thread._pid += 1  # as in a forked child
+        for act in (client.topics, consumer.__next__, partial(producer.send, "t", b"x")):
+            with pytest.raises(Forked):
+                act()
+        producer.close()
+        client.close()
+        producer._thread._pid -= 1
+        producer.send("t", b"after").result()
+
+
+def test_every_verb_has_a_deadline_as_on_the_asynchronous_face() -> None:
+    """The two faces have the same names and arguments."""
+    for asynchronous, blocking in ((Client, BlockingClient), (PullConsumer, BlockingConsumer)):
+        for name in (name for name in vars(asynchronous) if not name.startswith("_")):
+            verb = getattr(asynchronous, name)
+            if callable(verb) and name != "connect":
+                mirrored = inspect.signature(getattr(blocking, name)).parameters
+                assert list(inspect.signature(verb).parameters) == list(mirrored), name
+    assert {name for name in vars(Producer) if not name.startswith("_")} <= set(
+        vars(BlockingProducer)
+    )

@@ -31,9 +31,10 @@ from dledger.client import (
     Unavailable,
     WrongBrokerGroup,
 )
+from dledger.testing.fake_nodes import FakeGroup, FakeNode, Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
-from tests.client.fake_group import FakeGroup, FakeNode, Refusal, leaderless, wire_error
+from tests.client.hearing import leaderless
 from tests.client.loops import async_test
 
 QUICK = ClientOptions(presume_after_s=0.02, status_timeout_s=0.5)
@@ -88,6 +89,33 @@ async def test_topics_are_created_listed_described_and_deleted() -> None:
         assert await client.topics() == []
         with pytest.raises(TopicNotFound):
             await client.describe_topic("t")
+
+
+@async_test
+async def test_topics_and_groups_that_fill_pages_are_all_told() -> None:
+    """Nobody who asks sees the pages; groups of a topic that is made anew between two of them are
+    not taken for the new one's."""
+    async with connected() as (group, client):
+        group.page_size = 2
+        names = [f"t{number}" for number in range(5)]
+        for name in names:
+            await client.create_topic(name, queues=1)
+            await client.commit_offsets(f"g-{name}", "t0", {0: 0})
+        assert [topic.name for topic in await client.topics()] == names
+        described = await client.describe_topic("t0")
+        assert list(described.groups) == [f"g-{name}" for name in names]
+        plain = group.on_DescribeTopic
+
+        async def made_anew(
+            node: FakeNode, request: pb.DescribeTopicRequest
+        ) -> pb.DescribeTopicResponse:
+            answer = await plain(node, request)
+            answer.topic.created_time_ms = 1 if request.page_token else 0
+            return answer
+
+        group.on_DescribeTopic = made_anew  # type: ignore[method-assign]
+        later = (await client.describe_topic("t0")).groups
+        assert list(later) == [f"g-{name}" for name in names[2:]]
 
 
 @async_test

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from dledger.client import (
+    ALL,
     Client,
     ClientOptions,
-    Consumer,
     ConsumerOptions,
     InvalidArgument,
     OffsetOutOfRange,
+    PullConsumer,
     QueueNotFound,
     RecordCorrupt,
     StartFrom,
     TopicNotFound,
 )
-from tests.client.fake_group import FakeGroup, FakeNode
+from dledger.testing.fake_nodes import FakeGroup, FakeNode
 from tests.client.loops import async_test
 
 QUICK = ClientOptions(presume_after_s=0.02)
@@ -42,7 +43,7 @@ async def stocked(counts: dict[int, int], size: int = 0) -> AsyncIterator[tuple[
         yield group, client
 
 
-async def drain(consumer: Consumer) -> dict[int, list[int]]:
+async def drain(consumer: PullConsumer) -> dict[int, list[int]]:
     """Offsets by queue, in the order in which they came."""
     offsets: dict[int, list[int]] = {}
     async for message in consumer:
@@ -55,7 +56,7 @@ async def test_every_queue_is_read_in_order_from_the_first() -> None:
     """Whatever the prefetching does."""
     async with stocked({0: 300, 1: 0, 2: 7}) as (_, client):
         options = ConsumerOptions(pull_bytes=2_000)
-        async with client.consumer("t", idle_timeout_s=0, options=options) as consumer:
+        async with client.pull_consumer("t", idle_timeout_s=0, options=options) as consumer:
             assert await drain(consumer) == {0: list(range(300)), 2: list(range(7))}
 
 
@@ -64,7 +65,7 @@ async def test_batches_are_lists_of_one_queue() -> None:
     """The faster face of the same thing."""
     async with (
         stocked({0: 50, 1: 50}) as (_, client),
-        client.consumer("t", idle_timeout_s=0) as consumer,
+        client.pull_consumer("t", idle_timeout_s=0) as consumer,
     ):
         seen: dict[int, list[int]] = {0: [], 1: []}
         async for batch in consumer.batches():
@@ -78,7 +79,7 @@ async def test_start_from_the_last_sees_only_what_arrives() -> None:
     """And wakes for it: the pull is held."""
     async with (
         stocked({0: 5}) as (group, client),
-        client.consumer("t", start=StartFrom.LAST) as consumer,
+        client.pull_consumer("t", start=StartFrom.LAST) as consumer,
     ):
         first = asyncio.ensure_future(anext(consumer))
         await group.nodes[0].called("Pull", 1)
@@ -92,18 +93,16 @@ async def test_committed_offsets_are_gone_on_from() -> None:
     """A queue without one is read from its beginning. At least once, and no more than that."""
     async with (
         stocked({0: 4, 1: 4}) as (group, client),
-        client.consumer("t", group="g", queues=[0]) as consumer,
+        client.pull_consumer("t", group="g", queues=[0]) as consumer,
     ):
-        for _ in range(3):
-            await anext(consumer)
+        third = [await anext(consumer) for _ in range(3)][-1]
         assert consumer.positions == {0: 3}
-        await consumer.commit()
+        await consumer.commit(third)
+        await consumer.commit(third)
         await consumer.commit()
         assert group.nodes[0].calls["CommitOffsets"] == 1
         assert await client.fetch_offsets("g", "t") == {0: 3}
-        async with client.consumer(
-            "t", group="g", start=StartFrom.COMMITTED, idle_timeout_s=0
-        ) as consumer:
+        async with client.pull_consumer("t", group="g", queues=ALL, idle_timeout_s=0) as consumer:
             assert await drain(consumer) == {0: [3], 1: [0, 1, 2, 3]}
 
 
@@ -112,7 +111,7 @@ async def test_first_is_the_oldest_message_that_is_kept() -> None:
     """Retention moves it."""
     async with stocked({0: 6}) as (group, client):
         group.model.topics["t"][0].min_offset = 4
-        async with client.consumer("t", idle_timeout_s=0) as consumer:
+        async with client.pull_consumer("t", idle_timeout_s=0) as consumer:
             assert await drain(consumer) == {0: [4, 5]}
 
 
@@ -121,11 +120,11 @@ async def test_idle_timeout_ends_the_iteration() -> None:
     """Only once every queue was empty for so long."""
     async with (
         stocked({0: 1, 1: 1}) as (_, client),
-        client.consumer("t", idle_timeout_s=0.1) as consumer,
+        client.pull_consumer("t", idle_timeout_s=0.1) as consumer,
     ):
         assert await drain(consumer) == {0: [0], 1: [0]}
         loop = asyncio.get_running_loop()
-        since = [reader.empty_since for reader in consumer._readers]
+        since = [reader.empty_since for reader in consumer._fetching._readers.values()]
         assert all(moment is not None and loop.time() - moment >= 0.1 for moment in since)
 
 
@@ -134,7 +133,7 @@ async def test_outage_does_not_look_like_the_end() -> None:
     """A queue that can't be asked is not empty."""
     async with (
         stocked({0: 1}) as (group, client),
-        client.consumer("t", idle_timeout_s=0.05) as consumer,
+        client.pull_consumer("t", idle_timeout_s=0.05) as consumer,
     ):
         await anext(consumer)
         await group.nodes[0].kill()
@@ -162,7 +161,7 @@ async def test_queue_that_does_not_answer_is_not_idle() -> None:
 
         group.before.append(gate)
         options = ConsumerOptions(hold_ms=10)
-        async with client.consumer("t", idle_timeout_s=0.1, options=options) as consumer:
+        async with client.pull_consumer("t", idle_timeout_s=0.1, options=options) as consumer:
             end = asyncio.ensure_future(drain(consumer))
             await group.nodes[0].called("Pull", 40)
             assert not end.done()
@@ -175,7 +174,7 @@ async def test_failover_loses_and_repeats_nothing() -> None:
     """A held pull is asked again at the next leader."""
     async with (
         stocked({0: 3, 1: 3}) as (group, client),
-        client.consumer("t") as consumer,
+        client.pull_consumer("t") as consumer,
     ):
         before = [await anext(consumer) for _ in range(6)]
         await group.nodes[0].kill()
@@ -193,10 +192,10 @@ async def test_prefetching_is_bounded() -> None:
     """An application that takes nothing: two answers a queue, and no more calls."""
     async with stocked({0: 100}, size=1_000) as (group, client):
         options = ConsumerOptions(prefetch_bytes=1, pull_bytes=5_000)
-        async with client.consumer("t", options=options) as consumer:
+        async with client.pull_consumer("t", options=options) as consumer:
             await anext(consumer)
             await group.nodes[0].called("Pull", 3)  # one taken, two ahead
-            held = sum(len(chunk.records) for chunk in consumer._chunks)
+            held = sum(len(chunk.records) for chunk in consumer._fetching._chunks)
             assert held <= 2 * 5_000
             await client.topics()
             assert group.nodes[0].calls["Pull"] == 3
@@ -207,7 +206,7 @@ async def test_offset_that_is_deleted_meanwhile_is_an_error() -> None:
     """Going on at the oldest kept would be a silent gap."""
     async with stocked({0: 10}) as (group, client):
         options = ConsumerOptions(pull_bytes=1)
-        async with client.consumer("t", options=options) as consumer:
+        async with client.pull_consumer("t", options=options) as consumer:
             await anext(consumer)
             await group.nodes[0].called("Pull", 3)
             group.model.topics["t"][0].min_offset = 8
@@ -222,7 +221,7 @@ async def test_corrupt_answer_ends_the_iteration_for_good() -> None:
     async with stocked({0: 4}) as (group, client):
         records = group.model.topics["t"][0].records
         records[0] = records[0][:-1] + b"?"
-        async with client.consumer("t") as consumer:
+        async with client.pull_consumer("t") as consumer:
             for _ in range(2):
                 with pytest.raises(RecordCorrupt):
                     await anext(consumer)
@@ -233,21 +232,21 @@ async def test_what_does_not_exist_or_make_sense_is_refused() -> None:
     """At the first message at the latest."""
     async with stocked({0: 1}) as (_, client):
         with pytest.raises(TopicNotFound):
-            await anext(client.consumer("missing"))
+            await anext(client.pull_consumer("missing"))
         with pytest.raises(QueueNotFound):
-            await anext(client.consumer("t", queues=[1]))
+            await anext(client.pull_consumer("t", queues=[1]))
         with pytest.raises(InvalidArgument):
-            client.consumer("t", start=StartFrom.COMMITTED)
+            client.pull_consumer("t", start=StartFrom.COMMITTED)
         with pytest.raises(InvalidArgument):
-            client.consumer("t", queues=[])
+            client.pull_consumer("t", queues=[])
         with pytest.raises(InvalidArgument):
-            await client.consumer("t").commit()
+            await client.pull_consumer("t").commit()
 
 
 @async_test
 async def test_stop_ends_a_waiting_iteration() -> None:
     """From another task, as a signal handler would."""
-    async with stocked({0: 0}) as (group, client), client.consumer("t") as consumer:
+    async with stocked({0: 0}) as (group, client), client.pull_consumer("t") as consumer:
         waiting = asyncio.ensure_future(drain(consumer))
         await group.nodes[0].called("Pull", 1)
         consumer.stop()
@@ -265,7 +264,7 @@ async def test_interrupted_beginning_can_be_begun_again() -> None:
                 await hold.wait()
 
         group.before.append(gate)
-        async with client.consumer("t") as consumer:
+        async with client.pull_consumer("t") as consumer:
             described = group.nodes[0].calls["DescribeTopic"]
             first = asyncio.ensure_future(anext(consumer))
             await group.nodes[0].called("DescribeTopic", described + 1)
@@ -280,4 +279,4 @@ async def test_interrupted_beginning_can_be_begun_again() -> None:
 async def test_consumer_that_nobody_closes_ends_with_its_client() -> None:
     """`async_test` fails on any task left behind."""
     async with stocked({0: 1}) as (_, client):
-        assert (await anext(client.consumer("t"))).body == b"0"
+        assert (await anext(client.pull_consumer("t"))).body == b"0"

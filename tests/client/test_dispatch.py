@@ -68,7 +68,12 @@ class ToldGroup:
 
 
 # A producer that is told of batches and does nothing about it.
-BYSTANDER = Sender(lambda lane: None, lambda count, size: None, lambda topic: None)
+BYSTANDER = Sender(
+    fail=lambda future, error: future.set_exception(error),
+    on_sealed=lambda lane: None,
+    on_over=lambda count, size: None,
+    on_place_gone=lambda topic: None,
+)
 
 
 def dispatcher(group: ToldGroup, **options: float) -> Dispatcher:

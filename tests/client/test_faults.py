@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dledger.client import (
+    ALL,
     Client,
     ClientError,
     ClientOptions,
@@ -24,7 +25,8 @@ from dledger.client import (
     Producer,
     ProducerOptions,
     SendResult,
-    StartFrom,
+    SendsFailed,
+    fetching,
 )
 from dledger.client import consumer as consuming
 from dledger.client import dispatch as dispatching
@@ -32,11 +34,12 @@ from dledger.client import producer as producing
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import NodeLink
 from dledger.client.dispatch import Dispatcher
+from dledger.client.fetching import Fetching
 from dledger.client.lane import Lane
 from dledger.client.leader_view import LeaderBoard
 from dledger.client.routing import Route
+from dledger.testing.fake_nodes import FakeGroup
 from tests.client.breaking import Broken, Once, broken_await, broken_function
-from tests.client.fake_group import FakeGroup
 
 QUICK = ClientOptions(presume_after_s=0.02, deadline_s=5.0)
 PRODUCER = ProducerOptions(
@@ -80,14 +83,14 @@ PRODUCING: list[tuple[Any, str]] = [
     (NodeLink, "_listen"),
 ]
 CONSUMING: list[tuple[Any, str]] = [
-    (consuming.Consumer, "_begin"),
-    (consuming.Consumer, "_pull"),
-    (consuming.Consumer, "_hold_ms"),
-    (consuming.Consumer, "_is_idle"),
-    (consuming.Consumer, "_chosen_queues"),
+    (consuming.PullConsumer, "_begin"),
+    (Fetching, "_pull"),
+    (Fetching, "_hold_ms"),
+    (Fetching, "_is_idle"),
+    (consuming.PullConsumer, "_chosen_queues"),
     (consuming, "decode_messages"),
-    (consuming, "Chunk"),
-    (consuming, "QueueReader"),
+    (fetching, "Chunk"),
+    (fetching, "QueueReader"),
     (Client, "describe_topic"),
     (Client, "fetch_offsets"),
     (Client, "commit_offsets"),
@@ -159,6 +162,8 @@ async def ended(act: Callable[[], Awaitable[object]]) -> None:
     for _ in range(2):
         try:
             await asyncio.ensure_future(act())
+        except SendsFailed as told:
+            assert told.count  # noqa: PT017 - it tells of something
         except Broken:
             continue
         return
@@ -209,8 +214,8 @@ async def consume(breaking: AbstractContextManager[None]) -> None:
 
 async def _read(client: Client, seen: dict[int, list[int]], finished: list[bool]) -> None:
     """Reads from what is committed. A ClientError ends the reading loudly, which is no loss."""
-    consumer = client.consumer(
-        "t", group="g", start=StartFrom.COMMITTED, idle_timeout_s=0.1, options=CONSUMER
+    consumer = client.pull_consumer(
+        "t", group="g", queues=ALL, idle_timeout_s=0.1, options=CONSUMER
     )
     try:
         async for message in consumer:

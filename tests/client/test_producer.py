@@ -24,15 +24,17 @@ from dledger.client import (
     ProducerOptions,
     QueueNotFound,
     SendResult,
+    SendsFailed,
     ServerError,
     TopicNotFound,
     TopicReplaced,
     queue_of_key,
 )
 from dledger.records.record import decode_records
+from dledger.testing.fake_nodes import FakeGroup, FakeNode, Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
-from tests.client.fake_group import FakeGroup, FakeNode, Refusal, leaderless, wire_error
+from tests.client.hearing import leaderless
 from tests.client.loops import async_test
 
 QUICK = ClientOptions(presume_after_s=0.02)
@@ -412,7 +414,8 @@ async def test_failure_of_old_messages_does_not_lose_those_that_wait_for_the_top
         await client.delete_topic("t")
         sends.opened.set()
         assert isinstance(await error_of(old), TopicNotFound)
-        await producer.close()
+        with pytest.raises(SendsFailed):
+            await producer.close()
         assert isinstance(held.exception(), ProducerClosed)
 
 
@@ -684,13 +687,17 @@ async def test_cancelled_future_takes_nothing_back_and_harms_nobody() -> None:
 
 
 @async_test
-async def test_failure_that_nobody_looks_at_is_counted_and_silent() -> None:
+async def test_failure_that_nobody_looks_at_is_told_by_flush_once() -> None:
     """`async_test` fails on any complaint about a dropped exception."""
     async with producing() as (_, _, producer):
         for _ in range(3):
             producer.send("missing", b"x")
-        await producer.flush()
+        with pytest.raises(SendsFailed, match="3 messages failed") as told:
+            await producer.flush()
+        assert [type(error) for error in told.value.failures] == [TopicNotFound] * 3
+        assert told.value.outcome is Outcome.DID_NOT_HAPPEN
         assert producer.statistics().failed == 3
+        await producer.flush()
 
 
 @async_test
@@ -735,7 +742,9 @@ async def test_close_gives_up_in_time_and_says_what_is_known() -> None:
         sent = producer.send("t", b"a")
         await group.nodes[0].called("Send", 2)
         unsent = producer.send("t", b"b")
-        await producer.close()
+        with pytest.raises(SendsFailed) as told:
+            await producer.close()
+        assert told.value.outcome is Outcome.MAY_HAVE_HAPPENED
         errors = [await error_of(sent), await error_of(unsent)]
         assert isinstance(errors[0], ProducerClosed)
         assert [error.outcome for error in errors] == [
@@ -752,7 +761,8 @@ async def test_room_after_the_end_is_an_error() -> None:
         group.elect(None)
         producer.send("t", b"x")
         waiting = asyncio.ensure_future(producer.room())
-        await producer.close()
+        with pytest.raises(SendsFailed):
+            await producer.close()
         with pytest.raises(ProducerClosed):
             await waiting
 

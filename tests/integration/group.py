@@ -21,8 +21,13 @@ from google.protobuf.message_factory import GetMessageClass
 from broker.config import NodeConfig
 from broker.node import Machine, Node, this_machine
 from broker.ports import STEADY, Rhythm
+from broker.recovery import StoreMachinery
 from broker.replica import Replica
+from chaos.forming import form_disks
+from dledger.core.types import DiskId
 from dledger.wire import broker_pb2, cluster_pb2, errors_pb2, raft_pb2
+from store.directory import DISK_ID_BYTES, Birth
+from store.files import OsFiles
 from tests.broker.leader import batch
 
 SEGMENT_BYTES = 8 << 20
@@ -63,6 +68,27 @@ def make_configs(directory: Path, count: int = 3, **changes: Any) -> list[NodeCo
     ]
 
 
+def disk_of(name: str) -> DiskId:
+    """The disk of that member, in every group of these tests."""
+    return DiskId(name.encode().ljust(DISK_ID_BYTES, b"-"))
+
+
+def machinery_of(name: str) -> StoreMachinery:
+    """Whose disks are known beforehand."""
+    return StoreMachinery(birth=lambda: Birth(disk_of(name), int(time.time() * 1000)))
+
+
+def everybody(configs: list[NodeConfig]) -> list[NodeConfig]:
+    """The members that `configs` name, those included whom a test never starts."""
+    given = {config.node_id: config for config in configs}
+    one = configs[0]
+    for name, address in one.peers.items():
+        folder = one.data_directory.parent / name
+        itself = {"node_id": name, "listen": address, "data_directory": folder}
+        given.setdefault(name, one.model_copy(update=itself))
+    return list(given.values())
+
+
 class Group:
     """A running group; every call has a deadline."""
 
@@ -79,6 +105,7 @@ class Group:
         self._machine_of = machine_of
         self._rhythm = rhythm
         self._channels: dict[str, Any] = {}  # the stubs want arguments that have defaults
+        form_disks(everybody(configs), lambda _: OsFiles(), machinery_of)
 
     async def start(self, *names: str) -> None:
         """Starts `names`, or everybody."""

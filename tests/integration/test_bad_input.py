@@ -21,7 +21,7 @@ from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import Hello, PeerMessage, VoteRequest
-from tests.integration.group import SERVICES, Group, error_of, running_group, wire_batch
+from tests.integration.group import SERVICES, Group, disk_of, error_of, running_group, wire_batch
 
 UNARY = [
     (service, method.name)
@@ -388,7 +388,9 @@ def test_an_absurd_message_ends_its_stream(shared: Group, loop: asyncio.Abstract
         node = shared.nodes["n1"]
         before = node.driver.statistics().messages_refused
         size = node.config.store.segment_size_bytes
-        hello = Identity("g1", NodeId("n2"), size).hello(NodeId("n1"))
+        hello = Identity("g1", NodeId("n2"), size, disk_of("n2"), boot_number=99).hello(
+            NodeId("n1")
+        )
         stream: Any = shared.channel("n1").stream_stream("/dledger.v1.RaftPeer/Replicate")
         call = stream()
         await call.write(hello.SerializeToString())

@@ -343,12 +343,12 @@ async def test_consume_queues_that_cannot_be_synced_hold_the_checkpoint(
     tried = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def perform(work: FlushWork) -> None:
+    def sync() -> None:
         loop.call_soon_threadsafe(tried.set)
         if failure:
             raise failure[0]
 
-    monkeypatch.setattr(FlushWork, "perform", perform)
+    monkeypatch.setattr(FlushWork, "stages", lambda _: [[sync]])
     try:
         await group.start()
         await group.create_topic()

@@ -21,6 +21,8 @@ from statistics import median
 import pytest
 
 from broker.config import NodeConfig, dump_toml
+from chaos.forming import form_disks
+from store.files import OsFiles
 
 NODES = (1, 2, 3)
 PORT, METRICS_PORT = 7000, 9000
@@ -89,9 +91,9 @@ def forward(*, packets: bool) -> None:
     subprocess.run(switch, check=True, capture_output=True, timeout=10)
 
 
-def start(number: int, folder: Path) -> subprocess.Popen[bytes]:
-    """The node's process, in its namespace."""
-    config = NodeConfig.model_validate(
+def configuration(number: int, folder: Path) -> NodeConfig:
+    """The node's, whose addresses are in its namespace."""
+    return NodeConfig.model_validate(
         {
             "broker_group": "g1",
             "node_id": f"n{number}",
@@ -103,6 +105,11 @@ def start(number: int, folder: Path) -> subprocess.Popen[bytes]:
             "store": {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": 0},
         }
     )
+
+
+def start(number: int, folder: Path) -> subprocess.Popen[bytes]:
+    """The node's process, in its namespace."""
+    config = configuration(number, folder)
     file = folder / f"n{number}.toml"
     file.write_text(dump_toml(config, folder), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
@@ -125,6 +132,8 @@ def group(tmp_path: Path) -> Iterator[None]:
         for number in NODES:
             connect(number)
         forward(packets=True)
+        configs = [configuration(number, tmp_path) for number in NODES]
+        form_disks(configs, lambda _: OsFiles())
         processes += [start(number, tmp_path) for number in NODES]
         seconds_until_served()
         yield

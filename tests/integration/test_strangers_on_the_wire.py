@@ -23,7 +23,7 @@ from dledger.proof import Dialer, Parties
 from dledger.transport import METHOD
 from dledger.wire.raft_pb2 import PeerMessage
 from tests.certificates import Authority, certs
-from tests.integration.group import SEGMENT_BYTES, Group, free_ports, make_configs
+from tests.integration.group import SEGMENT_BYTES, Group, disk_of, free_ports, make_configs
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 
@@ -88,7 +88,8 @@ def peer_call(channel: Any) -> Any:
 
 
 def hello_of(name: str, to: str = "n1") -> PeerMessage:
-    return Identity("g1", NodeId(name), SEGMENT_BYTES).hello(NodeId(to))
+    speaker = Identity("g1", NodeId(name), SEGMENT_BYTES, disk_of(name), boot_number=99)
+    return speaker.hello(NodeId(to))
 
 
 def test_group_under_tls_serves_clients_that_believe_its_authority(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +17,11 @@ from typing import Any, TypeVar
 from broker.config import NodeConfig
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
+from broker.turns import LoopTurns
+from chaos.forming import form_disks
 from dledger.core.types import NodeId
 from dledger.errors import InvalidFrames
+from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
 from dledger.wire.raft_pb2 import PeerMessage
@@ -92,6 +95,9 @@ class Loopback:
 
     send_answer = send_request
 
+    def know(self, place: object, disks: object, *, is_known: bool) -> None:
+        """Nobody here has another's disk."""
+
 
 class Seconds:
     """`broker.ports.Latencies`; what was measured is forgotten."""
@@ -115,6 +121,10 @@ class Inline:
         await asyncio.sleep(0)
         self.before(getattr(step, "__name__", "") or _name(step))
         return step()
+
+    async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:
+            await self.run(step)
 
 
 def _name(step: Any) -> str:
@@ -150,6 +160,7 @@ class Members:
         self.replicas: dict[NodeId, Replica] = {}
         self.known_levels = dict.fromkeys(self.configs, KNOWN_LEVEL)  # by who is started next
         self._rhythm = rhythm
+        form_disks(configs, lambda _: OsFiles())
 
     def open(self, name: NodeId) -> Replica:
         """The replica, not yet started."""
@@ -160,7 +171,7 @@ class Members:
 
         known = self.known_levels[name]
 
-        def connect(on_message: OnMessage, on_broken: OnBroken) -> Loopback:
+        def connect(_: Identity, on_message: OnMessage, on_broken: OnBroken) -> Loopback:
             return Loopback(self.wires, name, known, on_message=on_message, on_broken=on_broken)
 
         ports = ReplicaPorts(
@@ -169,6 +180,7 @@ class Members:
             connect=connect,
             store_host=(bytes((127, 0, 0, 1)), 7001),
             call_soon=loop.call_soon,
+            turns=LoopTurns(),
             call_from_worker=call_from_worker,
             now_ms=lambda: int(time.time() * 1000),
             random=random.Random(name),

@@ -406,3 +406,20 @@ def test_random_crashes_lose_nothing_acknowledged(seed: int) -> None:
         assert node.record.failures == []
         assert node.record.bodies()[: len(acknowledged)] == acknowledged
     assert len({tuple(node.log.frames) for node in world.nodes.values()}) == 1
+
+
+def test_applying_goes_on_in_later_turns_when_a_turn_has_had_enough() -> None:
+    """Every entry is applied once, in order, and between two pieces the observer knows how far."""
+    world = World()
+    leader = world.elect()
+    world.turn_steps = 2
+    bodies = [bytes((number,)) for number in range(1, 12)]
+    for body in bodies:
+        propose(world, leader.name, body)
+    for _ in range(20):  # until followers have heard of the commit
+        world.settle()
+        world.tick()
+    world.settle()
+    for node in world.nodes.values():
+        assert node.record.bodies() == bodies
+        assert node.record.applied_index == node.log.last_index

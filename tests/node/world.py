@@ -26,6 +26,7 @@ from dledger.core.types import (
 from dledger.driver import Ports, RaftDriver
 from dledger.errors import ApplyPaused, InvalidFrames
 from dledger.hard_state import HardStateStore
+from dledger.ports import never_enough
 from dledger.reading.entry import (
     EntryHeader,
     build_frame,
@@ -177,6 +178,25 @@ class MemoryFile:
         self.writes += 1
 
 
+class ManualTurns:
+    """`Turns` that a test gives: a piece has as many steps as the world says."""
+
+    def __init__(self, soon: deque[Callable[[], None]], world: World) -> None:
+        self._soon = soon
+        self._world = world
+
+    def share(self) -> Callable[[], bool]:
+        steps = iter(range(self._world.turn_steps - 1))
+        return lambda: next(steps, None) is None
+
+    def later(self, call: Callable[[], None]) -> object:
+        self._soon.append(call)
+        return None
+
+    async def pause(self) -> None:
+        raise AssertionError("nothing here waits for a turn")
+
+
 @dataclass
 class Recorder:
     """State machine and observer: remembers what it was told."""
@@ -187,12 +207,17 @@ class Recorder:
     applied_index: int = 0
     full_from: int | None = None  # the machine has no space for this entry and later ones
 
-    def apply(self, frames: bytes) -> None:
+    def apply(self, frames: bytes, is_enough: Callable[[], bool] = never_enough) -> int:
+        last = 0
         for header in parse(frames):
             if self.full_from is not None and header.index >= self.full_from:
                 raise ApplyPaused(header.index - 1, "full")
             at = header.physical_offset - parse_header(frames, 0).physical_offset
             self.applied.append(frames[at + 56 : at + header.total_size])
+            last = header.index
+            if is_enough():
+                break
+        return last
 
     def on_event(self, event: Event) -> None:
         self.events.append(event)
@@ -228,6 +253,7 @@ class World:
         self.wires: deque[tuple[NodeId, NodeId, PeerMessage]] = deque()
         self.cut: set[tuple[NodeId, NodeId]] = set()
         self.now_ms = 1_000_000
+        self.turn_steps = 1_000
         self.clock_off_ms: dict[NodeId, int] = {}  # how far wall clocks are ahead of it
         self.nodes: dict[NodeId, WorldNode] = {}
         for name in self.members:
@@ -260,6 +286,7 @@ class World:
             observer=record,
             configuration_of=lambda _: Configuration(voters=frozenset(self.members)),
             call_soon=soon.append,
+            turns=ManualTurns(soon, self),
             wall_ms=lambda: self.now_ms + self.clock_off_ms.get(name, 0),
             monotonic_s=lambda: self.now_ms / 1000,
             fail=record.failures.append,
@@ -336,6 +363,9 @@ class _Wires:
         self._world.wires.append((self._name, peer, message))
 
     send_answer = send_request
+
+    def know(self, place: object, disks: object, *, is_known: bool) -> None:
+        """Nobody here has another's disk."""
 
 
 HARD_STATE_ZERO = HardState()

@@ -91,9 +91,11 @@ def test_public_classes_show_their_verbs_alone() -> None:
     """What the modules behind them need of each other has a leading underscore."""
     shown = {
         kind.__name__: {name for name in vars(kind) if not name.startswith("_")}
-        for kind in (dledger.client.Producer, dledger.client.Consumer)
+        for kind in (dledger.client.Producer, dledger.client.PullConsumer)
     }
     assert shown == {
-        "Producer": {"abort", "close", "flush", "room", "send", "statistics"},
-        "Consumer": {"batches", "close", "commit", "positions", "stop"},
+        "Producer": {"abort", "close", "flush", "room", "send", "send_all", "statistics"},
+        "PullConsumer": {
+            *("batches", "close", "commit", "pause", "positions", "resume", "seek", "stop"),
+        },
     }

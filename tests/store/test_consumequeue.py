@@ -22,6 +22,7 @@ from dledger.records.record import (
 from store.consumequeue import ConsumeQueues
 from store.dispatch import UNIT, UNIT_SIZE, units_by_loop, units_by_vector, units_for_entry
 from store.errors import DivergenceFound, OutOfRange, StorageFull
+from store.queue_flush import STEP_FILES
 from store.stamping import stamp_records
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA, LogUnderTest
@@ -498,3 +499,39 @@ def test_few_files_are_kept_open_for_many_queues() -> None:
     assert len(disk.open_handles()) == 4
     queues.close()
     assert disk.open_handles() == []
+
+
+def test_a_start_leaves_queues_alone_that_end_where_they_should() -> None:
+    """Ten thousand of them need not be synced again; where a queue has a unit too many it is cut,
+    and synced."""
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    queues.flush()
+    queues.close()
+    log, disk = broker.made.log, broker.made.disk
+    disk.calls.clear()
+    broker.queues().recover(log.end_offset, log.read_at)
+    assert not [call for call in disk.calls if call[0] in ("truncate", "unlink", "pwritev")]
+    again = broker.queues()
+    before = broker.files()
+    again.recover(log.position_of(log.last_index), log.read_at)
+    assert broker.files() != before
+    broker.dispatch(again, log.last_index)
+    assert broker.files() == before
+
+
+def test_flush_in_steps_of_few_files_covers_all_of_them() -> None:
+    """More queues than a step has files; in any order of the steps."""
+    broker = Broker()
+    for queue_id in range(2 * STEP_FILES + 1):
+        broker.send("orders", queue_id, [b"x"])
+    queues = broker.queues()
+    broker.dispatch(queues)
+    before = broker.files()
+    for stage in queues.take().stages():
+        for step in reversed(stage):
+            step()
+    queues.close()
+    broker.made.disk.power_cut()
+    assert broker.files() == before

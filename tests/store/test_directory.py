@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
-from store.directory import DataDirectory, Identity
-from store.errors import CorruptionFound, DirectoryInUse, WrongIdentity
+from store.directory import Birth, DataDirectory, DirectoryState, Identity, write_sealed
+from store.errors import CorruptionFound, DirectoryInUse, IdentityMissing, WrongIdentity
 from store.files import AtomicFile, OsFiles, first_nonzero, read_exactly, write_all, zero_range
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA
@@ -53,21 +53,77 @@ def test_directory_of_another_identity_is_refused(
 
 
 def test_identity_is_readable_by_people_and_checked(tmp_path: Path) -> None:
-    DataDirectory.open(tmp_path, IDENTITY).close()
+    disk_id = bytes(range(16))
+    DataDirectory.open(tmp_path, IDENTITY, birth=lambda: Birth(disk_id, 1_000)).close()
     path = tmp_path / "identity.json"
     stored = json.loads(path.read_text())
     seal = stored.pop("crc32c")
     assert stored == {
-        "format_version": 1,
+        "format_version": 2,
         "group": "group-a",
         "node_id": "n1",
         "segment_size_bytes": 1 << 20,
+        "disk_id": disk_id.hex(),
+        "born_ms": 1_000,
+        "state": "unformed",
     }
     assert len(seal) == 8
     for spoiled in (path.read_text().replace("n1", "n2"), "{", "[]", ""):
         path.write_text(spoiled)
         with pytest.raises(CorruptionFound):
             DataDirectory.open(tmp_path, IDENTITY)
+
+
+def test_a_disk_keeps_its_identity_and_its_state(tmp_path: Path) -> None:
+    """Made once, and another one for another directory."""
+    first = DataDirectory.open(tmp_path / "a", IDENTITY)
+    assert first.disk.state is DirectoryState.UNFORMED
+    first.mark(DirectoryState.JOINING)
+    first.close()
+    again = DataDirectory.open(tmp_path / "a", IDENTITY)
+    assert again.disk == first.disk
+    assert again.disk.state is DirectoryState.JOINING
+    assert DataDirectory.open(tmp_path / "b", IDENTITY).disk.disk_id != first.disk.disk_id
+
+
+def test_a_log_without_an_identity_is_no_new_disk(tmp_path: Path) -> None:
+    """Whoever formatted it would let a disk vote again that has forgotten who it was."""
+    DataDirectory.open(tmp_path, IDENTITY).close()
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020}").touch()
+    (tmp_path / "identity.json").unlink()
+    with pytest.raises(IdentityMissing, match="group replace"):
+        DataDirectory.open(tmp_path, IDENTITY)
+
+
+def test_a_directory_of_version_1_is_legacy_and_gets_an_identity(tmp_path: Path) -> None:
+    """It is never taken for a member's silently."""
+    fields = {"format_version": 1, "group": "group-a", "node_id": "n1"}
+    write_sealed(OsFiles(), tmp_path / "identity.json", {**fields, "segment_size_bytes": 1 << 20})
+    first = DataDirectory.open(tmp_path, IDENTITY)
+    assert first.disk.state is DirectoryState.LEGACY
+    first.close()
+    assert DataDirectory.open(tmp_path, IDENTITY).disk == first.disk
+
+
+@pytest.mark.parametrize("fatal", range(16))
+def test_every_start_has_a_number_of_its_own_wherever_the_power_fails(fatal: int) -> None:
+    """A number is on the platter before anybody can be told of it."""
+    disk = SimulatedDisk()
+    directory = DataDirectory.open(DATA, IDENTITY, disk)
+    told = [directory.next_boot()]
+    fatal += len(disk.calls)
+
+    def stop(_operation: str, _name: str) -> None:
+        if len(disk.calls) > fatal:
+            raise InterruptedError
+
+    disk.before = stop
+    with contextlib.suppress(InterruptedError):
+        told.append(directory.next_boot())
+    disk.before = lambda _operation, _name: None
+    disk.power_cut(Random(fatal))
+    assert DataDirectory.open(DATA, IDENTITY, disk).next_boot() > told[-1]
 
 
 def test_identity_is_durable_when_open_returns() -> None:

@@ -164,14 +164,16 @@ class BrokerDoor:
     async def list_topics(
         self, request: pb.ListTopicsRequest, context: Context
     ) -> pb.ListTopicsResponse:
-        topics = await self._services.topics.list()
-        return pb.ListTopicsResponse(topics=[_topic(each) for each in topics])
+        page = await self._services.topics.list(request.page_token, request.page_size)
+        return pb.ListTopicsResponse(
+            topics=[_topic(each) for each in page.topics], next_page_token=page.following
+        )
 
     async def describe_topic(
         self, request: pb.DescribeTopicRequest, context: Context
     ) -> pb.DescribeTopicResponse:
         wanted = TopicRef(request.name, request.incarnation)
-        found = await self._services.topics.describe(wanted)
+        found = await self._services.topics.describe(wanted, request.page_token)
         return pb.DescribeTopicResponse(
             topic=_topic(found.topic),
             queues=[
@@ -184,6 +186,7 @@ class BrokerDoor:
                 pb.GroupProgress(group=each.group, offsets=_queue_offsets(each.offsets))
                 for each in found.groups
             ],
+            next_page_token=found.following,
         )
 
 

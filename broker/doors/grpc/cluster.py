@@ -38,6 +38,12 @@ class ClusterDoor:
         view = await self._cluster.transfer_leadership(request.target)
         return cpb.TransferLeadershipResponse(leader=wire_address(view.leader))
 
+    async def replace_disk(
+        self, request: cpb.ReplaceDiskRequest, context: object
+    ) -> cpb.ReplaceDiskResponse:
+        votes = await self._cluster.replace_disk(request.node_id, request.disk_id)
+        return cpb.ReplaceDiskResponse(votes=votes)
+
 
 def wire_view(view: LeaderView) -> cpb.LeaderView:
     """Who leads, as watchers are told."""

@@ -27,16 +27,19 @@ from broker.doors.grpc.bounds import (
 )
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
+from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.health import HealthDoor, ReflectionDoor
 from broker.doors.grpc.methods import service_handler
+from broker.forming.member import Member
 from broker.services.services import Services
 from dledger.listening import why_not_listening
-from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
+from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, formation_pb2, raft_pb2
 
 SERVICES: Final = (
     "dledger.v1.Audit",
     "dledger.v1.Broker",
     "dledger.v1.Cluster",
+    "dledger.v1.Formation",
     "dledger.v1.RaftPeer",
 )
 
@@ -53,7 +56,7 @@ class For(Flag):
 
 
 # What reads the raw log, or changes what the broker group is or who leads it.
-ADMINISTRATIVE: Final = frozenset({"TransferLeadership"})
+ADMINISTRATIVE: Final = frozenset({"ReplaceDisk", "TransferLeadership"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +87,20 @@ class GrpcDoor:
     def __init__(
         self,
         services: Services,
+        member: Member,
         replicate: Replicate,
         *,
         max_held_pulls: int,
         connections: ConnectionBounds,
     ) -> None:
         """Args:
+        member: what this node's directory is, and was formed as.
         replicate: the handler of `RaftPeer.Replicate`.
         max_held_pulls: calls that may wait beside those that are answered at once.
         """
         self._connections = connections
         self._services = services
+        self._member = member
         self._replicate = replicate
         self._max_calls = concurrent_calls(max_held_pulls)
         self._servers: list[grpc.aio.Server] = []
@@ -118,6 +124,7 @@ class GrpcDoor:
         broker = broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)
         cluster = cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)
         audit = audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)
+        formation = formation_pb2.DESCRIPTOR, "Formation", FormationDoor(self._member)
         peers = raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)
         offered: list[tuple[Any, str, object]] = []
         if offers & For.CLIENTS:
@@ -125,7 +132,7 @@ class GrpcDoor:
         if offers & (For.CLIENTS | For.ADMINISTRATION):
             offered.append(cluster)
         if offers & For.ADMINISTRATION:
-            offered.append(audit)
+            offered += [audit, formation]
         if offers & For.PEERS:
             offered.append(peers)
         left_out = frozenset[str]() if offers & For.ADMINISTRATION else ADMINISTRATIVE
@@ -137,7 +144,7 @@ class GrpcDoor:
         server.add_generic_rpc_handlers(
             tuple(service_handler(service, each, left_out) for service, each in services)
         )
-        _bind(server, entrance)
+        bind(server, entrance)
         self._servers.append(server)
         await server.start()
 
@@ -151,7 +158,7 @@ class GrpcDoor:
         await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
 
 
-def _bind(server: grpc.aio.Server, entrance: Entrance) -> None:
+def bind(server: grpc.aio.Server, entrance: Entrance) -> None:
     """Opens the port, or says that it can't be had."""
     address, credentials = entrance.address, entrance.credentials
     try:

@@ -133,9 +133,7 @@ CLOCK = (
     Mutant(
         "entry-without-space-is-lived-twice",
         "broker/state/machine.py",
-        "nothing else has changed.\n"
-        "            self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before\n",
-        "nothing else has changed.\n"
-        "            self.applied_index, self.append_time_ms, _ = before\n",
+        "        self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before\n",
+        "        self.applied_index, self.append_time_ms, _ = before\n",
     ),
 )

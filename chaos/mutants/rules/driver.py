@@ -66,8 +66,8 @@ DRIVER = (
     Mutant(
         "proposal-behind-a-failed-flush-goes-on",
         "dledger/driver.py",
-        "            self._fail(error)\n            raise\n        self._schedule()\n",
-        "            raise\n        self._schedule()\n",
+        "            self._fail(error)\n            raise\n        self._heed_configuration()\n",
+        "            raise\n        self._heed_configuration()\n",
         seed=387,
     ),
     Mutant(
@@ -154,5 +154,19 @@ DRIVER = (
         "dledger/driver.py",
         "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
         "min(self._applied, self._core.durable_index)",
+    ),
+    Mutant(
+        "slice-noted-as-applied-before-it-is",
+        "dledger/driver.py",
+        "            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))\n",
+        "            self._note_applied(last)\n"
+        "            self._apply_frames(self._ports.log.read(first, last))\n",
+    ),
+    Mutant(
+        "rest-of-a-slice-skipped",
+        "dledger/driver.py",
+        "            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))\n",
+        "            self._apply_frames(self._ports.log.read(first, last))\n"
+        "            self._note_applied(last)\n",
     ),
 )

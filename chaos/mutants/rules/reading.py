@@ -34,8 +34,7 @@ READING = (
     Mutant(
         "rotten-unit-served",
         "broker/reading/queues.py",
-        "        _check_places(records, units[: count * UNIT.size], "
-        'f"{state.folder}/{queue_id}", offset)\n',
+        "        yield from _check_places(records, units[: count * UNIT.size], name, offset)\n",
         "",
         seed=15,
     ),

@@ -21,12 +21,52 @@ REPLICA = (
     Mutant(
         "noted-before-the-sync",
         "broker/housekeeping.py",
-        "            await self._hand.run(work.perform)\n"
+        "            for stage in work.stages():\n"
+        "                await self._hand.run_all(stage)\n"
         "            if settled and not self.is_checkpoint_held:\n"
         "                await self._hand.run(partial(self._note, settled))\n",
         "            if settled and not self.is_checkpoint_held:\n"
         "                await self._hand.run(partial(self._note, settled))\n"
-        "            await self._hand.run(work.perform)\n",
+        "            for stage in work.stages():\n"
+        "                await self._hand.run_all(stage)\n",
+    ),
+    Mutant(
+        "noted-after-the-first-step-of-a-sync",
+        "broker/housekeeping.py",
+        "                await self._hand.run_all(stage)\n",
+        "                await self._hand.run_all(stage[:1])\n",
+    ),
+    Mutant(
+        "a-file-of-each-sync-step-is-left-out",
+        "store/queue_flush.py",
+        "        yield paths[first : first + STEP_FILES]\n",
+        "        yield paths[first : first + STEP_FILES - 1]\n",
+    ),
+    Mutant(
+        "rest-behind-a-queues-last-unit-left-at-a-start",
+        "store/consumequeue.py",
+        "        if self._has_rest(queue, bases):\n",
+        "        if not self._place(queue, queue.next)[1]:\n",
+    ),
+    Mutant(
+        "later-sends-overtake-one-in-pieces",
+        "broker/services/messages.py",
+        "            async with self._in_order:\n                pending",
+        "            if producer_id is not None:\n                pending",
+        masked="a Send of the simulator's clients is one piece",
+    ),
+    Mutant(
+        "bytes-of-a-pull-in-pieces-not-counted",
+        "broker/services/messages.py",
+        "                        self.budget.take(max_bytes)\n                        taken",
+        "                        taken",
+    ),
+    Mutant(
+        "page-of-topics-begins-behind-its-first",
+        "broker/services/topics.py",
+        "page[-1].name if len(names) > size",
+        "names[size] if len(names) > size",
+        masked="the simulator has fewer topics than a page",
     ),
     Mutant(
         "noted-what-was-applied-meanwhile",

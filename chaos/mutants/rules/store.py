@@ -140,8 +140,8 @@ STORE = (
     Mutant(
         "deletion-overtakes-a-flush",
         "store/queue_flush.py",
-        "        for path in self._renamed:\n",
-        "        for path in ():\n",
+        "        return [[*written], [*renamed], [*deleted]]\n",
+        "        return [[*written], [*deleted]] if renamed else [[*written], [*deleted]]\n",
     ),
     Mutant(
         "names-of-a-dead-process-not-synced",
@@ -155,5 +155,18 @@ STORE = (
         "        if not self._spare_bytes:\n            return\n",
         "        return\n",
         masked="a full disk excuses the node that couldn't save its term",
+    ),
+    Mutant(
+        "starts-of-a-cut-segment-kept",
+        "store/starts.py",
+        "        del self._mark_slots[kept:]\n        del self._marks[kept:]\n",
+        "",
+        masked="segments are shorter than a block",
+    ),
+    Mutant(
+        "frames-cut-off-stay-in-memory",
+        "store/tail.py",
+        "            del cut.frames[slot:]\n",
+        "",
     ),
 )

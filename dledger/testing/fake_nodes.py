@@ -6,7 +6,8 @@ real group does by accident it does on command: a node is killed (its port close
 break), frozen (connected, silent, as after SIGSTOP), elected, made to refuse the next calls with
 an error, or to lose an answer after it has acted.
 
-The model is one object for all nodes, as if replication took no time.
+The model is one object for all nodes, as if replication took no time. It is longer than a module
+should be, as it has a handler for each method of the contract.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from typing import Any
 
 import grpc
 
-from dledger.client import Client
 from dledger.limits import MESSAGE_LENGTHS
+from dledger.records.layout import RECORD
 from dledger.records.record import decode_records, message_id, record_starts
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
-from store.stamping import stamp_records
 
 STORE_HOST = ("127.0.0.1", 9_999)
 STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")
+OFFSETS = RECORD.run("queue_offset", "physical_offset")
+STORED = RECORD.run("store_time_ms", "store_host")
 REMEMBERED_BATCHES = 5
 SERVER_OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_LENGTHS)
 
@@ -174,15 +176,11 @@ class Model:
         buf = bytearray(batch.records)
         starts = record_starts(buf, 0, batch.count)
         base = len(queue.records)
-        stamp_records(
-            buf,
-            starts,
-            at=0,
-            base_queue_offset=base,
-            base_physical_offset=self.physical,
-            store_time_ms=1_700_000_000_000 + self.physical,
-            store_host=(STORE_HOST_WIRE[:4], STORE_HOST[1]),
-        )
+        for number, start in enumerate(starts):
+            place = (base + number, self.physical + start)
+            OFFSETS.pack_into(buf, start + RECORD.at("queue_offset"), *place)
+            stored = (1_700_000_000_000 + self.physical, STORE_HOST_WIRE)
+            STORED.pack_into(buf, start + RECORD.at("store_time_ms"), *stored)
         ends = [*starts[1:], len(buf)]
         queue.records += [bytes(buf[start:end]) for start, end in zip(starts, ends, strict=True)]
         result = pb.SendResult(
@@ -222,6 +220,10 @@ class FakeNode:
         self.address = self.address or f"127.0.0.1:{port}"
         await server.start()
         self._server = server
+
+    @property
+    def is_listening(self) -> bool:
+        return self._server is not None
 
     async def kill(self) -> None:
         """As SIGKILL: the port closes, connections break, nobody gets an answer."""
@@ -310,6 +312,7 @@ class FakeGroup:
     def __init__(self, nodes: int = 3, name: str = "g1") -> None:
         self.name = name
         self.model = Model()
+        self.page_size = 1_000
         self.nodes = [FakeNode(self, f"n{number + 1}") for number in range(nodes)]
         self.term = 1
         self.leader: FakeNode | None = self.nodes[0]
@@ -477,7 +480,11 @@ class FakeGroup:
     async def on_ListTopics(
         self, node: FakeNode, request: pb.ListTopicsRequest
     ) -> pb.ListTopicsResponse:
-        return pb.ListTopicsResponse(topics=[self._topic(name) for name in self.model.topics])
+        names = sorted(name for name in self.model.topics if name > request.page_token)
+        page = names[: self.page_size]
+        following = page[-1] if len(names) > len(page) else ""
+        topics = [self._topic(name) for name in page]
+        return pb.ListTopicsResponse(topics=topics, next_page_token=following)
 
     async def on_DescribeTopic(
         self, node: FakeNode, request: pb.DescribeTopicRequest
@@ -488,9 +495,15 @@ class FakeGroup:
             answer.queues.add(
                 queue_id=queue_id, min_offset=queue.min_offset, max_offset=len(queue.records)
             )
-        for (group, topic), offsets in self.model.offsets.items():
-            if topic == request.name:
-                answer.groups.add(group=group, offsets=_wire_offsets(offsets))
+        groups = {
+            group: of
+            for (group, topic), of in self.model.offsets.items()
+            if topic == request.name and group > request.page_token
+        }
+        page = sorted(groups)[: self.page_size]
+        for group in page:
+            answer.groups.add(group=group, offsets=_wire_offsets(groups[group]))
+        answer.next_page_token = page[-1] if len(groups) > len(page) else ""
         return answer
 
     async def on_CommitOffsets(
@@ -536,15 +549,3 @@ class FakeGroup:
 
 def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:
     return [pb.QueueOffset(queue_id=q, offset=offset) for q, offset in sorted(offsets.items())]
-
-
-async def heard(client: Client) -> None:
-    """Returns when a node has told `client` something. No public call tells."""
-    loop = asyncio.get_running_loop()
-    await client._broker_group._news(loop.time() + 30.0)
-
-
-async def leaderless(client: Client) -> None:
-    """Returns once `client` knows of no leader that serves."""
-    while client._broker_group.target is not None:
-        await heard(client)

@@ -1,0 +1,81 @@
+"""The members of a group that is being formed, over gRPC; see `broker.forming.initiator`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from broker.forming.errors import FormationRefused, MemberUnreachable
+from broker.forming.founding import Founding
+from broker.forming.planning import Description
+from broker.forming.wire import plain_description, wire_founding
+from dledger.credentials.tls import TlsMaterial, open_channel
+from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import formation_pb2 as fpb
+
+CALL_TIMEOUT_S = 20.0  # a commit makes the log's first segment
+SILENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+    }
+)
+# Channels share their connections, and with them a dead node's back-off; a call must look anew.
+_CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+
+
+class GrpcCalls:
+    """`FormingCalls`, and what replacing a disk takes beside.
+
+    Args:
+        tls: None: in the clear.
+    """
+
+    def __init__(self, tls: TlsMaterial | None = None) -> None:
+        self._tls = tls
+
+    async def describe(self, address: str) -> Description:
+        answer = await self._call(
+            address, "Formation/Describe", fpb.DescribeRequest(), fpb.MemberDescription
+        )
+        return plain_description(answer)
+
+    async def prepare(self, address: str, founding: Founding) -> None:
+        request = fpb.PrepareRequest(founding=wire_founding(founding))
+        await self._call(address, "Formation/Prepare", request, fpb.PrepareResponse)
+
+    async def commit(self, address: str, name: str) -> None:
+        request = fpb.CommitRequest(founding=name)
+        await self._call(address, "Formation/Commit", request, fpb.CommitResponse)
+
+    async def join(self, address: str, disk_id: bytes) -> None:
+        """The node there takes entries as that disk from now on."""
+        request = fpb.JoinRequest(disk_id=disk_id)
+        await self._call(address, "Formation/Join", request, fpb.JoinResponse)
+
+    async def replace_disk(self, address: str, node_id: str, disk_id: bytes) -> bool:
+        """The group that the node at `address` leads knows `node_id` on `disk_id`; whether that
+        votes already."""
+        request = cpb.ReplaceDiskRequest(node_id=node_id, disk_id=disk_id)
+        answer = await self._call(address, "Cluster/ReplaceDisk", request, cpb.ReplaceDiskResponse)
+        return bool(answer.votes)
+
+    async def _call(
+        self, address: str, method: str, request: Message, answer: type[Message]
+    ) -> Any:
+        async with open_channel(address, _CHANNEL_OPTIONS, self._tls) as channel:
+            stub: Any = channel.unary_unary(
+                f"/dledger.v1.{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=answer.FromString,
+            )
+            try:
+                return await stub(request, timeout=CALL_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                details = error.details() or error.code().name
+                if error.code() in SILENT:
+                    raise MemberUnreachable(address, details) from error
+                raise FormationRefused(details) from error

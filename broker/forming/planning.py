@@ -1,0 +1,152 @@
+"""Whether, and as what, a group can be formed, from what its members say of themselves.
+
+Pure: a founding is a function of the descriptions, so whoever asks the same members computes the
+same one. A founding that some member has taken already is the only one that there can be: it is
+finished, or the group isn't formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from broker.forming.errors import FormationRefused
+from broker.forming.founding import Founding, configuration_bytes
+from dledger.core.types import NodeId
+
+UNFORMED, LEGACY, JOINING, FORMED = "unformed", "legacy", "joining", "formed"
+MEMBERS = (JOINING, FORMED)  # states of directories that need no forming
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A member, as it sees itself.
+
+    Attributes:
+        state: of its directory (`store.directory.DirectoryState`).
+        founding: that it was prepared for; None: for none.
+        last_index, last_term: the end of its log.
+        peers: its table of members and addresses, sorted.
+    """
+
+    broker_group: str
+    node_id: str
+    segment_size_bytes: int
+    disk_id: bytes
+    born_ms: int
+    state: str
+    founding: Founding | None
+    last_index: int
+    last_term: int
+    peers: tuple[tuple[str, str], ...]
+
+
+def founding_of(members: Sequence[Description], *, adopt: bool) -> Founding | None:
+    """What to form the group as; None: it is formed already.
+
+    Args:
+        members: what every member said.
+        adopt: whether directories of the version before are to be taken in.
+
+    Raises:
+        FormationRefused: it can't be formed; the text names the member and what to do.
+    """
+    _check_agreement(members)
+    if all(each.state in MEMBERS for each in members):
+        return None
+    known = {each.founding.name: each.founding for each in members if each.founding}
+    if len(known) > 1:
+        raise FormationRefused(
+            f"members were prepared for {len(known)} different foundings: empty the directories "
+            "that are not formed, and form the group again"
+        )
+    for founding in known.values():
+        _check_disks(members, founding)
+        return founding
+    _check_fresh(members, adopt=adopt)
+    return _composed(members, adopt=adopt)
+
+
+def _check_agreement(members: Sequence[Description]) -> None:
+    """All of them belong together, and nobody is missing."""
+    first = members[0]
+    _check_same(members, "broker group", lambda each: each.broker_group)
+    _check_same(members, "segment size", lambda each: each.segment_size_bytes)
+    _check_same(members, "[peers]", lambda each: each.peers)
+    names = sorted(each.node_id for each in members)
+    wanted = sorted(name for name, _ in first.peers)
+    if names != wanted:
+        raise FormationRefused(
+            f"[peers] has {', '.join(wanted)}; at their addresses are {', '.join(names)}"
+        )
+    disks = {each.disk_id: each.node_id for each in members}
+    for each in members:
+        if disks[each.disk_id] != each.node_id:
+            raise FormationRefused(
+                f"{each.node_id} and {disks[each.disk_id]} are on the same disk "
+                f"{each.disk_id.hex()}: one directory is a copy of the other; empty one of them"
+            )
+
+
+def _check_same(
+    members: Sequence[Description], what: str, fact: Callable[[Description], object]
+) -> None:
+    first = members[0]
+    for each in members:
+        if fact(each) != fact(first):
+            raise FormationRefused(
+                f"{what} is {fact(each)} on {each.node_id} and {fact(first)} on {first.node_id}"
+            )
+
+
+def _check_disks(members: Iterable[Description], founding: Founding) -> None:
+    """Everybody who is still to be formed is the disk that the founding means."""
+    for each in members:
+        if each.state in MEMBERS:
+            continue
+        named = founding.members.disk_of(NodeId(each.node_id))
+        if named != each.disk_id:
+            raise FormationRefused(
+                f"{each.node_id} is on disk {each.disk_id.hex()}, and the group was formed with "
+                f"{named.hex() or 'none'}: is its disk mounted? If it is lost: "
+                f"`dledger group replace {each.node_id}`, once the others are formed"
+            )
+
+
+def _check_fresh(members: Sequence[Description], *, adopt: bool) -> None:
+    """Nobody was formed before, and all of them come from the same version."""
+    for each in members:
+        if each.state in MEMBERS:
+            others = ", ".join(o.node_id for o in members if o.state not in MEMBERS)
+            raise FormationRefused(
+                f"{each.node_id} is a member of a group already: is the disk of {others} mounted? "
+                "If it is lost: `dledger group replace ID`"
+            )
+    legacy = [each.node_id for each in members if each.state == LEGACY]
+    if adopt and len(legacy) < len(members):
+        raise FormationRefused("there is nothing to adopt on every member: init without --adopt")
+    if legacy and not adopt:
+        raise FormationRefused(
+            f"{', '.join(legacy)}: the directory was made by the version before and holds a log; "
+            "`dledger group init --adopt` takes it in as it is"
+        )
+    empty = [each.node_id for each in members if each.last_index == 0]
+    if adopt and empty and len(empty) < len(members):
+        raise FormationRefused(
+            f"the log of {', '.join(empty)} is empty and others' aren't: is the right disk "
+            "mounted? Let it catch up in the version before, then adopt"
+        )
+
+
+def _composed(members: Sequence[Description], *, adopt: bool) -> Founding:
+    first = members[0]
+    births = sorted(each.born_ms for each in members)
+    disks = {each.node_id: each.disk_id for each in members}
+    return Founding(
+        broker_group=first.broker_group,
+        segment_size_bytes=first.segment_size_bytes,
+        # The lower median: one wall clock that is wrong doesn't move it far.
+        time_ms=births[(len(births) - 1) // 2],
+        configuration=configuration_bytes(disks, dict(first.peers)),
+        is_adopted=adopt,
+    )

@@ -1,0 +1,83 @@
+"""A lost disk is replaced: the new one is looked at, named in the group's log, and told to join.
+
+It keeps nothing: whoever repeats it asks again and finishes what was begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from broker.forming.errors import FormationRefused, MemberUnreachable
+from broker.forming.planning import FORMED, JOINING, UNFORMED, Description
+
+CATCH_UP_POLL_S: Final = 0.1
+
+
+class ReplacingCalls(Protocol):
+    """The nodes, by address. Each raises MemberUnreachable or FormationRefused."""
+
+    async def describe(self, address: str) -> Description: ...
+    async def join(self, address: str, disk_id: bytes) -> None: ...
+    async def replace_disk(self, address: str, node_id: str, disk_id: bytes) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Who is to be taken in, and by whom. Addresses are those in the nodes' own tables."""
+
+    node_id: str
+    address: str
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A disk that the group knows now. `votes`: it has caught up, and counts."""
+
+    node_id: str
+    disk_id: bytes
+    votes: bool
+
+
+async def replace(calls: ReplacingCalls, wanted: Replacement, wait_s: float) -> Replaced:
+    """The group has the disk that is at the member's address in the place of the lost one.
+
+    Args:
+        wait_s: how long to wait until it votes; the leader sees to that in any case.
+
+    Raises:
+        FormationRefused: it can't be; the text says why.
+        MemberUnreachable: a node doesn't answer; asking again goes on.
+    """
+    leader = await calls.describe(wanted.leader)
+    new = await calls.describe(wanted.address)
+    _check(wanted.node_id, new, leader)
+    votes = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id)
+    if new.state == UNFORMED:
+        await calls.join(wanted.address, new.disk_id)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    while not votes and loop.time() < deadline:
+        await asyncio.sleep(CATCH_UP_POLL_S)
+        try:
+            votes = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id)
+        except (MemberUnreachable, FormationRefused):
+            break  # Another leads by now, and finishes it.
+    return Replaced(wanted.node_id, new.disk_id, votes)
+
+
+def _check(node_id: str, new: Description, leader: Description) -> None:
+    """What is at the address may become the member's disk."""
+    if new.node_id != node_id:
+        raise FormationRefused(f"at the address of {node_id} there is {new.node_id}")
+    if (new.broker_group, new.segment_size_bytes) != (
+        leader.broker_group,
+        leader.segment_size_bytes,
+    ):
+        raise FormationRefused(f"{node_id} is of another broker group or segment size")
+    if new.state == UNFORMED and new.founding is not None:
+        raise FormationRefused(f"{node_id} is prepared for a founding: empty its directory")
+    if new.state not in (UNFORMED, JOINING, FORMED):
+        raise FormationRefused(f"the directory of {node_id} is {new.state}, not unformed")

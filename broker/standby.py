@@ -1,0 +1,110 @@
+"""A node whose directory is no member's: it waits to be formed, or to be taken in.
+
+It votes for nobody, campaigns for nothing, dials nobody and takes no stream: a disk that was wiped,
+or isn't mounted, must not speak in the name of the one that promised something
+(docs/adr/0022-disk-identities.md). It answers what it is, and says loudly what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from broker.config import NodeConfig
+from broker.doors.grpc.door import Entrance
+from broker.doors.grpc.standby import StandbyDoor
+from broker.forming.errors import NotAMember
+from broker.forming.member import Member
+from broker.picture import program_version
+from broker.recovery import log_options, open_directory
+from dledger.listening import why_not_listening
+from dledger.wire.cluster_pb2 import NodeStatus, PeerStatus
+from store.files import FileSystem
+
+log = structlog.get_logger(__name__)
+
+
+class Standby:
+    """`until_member` once; `ask_to_stop` at any time."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        files: FileSystem,
+        entrances: Callable[[], Sequence[Entrance]],
+    ) -> None:
+        """Args:
+        entrances: where it listens; asked for only if there is something to wait for.
+        """
+        self._config = config
+        self._files = files
+        self._entrances = entrances
+        self._changed = asyncio.Event()
+        self._is_stopping = False
+        self._failure: Exception | None = None
+
+    def ask_to_stop(self) -> None:
+        """`until_member` returns; safe from a signal handler."""
+        self._is_stopping = True
+        self._changed.set()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._changed.set()
+
+    async def until_member(self) -> bool:
+        """Whether the directory is a member's now: at once, if it was; False when asked to stop.
+
+        Raises:
+            StoreError, OSError: the directory or the address can't be used.
+        """
+        config = self._config
+        with contextlib.closing(open_directory(config, self._files)) as directory:
+            member = Member(directory, self._files, log_options(config), config.peers)
+            if member.is_member:
+                return True
+            path, name = str(config.data_directory), config.node_id
+            what = str(NotAMember(path, name, directory.disk.state.value))
+            disk_id = directory.disk.disk_id.hex()
+            log.warning("node_unformed", state=member.state, disk_id=disk_id, what_to_do=what)
+            _check_metrics(config)
+            door = StandbyDoor(member, lambda: self._status(member), self._changed.set, self._fail)
+            try:
+                await door.open(self._entrances())
+                while not (member.is_member or self._is_stopping or self._failure):
+                    self._changed.clear()
+                    await self._changed.wait()
+            finally:
+                await door.close()
+            if self._failure is not None:
+                raise self._failure
+            log.info("node_stands_by_no_more", state=directory.disk.state.value)
+            return member.is_member
+
+    def _status(self, member: Member) -> NodeStatus:
+        config, itself = self._config, member.describe()
+        return NodeStatus(
+            broker_group=config.broker_group,
+            node_id=config.node_id,
+            role=member.state,
+            term=itself.last_term,
+            last_index=itself.last_index,
+            peers=[
+                PeerStatus(node_id=name, address=address)
+                for name, address in sorted(config.peers.items())
+                if name != config.node_id
+            ],
+            version=program_version(),
+            segment_size_bytes=config.store.segment_size_bytes,
+            data_directory=str(config.data_directory),
+        )
+
+
+def _check_metrics(config: NodeConfig) -> None:
+    """They are served by members only, and a wrong address is better known now."""
+    address = config.metrics_listen
+    if address is not None and (reason := why_not_listening(address)):
+        raise OSError(f"can't listen on {address} for metrics: {reason}")

@@ -1,0 +1,164 @@
+"""Defects in which disk is a member's: forming, unknown disks, replacing (ADR 22)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_FORMED_BEFORE = "the simulator's groups are formed before anything happens"
+_FORMING = ("tests/forming/test_forming.py",)
+_MEMBERSHIP = ("tests/core/test_membership.py",)
+_DISKS = ("tests/links/test_disks.py",)
+_DIRECTORY = ("tests/store/test_directory.py",)
+_NO_COPIES = "the simulator puts no older copy of a whole disk back"
+
+DISKS = (
+    Mutant(
+        "unknown-disk-answers",
+        "dledger/greeting.py",
+        "if named == NO_DISK or speaker.disk == named or not self.is_known:",
+        "if named != NO_DISK or not answers:",
+        masked="an unknown disk starts as no member, so none ever dials or answers",
+        tests=_DISKS,
+    ),
+    Mutant(
+        "who-lags-counts-answers-of-a-newer-disk",
+        "dledger/greeting.py",
+        "if not answers and speaker.place > self.place:",
+        "if speaker.place > self.place:",
+        masked="whoever knows more refuses its vote to who lags, but for its log's sake",
+        tests=_DISKS,
+    ),
+    Mutant(
+        "streams-outlive-their-disk",
+        "dledger/peers.py",
+        "            if speaker is None or not known.refusal_of(peer.name, speaker, "
+        "answers=call.is_dialed):",
+        "            if speaker is not None or peer is not None:",
+        masked="a lost disk's process is dead before another one is named",
+        tests=_DISKS,
+    ),
+    Mutant(
+        "older-copy-is-heard",
+        "dledger/greeting.py",
+        "is_older = speaker.boot_number < known.boot_number",
+        "is_older = False",
+        masked=_NO_COPIES,
+        tests=_DISKS,
+    ),
+    Mutant(
+        "twin-is-heard",
+        "dledger/greeting.py",
+        "if is_older or (is_twin and speaker.boot_nonce != known.boot_nonce):",
+        "if is_older:",
+        masked=_NO_COPIES,
+        tests=_DISKS,
+    ),
+    Mutant(
+        "joining-disk-votes-for-the-lost-one",
+        "dledger/core/state.py",
+        "        return self.log.configuration.disk_of(self.node) == self.own_disk\n",
+        "        return self.own_disk is not None\n",
+        masked="whoever counts a joining disk's vote has named it, and it has caught up",
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "progress-kept-across-disks",
+        "dledger/core/roles.py",
+        "if progress is None or progress.disk != disk:",
+        "if progress is None:",
+        masked="what the lost disk had acknowledged before entry A is on a majority without it",
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "promoted-before-it-holds-what-named-it",
+        "dledger/core/membership.py",
+        "if progress.state is not PeerState.REPLICATE or match < log.configuration_place.at:\n"
+        "        return False",
+        "if progress.state is not PeerState.REPLICATE:\n        return True",
+        masked="a peer in REPLICATE is behind by less than it takes",
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "two-voters-change-at-once",
+        "dledger/core/membership.py",
+        "        if len(changed) > 1:\n",
+        "        if len(changed) > 9:\n",
+        masked="nobody asks for it",
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "lost-disk-stays-a-voter",
+        "dledger/core/membership.py",
+        "        voters=configuration.voters - {node},\n",
+        "        voters=configuration.voters,\n",
+        masked="a new disk joins only when its entry is committed, so without it",
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "wiped-directory-is-a-member-at-once",
+        "store/directory.py",
+        "        return self in (DirectoryState.JOINING, DirectoryState.FORMED)\n",
+        "        return self is not DirectoryState.LEGACY\n",
+        masked="the simulator's groups can't even be formed",
+        tests=_FORMING,
+    ),
+    Mutant(
+        "log-without-identity-is-formatted",
+        "store/directory.py",
+        'if files.exists(path / "commitlog") and files.listdir(path / "commitlog"):',
+        'if files.exists(path / "commitlog" / "identity.json"):',
+        masked=_FORMED_BEFORE,
+        tests=_DIRECTORY,
+    ),
+    Mutant(
+        "legacy-starts-silently",
+        "store/directory.py",
+        "        disk = Disk(born.disk_id, born.time_ms, DirectoryState.LEGACY)\n",
+        "        disk = Disk(born.disk_id, born.time_ms, DirectoryState.FORMED)\n",
+        masked=_FORMED_BEFORE,
+        tests=_DIRECTORY,
+    ),
+    Mutant(
+        "boot-number-told-before-it-is-durable",
+        "store/directory.py",
+        "        file.replace(_BOOT.pack(_BOOT_MAGIC, _BOOT_VERSION, number))\n",
+        "",
+        masked=_NO_COPIES,
+        tests=_DIRECTORY,
+    ),
+    Mutant(
+        "committed-before-all-prepared",
+        "broker/forming/initiator.py",
+        "        await calls.prepare(address, founding)\n",
+        "        await calls.prepare(address, founding)\n"
+        "        await calls.commit(address, founding.name)\n",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
+        "second-founding-taken",
+        "broker/forming/member.py",
+        "if self.founding is not None or self.is_member:",
+        "if self.is_member:",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
+        "formed-before-entry-1",
+        "broker/forming/member.py",
+        "        if not founding.is_adopted:\n            self._write_first_entry(founding)\n"
+        "        self._directory.mark(DirectoryState.FORMED)\n",
+        "        self._directory.mark(DirectoryState.FORMED)\n"
+        "        if not founding.is_adopted:\n            self._write_first_entry(founding)\n",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
+        "member-starts-without-its-log",
+        "broker/recovery.py",
+        "if not configurations and (founding is None or not founding.is_adopted):",
+        "if configurations and (founding is None or not founding.is_adopted) and False:",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+)

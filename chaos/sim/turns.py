@@ -1,0 +1,49 @@
+"""How a simulated node's long work shares its event loop: in pieces of a few steps, with events of
+the whole world between them.
+
+A piece ends after as many steps as the plan says, one as a rule, and the next is an event of its
+own on the timeline: a message, a fault or the death of the process may come before it. Real
+pieces end by the clock; here no time passes within a turn, so steps are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from chaos.sim.loop import ProcessLoop
+from chaos.sim.timeline import Timeline
+
+PAUSE_US = 20  # from one piece to the next
+
+
+class CountedTurns:
+    """`dledger.ports.Turns`: a piece has `steps` steps."""
+
+    def __init__(self, timeline: Timeline, loop: ProcessLoop, steps: int) -> None:
+        self._timeline = timeline
+        self._loop = loop
+        self._steps = steps
+        self.pausing = 0  # pieces of work that have a turn to come
+
+    def share(self) -> Callable[[], bool]:
+        """See `Turns`."""
+        left = self._steps
+
+        def is_enough() -> bool:
+            nonlocal left
+            left -= 1
+            return left <= 0
+
+        return is_enough
+
+    def later(self, call: Callable[[], None]) -> object:
+        """See `Turns`. An error in `call` ends the run, as with `ProcessLoop.post`."""
+        self._timeline.after(PAUSE_US, self._loop, call)
+        return None
+
+    async def pause(self) -> None:
+        """See `Turns`."""
+        self.pausing += 1
+        await asyncio.sleep(PAUSE_US / 1e6)
+        self.pausing -= 1

@@ -1,0 +1,133 @@
+"""The consumer for callers without an event loop; see `dledger.client.blocking`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from dledger.client.consumer import PullConsumer
+from dledger.client.errors import ClientClosed, ConsumerInUse
+from dledger.client.loop_thread import LoopThread
+from dledger.client.options import StartFrom
+from dledger.client.results import Message
+
+Item = TypeVar("Item")
+
+
+class _BlockingLoop(Generic[Item]):
+    """What `for` holds while it runs. The consumer knows it as it knows an asynchronous loop."""
+
+    __slots__ = ("__weakref__", "_step")
+
+    def __init__(self, step: Callable[[object], Item]) -> None:
+        self._step = step
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        return self._step(self)
+
+
+class BlockingConsumer:
+    """`PullConsumer` as an iterator, for one thread at a time.
+
+    Messages cross to the caller's thread in batches; what an interrupted call had fetched is
+    given by the next one.
+    """
+
+    def __init__(self, thread: LoopThread, consumer: PullConsumer) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._taking = threading.Lock()
+
+    # --- loops --------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Message]:
+        return _BlockingLoop(partial(self._step, self._consumer._next_message))
+
+    def batches(self) -> Iterator[list[Message]]:
+        """See `PullConsumer.batches`."""
+        return _BlockingLoop(partial(self._step, self._consumer._next_messages))
+
+    def __next__(self) -> Message:
+        """The next message, outside of any loop.
+
+        Raises:
+            ConsumerInUse: a loop over this consumer has not ended.
+            ClientError: a queue can't be read any more; nothing was skipped.
+        """
+        return self._step(self._consumer._next_message, None)
+
+    def _step(self, take: Callable[[], Item | None], loop: object | None) -> Item:
+        """What `take` gives; crosses to the loop's thread when nothing is here."""
+        self._thread.check()
+        if not self._taking.acquire(blocking=False):
+            raise ConsumerInUse(f"another thread reads this consumer of {self.topic!r}")
+        try:
+            self._consumer._enter(loop)
+            try:
+                while (item := take()) is None:
+                    if not self._thread.call(self._consumer._fill()):
+                        raise StopIteration
+                return item
+            except BaseException:  # its traceback would keep the loop alive, which is over
+                self._consumer._loop = None
+                raise
+            finally:
+                self._consumer._taking = False
+        finally:
+            self._taking.release()
+
+    # --- the verbs of `PullConsumer` ----------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._consumer.topic
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """See `PullConsumer.positions`."""
+        return self._consumer.positions
+
+    def commit(self, message: Message | None = None, *, deadline_s: float | None = None) -> None:
+        """See `PullConsumer.commit`."""
+        self._thread.call(self._consumer.commit(message, deadline_s=deadline_s))
+
+    def seek(self, queue_id: int, to: int | StartFrom | datetime) -> None:
+        """See `PullConsumer.seek`."""
+        self._thread.call(self._consumer.seek(queue_id, to))
+
+    def pause(self, *queue_ids: int) -> None:
+        """See `PullConsumer.pause`."""
+        self._thread.run(partial(self._consumer.pause, *queue_ids))
+
+    def resume(self, *queue_ids: int) -> None:
+        """See `PullConsumer.resume`."""
+        self._thread.run(partial(self._consumer.resume, *queue_ids))
+
+    def stop(self) -> None:
+        """See `PullConsumer.stop`; from any thread."""
+        self._thread.run(self._consumer.stop)
+
+    def close(self) -> None:
+        """See `PullConsumer.close`."""
+        with suppress(ClientClosed):
+            self._thread.call(self._consumer.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,275 @@
+"""How long a node's event loop is held, load by load, beside what an echo's is held.
+
+A node runs in this process, on a loop that measures its turns (`dledger_cli.bench.turn_loop`), in a
+folder that is gone afterwards; what is asked of it goes through the door's handlers, with the
+answers' bytes made as gRPC makes them. So a figure is the longest turn of one load in milliseconds
+of the loop thread's processor time, and what else the machine does matters little. Loads are as
+large as clients can make them: see each one's name. The log's own loads call the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import grpc
+
+from broker.assembly import facts_of
+from broker.config import NodeConfig
+from broker.doors.grpc.broker import BrokerDoor
+from broker.leader.batches import Batch
+from broker.node import Node, tune_interpreter
+from broker.picture import node_facts
+from broker.replica import Replica
+from broker.state.offsets import OffsetCommit
+from broker.state.topics import TopicRef
+from dledger.reading.entry import EntryKind
+from dledger.records.properties import encode_properties
+from dledger.records.record import RecordTemplate
+from dledger.wire import broker_pb2 as pb
+from dledger_cli.bench.echo_server import echo
+from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
+from dledger_cli.bench.rounds import Tell
+from dledger_cli.bench.turn_loop import TurnLoop, Turns
+from store.commitlog import CommitLog, CommitLogOptions
+
+MOST_MS = 50.0
+TARGET = Target(Comparison.AT_MOST, MOST_MS)
+SEGMENT_BYTES = 64 << 20
+LOG_SEGMENT_BYTES = 16 << 20
+AT_ONCE = 100  # calls that arrive in one turn
+SERVE_S = 30.0
+
+Found = dict[str, list[float]]
+
+
+class _Call:
+    """A call whose answer is read at once."""
+
+    def add_done_callback(self, callback: Callable[[object], None], /) -> None:
+        callback(None)
+
+
+class Loads:
+    """The loads of one node, each measured into `found`."""
+
+    def __init__(self, node: Node, turns: Turns, found: Found) -> None:
+        self._replica: Replica = node.replica
+        self._services = node.replica.services
+        self._door = BrokerDoor(node.replica.services)
+        self._turns = turns
+        self._found = found
+
+    async def _measure(self, name: str, load: Awaitable[object]) -> None:
+        await asyncio.sleep(0)
+        with self._turns.measured(self._found, name):
+            await load
+            await asyncio.sleep(0)
+
+    async def messages(self) -> None:
+        """Sends and pulls of many small messages."""
+        for topic in ("whole", "single"):
+            await self._services.topics.create(topic, 1, if_not_exists=True)
+        sends = self._services.sends
+        tagged = [small("whole", 0, 40_000, b"", tag="a")]
+        await self._measure("Send: 1 batch of 40,000", sends.send(b"", tagged))
+        many = [small("whole", 0, 60)] * 1_024
+        await self._measure("Send: 1,024 batches of 60", sends.send(b"", many))
+        for _ in range(32):
+            await sends.send(b"", [small("single", 0, 1)] * 1_024)
+        await self._measure("Pull: 32,768 of one batch", self._pull("whole", 0))
+        await self._measure("Pull: 32,768 entries of one", self._pull("single", 0))
+
+    async def _pull(self, topic: str, offset: int) -> None:
+        request = pb.PullRequest(
+            topic=topic, queue_id=0, offset=offset, max_messages=32_768, max_bytes=8 << 20
+        )
+        (await self._door.pull(request, _Call())).SerializeToString()
+
+    async def topics(self, count: int) -> None:
+        """Many of them: made, filled, listed, kept, told of, deleted."""
+        topics, names = self._services.topics, [f"t{number}" for number in range(count)]
+        text = f"{count:,}"
+
+        async def make(name: str) -> None:
+            await topics.create(name, 1, if_not_exists=False)
+
+        async def fill() -> None:
+            for first in range(0, count, 1_000):
+                batches = [small(name, 0, 1) for name in names[first : first + 1_000]]
+                await self._services.sends.send(b"", batches)
+
+        async def list_page() -> None:
+            request = pb.ListTopicsRequest()
+            (await self._door.list_topics(request, _Call())).SerializeToString()
+
+        await self._measure(f"create {text} topics", in_groups(names, make))
+        await self._measure(f"first message of {text} queues", fill())
+        await self._measure(f"ListTopics, {text} topics", list_page())
+        await self._measure(f"housekeeping, {text} queues", self._replica.housekeeping.make_round())
+        await self._measure("metrics", self._tell())
+        await self._measure("GetStatus", self._services.cluster.status())
+        await self._measure("delete 1,000 topics", in_groups(names[:1_000], self._delete))
+
+    async def _delete(self, name: str) -> None:
+        await self._services.topics.delete(TopicRef(name))
+
+    async def _tell(self) -> None:
+        services, links = self._services, self._replica.transport.links()
+        node_facts(facts_of(self._replica.parts, services.sends, services.pulls, links))
+
+    async def groups(self) -> None:
+        """A topic of many queues with many consumer groups."""
+        await self._services.topics.create("wide", 1_024, if_not_exists=True)
+        await self._services.sends.send(b"", [small("wide", each, 1) for each in range(1_024)])
+        wanted = tuple((queue_id, 1) for queue_id in range(1_024))
+
+        async def commit(group: str) -> None:
+            await self._services.offsets.commit(OffsetCommit(group, "wide", wanted, is_reset=False))
+
+        async def describe() -> None:
+            request = pb.DescribeTopicRequest(name="wide")
+            (await self._door.describe_topic(request, _Call())).SerializeToString()
+
+        for group in range(99):
+            await commit(f"g{group}")
+        await self._measure("CommitOffsets, 1,024 queues", commit("g99"))
+        await self._measure("DescribeTopic, 1,024 queues, 100 groups", describe())
+        await self._measure("delete a topic of 1,024 queues", self._delete("wide"))
+
+
+def small(topic: str, queue_id: int, count: int, body: bytes = b"x" * 8, tag: str = "") -> Batch:
+    """A batch of `count` equal messages."""
+    properties = encode_properties({"TAGS": tag}) if tag else b""
+    record = RecordTemplate(topic, ("127.0.0.1", 5)).encode(queue_id, body, properties, 1)
+    return Batch(topic, queue_id, 0, count, record * count)
+
+
+async def in_groups(names: list[str], call: Callable[[str], Awaitable[None]]) -> None:
+    """`call` for each name, some at a time, as they would arrive."""
+    for first in range(0, len(names), AT_ONCE):
+        await asyncio.gather(*(call(name) for name in names[first : first + AT_ONCE]))
+
+
+async def measure_log(directory: Path, found: Found, turns: Turns) -> None:
+    """Segments full of the smallest entries: rolling, reading for who is far behind, cutting."""
+    options = CommitLogOptions(segment_size_bytes=LOG_SEGMENT_BYTES, reserve_bytes=0)
+    log = CommitLog.open(directory, options)
+    failures: list[BaseException] = []
+    log.on_failed = failures.append
+    tick, firsts = 0, [1]
+    with contextlib.closing(log):
+        await asyncio.sleep(0)
+        with turns.measured(found, "append and roll, smallest entries"):
+            while log.statistics().segments < 10 and not failures:
+                for _ in range(500):
+                    if not log.has_room(60):
+                        break
+                    log.append(EntryKind.NOOP, log.last_index + 1, 1, 1, 0, b"")
+                if log.statistics().segments > len(firsts):
+                    firsts.append(log.last_index)
+                tick += 1
+                log.submit(tick)
+                await asyncio.sleep(0.001 if log.unwritten_bytes > 1 << 20 else 0)
+        for name, index in (
+            ("cut in the newest full segment", firsts[-2] + 100_000),
+            ("cut in the oldest segment", 100_000),
+        ):
+            await asyncio.sleep(0)
+            with turns.measured(found, name):
+                log.truncate_from(index)
+                await asyncio.sleep(0)
+
+
+async def measure_echo(found: Found, turns: Turns) -> None:
+    """An echo on the same loop, asked from a thread."""
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(echo)
+    service = grpc.method_handlers_generic_handler("e", {"e": handler})
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+
+    def ask() -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(
+                "/e/e", request_serializer=bytes, response_deserializer=bytes
+            )
+            for _ in range(30):
+                for asked in [call.future(bytes(256)) for _ in range(64)]:
+                    asked.result(timeout=SERVE_S)
+
+    await asyncio.to_thread(ask)
+    with turns.measured(found, "echo, 64 in flight"):
+        await asyncio.to_thread(ask)
+    await server.stop(grace=None)
+
+
+@contextlib.asynccontextmanager
+async def serving_node(directory: Path) -> AsyncIterator[Node]:
+    """A node that leads its group of one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    store = {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": 0}
+    config = {
+        "broker_group": "bench",
+        "node_id": "n1",
+        "data_directory": str(directory),
+        "listen": address,
+        "peers": {"n1": address},
+        "store": store,
+    }
+    node = Node(NodeConfig.model_validate(config))
+    await node.start()
+    try:
+        gc.collect()
+        gc.freeze()
+        async with asyncio.timeout(SERVE_S):
+            while not node.replica.leadership.serving:  # noqa: ASYNC110  no event tells of it
+                await asyncio.sleep(0.01)
+        yield node
+    finally:
+        node.replica.ask_to_stop()
+        await node.stop()
+
+
+def measure_turns(directory: Path, topics: int, rounds: int, tell: Tell) -> Report:
+    """The report of `rounds` rounds, each in a new folder in `directory`."""
+    echoes: Found = {}
+    found: Found = {}
+    tune_interpreter()
+    loop = TurnLoop()
+
+    async def measure(folder: Path) -> None:
+        tell("an echo")
+        await measure_echo(echoes, loop.turns)
+        async with serving_node(folder / "n1") as node:
+            loads = Loads(node, loop.turns, found)
+            tell("messages")
+            await loads.messages()
+            tell("consumer groups")
+            await loads.groups()
+            tell("topics")
+            await loads.topics(topics)
+        tell("the log")
+        await measure_log(folder / "log", found, loop.turns)
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory(prefix="dledger-turns-", dir=directory) as folder:
+                runner.run(measure(Path(folder)))
+    return Report(
+        benchmark="turns",
+        parameters={"topics": topics, "rounds": rounds, "segment_bytes": SEGMENT_BYTES},
+        yardsticks=tuple(Figure(name, "ms", Spread.of(each)) for name, each in echoes.items()),
+        figures=tuple(
+            Figure(name, "ms", Spread.of(each), target=TARGET) for name, each in found.items()
+        ),
+        notes=("the longest turn of each load, processor time of the loop's thread",),
+    )

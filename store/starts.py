@@ -1,0 +1,87 @@
+"""Where the entries of one segment begin.
+
+The newest segments remember the start of every entry (4 bytes each); older ones one start per
+`SPARSE_BYTES`, a *mark*, and find the rest again by walking the headers of one block. Marks are
+kept from the first entry on, so that neither forgetting nor cutting ever looks at each of a million
+entries: both happen on the event loop, and take it no longer for a full segment than for an empty
+one. It must never answer for an entry that was cut off.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import Final
+
+SPARSE_BYTES: Final = 64 << 10
+
+# The start and the number of a run of entries to where each of them begins.
+Walk = Callable[[int, int], "array[int]"]
+
+
+class Starts:
+    """Slots count entries from 0, offsets are relative to the segment. Every start from the slot
+    `dense_from` on is in memory, of those before only the marks."""
+
+    __slots__ = ("_dense", "_dense_from", "_mark_slots", "_marks", "_walk")
+
+    def __init__(self) -> None:
+        self._dense = array("I")
+        self._dense_from = 0
+        self._mark_slots = array("I")
+        self._marks = array("I")
+        self._walk: Walk | None = None
+
+    def add(self, start: int) -> None:
+        """The next entry begins at `start`."""
+        marks = self._marks
+        if not marks or start - marks[-1] >= SPARSE_BYTES:
+            self._mark_slots.append(self._dense_from + len(self._dense))
+            marks.append(start)
+        self._dense.append(start)
+
+    def forget(self, walk: Walk) -> None:
+        """Only the marks are kept of the entries so far; `walk` finds the others again."""
+        self._dense_from += len(self._dense)
+        self._dense = array("I")
+        self._walk = walk
+
+    def cut(self, slot: int) -> None:
+        """`slot` and what follows it are gone."""
+        if slot >= self._dense_from:
+            del self._dense[slot - self._dense_from :]
+        else:
+            self._dense = array("I")
+            self._dense_from = slot
+        kept = bisect_left(self._mark_slots, slot)
+        del self._mark_slots[kept:]
+        del self._marks[kept:]
+
+    def start_of(self, slot: int) -> int:
+        """Where the entry in `slot` begins."""
+        if slot >= self._dense_from:
+            return self._dense[slot - self._dense_from]
+        block = bisect_right(self._mark_slots, slot) - 1
+        return self._block(block)[slot - self._mark_slots[block]]
+
+    def slot_at(self, offset: int) -> int:
+        """The greatest slot that begins at or before `offset`; -1 if none does."""
+        dense = self._dense
+        if dense and offset >= dense[0]:
+            return self._dense_from + bisect_right(dense, offset) - 1
+        block = bisect_right(self._marks, offset) - 1
+        if block < 0:
+            return -1
+        if self._mark_slots[block] >= self._dense_from:
+            block -= 1  # The last entry that isn't remembered is in the block before.
+        return self._mark_slots[block] + bisect_right(self._block(block), offset) - 1
+
+    def _block(self, block: int) -> array[int]:
+        """The starts of a block's entries that are not in memory."""
+        first, end = self._mark_slots[block], self._dense_from
+        if block + 1 < len(self._mark_slots):
+            end = min(end, self._mark_slots[block + 1])
+        if self._walk is None:
+            raise AssertionError("nothing was forgotten before `forget`")
+        return self._walk(self._marks[block], end - first)

@@ -1,0 +1,153 @@
+"""Long work in pieces: what is answered is as if nothing had come between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.leader.batches import Batch, BatchAnswer, Placed
+from broker.services.messages import PART_WEIGHT, PullRequest
+from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_TOPICS
+from broker.state.offsets import OffsetCommit
+from broker.state.topics import TopicRef
+from dledger.records.record import decode_records
+from tests.broker.asked import Asked, EndlessCall
+from tests.broker.leader import PRODUCER, batch, run
+
+
+class Interrupted:
+    """`Turns` of one step each; `between` is called in every pause."""
+
+    def __init__(self) -> None:
+        self.pauses = 0
+        self.between: Callable[[], object] = lambda: None
+
+    def share(self) -> Callable[[], bool]:
+        return lambda: True
+
+    def later(self, call: Callable[[], None]) -> object:
+        return asyncio.get_running_loop().call_soon(call)
+
+    async def pause(self) -> None:
+        self.pauses += 1
+        self.between()
+        await asyncio.sleep(0)
+
+
+def test_a_pull_in_pieces_gives_what_was_there_when_it_began(tmp_path: Path) -> None:
+    """Messages that arrive and a topic that goes away between two pieces change nothing in it, and
+    its bytes are in the budget meanwhile."""
+
+    async def test() -> None:
+        turns = Interrupted()
+        asked = Asked(tmp_path, turns)
+        asked.bench.topic(queues=1)
+        for number in range(6):
+            asked.bench.send(batch(number, b"%d" % number))
+        asked.bench.commit()
+        taken: list[int] = []
+
+        def between() -> None:
+            taken.append(asked.services.pulls.budget.used_bytes)
+            if turns.pauses == 1:
+                asked.bench.send(batch(6, b"late"))
+                asked.bench.commit()
+            if turns.pauses == 3:
+                asked.bench.machine.topics.delete("t")
+
+        turns.between = between
+        found = await asked.services.pulls.pull(
+            PullRequest(TopicRef("t"), 0, 0, 100, 1 << 20), EndlessCall()
+        )
+        bodies = [record.body for record in decode_records(found.records)]
+        assert bodies == [b"%d" % number for number in range(6)]
+        assert (found.next_offset, found.max_offset) == (6, 6)
+        assert turns.pauses >= 6
+        assert set(taken) == {1 << 20}
+        assert asked.services.pulls.budget.used_bytes == len(found.records)
+
+    run(test)
+
+
+def test_a_long_send_is_not_overtaken_by_a_later_one(tmp_path: Path) -> None:
+    """A producer's next batch for the queue arrives while the first Send waits for its turn."""
+
+    async def test() -> None:
+        turns = Interrupted()
+        asked = Asked(tmp_path, turns)
+        asked.bench.topic(queues=1)
+        count = PART_WEIGHT // 2
+        whole = [batch(at * count, *[b""] * count) for at in range(5)]
+        later: list[asyncio.Task[list[BatchAnswer]]] = []
+
+        async def send(batches: list[Batch]) -> list[BatchAnswer]:
+            return await asked.services.sends.send(PRODUCER, batches)
+
+        def between() -> None:
+            if turns.pauses == 1:
+                later.append(asyncio.create_task(send([batch(5 * count, b"next")])))
+
+        turns.between = between
+        answers = await send(whole) + await later[0]
+        assert turns.pauses >= 2
+        places = [each.base_queue_offset for each in answers if isinstance(each, Placed)]
+        assert places == [at * count for at in range(6)]
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, PAGE_TOPICS + 1])
+def test_pages_of_topics_follow_each_other_by_name(tmp_path: Path, size: int) -> None:
+    """Every topic is on exactly one of them, and only the last one has no successor."""
+
+    async def test() -> None:
+        asked = Asked(tmp_path)
+        names = [f"t{number % 7}-{number}" for number in range(15)]
+        for name in names:
+            asked.bench.topic(name, queues=1)
+        found: list[str] = []
+        after = ""
+        while True:
+            page = await asked.services.topics.list(after, size)
+            found += [topic.name for topic in page.topics]
+            assert len(page.topics) <= (min(size, PAGE_TOPICS) or PAGE_TOPICS)
+            if not page.following:
+                break
+            after = page.following
+        assert found == sorted(names)
+
+    run(test)
+
+
+@pytest.mark.parametrize(("queues", "groups"), [(MAX_QUEUES, 20), (1, PAGE_GROUPS + 5)])
+def test_pages_of_a_description_hold_every_group_once(
+    tmp_path: Path, queues: int, groups: int
+) -> None:
+    """Bounded by offsets where groups have many, by groups where they have few."""
+
+    async def test() -> None:
+        asked = Asked(tmp_path)
+        asked.bench.topic(queues=queues)
+        wanted = tuple((queue_id, 0) for queue_id in range(queues))
+        ends = [0] * queues
+        for number in range(groups):
+            commit = OffsetCommit(f"g{number:05}", "t", wanted, is_reset=False)
+            asked.bench.machine.offsets.commit(commit, ends)
+        found: list[str] = []
+        after, pages = "", 0
+        while True:
+            page = await asked.services.topics.describe(TopicRef("t"), after)
+            found += [group.group for group in page.groups]
+            assert sum(len(group.offsets) for group in page.groups) <= PAGE_OFFSETS
+            assert len(page.groups) <= PAGE_GROUPS
+            pages += 1
+            if not page.following:
+                break
+            after = page.following
+        assert found == [f"g{number:05}" for number in range(groups)]
+        assert pages > 1
+
+    run(test)

@@ -1,0 +1,366 @@
+"""Whatever is called in whatever order: what a user may believe after each call, held by a model.
+
+Hypothesis drives the public surface (send, in bulk, flush, look, cancel, close, loops, commits, a
+foreign thread) of one client, while leaders die, fall silent, lose answers or refuse. The model
+knows what was promised: an accepted message is settled by flush; a failure that nobody looked at
+is told exactly once; *stored* is stored once, *was not stored* is not; a consumer gives each queue
+without gap or repetition; committed is what is finished, never what is in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from dledger.client import (
+    ALL,
+    BufferFull,
+    Client,
+    ClientError,
+    ClientOptions,
+    ConsumerInUse,
+    ConsumerOptions,
+    Message,
+    NewMessage,
+    Outcome,
+    Producer,
+    ProducerClosed,
+    ProducerOptions,
+    PullConsumer,
+    SendResult,
+    SendsFailed,
+    WrongThread,
+)
+from dledger.testing.fake_nodes import FakeGroup, Refusal, wire_error
+from dledger.wire import errors_pb2 as epb
+
+Answer = TypeVar("Answer")
+QUEUES = 2
+BUFFER = 12
+OPTIONS = ProducerOptions(
+    delivery_timeout_ms=250, close_timeout_ms=400, linger_ms=0, max_buffered_messages=BUFFER
+)
+LIMIT_S = 20.0  # for any one call; a call that hangs fails there
+SHORT_S = 0.05  # how long a loop waits for a message that may not come
+
+
+class Sent:
+    """A message that was accepted, as its sender sees it."""
+
+    def __init__(self, body: bytes, future: asyncio.Future[SendResult]) -> None:
+        self.body = body
+        self.future = future
+        self.looked = False
+
+    def look(self) -> ClientError | None:
+        """What became of it; None: stored, or its caller has cancelled."""
+        self.looked = True
+        if self.future.cancelled():
+            return None
+        error = self.future.exception()
+        assert error is None or isinstance(error, ClientError)
+        return error
+
+
+class Surface(RuleBasedStateMachine):
+    """One client, one producer and one consumer at a time, three nodes."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.complaints: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self.complaints.append(context))
+        self.group = FakeGroup()
+        self.sent: list[Sent] = []
+        self.numbers = 0
+        self.finished: dict[int, int] = {}
+        self.committed: dict[int, int] = {}
+        self.in_hand: Message | None = None
+        self.do(self.open())
+
+    async def open(self) -> None:
+        await self.group.__aenter__()
+        self.group.model.create("t", QUEUES)
+        options = ClientOptions(presume_after_s=0.02, deadline_s=5.0)
+        self.client = await Client.connect(self.group.bootstrap, options=options).__aenter__()
+        self.producer: Producer = self.client.producer(OPTIONS)
+        self.begin_reading()
+
+    def begin_reading(self) -> None:
+        """A new consumer of the group, which goes on at what is committed."""
+        self.consumer: PullConsumer = self.client.pull_consumer(
+            "t", group="g", queues=ALL, options=ConsumerOptions(hold_ms=50, pull_bytes=300)
+        )
+        self.next_offsets = dict(self.committed)
+        self.finished, self.in_hand = {}, None
+
+    def do(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        return self.loop.run_until_complete(asyncio.wait_for(work, LIMIT_S))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        try:
+            self.do(self.close())
+            self.check_verdicts()
+            assert not self.complaints, self.complaints
+        finally:
+            self.loop.run_until_complete(self.group.__aexit__())
+            self.loop.close()
+
+    async def close(self) -> None:
+        await self.group.nodes[1].start() if not self.group.nodes[1].is_listening else None
+        for node in self.group.nodes:
+            node.running.set()
+        self.group.elect(self.group.nodes[1])
+        await self.told_exactly_once(self.client.close())
+        assert all(sent.future.done() for sent in self.sent), "closed, and still pending"
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def body(self) -> bytes:
+        self.numbers += 1
+        return b"%d" % self.numbers
+
+    @rule(topic=st.sampled_from(["t", "t", "t", "absent"]), queue_id=st.sampled_from([None, 0, 1]))
+    def send(self, topic: str, queue_id: int | None) -> None:
+        async def sending() -> None:
+            body = self.body()
+            pending = sum(not sent.future.done() for sent in self.sent)
+            try:
+                future = self.producer.send(topic, body, queue_id=queue_id)
+            except BufferFull:
+                assert self.producer.statistics().buffered_messages >= BUFFER
+                assert pending or any(sent.future.cancelled() for sent in self.sent)
+                await self.producer.room()
+                return
+            self.sent.append(Sent(body, future))
+
+        self.do(sending())
+
+    @rule(count=st.integers(1, 2 * BUFFER))
+    def send_all(self, count: int) -> None:
+        async def sending() -> None:
+            bodies = [self.body() for _ in range(count)]
+            try:
+                told: SendsFailed | None
+                stored = await self.producer.send_all(NewMessage("t", body) for body in bodies)
+            except SendsFailed as failed:
+                told = failed
+            else:
+                told, log = None, self.log()
+                assert stored == count
+            if told is not None:
+                assert len(told.failures) == told.count <= count
+                return
+            assert all(log.count(body) == 1 for body in bodies)
+
+        self.do(sending())
+
+    @rule()
+    def send_from_another_thread(self) -> None:
+        async def sending() -> None:
+            try:
+                await asyncio.to_thread(self.producer.send, "t", b"never")
+            except WrongThread:
+                return
+            raise AssertionError("it was taken")
+
+        self.do(sending())
+
+    @precondition(lambda self: self.sent)
+    @rule(at=st.integers(0, 1_000), cancels=st.booleans())
+    def look_or_cancel(self, at: int, cancels: bool) -> None:
+        sent = self.sent[at % len(self.sent)]
+        if cancels:
+            sent.future.cancel()
+            sent.looked |= sent.future.done()  # who cancels has chosen not to know
+        elif sent.future.done():
+            sent.look()
+
+    @rule()
+    def flush(self) -> None:
+        async def flushing() -> None:
+            before = list(self.sent)
+            await self.told_exactly_once(self.producer.flush())
+            assert all(sent.future.done() for sent in before), "flushed, and still pending"
+
+        self.do(flushing())
+
+    @rule(aborts=st.booleans())
+    def another_producer(self, aborts: bool) -> None:
+        async def changing() -> None:
+            if aborts:
+                await self.producer.abort()
+                for sent in self.sent:
+                    sent.look()
+            else:
+                await self.told_exactly_once(self.producer.close())
+            assert all(sent.future.done() for sent in self.sent)
+            try:
+                self.producer.send("t", b"never")
+            except ProducerClosed:
+                self.producer = self.client.producer(OPTIONS)
+                return
+            raise AssertionError("a closed producer took a message")
+
+        self.do(changing())
+
+    async def told_exactly_once(self, ending: Coroutine[Any, Any, None]) -> None:
+        """`ending` raises for the failures that nobody has looked at, and for no others."""
+        told = 0
+        try:
+            await ending
+        except SendsFailed as failed:
+            told = failed.count
+        unseen = [sent for sent in self.sent if sent.future.done() and not sent.looked]
+        failures = [sent for sent in unseen if sent.look() is not None]
+        assert told == len(failures), (told, failures)
+
+    # --- what befalls the group ---------------------------------------------------------------
+
+    @rule(number=st.integers(0, 2))
+    def elect(self, number: int) -> None:
+        async def electing() -> None:
+            node = self.group.nodes[number]
+            if not node.is_listening:
+                await node.start()
+            node.running.set()
+            self.group.elect(node)
+
+        self.do(electing())
+
+    @rule()
+    def nobody_leads(self) -> None:
+        async def deposing() -> None:
+            self.group.elect(None)
+
+        self.do(deposing())
+
+    @rule()
+    def kill_the_leader(self) -> None:
+        async def killing() -> None:
+            if self.group.leader is not None:
+                await self.group.leader.kill()
+                self.group.elect(None)
+
+        self.do(killing())
+
+    @rule(code=st.sampled_from([epb.LEADERSHIP_LOST, epb.BUSY]), after=st.booleans())
+    def spoil_the_next_send(self, code: epb.ErrorCode, after: bool) -> None:
+        left = [1]
+
+        async def spoil(method: str, node: object, request: object) -> None:
+            if method == "Send" and left[0]:
+                left[0] -= 1
+                raise Refusal(wire_error(epb.LEADERSHIP_LOST if after else code))
+
+        (self.group.after if after else self.group.before).append(spoil)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    @rule(in_batches=st.booleans())
+    def read(self, in_batches: bool) -> None:
+        async def reading() -> None:
+            loop = self.consumer.batches() if in_batches else aiter(self.consumer)
+            for _ in range(3):
+                try:
+                    async with asyncio.timeout(SHORT_S):
+                        taken: Any = await anext(loop)
+                except TimeoutError:
+                    self.finish()
+                    return
+                self.finish()
+                for message in taken if in_batches else [taken]:
+                    expected = self.next_offsets.get(message.queue_id, 0)
+                    assert message.queue_offset == expected, "a gap, or a repetition"
+                    self.next_offsets[message.queue_id] = expected + 1
+                    self.in_hand = message
+            try:
+                await anext(self.consumer)
+            except ConsumerInUse:
+                return
+            raise AssertionError("a second loop was let in")
+
+        if self.group.leader is not None and self.group.leader.is_listening:
+            self.do(reading())
+
+    def finish(self) -> None:
+        if self.in_hand is not None:
+            self.finished[self.in_hand.queue_id] = self.in_hand.queue_offset + 1
+            self.in_hand = None
+
+    @rule(by_name=st.booleans())
+    def commit(self, by_name: bool) -> None:
+        async def committing() -> None:
+            done = dict(self.finished)
+            if by_name and self.in_hand is not None:
+                done = {self.in_hand.queue_id: self.in_hand.queue_offset + 1}
+                await self.consumer.commit(self.in_hand)
+            else:
+                await self.consumer.commit()
+            for queue_id, offset in done.items():
+                self.committed[queue_id] = max(offset, self.committed.get(queue_id, 0))
+
+        if self.group.leader is not None and self.group.leader.is_listening:
+            self.do(committing())
+
+    @rule()
+    def another_consumer(self) -> None:
+        async def changing() -> None:
+            await self.consumer.close()
+            self.begin_reading()
+
+        self.do(changing())
+
+    # --- what always holds --------------------------------------------------------------------
+
+    def log(self) -> list[bytes]:
+        return [body for q in range(QUEUES) for body in self.group.model.bodies("t", q)]
+
+    @invariant()
+    def committed_is_what_is_finished(self) -> None:
+        if hasattr(self, "group"):
+            assert self.group.model.offsets.get(("g", "t"), {}) == self.committed
+
+    @invariant()
+    def nothing_is_stored_twice(self) -> None:
+        if hasattr(self, "group"):
+            log = self.log()
+            assert len(log) == len(set(log))
+
+    def check_verdicts(self) -> None:
+        """None lies, and what one producer's caller knows to be stored is in order."""
+        log = self.log()
+        assert b"never" not in log
+        for sent in self.sent:
+            if sent.future.cancelled():
+                continue
+            error = sent.look()
+            if error is None:
+                result = sent.future.result()
+                stored = self.group.model.bodies("t", result.queue_id)[result.queue_offset]
+                assert stored == sent.body, "stored elsewhere than told"
+            elif error.outcome is Outcome.DID_NOT_HAPPEN:
+                assert sent.body not in log, error
+
+
+TestSurface = Surface.TestCase
+TestSurface.settings = settings(
+    max_examples=12,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),
+)

@@ -1,0 +1,331 @@
+"""Forming a group: what members say decides, all prepare before any commits, and a crash anywhere
+leaves what a repetition finishes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.config import NodeConfig
+from broker.forming.errors import FormationRefused, LogMissing, MemberUnreachable, NotAMember
+from broker.forming.founding import Founding
+from broker.forming.initiator import form
+from broker.forming.member import Member
+from broker.forming.planning import FORMED, LEGACY, UNFORMED, Description, founding_of
+from broker.recovery import open_directory, recover
+from dledger.core.types import NodeId
+from store.commitlog import CommitLogOptions
+from store.directory import Birth, write_sealed
+from store.errors import StorageFailed
+from store.files import FileSystem, OsFiles
+from tests.node.members import make_configs
+from tests.store.faulty_files import SimulatedDisk
+
+SEGMENT = 8 << 20
+OPTIONS = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0)
+NAMES = ("n1", "n2", "n3")
+PEERS = tuple((name, f"127.0.0.1:{7001 + at}") for at, name in enumerate(NAMES))
+
+
+def described(name: str, **changes: object) -> Description:
+    """A member of three that has never been formed."""
+    at = NAMES.index(name)
+    fresh = Description(
+        broker_group="g1",
+        node_id=name,
+        segment_size_bytes=SEGMENT,
+        disk_id=bytes([at]) * 16,
+        born_ms=1_000 + at,
+        state=UNFORMED,
+        founding=None,
+        last_index=0,
+        last_term=0,
+        peers=PEERS,
+    )
+    return replace(fresh, **changes)  # type: ignore[arg-type]
+
+
+def fresh_founding(*, adopt: bool = False) -> Founding:
+    state = LEGACY if adopt else UNFORMED
+    found = founding_of([described(name, state=state) for name in NAMES], adopt=adopt)
+    assert found is not None
+    return found
+
+
+def test_whoever_asks_computes_the_same_founding() -> None:
+    """In any order; the time is the lower median of the disks' births."""
+    members = [described(name) for name in NAMES]
+    one, other = founding_of(members, adopt=False), founding_of(members[::-1], adopt=False)
+    assert one is not None
+    assert other is not None
+    assert one.name == other.name
+    assert one.time_ms == 1_001
+    assert {one.members.disk_of(NodeId(name)) for name in NAMES} == {
+        bytes([at]) * 16 for at in range(3)
+    }
+
+
+def test_a_group_that_is_formed_needs_nothing() -> None:
+    assert founding_of([described(name, state=FORMED) for name in NAMES], adopt=False) is None
+
+
+def test_what_was_begun_is_finished() -> None:
+    """A lost initiator's founding is the one, whoever goes on."""
+    begun = fresh_founding()
+    members = [described("n1", state=FORMED, founding=begun), described("n2"), described("n3")]
+    assert founding_of(members, adopt=False) == begun
+
+
+OTHER_PEERS = (*PEERS[:2], ("n3", "127.0.0.1:9999"))
+REFUSED: dict[str, tuple[list[Description], bool, str]] = {
+    "another group": ([described("n1"), described("n2", broker_group="x")], False, "broker group"),
+    "another size": ([described("n1"), described("n2", segment_size_bytes=1)], False, "segment"),
+    "another table": ([described("n1"), described("n2", peers=OTHER_PEERS)], False, "peers"),
+    "somebody missing": ([described("n1"), described("n2")], False, "n3"),
+    "a copied directory": (
+        [described("n1"), described("n2", disk_id=bytes(16)), described("n3")],
+        False,
+        "copy",
+    ),
+    "a wiped disk": (
+        [
+            described("n1", state=FORMED, founding=fresh_founding()),
+            described("n2", state=FORMED, founding=fresh_founding()),
+            described("n3", disk_id=b"x" * 16),
+        ],
+        False,
+        "group replace n3",
+    ),
+    "a wiped disk in an old group": (
+        [described("n1", state=FORMED), described("n2", state=FORMED), described("n3")],
+        False,
+        "mounted",
+    ),
+    "two foundings": (
+        [
+            described("n1", founding=fresh_founding()),
+            described("n2", founding=replace(fresh_founding(), time_ms=7)),
+            described("n3"),
+        ],
+        False,
+        "different foundings",
+    ),
+    "the version before": ([described(n, state=LEGACY) for n in NAMES], False, "--adopt"),
+    "nothing to adopt": ([described(n) for n in NAMES], True, "without --adopt"),
+    "an empty one among full ones": (
+        [
+            described("n1", state=LEGACY, last_index=9),
+            described("n2", state=LEGACY),
+            described("n3", state=LEGACY, last_index=9),
+        ],
+        True,
+        "n2 is empty",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_formed_is_refused_by_name(case: str) -> None:
+    members, adopt, text = REFUSED[case]
+    with pytest.raises(FormationRefused, match=text):
+        founding_of(members, adopt=adopt)
+
+
+# --- members on disks -------------------------------------------------------------------------
+
+
+class Site:
+    """A node's disk, and what runs on it: `boot` is a start of its program."""
+
+    def __init__(self, config: NodeConfig, files: FileSystem) -> None:
+        self.config = config
+        self.files = files
+        self.births = 0
+
+    def birth(self) -> Birth:
+        self.births += 1
+        return Birth(f"{self.config.node_id}{self.births}".encode().ljust(16), 5)
+
+    @contextlib.contextmanager
+    def boot(self) -> Iterator[Member]:
+        with contextlib.closing(open_directory(self.config, self.files, self.birth)) as directory:
+            yield Member(directory, self.files, OPTIONS, self.config.peers)
+
+
+class Sites:
+    """`FormingCalls` on disks at hand; `before` is called before each call with its name."""
+
+    def __init__(self, sites: list[Site]) -> None:
+        self.by_address = {site.config.listen: site for site in sites}
+        self.before: Callable[[str, str], None] = lambda _call, _address: None
+
+    async def describe(self, address: str) -> Description:
+        self.before("describe", address)
+        with self.by_address[address].boot() as member:
+            return member.describe()
+
+    async def prepare(self, address: str, founding: Founding) -> None:
+        self.before("prepare", address)
+        with self.by_address[address].boot() as member:
+            member.prepare(founding)
+
+    async def commit(self, address: str, name: str) -> None:
+        self.before("commit", address)
+        with self.by_address[address].boot() as member:
+            member.commit(name)
+
+
+def sites_in(folder: Path) -> Sites:
+    return Sites([Site(config, OsFiles()) for config in make_configs(folder, 3)])
+
+
+def test_a_formed_group_has_the_same_first_entry_everywhere(tmp_path: Path) -> None:
+    """And nobody could start before."""
+    sites = sites_in(tmp_path)
+    for site in sites.by_address.values():
+        with pytest.raises(NotAMember, match="group init"):
+            recover(site.config, site.files)
+    formed = asyncio.run(form(sites, [next(iter(sites.by_address))]))
+    assert formed.members == NAMES
+    assert asyncio.run(form(sites, list(sites.by_address))).was_before
+    logs = set()
+    for site in sites.by_address.values():
+        found = recover(site.config, site.files)
+        logs.add(found.log.read(1, 1))
+        assert found.hard_state.term == 1
+        assert found.summary.configurations[0][1].voters == set(NAMES)
+        assert found.boot_number == 1
+        found.log.close()
+        found.directory.close()
+    assert len(logs) == 1
+
+
+@pytest.mark.parametrize("fatal", range(9))
+def test_a_lost_initiator_is_replaced_by_whoever_repeats(tmp_path: Path, fatal: int) -> None:
+    """Lost before any call; nobody commits before all have prepared."""
+    sites = sites_in(tmp_path)
+    calls: list[str] = []
+
+    def lose(call: str, address: str) -> None:
+        if len(calls) == fatal:
+            calls.clear()
+            sites.before = lambda *_: None
+            raise MemberUnreachable(address, "lost")
+        calls.append(call)
+
+    sites.before = lose
+    with pytest.raises(MemberUnreachable):
+        asyncio.run(form(sites, list(sites.by_address)))
+    sites.before = lambda call, _: calls.append(call)
+    asyncio.run(form(sites, list(sites.by_address)[::-1]))
+    assert calls == sorted(calls, key=["describe", "prepare", "commit"].index)
+    for site in sites.by_address.values():
+        with site.boot() as member:
+            assert member.is_member
+
+
+def test_a_prepared_member_takes_no_other_founding(tmp_path: Path) -> None:
+    """Two foundings exclude each other; the same one may come again, before and after."""
+    (site, *_) = sites_in(tmp_path).by_address.values()
+    with site.boot() as member:
+        itself = member.describe()
+        others = [described(n, peers=itself.peers) for n in NAMES[1:]]
+        first = founding_of([itself, *others], adopt=False)
+        assert first is not None
+        member.prepare(first)
+        member.prepare(first)
+        with pytest.raises(FormationRefused, match="not by the founding"):
+            member.prepare(replace(first, time_ms=9))
+        with pytest.raises(FormationRefused, match="not prepared"):
+            member.commit("another")
+        with pytest.raises(FormationRefused, match="prepared"):
+            member.join(itself.disk_id)
+        member.commit(first.name)
+        member.commit(first.name)
+        member.prepare(first)
+
+
+@pytest.mark.parametrize("fatal", range(0, 90, 2))
+def test_a_commit_is_finished_wherever_the_power_fails(fatal: int) -> None:
+    """Formed only with term 1 and entry 1 on the platter; what was begun goes on from there."""
+    config = make_configs(Path("/disk"), 1)[0]
+    disk = SimulatedDisk()
+    site = Site(config, disk)
+    with site.boot() as member:
+        founding = founding_of([member.describe()], adopt=False)
+        assert founding is not None
+        member.prepare(founding)
+
+    begin = len(disk.calls)
+
+    def stop(_operation: str, _name: str) -> None:
+        if len(disk.calls) > begin + fatal:
+            raise InterruptedError
+
+    disk.before = stop
+    with contextlib.suppress(InterruptedError, StorageFailed), site.boot() as member:
+        member.commit(founding.name)
+    disk.before = lambda _operation, _name: None
+    disk.power_cut(Random(fatal))
+    with site.boot() as member:
+        if not member.is_member:
+            member.commit(founding.name)
+    found = recover(config, disk)
+    assert found.log.configuration_entries()[0] == (1, founding.configuration)
+    assert found.hard_state.term == 1
+    found.log.close()
+
+
+def test_a_member_without_its_log_does_not_start(tmp_path: Path) -> None:
+    """The identity alone promises nothing."""
+    sites = sites_in(tmp_path)
+    asyncio.run(form(sites, list(sites.by_address)))
+    (site, *_) = sites.by_address.values()
+    for file in (site.config.data_directory / "commitlog").iterdir():
+        file.unlink()
+    (site.config.data_directory / "checkpoint").unlink(missing_ok=True)
+    with pytest.raises(LogMissing, match="group replace n1"):
+        recover(site.config, site.files)
+
+
+def test_a_directory_of_the_version_before_is_adopted_with_its_log(tmp_path: Path) -> None:
+    """On demand only; the founding is in force until the log holds a configuration."""
+    sites = sites_in(tmp_path)
+    for site in sites.by_address.values():
+        config = site.config
+        config.data_directory.mkdir(parents=True)
+        fields = {"format_version": 1, "group": "g1", "node_id": config.node_id}
+        file = config.data_directory / "identity.json"
+        write_sealed(OsFiles(), file, {**fields, "segment_size_bytes": SEGMENT})
+    addresses = list(sites.by_address)
+    with pytest.raises(FormationRefused, match="--adopt"):
+        asyncio.run(form(sites, addresses))
+    with pytest.raises(NotAMember, match="--adopt"):
+        recover(site.config, site.files)
+    asyncio.run(form(sites, addresses, adopt=True))
+    found = recover(site.config, site.files)
+    assert found.summary.last_index == 0
+    assert found.base.voters == set(NAMES)
+    found.log.close()
+    found.directory.close()
+
+
+def test_a_new_disk_joins_once_and_under_its_own_name(tmp_path: Path) -> None:
+    (site, *_) = sites_in(tmp_path).by_address.values()
+    with site.boot() as member:
+        itself = member.describe()
+        with pytest.raises(FormationRefused, match="disk"):
+            member.join(b"x" * 16)
+        member.join(itself.disk_id)
+        member.join(itself.disk_id)
+        assert member.state == "joining"
+    found = recover(site.config, site.files)
+    assert found.base.disk_of(NodeId("n1")) == b""
+    found.log.close()
+    found.directory.close()

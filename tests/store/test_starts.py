@@ -1,0 +1,76 @@
+"""Starts and the newest frames: what is remembered, forgotten and cut agrees with plain lists."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.files import Buffer
+from store.starts import SPARSE_BYTES, Starts
+from store.tail import TailCache
+
+ADDED = st.tuples(st.just("add"), st.lists(st.sampled_from((60, 4_000, 70_000)), max_size=60))
+CUT = st.tuples(st.just("cut"), st.floats(0, 1))
+FORGOTTEN = st.tuples(st.just("forget"), st.none())
+
+
+@given(st.lists(st.one_of(ADDED, CUT, FORGOTTEN), max_size=12))
+def test_starts_are_found_after_any_forgetting_and_cutting(steps: list[tuple[str, object]]) -> None:
+    """Every slot and every offset; no walk is longer than a block, and a cut walks nothing."""
+    starts, used = Starts(), 0
+    model: list[int] = []
+    walks: list[int] = []
+
+    def walk(start: int, count: int) -> array[int]:
+        first = model.index(start)
+        walks.append(count)
+        assert model[first + count - 1] < start + SPARSE_BYTES or count == 1
+        return array("I", model[first : first + count])
+
+    for what, value in steps:
+        if what == "add" and isinstance(value, list):
+            for size in value:
+                starts.add(used)
+                model.append(used)
+                used += size
+        elif what == "cut" and isinstance(value, float) and model:
+            slot = int(value * (len(model) - 1))
+            used, before = model[slot], len(walks)
+            starts.cut(slot)
+            assert len(walks) == before
+            del model[slot:]
+        elif what == "forget":
+            starts.forget(walk)
+        assert [starts.start_of(slot) for slot in range(len(model))] == model
+        for offset in {0, used // 2, used, *(each + 1 for each in model[::7])}:
+            assert starts.slot_at(offset) == bisect_right(model, offset) - 1
+
+
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=700)
+
+
+@given(st.lists(st.tuples(SIZES, st.floats(0, 1), st.integers(0, 30)), max_size=6))
+def test_the_tail_holds_what_a_plain_list_would(rounds: list[tuple[list[int], float, int]]) -> None:
+    """Appending, evicting and cutting anywhere, before what is held too."""
+    cache = TailCache(2_000, 5)
+    model: dict[int, bytes] = {}
+    for sequence, (sizes, cut, behind) in enumerate(rounds, 1):
+        for size in sizes:
+            body = bytes((cache.next_index % 251,)) * size
+            model[cache.next_index] = body
+            cache.add((body,), size, sequence)
+        cache.evict(sequence - behind % 2)
+        first = cache.first_index
+        model = {index: body for index, body in model.items() if index >= first}
+        assert cache.size_bytes == sum(map(len, model.values()))
+        into: list[Buffer] = []
+        cache.collect(first, cache.next_index - 1, into)
+        assert into == list(model.values())
+        index = max(1, first - 3 + int(cut * (cache.next_index - first + 3)))
+        cache.truncate_from(index)
+        model = {each: body for each, body in model.items() if each < index}
+        assert cache.size_bytes == sum(map(len, model.values()))
+        assert (cache.first_index, cache.next_index) == (min(first, index), index)
