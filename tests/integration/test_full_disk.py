@@ -197,7 +197,8 @@ async def test_consume_queues_that_do_not_fit_at_the_start_are_a_clear_error(
         await group.create_topic()
         await group.send(0, b"x")
         await group.stop("n1")
-        unit_file = tmp_path / "n1" / QUEUES / "t" / "0" / f"{0:020d}"
+        (folder,) = (tmp_path / "n1" / QUEUES).glob("t@*")
+        unit_file = folder / "0" / f"{0:020d}"
         unit_file.write_bytes(bytes(unit_file.stat().st_size))
         disks.set_full(queues=True)
         with pytest.raises(StorageFull, match=QUEUES):
