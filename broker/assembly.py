@@ -25,6 +25,7 @@ from broker.services.cluster import Cluster, NodeStatus
 from broker.services.gate import Gate
 from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, SendTimings
 from broker.services.offsets import Offsets
+from broker.services.producers import Producers
 from broker.services.services import Services
 from broker.services.soundness import Soundness
 from broker.services.topics import Topics
@@ -89,6 +90,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
 
     return Services(
         sends=sends,
+        producers=Producers(gate, commands, parts.machine),
         pulls=pulls,
         lookups=Lookups(gate, reader, committed, soundness),
         offsets=Offsets(gate, reader, commands, parts.machine, soundness),

@@ -32,7 +32,8 @@ class ErrorCode(Enum):
     BUSY = auto()  # a bound is reached
     STORAGE_FULL = auto()
     OUT_OF_SEQUENCE = auto()  # an earlier batch of this producer is missing
-    UNKNOWN_PRODUCER = auto()  # the sequence state of this producer has expired
+    UNKNOWN_PRODUCER = auto()  # no such producer is registered, or none any more
+    PRODUCER_FENCED = auto()  # another one has registered the same name since
     LEADERSHIP_LOST = auto()  # proposed, then leadership was lost
     TIMED_OUT = auto()
     SHUTTING_DOWN = auto()
@@ -70,6 +71,7 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.OUT_OF_SEQUENCE: _FOR_NOW,
     # The state that would tell is gone, so the batch may be in the log.
     ErrorCode.UNKNOWN_PRODUCER: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),
+    ErrorCode.PRODUCER_FENCED: _FOR_GOOD,
     ErrorCode.LEADERSHIP_LOST: Traits(is_retriable=True, outcome=Outcome.MAY_HAVE_HAPPENED),
     ErrorCode.TIMED_OUT: Traits(is_retriable=True, outcome=Outcome.MAY_HAVE_HAPPENED),
     ErrorCode.SHUTTING_DOWN: _FOR_NOW,

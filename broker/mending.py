@@ -149,7 +149,8 @@ class Mender:
         # What is applied from here on is dispatched to files that are there: the end stands still.
         through, before = self._machine.applied_index, self._mended
         derived = _Derived(self._overwrite)
-        machine = StateMachine(derived, known_level=self._machine.statistics().known_level)
+        known_level = self._machine.statistics().known_level
+        machine = StateMachine(derived, options=self._machine.options, known_level=known_level)
         while machine.applied_index < through:  # noqa: ASYNC110  it works, a slice at a time
             await asyncio.sleep(self._do_slice(machine, through))
         for key, topic in self._repaired.items():

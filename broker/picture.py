@@ -148,6 +148,7 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "last_fsync_seconds": ("How long the last group commit took.", log.last_flush_s),
         "topics": ("Topics.", machine.topics),
         "queues": ("Queues over all topics.", machine.queues),
+        "producers": ("Producers registered.", machine.producers),
         "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
         "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
     }

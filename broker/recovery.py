@@ -22,7 +22,7 @@ from broker.config import NodeConfig
 from broker.forming.errors import DiskReplaced, LogMissing, NotAMember
 from broker.forming.founding import Founding
 from broker.forming.member import Member
-from broker.state.machine import StateMachine
+from broker.state.machine import USUAL, MachineOptions, StateMachine
 from broker.state.replay import WrongQueue, replay_derived
 from dledger.codec import decode_configuration
 from dledger.core.types import (
@@ -60,6 +60,7 @@ class StoreMachinery:
     clock: Callable[[], float] = time.monotonic
     log_options: CommitLogOptions | None = None
     units_per_file: int = UNITS_PER_FILE
+    state: MachineOptions = USUAL
     open_files: int = OPEN_FILES  # of ConsumeQueues
     birth: Callable[[], Birth] = born_now
 
@@ -136,7 +137,9 @@ def recover(
             units_per_file=machinery.units_per_file,
             open_files=machinery.open_files,
         )
-        replayed = replay_derived(commit_log, queues, trusted_note(commit_log), known_level)
+        replayed = replay_derived(
+            commit_log, queues, trusted_note(commit_log), known_level, machinery.state
+        )
     except BaseException:
         opened.close()
         raise

@@ -71,6 +71,14 @@ TagOption = Annotated[str | None, typer.Option("--tag", help="Tag of every messa
 KeepOption = Annotated[
     bool, typer.Option("--keep-line-ending", help="Leave each line's ending in its message.")
 ]
+NameOption = Annotated[
+    str,
+    typer.Option(
+        "--producer-name",
+        metavar="NAME",
+        help="Send as the producer of that name, and end the one that has it.",
+    ),
+]
 
 
 def produce(
@@ -79,6 +87,7 @@ def produce(
     key: KeyOption = None,
     tag: TagOption = None,
     keep_line_ending: KeepOption = False,
+    producer_name: NameOption = "",
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
@@ -97,10 +106,11 @@ def produce(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
+        options = ProducerOptions(close_timeout_ms=CLOSE_AFTER_INTERRUPT_MS, name=producer_name)
         descriptor = _open_input(source)
     job = Job(topic, source, key, tag, keep_line_ending)
     tally = Tally()
-    interrupted = run(_produce(addresses, descriptor, job, tally))
+    interrupted = run(_produce(addresses, descriptor, options, job, tally))
     _tell(tally, interrupted=interrupted, as_json=as_json)
 
 
@@ -110,9 +120,10 @@ def _open_input(source: str) -> int:
     return os.open(Path(source), os.O_RDONLY | os.O_CLOEXEC)
 
 
-async def _produce(addresses: list[str], descriptor: int, job: Job, tally: Tally) -> bool:
+async def _produce(
+    addresses: list[str], descriptor: int, options: ProducerOptions, job: Job, tally: Tally
+) -> bool:
     """Sends everything; whether it was interrupted."""
-    options = ProducerOptions(close_timeout_ms=CLOSE_AFTER_INTERRUPT_MS)
     async with connect(addresses) as client:
         await client.describe_topic(job.topic)  # a topic that isn't there is told before reading
         async with client.producer(options) as producer:

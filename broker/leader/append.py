@@ -6,10 +6,11 @@ learns that the batch *may have been stored* and finds out by sending it again, 
 once. It must never answer a batch before the state machine has applied its entry, and never hand
 out a queue offset twice.
 
-    Send ─ known? ─┬─ in flight ────────────────────── wait for the same entry
+    Send ─ known? ─┬─ producer unknown, or fenced ──── refused
+                   ├─ in flight ────────────────────── wait for the same entry
                    ├─ stored before ── answer at once, as the first time
                    └─ new ─ place? ─┬─ no such queue, or about to be deleted ── refused
-                                    ├─ gap, unknown producer ── refused
+                                    ├─ gap, or no room for one queue more ── refused
                                     └─ stamp, propose ── pending[index] ── applied ── answer
 
 Known comes before place: a batch whose fate its producer doesn't know may be stored in a topic that
@@ -25,10 +26,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from broker.errors import BrokerError, ErrorCode, replaced
-from broker.leader.batches import Batch, BatchAnswer, BatchRules, Placed
+from broker.leader.batches import Batch, BatchAnswer, BatchRules, Placed, StoredBefore
 from broker.leader.flight import InFlight, Lane
+from broker.leader.numbering import (
+    Numbers,
+    StoredInFlight,
+    StoredLongAgo,
+    check_next,
+    is_crowded,
+    numbers_of,
+    room_for,
+)
 from broker.leader.pending import PendingSend, Waiting
-from broker.leader.voided import voided
+from broker.leader.voided import refused_batch, voided
 from broker.state.machine import NO_PRODUCER, StateMachine
 from broker.state.refusals import BatchRefusal, Refusal
 from broker.state.sequences import StoredBatch
@@ -41,11 +51,12 @@ from dledger.reading.entry import HEADER_SIZE
 from dledger.records.errors import FormatError
 from dledger.records.layout import HOST, RECORD
 from dledger.records.record import BATCH_PREAMBLE
-from dledger.wire.commands_pb2 import Command
+from dledger.wire.commands_pb2 import Command, ForgetProducersCommand
 from store.errors import StoreError
 from store.stamping import stamp_records
 
 PRODUCER_ID_SIZE = 16
+MAX_FORGOTTEN = 64  # producers, by one command
 RECORDS_AT = BATCH_PREAMBLE.size
 STORE_HOST_AT = RECORD.at("store_host")
 
@@ -177,14 +188,16 @@ class Appender:
         if batch.incarnation not in (0, topic.incarnation):  # `TopicRef.means`
             raise replaced(batch.topic, batch.incarnation, topic.incarnation)
         lane = Lane(producer, topic.incarnation, batch.queue_id)
-        is_numbered = producer != NO_PRODUCER
-        expected = self._next_sequence(lane, batch) if is_numbered else 0
-        if is_numbered and batch.base_sequence < expected:
-            self._answer_known(lane, batch, pending, position)
-            return
+        producers, numbers = self._machine.producers, None
+        if producer != NO_PRODUCER:
+            numbers = numbers_of(producers, self._flight, lane)
+            if batch.base_sequence < numbers.next_sequence:
+                self._answer_known(numbers, batch, pending, position)
+                return
         self._check_place(topic, batch.queue_id)
-        if is_numbered and batch.base_sequence > expected:
-            raise _gap(batch, expected)
+        if numbers is not None:
+            check_next(numbers, self._flight, batch)
+            self._check_room(numbers)
         starts = self._rules.record_starts(batch)
         stored, index = self._append(lane, batch, starts)
         self._batches += 1
@@ -261,38 +274,47 @@ class Appender:
 
     # --- deduplication ------------------------------------------------------------------------
 
-    def _next_sequence(self, lane: Lane, batch: Batch) -> int:
-        """Where the producer's next batch to that queue starts; 0 if nothing is known of it."""
-        flight = self._flight.sequence(lane)
-        if flight is not None:
-            return flight.next_sequence
-        state = self._machine.sequences.get((lane.producer, batch.topic, batch.queue_id))
-        return state.next_sequence if state is not None else 0
-
-    def _answer_known(self, lane: Lane, batch: Batch, pending: PendingSend, position: int) -> None:
+    def _answer_known(
+        self, numbers: Numbers, batch: Batch, pending: PendingSend, position: int
+    ) -> None:
         """Answers a batch that is older than the next one, or lets it wait for the same entry.
 
         Raises:
-            BrokerError: it doesn't fit what was stored, or that is too long ago.
+            BrokerError: it is none of those that were sent.
         """
-        self._duplicates += 1
-        flight = self._flight.sequence(lane)
-        for index, stored in flight.batches if flight is not None else ():
-            if stored.base_sequence == batch.base_sequence and stored.record_count == batch.count:
-                result = self._result(stored, duplicate=True)
+        match numbers.find(batch):
+            case StoredInFlight(index, sent):
+                result = self._result(sent, duplicate=True)
                 self._waiting.setdefault(index, []).append(Waiting(pending, position, result))
-                return
-        state = self._machine.sequences.get((lane.producer, batch.topic, batch.queue_id))
-        for stored in state.recent if state is not None else ():
-            if stored.base_sequence == batch.base_sequence and stored.record_count == batch.count:
+            case StoredLongAgo():
+                pending.finish_one(position, StoredBefore())
+            case stored:
                 pending.finish_one(position, self._stored_before(stored))
-                return
-        raise BrokerError(
-            ErrorCode.INVALID_ARGUMENT,
-            f"sequence {batch.base_sequence} of {batch.count} messages is older than the next one "
-            "and is none of the batches that are remembered: it was stored before, or cut "
-            "differently",
-        )
+        self._duplicates += 1
+
+    def _check_room(self, numbers: Numbers) -> None:
+        """The producer may send to one queue more.
+
+        Raises:
+            BrokerError: LIMIT_REACHED; BUSY while others are being forgotten to make room.
+        """
+        refusal = room_for(self._machine.producers, self._flight, numbers)
+        if refusal is None:
+            return
+        if refusal.limit == self._machine.producers.bounds.pairs and self._make_room():
+            raise BrokerError(ErrorCode.BUSY, "producers that are unused for long are forgotten")
+        raise refused_batch(refusal)
+
+    def _make_room(self) -> bool:
+        """Whether producers that are unused for long are being forgotten: proposes it. The command
+        names nobody if there is nobody: lived time moves on by entries alone, and in a group that
+        is full and otherwise silent nobody would ever have been unused for long."""
+        if not self._flight.is_forgetting:
+            machine = self._machine
+            unused = machine.producers.forgettable(machine.lived_time.lived_ms, MAX_FORGOTTEN)
+            self.submit(Command(forget_producers=ForgetProducersCommand(producer_ids=unused)))
+            return bool(unused)
+        return True
 
     def _result(self, stored: StoredBatch, *, duplicate: bool = False) -> Placed:
         return Placed(
@@ -317,16 +339,19 @@ class Appender:
         Raises:
             BrokerError: nothing happened.
         """
+        if command.HasField("register_producer") and is_crowded(
+            self._machine.producers, self._flight
+        ):
+            self._make_room()
         index = self._propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
-        if command.HasField("delete_topic"):
-            self._flight.add_delete(index, command.delete_topic.name)
+        self._flight.add_command(index, command)
         future: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._commands[index] = future
         return future
 
     def on_command(self, index: int, refusal: Refusal | None) -> None:
         """The state machine has applied the command at `index`, or refused it."""
-        self._flight.retire_delete(index)
+        self._flight.retire_command(index)
         future = self._commands.pop(index, None)
         if future is not None and not future.done():
             future.set_result(refusal)
@@ -371,18 +396,3 @@ class Appender:
 
 def _no_topic(topic: str) -> BrokerError:
     return BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
-
-
-def _gap(batch: Batch, expected: int) -> BrokerError:
-    """The batch isn't the producer's next one to that queue."""
-    found, place = batch.base_sequence, f"{batch.topic}/{batch.queue_id}"
-    if expected == 0:
-        return BrokerError(
-            ErrorCode.UNKNOWN_PRODUCER,
-            f"nothing is remembered of this producer in {place}; a new one starts at sequence 0, "
-            f"not {found}",
-        )
-    return BrokerError(
-        ErrorCode.OUT_OF_SEQUENCE,
-        f"sequence {found} follows {expected - 1} in {place}: {expected} is missing",
-    )

@@ -52,7 +52,12 @@ class Placed:
     is_duplicate: bool = False
 
 
-BatchAnswer = Placed | Failure
+@dataclass(frozen=True, slots=True)
+class StoredBefore:
+    """The batch had been stored before, so long ago that its place is not remembered."""
+
+
+BatchAnswer = Placed | StoredBefore | Failure
 
 
 class BatchRules:

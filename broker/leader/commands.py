@@ -11,6 +11,7 @@ from typing import Protocol
 
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
+from broker.state.registration import Registration
 from broker.state.topics import TopicRef
 from dledger.wire.commands_pb2 import (
     Command,
@@ -19,6 +20,7 @@ from dledger.wire.commands_pb2 import (
     CreateTopicCommand,
     DeleteTopicCommand,
     RaiseLevelCommand,
+    RegisterProducerCommand,
 )
 
 
@@ -63,3 +65,10 @@ class Commands:
             topic_incarnation=commit.incarnation,
         )
         return self._submitter.submit(Command(commit_offsets=command))
+
+    def register_producer(self, wanted: Registration) -> Awaitable[Refusal | None]:
+        """Proposes a producer."""
+        command = RegisterProducerCommand(
+            token=wanted.token, name=wanted.name, previous=wanted.previous
+        )
+        return self._submitter.submit(Command(register_producer=command))

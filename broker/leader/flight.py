@@ -1,8 +1,8 @@
 """What a leader knows of entries that are proposed and not yet applied.
 
 This owns, for each queue, the offset that follows what is on its way; for each producer and queue,
-its batches on the way; and the deletes on their way. It is the leader's memory of one term and is
-thrown away with it.
+its batches on the way; and the commands on their way that would make a batch void. It is the
+leader's memory of one term and is thrown away with it.
 
 A topic's name may be another topic's by the time an entry is applied, so nothing here is found by
 a name: a place is the topic's *incarnation*, which is the index of the entry that created it, and
@@ -19,10 +19,12 @@ under every later leader.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.state.sequences import StoredBatch
+from dledger.wire.commands_pb2 import Command
 
 
 class Lane(NamedTuple):
@@ -54,6 +56,8 @@ class InFlight:
     _ends: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _sequences: dict[Lane, SequenceInFlight] = field(default_factory=dict)
     _deletes: dict[int, str] = field(default_factory=dict)  # index -> topic
+    _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
+    _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
 
     @property
     def is_empty(self) -> bool:
@@ -74,6 +78,10 @@ class InFlight:
     def sequence(self, lane: Lane) -> SequenceInFlight | None:
         """The producer's batches on the way; None if there are none, or they aren't numbered."""
         return self._sequences.get(lane)
+
+    def lanes(self) -> Iterable[Lane]:
+        """Those in which numbered batches are on their way."""
+        return self._sequences.keys()
 
     def add(self, index: int, lane: Lane, batch: StoredBatch, *, is_numbered: bool) -> None:
         """The batch is proposed, as entry `index`."""
@@ -108,17 +116,43 @@ class InFlight:
             for other in [each for each in self._sequences if each.place == lane.place]:
                 del self._sequences[other]
 
-    # --- deletes ------------------------------------------------------------------------------
+    # --- commands -----------------------------------------------------------------------------
 
-    def add_delete(self, index: int, topic: str) -> None:
-        """A delete of the topic is proposed, as entry `index`."""
-        self._deletes[index] = topic
+    def add_command(self, index: int, command: Command) -> None:
+        """The command is proposed, as entry `index`."""
+        match command.WhichOneof("body"):
+            case "delete_topic":
+                self._deletes[index] = command.delete_topic.name
+            case "register_producer":
+                self._registering[index] = command.register_producer.name
+            case "forget_producers":
+                self._forgetting[index] = frozenset(command.forget_producers.producer_ids)
+            case _:
+                pass
 
-    def retire_delete(self, index: int) -> None:
-        """If entry `index` is a delete, it is applied."""
+    def retire_command(self, index: int) -> None:
+        """If entry `index` is a command, it is applied."""
         self._deletes.pop(index, None)
+        self._registering.pop(index, None)
+        self._forgetting.pop(index, None)
 
     def is_deleting(self, topic: str) -> bool:
         """Whether any delete of that name is on its way: of this incarnation, or of one that is
         made by a creation on its way."""
         return topic in self._deletes.values()
+
+    def is_closed(self, producer: bytes, name: str) -> bool:
+        """Whether the producer's forgetting, or another registration of its name, is on its way:
+        a batch behind that could be void."""
+        taken = bool(name) and name in self._registering.values()
+        return taken or any(producer in each for each in self._forgetting.values())
+
+    @property
+    def registrations(self) -> int:
+        """How many are on their way."""
+        return len(self._registering)
+
+    @property
+    def is_forgetting(self) -> bool:
+        """Whether a forgetting is on its way."""
+        return bool(self._forgetting)

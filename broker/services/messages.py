@@ -78,7 +78,7 @@ class Sends:
         """One answer for each batch, in order; they are stored independently of each other.
 
         Args:
-            producer_id: 16 random bytes; empty: no deduplication.
+            producer_id: 16 bytes, from a registration; empty: no deduplication.
 
         Raises:
             BrokerError: nothing happened.

@@ -9,7 +9,10 @@ from broker.state.refusals import (
     LevelNotNext,
     Malformed,
     OffsetOutOfRange,
+    ProducerFenced,
     Refusal,
+    RegistrationMalformed,
+    TooManyProducers,
     TooManyQueues,
     TooMuchProgress,
     TopicExists,
@@ -41,6 +44,15 @@ def refused(refusal: Refusal) -> BrokerError:
             return BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"topic {topic!r} was made anew meanwhile"
             )
+        case ProducerFenced(name):
+            return BrokerError(
+                ErrorCode.PRODUCER_FENCED, f"another producer has registered the name {name!r}"
+            )
+        case RegistrationMalformed():
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, "token or name is too long or too short")
+        case TooManyProducers(limit):
+            text = f"{limit:,} producers are registered, none of which may be forgotten yet"
+            return BrokerError(ErrorCode.LIMIT_REACHED, text)
         case LevelNotNext(wanted, current):
             return BrokerError(
                 ErrorCode.INTERNAL, f"level {wanted} isn't the next one of {current}"

@@ -8,6 +8,7 @@ from broker.services.audit import Audit
 from broker.services.cluster import Cluster
 from broker.services.messages import Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
+from broker.services.producers import Producers
 from broker.services.topics import Topics
 
 
@@ -16,6 +17,7 @@ class Services:
     """The services of one replica."""
 
     sends: Sends
+    producers: Producers
     pulls: Pulls
     lookups: Lookups
     offsets: Offsets

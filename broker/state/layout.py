@@ -89,16 +89,31 @@ COMMITTED_OFFSET: Final = Layout(
     (Field(0, "I", "queue_id", "queue id; ascending"), Field(4, "Q", "offset", "offset")),
 )
 
-SEQUENCES_SECTION: Final = Layout(
-    "Section sequences",
-    18,
+PRODUCERS_SECTION: Final = Layout(
+    "Section producers",
+    41,
     (
         Field(0, "16s", "producer_id", "producer id"),
-        Field(16, "H", "topic_length", "length t of the topic's name"),
-        Field(18, "", "topic", "the topic's name, UTF-8", length="t"),
-        Field(18, "I", "queue_id", "queue id", behind="t"),
-        Field(22, "B", "count", "count c of stored batches, 1 to 5, oldest first", behind="t"),
-        Field(23, "", "batches", "stored batches", length="36c", behind="t"),
+        Field(16, "16s", "origin", "its first id under its name"),
+        Field(32, "q", "used_ms", "used last, in lived time, ms"),
+        Field(40, "B", "superseded_count", "count k of its former ids that are fenced, at most 4"),
+        Field(41, "", "superseded", "those ids, 16 bytes each, oldest first", length="16k"),
+        Field(41, "H", "name_length", "length n of its name", behind="16k"),
+        Field(43, "", "name", "its name, UTF-8", length="n", behind="16k"),
+        Field(43, "I", "first_queue", "queues of the producer in records before", behind="16k + n"),
+        Field(47, "I", "count", "count of queues in this record, at most 64", behind="16k + n"),
+        Field(51, "", "queues", "queues of a producer", length="…", behind="16k + n"),
+    ),
+)
+
+PRODUCER_QUEUE: Final = Layout(
+    "Queue of a producer",
+    13,
+    (
+        Field(0, "Q", "incarnation", "index of the entry that created the topic"),
+        Field(8, "I", "queue_id", "queue id"),
+        Field(12, "B", "count", "count c of stored batches, 1 to 5, oldest first"),
+        Field(13, "", "batches", "stored batches", length="36c"),
     ),
 )
 
@@ -124,6 +139,7 @@ STATE_LAYOUTS: Final = (
     TOPIC_QUEUE,
     OFFSETS_SECTION,
     COMMITTED_OFFSET,
-    SEQUENCES_SECTION,
+    PRODUCERS_SECTION,
+    PRODUCER_QUEUE,
     STORED_BATCH,
 )

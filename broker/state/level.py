@@ -33,6 +33,8 @@ COMMAND_LEVELS: Final = {
     "delete_topic": 1,
     "commit_offsets": 1,
     "raise_level": 1,
+    "register_producer": 1,
+    "forget_producers": 1,
 }
 
 

@@ -4,7 +4,7 @@ Every node applies the same committed entries in the same order and so holds the
 nothing that a failover needs is anywhere else. Applying must be a pure function of the log and of
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. This is the only module that knows all owners
-(`level`, `lived_time`, `topics`, `offsets`, `sequences`); what one command does to several of them
+(`level`, `lived_time`, `topics`, `offsets`, `producers`); what one command does to several of them
 is decided here. It is longer than most modules: what is void, what stops and what applies is one
 decision.
 
@@ -14,11 +14,13 @@ while those are replayed only the state is rebuilt (`broker.state.replay` then c
 with it).
 
     entry                what it does
-    data                 queue files, then the topic's queue, then the producer's sequence
+    data                 queue files, then the topic's queue, then its producer's numbers
     data that is void    nothing; whoever waits for it is told why
     create topic         topics
-    delete topic         queue files, then topics, offsets, sequences
+    delete topic         queue files, then topics, offsets, producers
     commit offsets       offsets, bounded by where the topic's queues end
+    register producer    producers
+    forget producers     producers, those that are unused for long
     raise level          level; stops in front of one that this program doesn't know (ADR 23)
     no-op, configuration nothing
     anything else        nothing: void, and told
@@ -26,10 +28,10 @@ with it).
 Each of them moves `lived_time` on. The files come first in every entry: if the disk is full,
 nothing of it has happened.
 
-Data is void where its records aren't what they say, where its topic or queue isn't there, where
-the topic isn't the one of that name that it was proposed for (ADR 24), or where it doesn't continue
-its queue or its producer's sequence. A leader proposes no such entry (ADR 20); if one ever does,
-all replicas refuse it alike and go on.
+Data is void where its records aren't what they say, where its topic, its queue or its producer
+isn't there, where the topic isn't the one of that name that it was proposed for (ADR 24), or where
+it doesn't continue its queue or its producer's numbers. A leader proposes no such entry (ADR 20,
+ADR 25); if one ever does, all replicas refuse it alike and go on.
 """
 
 from __future__ import annotations
@@ -41,15 +43,23 @@ from typing import Final, Protocol, Self
 
 from google.protobuf.message import DecodeError
 
-from broker.state import level, lived_time, offsets, sequences, topics
+from broker.state import level, lived_time, offsets, producers, topics
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import MACHINE_SECTION
 from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.listening import Listener, Nobody
 from broker.state.lived_time import LivedTime
 from broker.state.offsets import OffsetCommit, Offsets
+from broker.state.producers import Producers
 from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound, TopicReplaced
-from broker.state.sequences import Sequences, StoredBatch
+from broker.state.registration import (
+    EPOCH_SIZE,
+    STANDARD,
+    ProducerBounds,
+    Registration,
+    could_be_given,
+)
+from broker.state.sequences import StoredBatch
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topics import TopicRef, Topics
 from dledger.core.errors import InvariantViolation
@@ -59,7 +69,7 @@ from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
 from dledger.ports import never_enough
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
 from dledger.records.errors import FormatError
-from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand
+from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, RegisterProducerCommand
 from store.dispatch import units_for_entry
 from store.errors import DivergenceFound, StorageFull
 
@@ -73,7 +83,7 @@ SECTIONS: Final = (
     lived_time.SECTION,
     topics.SECTION,
     offsets.SECTION,
-    sequences.SECTION,
+    producers.SECTION,
 )
 
 
@@ -97,16 +107,19 @@ class MachineOptions:
     """Bounds of the replicated state. They decide what is refused and forgotten, so every node of a
     group must have the same: they are constants of the format, not configuration."""
 
-    sequence_expiry_ms: int = sequences.EXPIRY_MS
-    max_sequences: int = sequences.MAX_SEQUENCES  # producer-queue pairs
     max_queues: int = topics.MAX_QUEUES  # over all topics
     max_progress: int = offsets.MAX_PROGRESS  # group-topic pairs with committed offsets
+    producers: ProducerBounds = STANDARD
+
+
+USUAL: Final = MachineOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class MachineStatistics:
     topics: int
     queues: int
+    producers: int
     sequences: int
     groups: int
     messages_applied: int
@@ -117,14 +130,14 @@ class MachineStatistics:
 
 
 class StateMachine:
-    """Topics, offsets and sequences, as of the last applied entry."""
+    """Topics, offsets and producers, as of the last applied entry."""
 
     def __init__(
         self,
         queues: QueueFiles,
         *,
         derived_through: int = 0,
-        options: MachineOptions = MachineOptions(),
+        options: MachineOptions = USUAL,
         known_level: int = KNOWN_LEVEL,
     ) -> None:
         """Starts empty, before entry 1.
@@ -138,9 +151,8 @@ class StateMachine:
         self.lived_time = LivedTime()
         self.topics = Topics(max_queues=options.max_queues)
         self.offsets = Offsets(max_progress=options.max_progress)
-        self.sequences = Sequences(
-            max_sequences=options.max_sequences, expiry_ms=options.sequence_expiry_ms
-        )
+        self.producers = Producers(options.producers)
+        self.options = options
         self.level = Level()
         self.applied_index = 0
         self.append_time_ms = 0
@@ -223,7 +235,8 @@ class StateMachine:
         except (FormatError, DivergenceFound) as error:
             self._void_batch(header.index, Malformed(str(error)))
             return
-        key = (producer, name, queue_id)
+        if not could_be_given(producer, header.index):
+            producer = NO_PRODUCER  # of the format before, whose producers named themselves
         topic = self.topics.get(name)
         if topic is None:
             self._void_batch(header.index, TopicNotFound(name))
@@ -232,7 +245,8 @@ class StateMachine:
             topic, queue_id, base, incarnation=incarnation
         )
         if refusal is None and producer != NO_PRODUCER:
-            refusal = self.sequences.refusal_of(key, sequence)
+            place = (topic.incarnation, queue_id)
+            refusal = self.producers.refusal_of(producer, place, sequence)
         if refusal is not None:
             self._void_batch(header.index, refusal)
             return
@@ -243,7 +257,8 @@ class StateMachine:
         if producer != NO_PRODUCER:
             physical = header.physical_offset + header.first_record_at
             batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
-            self.sequences.remember(key, batch)
+            place = (topic.incarnation, queue_id)
+            self.producers.remember(producer, place, batch, self.lived_time.lived_ms)
         self.messages_applied += count
         self._listener.arrived((topic.incarnation, queue_id))
 
@@ -272,6 +287,12 @@ class StateMachine:
                 return self._delete_topic(header, TopicRef(deleted.name, deleted.incarnation))
             case "commit_offsets":
                 return self._commit_offsets(command.commit_offsets)
+            case "register_producer":
+                return self._register(header, command.register_producer)
+            case "forget_producers":
+                lived_ms = self.lived_time.lived_ms
+                self.producers.forget(command.forget_producers.producer_ids, lived_ms)
+                return None
             case "raise_level":
                 return self._raise_level(command.raise_level.level)
             case _:
@@ -306,7 +327,7 @@ class StateMachine:
             self._queues.delete_topic(topic.folder)
         self.topics.delete(name)
         self.offsets.on_topic_deleted(name)
-        self.sequences.on_topic_deleted(name)
+        self.producers.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(topic)
         return None
 
@@ -321,6 +342,10 @@ class StateMachine:
         commit = OffsetCommit(command.group, command.topic, wanted, is_reset=command.reset)
         return self.offsets.commit(commit, topic.next_offsets)
 
+    def _register(self, header: EntryHeader, command: RegisterProducerCommand) -> Refusal | None:
+        wanted = Registration(command.token, command.name, command.previous)
+        return self.producers.register(wanted, header.index, self.lived_time.lived_ms)
+
     # --- snapshot -----------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[bytes]:
@@ -333,7 +358,7 @@ class StateMachine:
             self.lived_time.snapshot(),
             self.topics.snapshot(),
             self.offsets.snapshot(),
-            self.sequences.snapshot(),
+            self.producers.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -344,7 +369,7 @@ class StateMachine:
         queues: QueueFiles,
         *,
         derived_through: int = 0,
-        options: MachineOptions = MachineOptions(),
+        options: MachineOptions = USUAL,
         known_level: int = KNOWN_LEVEL,
     ) -> Self:
         """A machine in the state that `snapshot` gave, ready for the entry behind it.
@@ -388,8 +413,8 @@ class StateMachine:
                 self.topics.restore(first.version, payloads)
             case offsets.SECTION:
                 self.offsets.restore(first.version, payloads)
-            case sequences.SECTION:
-                self.sequences.restore(first.version, payloads)
+            case producers.SECTION:
+                self.producers.restore(first.version, payloads)
             case _ if (name, first.version) == (SECTION, VERSION):
                 self.applied_index = first.applied_index
                 own = PayloadReader(SECTION, b"".join(payloads))
@@ -412,19 +437,29 @@ class StateMachine:
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
             raise InvariantViolation("a topic was created by an entry that isn't applied")
         self.offsets.check_invariants()
-        self.sequences.check_invariants()
+        self.producers.check_invariants()
         for name in self.offsets.topics():
             for group, committed in self.offsets.groups(name).items():
                 for queue_id, offset in committed.items():
                     self._check_within(f"an offset of {group}", name, queue_id, offset)
-        for key in self.sequences:
-            state = self.sequences.get(key)
-            newest = state.recent[-1] if state is not None else None
-            if newest is not None:
+        self._check_producers()
+
+    def _check_producers(self) -> None:
+        """Whatever they stored is in a topic that is there, and before now."""
+        names = {topic.incarnation: topic.name for topic in self.topics.values()}
+        for producer in self.producers:
+            who = producer.producer_id.hex()
+            epoch = int.from_bytes(producer.producer_id[:EPOCH_SIZE], "big")
+            if epoch > self.applied_index or producer.used_ms > self.lived_time.lived_ms:
+                raise InvariantViolation(f"{who} was registered or used after the last entry")
+            for (incarnation, queue_id), recent in producer.queues.items():
+                if incarnation not in names:
+                    raise InvariantViolation(f"{who} stored in topic {incarnation}, which is gone")
+                newest = recent[-1]
                 end = newest.base_queue_offset + newest.record_count
-                self._check_within(f"a batch of {key[0].hex()}", key[1], key[2], end)
+                self._check_within(f"a batch of {who}", names[incarnation], queue_id, end)
                 if newest.store_time_ms > self.append_time_ms:
-                    raise InvariantViolation(f"{key} was stored after the last entry")
+                    raise InvariantViolation(f"{who} stored a batch after the last entry")
 
     def _check_within(self, what: str, name: str, queue_id: int, end: int) -> None:
         """The queue exists and reaches `end`."""
@@ -442,7 +477,8 @@ class StateMachine:
         return MachineStatistics(
             topics=len(self.topics),
             queues=self.topics.queue_count,
-            sequences=len(self.sequences),
+            producers=len(self.producers),
+            sequences=self.producers.pairs,
             groups=self.offsets.group_count,
             messages_applied=self.messages_applied,
             entries_applied=self.applied_index,

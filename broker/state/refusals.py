@@ -81,12 +81,45 @@ class OffsetTaken:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBroken:
-    """The batch begins at `sequence`, and its producer's next one is `expected`."""
+    """The batch for queue `queue_id` begins at `sequence`, and its producer's next one there is
+    `expected`."""
 
-    topic: str
     queue_id: int
     sequence: int
     expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerUnknown:
+    """No producer of that id is registered, or none any more."""
+
+    producer_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFenced:
+    """Another producer has registered the name since."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationMalformed:
+    """The token hasn't its size, or the name is too long: no leader proposes that."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyProducers:
+    """With one more, more than `limit` producers would be registered."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManySequences:
+    """With one more, more than `limit` queues would be remembered: of one producer, or of all."""
+
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +147,18 @@ Refusal = (
     | OffsetOutOfRange
     | LevelNotNext
     | Malformed
+    | ProducerFenced
+    | RegistrationMalformed
+    | TooManyProducers
 )
 BatchRefusal = (
-    TopicNotFound | TopicReplaced | QueueNotFound | OffsetTaken | SequenceBroken | Malformed
+    TopicNotFound
+    | TopicReplaced
+    | QueueNotFound
+    | OffsetTaken
+    | SequenceBroken
+    | Malformed
+    | ProducerUnknown
+    | ProducerFenced
+    | TooManySequences
 )

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from broker.state.machine import QueueFiles, StateMachine
+from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
 from broker.state.topics import TopicState
 from dledger.errors import ApplyStopped
 from dledger.level import KNOWN_LEVEL
@@ -73,6 +73,7 @@ def replay_derived(
     queues: DerivedQueues,
     derived_through: int,
     known_level: int = KNOWN_LEVEL,
+    options: MachineOptions = USUAL,
 ) -> Replayed:
     """The state machine as of entry `derived_through`. The ConsumeQueues are its queues and no
     others, and reach as far as it says; those that are returned are wrong somewhere.
@@ -94,7 +95,7 @@ def replay_derived(
         keep_below = source.position_of(derived_through + 1)
     queues.recover(keep_below, source.read_at)
     compared = _Compared(queues)
-    machine = StateMachine(compared, known_level=known_level)
+    machine = StateMachine(compared, options=options, known_level=known_level)
     try:
         _replay(source, machine, derived_through)
     except ApplyStopped:

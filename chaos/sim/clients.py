@@ -1,10 +1,9 @@
 """Clients of the simulated group, and the history of what they did and saw.
 
-Each client is a coroutine on a loop of its own. Producers send batches with sequence numbers and
-retry over all nodes until they know; up to five batches of a queue are under way at once, so that
-they overtake each other. Consumers poll, commit and fetch offsets, ask for ends. An administrator
-makes and deletes topics. Nobody here may count an unknown outcome as one or the other. A
-little longer than most, as all clients of one small world are better read together.
+Each client is a coroutine on a loop of its own. Consumers poll, commit and fetch offsets, ask for
+ends. An administrator makes and deletes topics. Producers (`chaos.sim.producers`) and racers
+(`chaos.sim.racers`) have modules of their own. Nobody here may count an unknown outcome as one or
+the other.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from chaos.checkers.history import (
     Operation,
     Poll,
     Result,
-    Send,
 )
 from chaos.errors import CallFailed
 from chaos.sim.node import Defect
@@ -38,7 +36,6 @@ from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 
-WINDOW = 5  # batches of a queue under way: as many as the broker remembers
 BACK_OFF_S = (0.005, 0.1)
 BORN = ("10.0.1.1", 9000)
 
@@ -117,6 +114,20 @@ class Client:
             message = failure.error.message if failure.error else ""
             raise Defect("stale refusal", f"{self.name}, {action}: {message}")
 
+    async def register(
+        self, name: str = "", previous: bytes = b"", token: bytes = b""
+    ) -> pb.RegisterProducerResponse | None:
+        """One attempt to register a producer; None if it failed or nobody knows."""
+        request = pb.RegisterProducerRequest(
+            token=token or self.chance.randbytes(8), name=name, previous=previous
+        )
+        try:
+            answer = await self.call("register_producer", request)
+        except CallFailed:
+            return None
+        assert isinstance(answer, pb.RegisterProducerResponse)
+        return answer
+
     async def end(self, topic: str, queue_id: int) -> Operation:
         """Asks for the queue's maximum offset."""
         request = pb.GetQueueOffsetsRequest(topic=topic, queue_id=queue_id)
@@ -140,122 +151,6 @@ class Client:
     async def back_off(self) -> None:
         """A moment, different each time."""
         await asyncio.sleep(self.chance.uniform(*BACK_OFF_S))
-
-
-# --- producers ---------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Lane:
-    """One producer's batches to one queue."""
-
-    topic: str
-    queue_id: int
-    template: RecordTemplate
-    sequence: int = 0
-    batches: int = 0
-    under_way: dict[int, int] = field(default_factory=dict)  # base sequence -> number of the batch
-
-    @property
-    def has_room(self) -> bool:
-        """Whether one more batch can be sent and the oldest unanswered one still be retried."""
-        oldest = next(iter(self.under_way.values()), self.batches)
-        return self.batches - oldest < WINDOW
-
-
-class Producer(Client):
-    """Sends numbered batches to random queues, in order per queue, until each is answered."""
-
-    def __init__(self, name: str, shared: Shared, chance: Random, interval_s: float) -> None:
-        super().__init__(name, shared, chance)
-        self._interval_s = interval_s
-        self._id = chance.randbytes(16)
-        self._lanes: dict[tuple[str, int], Lane] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
-
-    async def run(self) -> None:
-        """Until the run stops and every batch has been answered."""
-        while not self.shared.stopping:
-            await asyncio.sleep(self.chance.expovariate(1 / self._interval_s))
-            topics = self.shared.topics
-            if not topics or self.shared.stopping:
-                continue
-            topic = self.chance.choice(list(topics))
-            lane = self._lane(topic, self.chance.randrange(topics[topic]))
-            if lane.has_room:
-                self._send(lane)
-        if self._tasks:
-            await asyncio.gather(*self._tasks)
-
-    def _lane(self, topic: str, queue_id: int) -> Lane:
-        key = (topic, queue_id)
-        if key not in self._lanes:
-            self._lanes[key] = Lane(topic, queue_id, RecordTemplate(topic, BORN))
-        return self._lanes[key]
-
-    def _send(self, lane: Lane) -> None:
-        chance = self.chance
-        count = chance.choice((1, 1, 1, 2, 5))
-        base = lane.sequence
-        place = f"{self.name}.{lane.topic}.{lane.queue_id}"
-        values = tuple(f"{place}.{base + i}" for i in range(count))
-        padding = chance.choice((0, 10, 100, 700)) * b"."
-        records = b"".join(
-            lane.template.encode(lane.queue_id, value.encode() + padding, b"", 0)
-            for value in values
-        )
-        lane.sequence += count
-        lane.under_way[base] = lane.batches
-        lane.batches += 1
-        batch = pb.SendBatch(
-            topic=lane.topic,
-            queue_id=lane.queue_id,
-            base_sequence=base,
-            count=count,
-            records=records,
-        )
-        action = Send(lane.topic, lane.queue_id, base, values)
-        operation = self.shared.history.invoke(self.shared.group.now_us, self.name, action)
-        self.shared.pending += 1
-        task = asyncio.get_running_loop().create_task(self._deliver(lane, batch, operation))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-
-    async def _deliver(self, lane: Lane, batch: pb.SendBatch, operation: Operation) -> None:
-        request = pb.SendRequest(producer_id=self._id, batches=[batch])
-        while True:
-            # An earlier batch that is under way may be overtaken by this one.
-            is_first = not any(base < batch.base_sequence for base in lane.under_way)
-            try:
-                answer = await self.call("send", request)
-                result = answer.results[0]
-                if not result.HasField("error"):
-                    break
-                self._check_error(batch, result.error, is_first=is_first)
-                if result.error.code != epb.OUT_OF_SEQUENCE:
-                    self.look_elsewhere()
-            except CallFailed as failure:
-                if failure.error is not None:
-                    self._check_error(batch, failure.error, is_first=is_first)
-            await self.back_off()
-        del lane.under_way[batch.base_sequence]
-        self.shared.pending -= 1
-        now_us = self.shared.group.now_us
-        self.shared.history.complete(now_us, operation, Outcome.OK, int(result.base_queue_offset))
-
-    def _check_error(self, batch: pb.SendBatch, error: epb.Error, *, is_first: bool) -> None:
-        """What a producer that does everything right must never be told."""
-        if error.code == epb.OUT_OF_SEQUENCE and is_first:
-            raise Defect("acknowledged and forgotten", f"{self.name}: {error.message}")
-        if error.retriable or error.code == epb.INTERNAL:
-            return
-        if error.code == epb.UNKNOWN_PRODUCER and not is_first:
-            return  # the batch before it is on its way
-        raise Defect(
-            "honest producer refused",
-            f"{self.name}: sequence {batch.base_sequence} of {batch.topic}/{batch.queue_id}: "
-            f"{epb.ErrorCode.Name(error.code)} {error.message}",
-        )
 
 
 # --- consumers ---------------------------------------------------------------------------------
@@ -405,7 +300,7 @@ class Administrator(Client):
                 request = pb.DeleteTopicRequest(name=name)
                 await self.record(Delete(name), "delete_topic", request, lambda _: None)
             elif what < 0.75:
-                await self._use_unchecked(name, round_number)
+                await self._use_unchecked(name)
             else:
                 await self._exists(name)
 
@@ -423,13 +318,16 @@ class Administrator(Client):
             lambda answer: any(topic.name == name for topic in answer.topics),
         )
 
-    async def _use_unchecked(self, name: str, round_number: int) -> None:
+    async def _use_unchecked(self, name: str) -> None:
         """One batch of a producer that never comes back, and a commit behind it."""
         queue_id = self.chance.randrange(2)
         records = RecordTemplate(name, BORN).encode(queue_id, b"x" * 50, b"", 0)
         batch = pb.SendBatch(topic=name, queue_id=queue_id, count=1, records=records)
+        registered = await self.register()
+        if registered is None:
+            return
         try:
-            producer_id = f"{self.name}/{round_number}".encode().ljust(16)[-16:]
+            producer_id = registered.producer_id
             await self.call("send", pb.SendRequest(producer_id=producer_id, batches=[batch]))
             offset = pb.QueueOffset(queue_id=queue_id, offset=1)
             commit = pb.CommitOffsetsRequest(group="g0", topic=name, offsets=[offset])

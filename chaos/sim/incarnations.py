@@ -99,8 +99,9 @@ class Witness:
 
     def topic_deleted(self, topic: TopicState) -> None:
         """`Listener`: nothing of it is left."""
-        offsets, sequences = self._machine.offsets, self._machine.sequences
-        if topic.name in offsets.topics() or any(key[1] == topic.name for key in sequences):
+        there = {each.incarnation for each in self._machine.topics.values()}
+        numbered = {place[0] for each in self._machine.producers for place in each.queues}
+        if topic.name in self._machine.offsets.topics() or numbered - there:
             raise Defect("deleted topic left behind", f"offsets or sequences of {topic.folder}")
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:

@@ -25,6 +25,7 @@ from broker.forming.errors import NotAMember
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
+from broker.state.machine import MachineOptions
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
@@ -204,6 +205,7 @@ class SimNode:
         self.machinery = StoreMachinery(
             log_options=replace(log_options(self.config), cache_bytes=plan.tuning.cache_bytes),
             units_per_file=plan.tuning.units_per_file,
+            state=MachineOptions(producers=plan.tuning.producers),
             birth=self._birth,
         )
 

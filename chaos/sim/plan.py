@@ -13,6 +13,7 @@ from enum import Enum
 from random import Random
 from typing import Literal
 
+from broker.state.registration import ProducerBounds
 from chaos.sim.network import FAIR, Weather
 
 DEFAULT_DURATION_MS = 20_000
@@ -72,7 +73,6 @@ LEAPS_SHARE = 0.25  # of the seeds
 
 # What is done to what is said, drawn by itself for the same reason.
 SPEECH = (Fault.GARBLE, Fault.LIAR)
-
 # What is done to whole disks; drawn by itself, too, and with numbers of their own.
 DISK_FAULTS = (Fault.WIPE, Fault.WIPE, Fault.SWAP)
 FIRST_DISK_FAULT = 3_000
@@ -82,6 +82,24 @@ DISK_FAULTS_SHARE = 0.35  # of the seeds
 FOCI = (Fault.QUEUE_ROT, Fault.DISK_FULL)
 FOCUS_SHARE = 0.35  # of the seeds
 FOCUSED_SHARE = 0.4  # of the faults of such a seed
+
+# Producers are forgotten for want of room, so a run has little, and a day has few seconds.
+UNNAMED_UNUSED_MS = 2_000
+NAMED_UNUSED_MS = 6_000
+
+
+def bounds(producers: int) -> ProducerBounds:
+    """Room for so many producers, and for three queues of each."""
+    return ProducerBounds(
+        producers=producers,
+        queues_each=16,
+        pairs=3 * producers,
+        named_unused_ms=NAMED_UNUSED_MS,
+        unnamed_unused_ms=UNNAMED_UNUSED_MS,
+    )
+
+
+ROOMY = bounds(1_000)
 RACERS_SHARE = 0.35  # of the seeds
 UPGRADED_SHARE = 0.25
 SPEECH_SHARE = 0.25  # of the seeds
@@ -118,6 +136,7 @@ class Tuning:
     turn_us: int = 0
     housekeeping_ms: int = 200
     apply_slice_bytes: int = 1 << 20
+    producers: ProducerBounds = ROOMY
     turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
 
@@ -167,7 +186,7 @@ def draw_plan(
         faults=_draw_faults(chance, duration_ms),
     )
     plan = _with_leaps(_with_link_faults(_with_focus(_with_speech(plan))))
-    plan = _with_racers(_with_slices(_with_flush(plan)))
+    plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
     plan = _with_disk_faults(plan)
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
@@ -197,6 +216,12 @@ def _with_racers(plan: Plan) -> Plan:
     if chance.random() >= RACERS_SHARE:
         return plan
     return replace(plan, racers=chance.randint(1, 3))
+
+
+def _with_crowds(plan: Plan) -> Plan:
+    """Some groups have room for a few producers only."""
+    room = plan.random("crowds").choice((8, 20, 1_000))
+    return replace(plan, tuning=replace(plan.tuning, producers=bounds(room)))
 
 
 def _with_speech(plan: Plan) -> Plan:

@@ -99,7 +99,10 @@ class Racer(Client):
     async def _produce(self, name: str, queue_id: int) -> None:
         """A producer's first two batches, each sent again until it is stored or refused for good;
         what is under way when the producer gives up never counts as settled."""
-        producer_id = self.chance.randbytes(16)
+        registered = await self.register()
+        if registered is None:
+            return
+        producer_id = registered.producer_id
         incarnation = await self._incarnation(name) if self.chance.random() < NAMING else 0
         template = RecordTemplate(name, BORN)
         for sequence in range(2):

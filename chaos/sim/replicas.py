@@ -74,7 +74,8 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
 
 
 def _compare_with_replay(node: SimNode, life: Life, meant: dict[EntryKey, int]) -> None:
-    machine = StateMachine(NoQueues(), known_level=NEWER_LEVEL)
+    options = life.replica.machine.options
+    machine = StateMachine(NoQueues(), options=options, known_level=NEWER_LEVEL)
     witness = Witness(machine, meant)
     log = life.replica.log
     append_time_ms = 0

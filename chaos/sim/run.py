@@ -21,10 +21,11 @@ import structlog
 
 from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
-from chaos.sim.clients import Administrator, Consumer, Doubter, Producer, Shared
+from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect
-from chaos.sim.plan import Plan
+from chaos.sim.plan import Fault, Plan
+from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
 from chaos.sim.replicas import compare_replicas
 from chaos.sim.timeline import Livelock
@@ -150,7 +151,8 @@ class _Run:
         clients: list[AnyClient] = []
         for i in range(plan.producers):
             name = f"producer-{i}"
-            clients.append(Producer(name, shared, plan.random(name), interval_s))
+            life = _life_span(plan, f"billing-{i}" if i % 2 else "")
+            clients.append(Producer(name, shared, plan.random(name), interval_s, life))
         for i in range(plan.consumers):
             name = f"consumer-{i}"
             clients.append(Consumer(name, shared, plan.random(name), interval_s))
@@ -281,6 +283,16 @@ class _Run:
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
         compare_replicas(self.world.nodes.values(), incarnations.meant)
+
+
+def _life_span(plan: Plan, name: str) -> LifeSpan:
+    """For how long a producer that isn't used must be known all the same: for as long as the log's
+    own time can't have run ahead of ours."""
+    if any(fault.kind in (Fault.CLOCK_STEP, Fault.CLOCK_DRIFT) for fault in plan.faults):
+        return LifeSpan(name, 0)
+    bounds = plan.tuning.producers
+    unused_ms = bounds.named_unused_ms if name else bounds.unnamed_unused_ms
+    return LifeSpan(name, unused_ms * 1_000)
 
 
 @contextlib.contextmanager

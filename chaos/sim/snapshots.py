@@ -139,7 +139,9 @@ def restored(node: SimNode, chunks: list[bytes]) -> StateMachine:
     except InvariantViolation as error:
         raise Defect("state", f"of {node.name}: {error}") from error
     try:
-        second = StateMachine.restore(chunks, NoQueues(), known_level=NEWER_LEVEL)
+        second = StateMachine.restore(
+            chunks, NoQueues(), options=machine.options, known_level=NEWER_LEVEL
+        )
     except SnapshotRefused as error:
         raise Defect("snapshot", f"of {node.name}: {error}") from error
     compare("restored state", node, machine, second)

@@ -206,7 +206,7 @@ class World:
             answer = done.result()
             if isinstance(answer, pb.SendResponse):
                 for result in answer.results:
-                    if not result.HasField("error"):
+                    if not result.HasField("error") and not result.place_forgotten:
                         self.watch.on_answered(node, result.base_physical_offset)
             self._answer(_resolve, future, answer)
 

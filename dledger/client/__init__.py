@@ -11,6 +11,7 @@ the project.
 
 from dledger.client.client import Client
 from dledger.client.consumer import PullConsumer
+from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BrokerGroupUnreachable,
     BufferFull,
@@ -31,6 +32,7 @@ from dledger.client.errors import (
     OffsetOutOfRange,
     OutOfSequence,
     ProducerClosed,
+    ProducerFenced,
     QueueNotFound,
     RecordCorrupt,
     SendsFailed,
@@ -104,6 +106,7 @@ __all__ = [
     "PeerState",
     "Producer",
     "ProducerClosed",
+    "ProducerFenced",
     "ProducerOptions",
     "ProducerStatistics",
     "PullConsumer",
@@ -112,6 +115,7 @@ __all__ = [
     "QueueNotFound",
     "QueueOffsets",
     "RecordCorrupt",
+    "Registration",
     "SendResult",
     "SendsFailed",
     "ServerError",

@@ -16,6 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BufferFull,
     ClientClosed,
@@ -130,6 +131,10 @@ class BlockingProducer:
     def room(self) -> None:
         """Returns when there is room for more. `send` waits for it by itself."""
         self._thread.call(self._producer.room())
+
+    def register(self) -> Registration:
+        """See `Producer.register`."""
+        return self._thread.call(self._producer.register())
 
     def flush(self) -> None:
         """See `Producer.flush`."""

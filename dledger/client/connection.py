@@ -54,6 +54,9 @@ def _broker(
 
 
 SEND: Final = _broker("Send", pb.SendRequest, pb.SendResponse)
+REGISTER_PRODUCER: Final = _broker(
+    "RegisterProducer", pb.RegisterProducerRequest, pb.RegisterProducerResponse
+)
 PULL: Final = _broker("Pull", pb.PullRequest, pb.PullResponse)
 GET_QUEUE_OFFSETS: Final = _broker(
     "GetQueueOffsets", pb.GetQueueOffsetsRequest, pb.GetQueueOffsetsResponse

@@ -30,6 +30,7 @@ from functools import partial
 
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import SEND, NodeLink
+from dledger.client.epochs import Epochs
 from dledger.client.errors import (
     ClientError,
     ClientFault,
@@ -42,14 +43,15 @@ from dledger.client.errors import (
     from_wire,
 )
 from dledger.client.faults import contained, fault
-from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
+from dledger.client.lane import Batch, BatchState, Failure, Lane
 from dledger.client.options import (
     MAX_REQUEST_BYTES,
     MAX_SENT_BATCHES,
     ProducerOptions,
 )
 from dledger.client.pause import PAUSE_MIN_S, Pause
-from dledger.client.results import SendResult
+from dledger.client.registrar import Applicant, Registrar
+from dledger.client.results import SendResult, stored_before
 from dledger.limits import MAX_SEND_BATCHES
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
@@ -84,7 +86,13 @@ class Dispatcher:
         self._sender = sender
         self._loop = asyncio.get_running_loop()
         self._batch_bytes = options.batch_bytes
-        self._epochs = Epochs()
+        self._epochs = Epochs(options.name)
+        self.registrar = Registrar(
+            broker_group,
+            self._epochs,
+            options.delivery_timeout_ms / 1000,
+            Applicant(self._on_name_forgotten, self._on_registration),
+        )
         self._lanes: dict[tuple[str, int], Lane] = {}  # of the newest topic of each name
         self._active: dict[Lane, None] = {}  # lanes that hold anything, in order of arrival
         self._requests: dict[asyncio.Task[None], NodeLink] = {}
@@ -217,12 +225,35 @@ class Dispatcher:
         for lane in list(self._active):
             if len(parcel) > MAX_SEND_BATCHES - MAX_SENT_BATCHES:
                 break
+            if not self._epochs.is_registered(lane.sending_epoch):
+                self.registrar.begin()
+                continue
             if parcel and lane.sending_epoch != epoch:
                 continue
             for batch in self._take(lane, room):
                 epoch = lane.epoch
                 room -= batch.size
                 parcel.append((lane, batch))
+
+    def _on_registration(self, error: ClientError | None) -> None:
+        """The newest epoch can be sent under; or can't, and then nothing that waits for it."""
+        if error is None:
+            self._pause.forget()
+            self._pause.end()
+        elif error.retriable:
+            self._hold_off(None)
+        else:
+            for lane in list(self._active):
+                if not self._epochs.is_registered(lane.sending_epoch):
+                    self._judge(lane, partial(lane.break_off, error))
+                    self._active.pop(lane, None)
+        self._flush_gathers()
+
+    def _on_name_forgotten(self, error: ClientError) -> None:
+        for lane in list(self._active):
+            self._judge(lane, partial(lane.on_name_forgotten, error))
+            if lane.is_empty:
+                self._active.pop(lane, None)
 
     def _take(self, lane: Lane, room: int) -> list[Batch]:
         taken: list[Batch] = []
@@ -319,6 +350,9 @@ class Dispatcher:
 
     def _on_stored(self, lane: Lane, batch: Batch, result: pb.SendResult) -> None:
         """Resolves a batch's futures: the one loop that runs per message on the way back."""
+        if result.place_forgotten:
+            self._on_stored_long_ago(lane, batch)
+            return
         topic, queue_id = lane.topic, lane.queue_id
         offset, physical = result.base_queue_offset, result.base_physical_offset
         time_ms, host, duplicate = result.store_time_ms, result.store_host, result.duplicate
@@ -332,6 +366,15 @@ class Dispatcher:
         self.stored += batch.count
         if duplicate:
             self.duplicates += batch.count
+        self._end(batch)
+
+    def _on_stored_long_ago(self, lane: Lane, batch: Batch) -> None:
+        """Resolves a batch's futures whose places the brokers don't remember."""
+        for future in batch.futures:
+            if not future.done():
+                future.set_result(stored_before(lane.topic, lane.queue_id))
+        self.stored += batch.count
+        self.duplicates += batch.count
         self._end(batch)
 
     def _on_untold(self, batch: Batch, error: ClientFault) -> None:
@@ -418,6 +461,7 @@ class Dispatcher:
         for lane in list(self._active):
             self._judge(lane, partial(lane.break_off, error))
         self._active.clear()
+        await self.registrar.abort()
         if self._requests:
             for task in self._requests:
                 task.cancel()

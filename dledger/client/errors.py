@@ -20,9 +20,10 @@ have been refused *may have happened*.
     ├── Busy                 a bound of the node is reached (retriable)
     ├── StorageFull          the leader's disk is full (retriable)
     ├── OutOfSequence        an earlier batch of this producer is missing (retriable)
-    ├── UnknownProducer      the brokers have forgotten this producer's sequences
+    ├── UnknownProducer      the brokers have forgotten this producer
+    ├── ProducerFenced       another producer has taken this one's name over
     ├── LeadershipLost       leadership changed while the answer was awaited (retriable)
-    ├── LimitReached         a bound on topics' queues or consumer groups; an operator's matter
+    ├── LimitReached         a bound on queues, consumer groups or producers; an operator's matter
     ├── TransferFailed       leadership was not handed over (retriable)
     ├── Unavailable          the node can't be reached, or the connection broke (retriable)
     ├── DeadlineExceeded     the time given by the caller is over
@@ -213,9 +214,15 @@ class OutOfSequence(ClientError):
 
 
 class UnknownProducer(ClientError):
-    """The brokers remember nothing of this producer's sequence."""
+    """The brokers know no such producer, or none any more: what it sent may have been stored."""
 
     code = "UNKNOWN_PRODUCER"
+
+
+class ProducerFenced(ClientError):
+    """Another producer has registered the same name since: that one sends now, this one is over."""
+
+    code = "PRODUCER_FENCED"
 
 
 class LeadershipLost(ClientError):
@@ -226,7 +233,7 @@ class LeadershipLost(ClientError):
 
 
 class LimitReached(ClientError):
-    """The brokers hold as many queues, or consumer groups with committed offsets, as they may."""
+    """The brokers hold as many queues, consumer groups with offsets, or producers, as they may."""
 
     code = "LIMIT_REACHED"
     default_retriable = False
@@ -360,6 +367,7 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.STORAGE_FULL: StorageFull,
     pb.OUT_OF_SEQUENCE: OutOfSequence,
     pb.UNKNOWN_PRODUCER: UnknownProducer,
+    pb.PRODUCER_FENCED: ProducerFenced,
     pb.LEADERSHIP_LOST: LeadershipLost,
     pb.TIMED_OUT: DeadlineExceeded,
     pb.SHUTTING_DOWN: NotReady,

@@ -2,8 +2,8 @@
 
 A lane owns the order of its batches and what is known of each. It must never let a batch be
 stored twice, nor let one be stored ahead of an earlier one, nor say *was not stored* of one that
-may have been. Sequence numbers count messages within an *epoch* (a producer id); the brokers
-store a batch only if its number is the next one.
+may have been. Sequence numbers count messages within an *epoch* (a registration,
+`dledger.client.epochs`); the brokers store a batch only if its number is the next one.
 
 States of a batch:
 
@@ -21,39 +21,47 @@ five for deduplication). Rules, each held by a test:
     every answer of the lane is in; then all RETRY batches go again, in order, before new ones.
  2. A batch is *doubtful* from the first attempt whose outcome is unknown; it stays so.
  3. The first of the window REFUSED, not doubtful: it alone fails, *was not stored*. As its number
-    was never used, none behind it can have been stored, in doubt or not. They lose their numbers
-    and start a new epoch: reusing the old numbers could let a late copy of one batch be taken for
-    another.
+    was never used, none behind it can have been stored, in doubt or not. They lose their numbers,
+    and what follows begins with that one again; in a new epoch if any of them was in doubt:
+    a late copy of one batch could be taken for another that has its number by then.
  4. The first REFUSED, doubtful: *may have been stored*. What follows must not be sent as if it
     had been: all of it fails (*was not stored*, unless sent and in doubt); a new epoch begins.
  5. UNKNOWN_PRODUCER and OUT_OF_SEQUENCE: behind an earlier batch they only say that that one is
     missing: RETRY. Of one that was sent as the first, all before which were acknowledged, they say
-    that the brokers have forgotten: sequences expire, and machines that lose power together under
-    `flush = "async"` lose messages. What is gone no retry brings back, so: not doubtful, rule 3
-    without a victim; doubtful, rule 4.
+    that the brokers have forgotten: producers are, if they are unused for long, and machines that
+    lose power together under `flush = "async"` lose messages. What is gone no retry brings back,
+    so: not doubtful, rule 3 without a victim and with a new epoch; doubtful, rule 4.
  6. The deadline of the first is over: if it is in flight or doubtful, rule 4; else rule 3.
- 7. An empty lane moves to the producer's newest epoch, so that lanes share requests again.
+ 7. An empty lane moves to the producer's newest epoch, so that lanes share requests again. Under a
+    name numbers go on over epochs, and the former one is fenced: once every answer is in, a lane
+    moves with its window, numbers and all, and PRODUCER_FENCED of a former epoch is only RETRY.
+    If the name was forgotten in between its numbers mean nothing: rule 5.
 
 Lanes are never dropped while their producer lives: about 2 KiB for each queue that was sent to.
 
-Source: Kafka's idempotent producer (KIP-98, KIP-360), with the epoch replaced by a fresh id.
+Source: Kafka's idempotent producer (KIP-98, KIP-360), with the epoch given by the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from enum import Enum, auto
 from itertools import chain
 from typing import Final, NamedTuple
 
-from dledger.client.errors import ClientError, DeadlineExceeded, OutOfSequence, UnknownProducer
+from dledger.client.epochs import Epochs
+from dledger.client.errors import (
+    ClientError,
+    DeadlineExceeded,
+    OutOfSequence,
+    ProducerFenced,
+    UnknownProducer,
+)
 from dledger.client.options import MAX_SENT_BATCHES
 from dledger.client.results import SendResult
 from dledger.outcome import Outcome
 
-PRODUCER_ID_SIZE: Final = 16
 NO_DEADLINE: Final = float("inf")
 
 
@@ -119,27 +127,6 @@ class Failure(NamedTuple):
     outcome: Outcome
 
 
-class Epochs:
-    """The ids under which one producer has numbered its batches; the last is the newest."""
-
-    def __init__(self) -> None:
-        self._ids = [os.urandom(PRODUCER_ID_SIZE)]
-
-    @property
-    def newest(self) -> int:
-        return len(self._ids) - 1
-
-    def producer_id(self, epoch: int) -> bytes:
-        """The 16 random bytes that name `epoch`."""
-        return self._ids[epoch]
-
-    def after(self, epoch: int) -> int:
-        """The newest epoch, which is later than `epoch`. Lanes that fail together share it."""
-        if epoch == self.newest:
-            self._ids.append(os.urandom(PRODUCER_ID_SIZE))
-        return self.newest
-
-
 class Lane:
     """One producer's way into one queue of one topic, which a later one of the name is not.
     `parts`, `futures` and `gathered_bytes` are the open gather; the producer fills it directly, as
@@ -147,6 +134,8 @@ class Lane:
 
     __slots__ = (
         "_epochs",
+        "_freed_sequence",
+        "_needs_epoch",
         "_next_sequence",
         "_renumber",
         "epoch",
@@ -173,8 +162,10 @@ class Lane:
         self.window: deque[Batch] = deque()  # with a number
         self.epoch = epochs.newest
         self._epochs = epochs
-        self._next_sequence = 0
+        self._next_sequence: int | None = None  # None: where the epoch's registration says
         self._renumber = False  # rule 3 waits for the last answers
+        self._needs_epoch = False  # ... and the brokers know this one no longer
+        self._freed_sequence: int | None = None  # ... of the first that was refused
 
     # --- gathering ----------------------------------------------------------------------------
 
@@ -200,7 +191,8 @@ class Lane:
     @property
     def sending_epoch(self) -> int:
         """The epoch under which `take` would send (rule 7)."""
-        return self.epoch if self.window else self._epochs.newest
+        stays = self.window and not self._epochs.name
+        return self.epoch if stays else self._epochs.newest
 
     def batches(self) -> list[Batch]:
         """Every batch that is not over, in order."""
@@ -217,8 +209,8 @@ class Lane:
         taken: list[Batch] = []
         if not self._may_send():
             return taken
-        if not self.window and self.epoch != self._epochs.newest:
-            self._begin_epoch()
+        if not self._is_of(self.sending_epoch):
+            return taken
         for batch in self.window:
             if batch.state is BatchState.REFUSED:
                 return taken
@@ -240,6 +232,16 @@ class Lane:
             batch.sent_first = batch is self.window[0]
         return taken
 
+    def _is_of(self, epoch: int) -> bool:
+        """Whether what is taken now is of `epoch`: the lane has moved there (rule 7)."""
+        if self.epoch != epoch and not self.window:
+            self._begin_epoch()
+        elif self.epoch != epoch:
+            if any(batch.state is BatchState.IN_FLIGHT for batch in self.window):
+                return False
+            self.epoch = epoch
+        return True
+
     def _may_send(self) -> bool:
         """Rule 1."""
         states = {batch.state for batch in self.window}
@@ -247,6 +249,9 @@ class Lane:
         return not (failed and BatchState.IN_FLIGHT in states)
 
     def _number(self, batch: Batch) -> None:
+        if self._next_sequence is None:
+            place = (self.topic, self.queue_id, self.incarnation)
+            self._next_sequence = self._epochs.first_sequence(self.epoch, *place)
         batch.base_sequence = self._next_sequence
         self._next_sequence += batch.count
         batch.state = BatchState.IN_FLIGHT
@@ -264,6 +269,9 @@ class Lane:
         batch.error = error
         if isinstance(error, UnknownProducer | OutOfSequence):
             again = self._is_worth_repeating(batch)
+        elif isinstance(error, ProducerFenced):
+            again = bool(self._epochs.name) and self.epoch != self._epochs.newest
+            self._needs_epoch |= not again
         else:
             again = error.retriable
             batch.doubtful |= error.outcome is Outcome.MAY_HAVE_HAPPENED
@@ -275,7 +283,8 @@ class Lane:
         says of earlier ones."""
         if not batch.sent_first:  # requests may overtake each other on their way
             return True
-        self._renumber |= not batch.doubtful
+        if not batch.doubtful:
+            self._renumber = self._needs_epoch = True
         return not batch.doubtful
 
     def settle(self) -> list[Failure]:
@@ -293,7 +302,7 @@ class Lane:
                     return failures + self.break_off(first.error)
                 self.window.popleft()
                 failures.append(self._over(first, first.error, Outcome.DID_NOT_HAPPEN))
-                self._renumber = True
+                self._free(first)
             else:
                 break
         if self._renumber and all(b.state is not BatchState.IN_FLIGHT for b in self.window):
@@ -359,8 +368,11 @@ class Lane:
     # --- epochs -------------------------------------------------------------------------------
 
     def _take_numbers_back(self) -> None:
-        """Rule 3: what is left goes again, under a new id."""
+        """Rule 3: what is left goes again, under other numbers."""
+        freed = self._freed_sequence
         for batch in reversed(self.window):
+            if batch.state is BatchState.STORED or batch.doubtful:
+                self._needs_epoch = True
             if batch.state is BatchState.STORED:
                 continue
             batch.state = BatchState.GATHERED
@@ -368,12 +380,35 @@ class Lane:
             batch.doubtful = False
             self.ready.appendleft(batch)
         self.window.clear()
-        self._begin_epoch()
+        if self._needs_epoch or freed is None:
+            self._begin_epoch()
+        else:
+            self._go_on_from(freed)
+
+    def _free(self, refused: Batch) -> None:
+        """Rule 3: the number of a batch that was not stored was never used."""
+        self._renumber = True
+        if self._freed_sequence is None:
+            self._freed_sequence = refused.base_sequence
+
+    def on_name_forgotten(self, error: ClientError) -> list[Failure]:
+        """Rule 7: the name's numbers begin anew, so that those here mean nothing."""
+        if not self.window:
+            return []
+        if any(b.doubtful or b.state is BatchState.IN_FLIGHT for b in self.window):
+            return self.break_off(error)
+        self._needs_epoch = True
+        self._take_numbers_back()
+        return []
 
     def _begin_epoch(self) -> None:
         self.epoch = self._epochs.after(self.epoch)
-        self._next_sequence = 0
-        self._renumber = False
+        self._go_on_from(None)
+
+    def _go_on_from(self, sequence: int | None) -> None:
+        self._next_sequence = sequence
+        self._renumber = self._needs_epoch = False
+        self._freed_sequence = None
 
     def _over(self, batch: Batch, error: ClientError, outcome: Outcome) -> Failure:
         batch.state = BatchState.DEAD

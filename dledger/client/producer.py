@@ -24,6 +24,7 @@ from dledger.client.arguments import USUAL, message_arguments
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import DESCRIBE_TOPIC
 from dledger.client.dispatch import Dispatcher, Sender
+from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BufferFull,
     ClientError,
@@ -233,6 +234,19 @@ class Producer:
             self._messages <= self._max_messages * 3 // 4
             and self._bytes + spare_bytes <= self._max_bytes
         )
+
+    async def register(self) -> Registration:
+        """The producer is known to the brokers, as it is before its first message is sent. Of one
+        with a name (`ProducerOptions.name`) the result says how many of its messages each queue
+        holds, whoever sent them: a program that keeps its own position goes on from there, and
+        what is below was stored.
+
+        Raises:
+            ProducerFenced: another producer has taken the name over since.
+            LimitReached: the brokers hold as many producers as they may.
+            ClientError: the brokers could not be asked.
+        """
+        return await self._dispatcher.registrar.registered()
 
     # --- topics -------------------------------------------------------------------------------
 

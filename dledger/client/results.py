@@ -39,7 +39,8 @@ __all__ = [
 
 class SendResult(NamedTuple):
     """Where a message was stored, on a majority of disks. Offsets as the leader stamped them;
-    `store_host` is 8 bytes, IPv4 and port, big-endian."""
+    `store_host` is 8 bytes, IPv4 and port, big-endian. Of a duplicate that was stored so long ago
+    that its place is not remembered, offsets and time are -1 (`has_place`)."""
 
     topic: str
     queue_id: int
@@ -50,9 +51,19 @@ class SendResult(NamedTuple):
     duplicate: bool  # an earlier attempt of this client had stored it
 
     @property
+    def has_place(self) -> bool:
+        """Whether it is known where the message lies."""
+        return self.queue_offset >= 0
+
+    @property
     def message_id(self) -> str:
-        """RocketMQ's offsetMsgId: 32 upper-case hex digits."""
-        return message_id_of(self.store_host, self.physical_offset)
+        """RocketMQ's offsetMsgId: 32 upper-case hex digits; empty without a place."""
+        return message_id_of(self.store_host, self.physical_offset) if self.has_place else ""
+
+
+def stored_before(topic: str, queue_id: int) -> SendResult:
+    """The result of a message that was stored before, nobody remembers where."""
+    return SendResult(topic, queue_id, -1, -1, -1, b"", duplicate=True)
 
 
 class NewMessage(NamedTuple):

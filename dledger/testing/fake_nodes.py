@@ -80,13 +80,25 @@ class Sequence:
     )
 
 
+@dataclass
+class Registered:
+    """A producer: its id now, and its first one, under which its numbers are kept."""
+
+    producer_id: bytes
+    origin: bytes
+
+
 class Model:
-    """The replicated state: topics, queues, sequences, offsets."""
+    """The replicated state: topics, queues, producers, sequences, offsets."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[FakeQueue]] = {}
         self.incarnations: dict[str, int] = {}  # of topics whose incarnation is told
         self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
+        self.producers: dict[bytes, Registered] = {}  # by token, former ones too
+        self.names: dict[str, Registered] = {}
+        self.entries = 0
+        self.max_producers = 100
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.physical = 1_000
         self.arrived = asyncio.Condition()
@@ -104,11 +116,16 @@ class Model:
 
     def store(self, producer: bytes, batch: pb.SendBatch) -> pb.SendResult:
         """Stores a batch once, as the state machine would."""
+        known = self.producers.get(producer[8:])
+        if known is None:
+            raise Refusal(wire_error(epb.UNKNOWN_PRODUCER, "not registered"))
+        if known.producer_id != producer:
+            raise Refusal(wire_error(epb.PRODUCER_FENCED, "registered by another"))
         queue = self.queue(batch.topic, batch.queue_id)
         present = self.incarnations.get(batch.topic, 0)
         if batch.topic_incarnation not in (0, present):
             raise Refusal(wire_error(epb.TOPIC_REPLACED, f"the one of entry {present}"))
-        key = (producer, batch.topic, batch.queue_id)
+        key = (known.origin, batch.topic, batch.queue_id)
         state = self.sequences.get(key, Sequence())
         for base, count, result in state.recent:
             if (base, count) == (batch.base_sequence, batch.count):
@@ -119,6 +136,8 @@ class Model:
         if batch.base_sequence > state.next_sequence:
             code = epb.OUT_OF_SEQUENCE if state.next_sequence else epb.UNKNOWN_PRODUCER
             raise Refusal(wire_error(code, f"{batch.base_sequence} is not next"))
+        if batch.base_sequence + batch.count <= state.next_sequence:
+            return pb.SendResult(duplicate=True, place_forgotten=True)
         if batch.base_sequence < state.next_sequence:
             raise Refusal(wire_error(epb.INVALID_ARGUMENT, "older than what is remembered"))
         result = self._append(queue, batch)
@@ -126,6 +145,32 @@ class Model:
         state.recent.append((batch.base_sequence, batch.count, result))
         self.sequences[key] = state
         return result
+
+    def register(self, token: bytes, name: str, previous: bytes) -> Registered:
+        """Registers a producer, as the state machine would."""
+        if token in self.producers:
+            return self.producers[token]
+        self.entries += 1
+        identity = self.entries.to_bytes(8, "big") + token
+        held = self.names.get(name)
+        if held is not None:
+            if previous and previous != held.producer_id:
+                raise Refusal(wire_error(epb.PRODUCER_FENCED, f"{name} is another's"))
+            held.producer_id = identity
+        elif len(self.producers) >= self.max_producers:
+            raise Refusal(wire_error(epb.LIMIT_REACHED, "too many producers"))
+        else:
+            held = Registered(identity, identity)
+        if name:
+            self.names[name] = held
+        self.producers[token] = held
+        return held
+
+    def forget(self) -> None:
+        """Nothing is known of any producer any more."""
+        self.producers.clear()
+        self.names.clear()
+        self.sequences.clear()
 
     def _append(self, queue: FakeQueue, batch: pb.SendBatch) -> pb.SendResult:
         buf = bytearray(batch.records)
@@ -339,6 +384,18 @@ class FakeGroup:
                 answer.results.add(error=refusal.error)
         async with self.model.arrived:
             self.model.arrived.notify_all()
+        return answer
+
+    async def on_RegisterProducer(
+        self, node: FakeNode, request: pb.RegisterProducerRequest
+    ) -> pb.RegisterProducerResponse:
+        held = self.model.register(request.token, request.name, request.previous)
+        answer = pb.RegisterProducerResponse(producer_id=held.producer_id, origin=held.origin)
+        for (origin, topic, queue_id), state in self.model.sequences.items():
+            if origin == held.origin:
+                answer.next_sequences.add(
+                    topic=topic, queue_id=queue_id, sequence=state.next_sequence
+                )
         return answer
 
     async def on_Pull(self, node: FakeNode, request: pb.PullRequest) -> pb.PullResponse:

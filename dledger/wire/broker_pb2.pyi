@@ -32,26 +32,60 @@ class SendRequest(_message.Message):
     def __init__(self, producer_id: _Optional[bytes] = ..., batches: _Optional[_Iterable[_Union[SendBatch, _Mapping]]] = ...) -> None: ...
 
 class SendResult(_message.Message):
-    __slots__ = ("error", "base_queue_offset", "base_physical_offset", "store_time_ms", "store_host", "duplicate")
+    __slots__ = ("error", "base_queue_offset", "base_physical_offset", "store_time_ms", "store_host", "duplicate", "place_forgotten")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     BASE_QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     BASE_PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STORE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     error: _errors_pb2.Error
     base_queue_offset: int
     base_physical_offset: int
     store_time_ms: int
     store_host: bytes
     duplicate: bool
-    def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., base_queue_offset: _Optional[int] = ..., base_physical_offset: _Optional[int] = ..., store_time_ms: _Optional[int] = ..., store_host: _Optional[bytes] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+    place_forgotten: bool
+    def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., base_queue_offset: _Optional[int] = ..., base_physical_offset: _Optional[int] = ..., store_time_ms: _Optional[int] = ..., store_host: _Optional[bytes] = ..., duplicate: _Optional[bool] = ..., place_forgotten: _Optional[bool] = ...) -> None: ...
 
 class SendResponse(_message.Message):
     __slots__ = ("results",)
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[SendResult]
     def __init__(self, results: _Optional[_Iterable[_Union[SendResult, _Mapping]]] = ...) -> None: ...
+
+class RegisterProducerRequest(_message.Message):
+    __slots__ = ("token", "name", "previous")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    name: str
+    previous: bytes
+    def __init__(self, token: _Optional[bytes] = ..., name: _Optional[str] = ..., previous: _Optional[bytes] = ...) -> None: ...
+
+class RegisterProducerResponse(_message.Message):
+    __slots__ = ("producer_id", "origin", "next_sequences")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    producer_id: bytes
+    origin: bytes
+    next_sequences: _containers.RepeatedCompositeFieldContainer[NextSequence]
+    def __init__(self, producer_id: _Optional[bytes] = ..., origin: _Optional[bytes] = ..., next_sequences: _Optional[_Iterable[_Union[NextSequence, _Mapping]]] = ...) -> None: ...
+
+class NextSequence(_message.Message):
+    __slots__ = ("topic", "queue_id", "sequence", "topic_incarnation")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    sequence: int
+    topic_incarnation: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., sequence: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "hold_ms", "topic_incarnation")

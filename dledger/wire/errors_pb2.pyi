@@ -30,6 +30,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_NOT_FOUND: _ClassVar[ErrorCode]
     TRANSFER_FAILED: _ClassVar[ErrorCode]
     LIMIT_REACHED: _ClassVar[ErrorCode]
+    PRODUCER_FENCED: _ClassVar[ErrorCode]
     TOPIC_REPLACED: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -59,6 +60,7 @@ INTERNAL: ErrorCode
 MESSAGE_NOT_FOUND: ErrorCode
 TRANSFER_FAILED: ErrorCode
 LIMIT_REACHED: ErrorCode
+PRODUCER_FENCED: ErrorCode
 TOPIC_REPLACED: ErrorCode
 OUTCOME_UNSPECIFIED: Outcome
 DID_NOT_HAPPEN: Outcome

@@ -18,6 +18,7 @@ from broker.services.cluster import Cluster, NodeStatus
 from broker.services.gate import Gate
 from broker.services.messages import HoldTimes, Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
+from broker.services.producers import Producers
 from broker.services.services import Services
 from broker.services.soundness import Soundness
 from broker.services.topics import Topics
@@ -162,6 +163,7 @@ class Asked:
             pulls=Pulls(gate, bench.reader, self.held, hold, turns, soundness),
             lookups=Lookups(gate, bench.reader, log, soundness),
             offsets=Offsets(gate, bench.reader, commands, bench.machine, soundness),
+            producers=Producers(gate, commands, bench.machine),
             topics=Topics(gate, bench.reader, commands, bench.machine),
             cluster=Cluster("g", self.leader, Membership(), status, max_watchers=2),
             audit=Audit(AuditedPlace("g", "n1", folder, SEGMENT), log, bytes_per_s=0),

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from broker.announcing import Announcer
 from broker.leader.append import Appender
 from broker.leader.batches import Batch, BatchAnswer
+from broker.leader.commands import Commands
 from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.state.listening import QueueKey
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.refusals import BatchRefusal, Malformed, Refusal
+from broker.state.registration import Registration, producer_id
 from broker.state.topics import TopicState
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
@@ -29,7 +31,8 @@ from store.stamping import stamp_records
 from tests.node.world import MemoryLog
 
 HOST = (bytes([127, 0, 0, 1]), 7001)
-PRODUCER = b"producer-number1"
+TOKEN = b"number01"
+PRODUCER = producer_id(1, TOKEN)  # every bench begins with its registration
 
 
 class MemoryQueues:
@@ -84,6 +87,8 @@ class Bench:
         self.held = HeldPulls(10)
         self.machine.listen(self)
         self.appender.begin(0)
+        self.registered: list[bytes] = []
+        self.register(TOKEN)
 
     def propose(
         self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
@@ -144,6 +149,14 @@ class Bench:
         command = Command(create_topic=CreateTopicCommand(name=name, queue_count=queues))
         self.appender.submit(command)
         self.commit()
+
+    def register(self, token: bytes, name: str = "", previous: bytes = b"") -> bytes:
+        """Registers a producer and commits it; its id, which the next entry gives."""
+        wanted = Registration(token, name, previous)
+        Commands(self.appender).register_producer(wanted)
+        self.commit()
+        self.registered.append(producer_id(self.log.last_index, token))
+        return self.registered[-1]
 
     def submit(self, *commands: Command) -> list[Refusal | None]:
         """Proposes commands and commits them; what became of each."""

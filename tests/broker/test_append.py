@@ -10,23 +10,27 @@ from dataclasses import replace
 import pytest
 
 from broker.errors import BrokerError, ErrorCode, Failure
-from broker.leader.batches import Batch, BatchAnswer, Placed
+from broker.leader.batches import Batch, BatchAnswer, Placed, StoredBefore
+from broker.leader.commands import Commands
 from broker.state.machine import MachineOptions
+from broker.state.refusals import TooManyProducers
+from broker.state.registration import ProducerBounds, Registration
 from broker.state.topics import TopicRef, Topics
 from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
-from dledger.core.types import NodeId
+from dledger.core.types import EntryKind, NodeId
 from dledger.driver import LogFull
 from dledger.limits import MAX_SEND_BATCHES
 from dledger.outcome import Outcome
 from dledger.records.record import decode_records
 from dledger.wire.commands_pb2 import Command, CreateTopicCommand, DeleteTopicCommand
 from store.errors import StorageFailed
-from tests.broker.leader import Bench, batch
+from tests.broker.leader import PRODUCER, Bench, batch
 
 pytestmark = pytest.mark.usefixtures("running_loop")
 
 
 Answer = asyncio.Future[list[BatchAnswer]]
+DAY_MS = 24 * 3600 * 1000
 
 
 def failure(answer: Answer, position: int = 0) -> Failure:
@@ -48,6 +52,25 @@ def code(answer: Answer, position: int = 0) -> str:
 def pulled(bench: Bench, queue_id: int = 0) -> list[bytes]:
     found = bench.reader.pull(TopicRef("t"), queue_id, 0, 1_000, 1 << 20)
     return [record.body for record in decode_records(found.records)]
+
+
+def committed(bench: Bench, sent: Batch, producer: bytes = PRODUCER) -> Answer:
+    answer = bench.send(sent, producer=producer)
+    bench.commit()
+    return answer
+
+
+def crowded() -> Bench:
+    """A group that has room for one producer."""
+    return Bench(MachineOptions(producers=ProducerBounds(producers=1)))
+
+
+def live(bench: Bench, days: int) -> None:
+    """So many days of lived time: an entry a minute."""
+    for _ in range(days * DAY_MS // 60_000):
+        bench.now_ms += 60_000
+        bench.propose(EntryKind.NOOP, 0, b"", None)
+    bench.commit()
 
 
 def test_a_batch_is_answered_when_it_is_applied_and_not_before() -> None:
@@ -113,11 +136,11 @@ def test_a_retry_at_the_next_leader_is_stored_once() -> None:
     bench = Bench()
     bench.topic()
     answer = bench.send(batch(0, b"once"))
-    bench.machine.apply(bench.log.read(2, 2))  # committed, but this leader never told
+    bench.machine.apply(bench.log.read(3, 3))  # committed, but this leader never told
     bench.appender.end(BrokerError(ErrorCode.LEADERSHIP_LOST, "lost"))
     assert code(answer) == "LEADERSHIP_LOST"
     assert failure(answer).traits.outcome == Outcome.MAY_HAVE_HAPPENED
-    bench.appender.begin(2)
+    bench.appender.begin(3)
     again = bench.send(batch(0, b"once"))
     assert placed(again).is_duplicate
     assert pulled(bench) == [b"once"]
@@ -134,30 +157,148 @@ def test_a_gap_is_refused_and_did_not_happen() -> None:
     assert (error.traits.outcome, error.traits.is_retriable) == (Outcome.DID_NOT_HAPPEN, True)
 
 
-def test_a_forgotten_producer_is_told_so() -> None:
-    """After its state expired a producer's later sequence can't be judged: it may have happened."""
-    bench = Bench(MachineOptions(max_sequences=1))
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_a_forgotten_producer_is_told_so(sequence: int) -> None:
+    """Whatever it sends may have been stored before: nothing of it is taken for new, sequence 0
+    least of all."""
+    bench = crowded()
     bench.topic()
     bench.send(batch(0, b"a"))
     bench.commit()
-    bench.send(batch(0, b"b"), producer=b"another-producer")
-    bench.commit()
-    answer = bench.send(batch(1, b"c"))
+    live(bench, days=1)
+    other = bench.register(b"newcomer")
+    assert placed(committed(bench, batch(0, b"b"), producer=other)).base_queue_offset == 1
+    answer = bench.send(batch(sequence, b"a"))
     assert code(answer) == "UNKNOWN_PRODUCER"
     assert failure(answer).traits.outcome == Outcome.MAY_HAVE_HAPPENED
+    assert pulled(bench) == [b"a", b"b"]
 
 
-def test_a_producer_forgotten_while_its_batch_was_in_flight_harms_nobody() -> None:
-    """Eviction between proposal and apply must not look like a violation."""
-    bench = Bench(MachineOptions(max_sequences=1))
+def test_neither_others_nor_a_step_of_eight_days_make_a_retry_new() -> None:
+    """Both did: batch 0, sent again behind as many others as are remembered, or behind such a
+    step, was stored twice."""
+    bench = Bench(MachineOptions(producers=ProducerBounds(producers=60, pairs=120)))
     bench.topic()
-    bench.send(batch(0, b"a"))
+    first = committed(bench, batch(0, b"once"))
+    for number in range(1, 60):
+        producer = bench.register(number.to_bytes(8, "big"))
+        for queue_id in range(2):
+            bench.send(batch(0, b"x", queue_id=queue_id), producer=producer)
+    bench.now_ms += 8 * DAY_MS
+    committed(bench, batch(0, b"x"), producer=bench.register(b"after it"))
+    again = bench.send(batch(0, b"once"))
+    assert placed(again) == replace(placed(first), is_duplicate=True)
+
+
+def test_whatever_is_below_the_next_was_stored_before() -> None:
+    """With its place while it is among the last five, without one after that; and a batch that is
+    partly below was cut differently."""
+    bench = Bench()
+    bench.topic()
+    for sequence in range(0, 20, 2):
+        committed(bench, batch(sequence, b"x", b"y"))
+    assert placed(bench.send(batch(10, b"x", b"y"))).base_queue_offset == 10
+    for sequence, count in ((0, 2), (8, 2), (11, 1), (3, 17)):
+        answer = bench.send(batch(sequence, *[b"x"] * count))
+        assert answer.result() == [StoredBefore()]
+    assert code(bench.send(batch(19, b"y", b"z"))) == "INVALID_ARGUMENT"
+    assert bench.appender.statistics().duplicates == 5
+
+
+def test_a_batch_on_its_way_is_not_stored_before() -> None:
+    """Cut differently it is refused: nobody knows yet what becomes of it."""
+    bench = Bench()
+    bench.topic()
+    bench.send(batch(0, b"x", b"y"))
+    assert code(bench.send(batch(0, b"x"))) == "INVALID_ARGUMENT"
     bench.commit()
-    bench.send(batch(0, b"b"), producer=b"another-producer")
-    answer = bench.send(batch(1, b"c"))
+    assert bench.send(batch(0, b"x")).result() == [StoredBefore()]
+
+
+def test_a_name_goes_on_with_its_numbers_and_fences_who_had_it() -> None:
+    """Another process under the same name sends again what it isn't sure of, and goes on; the first
+    one is told who it is not."""
+    bench = Bench()
+    bench.topic()
+    first = bench.register(b"process1", "billing")
+    committed(bench, batch(0, b"a"), producer=first)
+    second = bench.register(b"process2", "billing")
+    assert placed(bench.send(batch(0, b"a"), producer=second)).is_duplicate
+    answer = bench.send(batch(1, b"b"), producer=first)
+    assert code(answer) == "PRODUCER_FENCED"
+    assert "'billing'" in failure(answer).message
+    assert failure(answer).traits.outcome == Outcome.DID_NOT_HAPPEN
+    committed(bench, batch(1, b"b"), producer=second)
+    assert pulled(bench) == [b"a", b"b"]
+    assert bench.replay().producers == bench.machine.producers
+
+
+def test_a_registration_on_its_way_closes_its_name() -> None:
+    """A batch proposed behind it would be void, and what follows in its queue with it."""
+    bench = Bench()
+    bench.topic()
+    first = bench.register(b"process1", "billing")
+    Commands(bench.appender).register_producer(Registration(b"process2", "billing"))
+    answer = bench.send(batch(0, b"a"), producer=first)
+    assert code(answer) == "NOT_READY"
     bench.commit()
-    assert placed(answer).base_queue_offset == 2
-    assert pulled(bench) == [b"a", b"b", b"c"]
+    assert code(bench.send(batch(0, b"a"), producer=first)) == "PRODUCER_FENCED"
+
+
+def test_whoever_is_being_forgotten_is_closed() -> None:
+    """And has its numbers again if the forgetting has passed it by."""
+    bench = crowded()
+    bench.topic()
+    committed(bench, batch(0, b"a"))
+    live(bench, days=1)
+    on_its_way = bench.send(batch(1, b"b"))
+    Commands(bench.appender).register_producer(Registration(b"newcomer"))
+    assert code(bench.send(batch(2, b"c"))) == "NOT_READY"
+    bench.commit()
+    assert placed(on_its_way).base_queue_offset == 1
+    assert placed(committed(bench, batch(2, b"c"))).base_queue_offset == 2
+
+
+def test_a_full_group_refuses_newcomers_and_forgets_nobody_alive() -> None:
+    """By name, and for as long as nobody has been unused for long."""
+    bench = crowded()
+    refused = Commands(bench.appender).register_producer(Registration(b"newcomer"))
+    bench.commit()
+    assert isinstance(refused, asyncio.Future)
+    assert refused.result() == TooManyProducers(1)
+
+
+def test_a_full_group_that_is_silent_lives_on() -> None:
+    """Lived time moves on by entries alone: the refusal of one queue too many makes some."""
+    bench = Bench(MachineOptions(producers=ProducerBounds(pairs=1)))
+    bench.topic("t", 2)
+    committed(bench, batch(0, b"x"))
+    other, before = bench.register(b"another1"), bench.machine.lived_time.lived_ms
+    for expected in ("LIMIT_REACHED", "LIMIT_REACHED"):
+        bench.now_ms += 40_000
+        assert code(bench.send(batch(0, b"x"), producer=other)) == expected
+        bench.commit()
+    assert bench.machine.lived_time.lived_ms == before + 80_000
+
+
+def test_a_producer_sends_to_so_many_queues_and_no_more() -> None:
+    """Its own bound is LIMIT_REACHED; that of all is BUSY while others give way."""
+    bounds = ProducerBounds(queues_each=2, pairs=3)
+    bench = Bench(MachineOptions(producers=bounds))
+    bench.topic("t", 4)
+    bench.send(batch(0, b"x", queue_id=0))
+    bench.send(batch(0, b"x", queue_id=1))
+    assert code(bench.send(batch(0, b"x", queue_id=2))) == "LIMIT_REACHED"
+    bench.commit()
+    assert code(bench.send(batch(0, b"x", queue_id=2))) == "LIMIT_REACHED"
+    other = bench.register(b"another1")
+    bench.send(batch(0, b"x", queue_id=0), producer=other)
+    assert code(bench.send(batch(0, b"x", queue_id=1), producer=other)) == "LIMIT_REACHED"
+    live(bench, days=1)
+    assert code(bench.send(batch(0, b"x", queue_id=1), producer=other)) == "BUSY"
+    bench.commit()
+    third = bench.register(b"another2")
+    assert placed(committed(bench, batch(0, b"x"), producer=third)).base_queue_offset == 2
 
 
 def test_a_producer_without_an_id_is_not_deduplicated() -> None:
@@ -168,7 +309,7 @@ def test_a_producer_without_an_id_is_not_deduplicated() -> None:
     bench.send(batch(0, b"x"), producer=b"")
     bench.commit()
     assert pulled(bench) == [b"x", b"x"]
-    assert not bench.machine.sequences
+    assert bench.machine.producers.pairs == 0
 
 
 def test_batches_of_one_send_are_stored_independently() -> None:
@@ -215,7 +356,7 @@ def test_a_message_at_the_limit_is_stored_and_one_byte_more_is_not() -> None:
     bench.topic()
     largest = bytes(4 << 20)
     assert code(bench.send(batch(0, largest + b"!"))) == "MESSAGE_TOO_LARGE"
-    assert bench.proposed == 1, "only the topic"
+    assert bench.proposed == 2, "only the producer and the topic"
     fits = bench.send(batch(0, largest))
     bench.commit()
     assert placed(fits)
@@ -352,7 +493,7 @@ def test_two_deletes_under_way_keep_the_topic_closed() -> None:
     bench.appender.submit(delete)
     bench.appender.submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=1)))
     bench.appender.submit(delete)
-    bench.commit(through=3)  # the first delete and the create; the second is still under way
+    bench.commit(through=4)  # the first delete and the create; the second is still under way
     assert code(bench.send(batch(0, b"too early"))) == "TOPIC_NOT_FOUND"
     bench.commit()
     assert bench.replay().topics == bench.machine.topics == Topics()
@@ -375,6 +516,8 @@ def test_any_order_of_topics_and_batches_replays_alike(seed: int) -> None:
     was acknowledged is where the answer said unless its topic was deleted."""
     rng = random.Random(seed)
     bench = Bench()
+    for number in range(40):
+        bench.register(number.to_bytes(8, "big"))
     sequence = 0
     for _ in range(60):
         roll = rng.random()
@@ -384,7 +527,8 @@ def test_any_order_of_topics_and_batches_replays_alike(seed: int) -> None:
         elif roll < 0.4:
             bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
         elif roll < 0.8:
-            bench.send(batch(0, b"%d" % sequence), producer=rng.randbytes(16))
+            producer = bench.registered[sequence % len(bench.registered)]
+            bench.send(batch(0, b"%d" % sequence), producer=producer)
             sequence += 1
         elif bench.log.last_index > bench.machine.applied_index:
             bench.commit(rng.randint(bench.machine.applied_index + 1, bench.log.last_index))
@@ -392,7 +536,7 @@ def test_any_order_of_topics_and_batches_replays_alike(seed: int) -> None:
         bench.commit()
     replica = bench.replay()
     assert replica.topics == bench.machine.topics
-    assert replica.sequences == bench.machine.sequences
+    assert replica.producers == bench.machine.producers
     assert bench.appender.idle
 
 
@@ -431,5 +575,5 @@ def test_a_replica_that_replays_the_log_holds_the_same_state() -> None:
     bench.commit()
     replica = bench.replay()
     assert replica.topics == bench.machine.topics
-    assert replica.sequences == bench.machine.sequences
+    assert replica.producers == bench.machine.producers
     assert replica.offsets == bench.machine.offsets

@@ -19,6 +19,7 @@ from broker.state.refusals import (
     TopicNotFound,
     TopicReplaced,
 )
+from broker.state.registration import Registration
 from broker.state.sequences import StoredBatch
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
@@ -179,9 +180,13 @@ def test_a_batch_for_an_earlier_topic_is_void(
         bench.send(batch(0, b"new", queue_id=1))
         bench.commit()
         old.topics["t"].next_offsets[1] = 1
-        old.sequences.remember((PRODUCER, "t", 1), StoredBatch(1, 1, 1, 900, bench.now_ms))
+        place = (old.topics["t"].incarnation, 1)
+        old.producers.remember(PRODUCER, place, StoredBatch(1, 1, 1, 900, bench.now_ms), 0)
     if queues is not None and lies:
-        old.topics["t"].incarnation = bench.machine.topics["t"].incarnation
+        present, (sender,) = bench.machine.topics["t"].incarnation, old.producers
+        for place in list(sender.queues):
+            sender.queues[present, place[1]] = sender.queues.pop(place)
+        old.topics["t"].incarnation = present
     elif queues is not None:
         expected = "TOPIC_REPLACED"
     sequence = 2 if sent_before else 1
@@ -189,7 +194,7 @@ def test_a_batch_for_an_earlier_topic_is_void(
     assert code(late) == expected
     assert failure(late).traits.outcome == Outcome.DID_NOT_HAPPEN
     again = bench.replay()
-    assert (again.topics, again.sequences) == (bench.machine.topics, bench.machine.sequences)
+    assert (again.topics, again.producers) == (bench.machine.topics, bench.machine.producers)
     held = {key: len(units) // 20 for key, units in bench.queues.held.items()}
     assert sum(held.values()) == sent_before
     bench.topic("next", 1)
@@ -229,7 +234,7 @@ def test_an_entry_version_of_a_later_release_is_void() -> None:
     bench.topic()
     command = Command(create_topic=CreateTopicCommand(name="u", queue_count=1))
     bench.propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
-    frame = bytearray(bench.log.read(2, 2))
+    frame = bytearray(bench.log.read(3, 3))
     frame[9] = 3
     bench.machine.apply(bytes(frame))
     assert (list(bench.machine.topics), bench.machine.statistics().entries_void) == (["t"], 1)
@@ -266,11 +271,11 @@ def test_applying_stops_in_front_of_a_level_that_the_program_does_not_know() -> 
     for _ in range(2):
         first = bench.machine.applied_index + 1
         with pytest.raises(ApplyStopped, match=r"raises the level .* to 2.* knows 1") as stopped:
-            bench.machine.apply(bench.log.read(first, 3))
-        assert stopped.value.applied_index == bench.machine.applied_index == 1
+            bench.machine.apply(bench.log.read(first, 4))
+        assert stopped.value.applied_index == bench.machine.applied_index == 2
     assert (bench.machine.level.current, list(bench.machine.topics)) == (1, ["t"])
     newer = StateMachine(MemoryQueues(), known_level=2)
-    newer.apply(bench.log.read(1, 3))
+    newer.apply(bench.log.read(1, 4))
     assert (newer.level.current, list(newer.topics)) == (2, ["t", "u"])
 
 
@@ -290,23 +295,23 @@ def test_a_command_above_the_level_in_use_is_void(monkeypatch: pytest.MonkeyPatc
     assert not len(bench.machine.topics)
 
 
-@pytest.mark.parametrize("named", [1, 4, 1 << 40])
+@pytest.mark.parametrize("named", [2, 5, 1 << 40])
 def test_commands_for_another_topic_of_the_name_are_refused(named: int) -> None:
     """A delete or a commit that was sent late, or again, is none of the topic made anew."""
     bench = Bench()
     bench.topic("t", 2)
-    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t", incarnation=1)))
+    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t", incarnation=2)))
     bench.topic("t", 1)
-    assert bench.machine.topics["t"].incarnation == 3
+    assert bench.machine.topics["t"].incarnation == 4
     before = bench.replay()
     delete = DeleteTopicCommand(name="t", incarnation=named)
     commit = CommitOffsetsCommand(group="g", topic="t", topic_incarnation=named)
     commit.offsets.add(queue_id=0, offset=0)
     answers = bench.submit(Command(delete_topic=delete), Command(commit_offsets=commit))
-    assert answers == [TopicReplaced("t", named, 3)] * 2
+    assert answers == [TopicReplaced("t", named, 4)] * 2
     assert (bench.machine.topics, bench.machine.offsets) == (before.topics, before.offsets)
     commit.topic_incarnation = 0
-    delete.incarnation = 3
+    delete.incarnation = 4
     right = bench.submit(Command(commit_offsets=commit), Command(delete_topic=delete))
     assert right == [None, None]
 
@@ -319,9 +324,9 @@ def test_replaying_derived_entries_writes_no_units() -> None:
     bench.send(batch(1, b"b"))
     bench.commit()
     queues = MemoryQueues()
-    queues.held["t@1", 0] += bench.queues.held["t@1", 0][:20]
-    machine = StateMachine(queues, derived_through=2)
-    machine.apply(bench.log.read(1, 3))
+    queues.held["t@2", 0] += bench.queues.held["t@2", 0][:20]
+    machine = StateMachine(queues, derived_through=3)
+    machine.apply(bench.log.read(1, 4))
     assert machine.topics == bench.machine.topics
     assert queues.held == bench.queues.held
 
@@ -339,13 +344,31 @@ def test_full_disk_stops_before_an_entry_and_changes_nothing_of_it() -> None:
     machine, queues, log = bench.machine, bench.queues, bench.log
     for stuck_at in (log.last_index - 1, log.last_index):
         queues.is_full = True
-        before = (machine.append_time_ms, list(machine.topics), list(machine.sequences))
+        before = (machine.append_time_ms, list(machine.topics), list(machine.producers))
         with pytest.raises(ApplyPaused) as paused:
             machine.apply(log.read(machine.applied_index + 1, log.last_index))
         assert paused.value.applied_index == machine.applied_index == stuck_at - 1
-        assert (machine.append_time_ms, list(machine.topics), list(machine.sequences)) == before
+        assert (machine.append_time_ms, list(machine.topics), list(machine.producers)) == before
         assert stuck_at == log.last_index or machine.topics["t"].next_offsets == [1, 0]
         queues.is_full = False
         machine.apply(log.read(stuck_at, stuck_at))
     assert machine.topics == bench.replay().topics
-    assert machine.sequences == bench.replay().sequences
+    assert machine.producers == bench.replay().producers
+
+
+def test_batches_of_the_format_before_are_applied_without_a_producer() -> None:
+    """Its producers drew their ids: what they stored stays stored, whatever sequence it has, and
+    nobody is remembered for it."""
+    bench = Bench()
+    bench.topic()
+    drawn = b"\x93rawn by a clien"
+    bench.machine.producers.register(Registration(drawn[8:]), int.from_bytes(drawn[:8], "big"), 0)
+    answers = [
+        bench.send(batch(0, b"a"), producer=drawn),
+        bench.send(batch(1, b"b"), producer=drawn),
+    ]
+    bench.machine.producers.forget([drawn], bench.machine.producers.bounds.unnamed_unused_ms)
+    bench.commit()
+    assert [placed(answer).base_queue_offset for answer in answers] == [0, 1]
+    assert bench.machine.producers.pairs == 0
+    assert code(bench.send(batch(2, b"c"), producer=drawn)) == "UNKNOWN_PRODUCER"

@@ -13,27 +13,34 @@ from hypothesis import strategies as st
 
 from broker.state import lived_time as lived_time_module
 from broker.state import offsets as offsets_module
-from broker.state import sequences as sequences_module
+from broker.state import producers as producers_module
 from broker.state import topics as topics_module
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.offsets import OffsetCommit, Offsets
+from broker.state.producers import MAX_SUPERSEDED, Place, Producer, Producers
 from broker.state.refusals import (
     OffsetOutOfRange,
     OffsetTaken,
+    ProducerFenced,
+    ProducerUnknown,
     QueueNotFound,
     Refusal,
+    RegistrationMalformed,
     SequenceBroken,
+    TooManyProducers,
     TooManyQueues,
+    TooManySequences,
     TooMuchProgress,
     TopicExists,
     TopicReplaced,
 )
-from broker.state.sequences import RECENT_BATCHES, Sequences, StoredBatch
+from broker.state.registration import ProducerBounds, Registration, producer_id
+from broker.state.sequences import RECENT_BATCHES, StoredBatch, next_sequence
 from broker.state.snapshot import MAX_PAYLOAD_BYTES, Section
 from broker.state.topics import Topics
 
 NAMES = st.sampled_from(["a", "b", "c", "topic-%-ä"])
-Owner = Topics | Offsets | Sequences
+Owner = Topics | Offsets | Producers
 
 
 def check_kept(owner: Owner, empty: Owner) -> None:
@@ -185,93 +192,197 @@ def test_progress_is_bounded_and_given_back() -> None:
     assert offsets.commit(second, [0]) is None
 
 
-# --- sequences --------------------------------------------------------------------------------
+# --- producers --------------------------------------------------------------------------------
 
-SEQUENCE_STEPS = st.lists(
-    st.tuples(st.integers(0, 5), NAMES, st.integers(0, 1), st.integers(1, 50), st.integers(0, 400)),
+BOUNDS = ProducerBounds(
+    producers=4, queues_each=2, pairs=5, named_unused_ms=3_000, unnamed_unused_ms=1_000
+)
+PRODUCER_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["register", "send", "send", "forget", "delete"]),
+        st.integers(0, 7),
+        st.sampled_from(["", "", "n", "m"]),
+        st.integers(0, 900),
+    ),
     max_size=60,
 )
 
 
-def sequences_after(steps: Iterable[tuple[int, str, int, int, int]]) -> Sequences:
-    """Batches of `(producer, topic, queue, count, milliseconds later)`; a count of 50 deletes the
-    topic instead."""
-    sequences = Sequences(max_sequences=6, expiry_ms=1_000)
-    ends: dict[tuple[str, int], int] = {}
-    physical = now_ms = 0
-    for producer, topic, queue_id, count, later_ms in steps:
+def token(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def producers_after(steps: Iterable[tuple[str, int, str, int]]) -> Producers:
+    """Steps of `(what, number, name, milliseconds later)`, as a leader would make them."""
+    producers = Producers(BOUNDS)
+    now_ms = 0
+    for index, (step, number, name, later_ms) in enumerate(steps, 1):
         now_ms += later_ms
-        physical += 1_000
-        if count == 50:
-            sequences.on_topic_deleted(topic)
-            continue
-        key = (bytes([producer]) * 16, topic, queue_id)
-        state = sequences.get(key)
-        base = ends.get((topic, queue_id), 0)
-        batch = StoredBatch(state.next_sequence if state else 7, count, base, physical, now_ms)
-        sequences.remember(key, batch)
-        ends[topic, queue_id] = base + count
-        sequences.check_invariants()
-    return sequences
+        known = list(producers)
+        if step == "register":
+            producers.register(Registration(token(number), name), index, now_ms)
+        elif step == "forget":
+            old = producers.forgettable(now_ms, 2)
+            producers.forget([*old, *(each.producer_id for each in known)], now_ms)
+        elif step == "delete":
+            producers.on_topic_deleted(number % 3)
+        elif known:
+            send(producers, known[number % len(known)], (number % 3, 0), index, now_ms)
+        producers.check_invariants()
+    return producers
 
 
-@given(SEQUENCE_STEPS)
-def test_sequences_outlive_a_snapshot(steps: list[tuple[int, str, int, int, int]]) -> None:
-    """Whatever was stored, forgotten and deleted, every field comes back, and who is next to be
+def send(producers: Producers, sender: Producer, place: Place, index: int, now_ms: int) -> None:
+    sequence = next_sequence(sender.queues.get(place))
+    if producers.refusal_of(sender.producer_id, place, sequence) is None:
+        batch = StoredBatch(sequence, 2, 2 * index, 100 * index, now_ms)
+        producers.remember(sender.producer_id, place, batch, now_ms)
+
+
+@given(PRODUCER_STEPS)
+def test_producers_outlive_a_snapshot(steps: list[tuple[str, int, str, int]]) -> None:
+    """Whoever was registered, fenced and forgotten, every field comes back, and who is next to be
     forgotten too."""
-    sequences = sequences_after(steps)
-    check_kept(sequences, Sequences(max_sequences=6, expiry_ms=1_000))
-    again = Sequences(max_sequences=6, expiry_ms=1_000)
-    again.restore(1, sequences.snapshot().payloads)
-    assert list(again) == list(sequences)
+    producers = producers_after(steps)
+    check_kept(producers, Producers(BOUNDS))
+    again = Producers(BOUNDS)
+    again.restore(1, producers.snapshot().payloads)
+    assert list(again) == list(producers)
+    assert again.forgettable(1 << 40, 9) == producers.forgettable(1 << 40, 9)
 
 
-def test_a_batch_continues_its_producers_sequence() -> None:
-    """Any other sequence is refused by name; a producer that isn't known starts where it likes."""
-    sequences = Sequences()
-    key = (b"p" * 16, "t", 2)
-    assert sequences.refusal_of(key, 9) is None
-    sequences.remember(key, stored(9, at_ms=0, count=2))
-    assert sequences.refusal_of(key, 11) is None
-    assert sequences.refusal_of(key, 9) == SequenceBroken("t", 2, sequence=9, expected=11)
-    assert sequences.refusal_of(key, 12) == SequenceBroken("t", 2, sequence=12, expected=11)
+def registered(
+    producers: Producers, index: int, *, name: str = "", previous: bytes = b"", at_ms: int = 0
+) -> bytes:
+    """Registers a producer by entry `index`; its id."""
+    assert producers.register(Registration(token(index), name, previous), index, at_ms) is None
+    return producer_id(index, token(index))
 
 
-def stored(sequence: int, *, at_ms: int, count: int = 1) -> StoredBatch:
-    return StoredBatch(sequence, count, sequence, 100 * at_ms + sequence, at_ms)
+def stored(sequence: int, *, count: int = 1) -> StoredBatch:
+    return StoredBatch(sequence, count, sequence, 100 + sequence, sequence)
+
+
+def test_a_batch_continues_its_producers_numbers() -> None:
+    """Any other number is refused by name, and so is whoever isn't registered, whatever it sends:
+    it can't be told from somebody who was forgotten."""
+    producers = Producers()
+    known, place = registered(producers, 3), (1, 2)
+    assert producers.refusal_of(known, place, 0) is None
+    assert producers.refusal_of(known, place, 9) == SequenceBroken(2, sequence=9, expected=0)
+    producers.remember(known, place, stored(0, count=2), 0)
+    assert producers.refusal_of(known, place, 2) is None
+    assert producers.refusal_of(known, place, 0) == SequenceBroken(2, sequence=0, expected=2)
+    assert producers.refusal_of(known, place, 3) == SequenceBroken(2, sequence=3, expected=2)
+    for unknown in (bytes(16), known[:8] + token(9), producer_id(4, known[8:])):
+        assert producers.refusal_of(unknown, place, 0) == ProducerUnknown(unknown)
 
 
 def test_only_the_last_batches_are_remembered() -> None:
     """As many as a producer may have unacknowledged."""
-    sequences = Sequences()
-    key = (b"p" * 16, "t", 0)
+    producers = Producers()
+    known = registered(producers, 1)
     for sequence in range(0, 20, 2):
-        sequences.remember(key, stored(sequence, at_ms=sequence, count=2))
-    state = sequences.get(key)
-    assert state is not None
-    assert [batch.base_sequence for batch in state.recent] == [10, 12, 14, 16, 18]
-    assert len(state.recent) == RECENT_BATCHES
-    assert (state.next_sequence, state.last_seen_ms) == (20, 18)
+        producers.remember(known, (1, 0), stored(sequence, count=2), 0)
+    (producer,) = producers
+    recent = producer.queues[1, 0]
+    assert [batch.base_sequence for batch in recent] == [10, 12, 14, 16, 18]
+    assert (len(recent), next_sequence(recent)) == (RECENT_BATCHES, 20)
 
 
-def test_the_longest_unused_is_forgotten_first() -> None:
-    """Use counts, not age: who stored again stays."""
-    sequences = Sequences(max_sequences=2)
-    keys = [(bytes([n]) * 16, "t", 0) for n in range(3)]
-    for sequence, n in ((0, 0), (0, 1), (1, 0), (0, 2)):
-        sequences.remember(keys[n], stored(sequence, at_ms=1))
-    assert list(sequences) == [keys[0], keys[2]]
+def test_a_registration_that_is_there_twice_is_one() -> None:
+    """The client's second attempt and its first one's late copy: the epoch is the first entry's."""
+    producers = Producers()
+    known = registered(producers, 3)
+    assert producers.register(Registration(token(3)), 4, 0) is None
+    assert [each.producer_id for each in producers] == [known]
+    found = producers.registered(token(3))
+    assert found is not None
+    assert found.producer_id == known
+    assert producers.register(Registration(token(3), "name"), 5, 0) == ProducerFenced("name")
 
 
-def test_who_was_not_seen_for_long_is_forgotten_by_the_time_of_the_log() -> None:
-    """The append time of the newest batch is now; nothing is forgotten between batches."""
-    sequences = Sequences(expiry_ms=100)
-    old, new = (b"o" * 16, "t", 0), (b"n" * 16, "t", 0)
-    sequences.remember(old, stored(0, at_ms=0))
-    sequences.remember(new, stored(0, at_ms=100))
-    assert list(sequences) == [old, new]
-    sequences.remember(new, stored(1, at_ms=101))
-    assert list(sequences) == [new]
+def test_a_name_is_one_producers_at_a_time() -> None:
+    """Its numbers and its origin go on under the new id; the former ones are told so by name, but
+    for those that are too many to be kept, which are unknown."""
+    producers = Producers()
+    ids = [registered(producers, 1, name="n")]
+    producers.remember(ids[0], (1, 0), stored(0), 0)
+    ids += [registered(producers, index, name="n") for index in range(2, MAX_SUPERSEDED + 3)]
+    (producer,) = producers
+    assert (producer.producer_id, producer.origin) == (ids[-1], ids[0])
+    assert next_sequence(producer.queues[1, 0]) == 1
+    assert producers.find(ids[0]) == ProducerUnknown(ids[0])
+    assert {producers.find(each) == ProducerFenced("n") for each in ids[1:-1]} == {True}
+    assert producers.register(Registration(token(2), "n"), 50, 0) == ProducerFenced("n")
+
+
+def test_a_name_is_not_taken_back() -> None:
+    """Who names the id that it had registers anew only if nobody else did meanwhile."""
+    producers = Producers()
+    first = registered(producers, 1, name="n")
+    second = registered(producers, 2, name="n", previous=first)
+    late = Registration(token(3), "n", first)
+    assert producers.register(late, 3, 0) == ProducerFenced("n")
+    assert isinstance(producers.find(second), Producer)
+    producers.forget([second], producers.bounds.named_unused_ms)
+    assert producers.register(late, 4, 0) is None
+    assert [each.origin for each in producers] == [producer_id(4, token(3))]
+
+
+def test_whole_producers_are_forgotten_and_only_when_told_to() -> None:
+    """Longest unused first, use counts and not age; unnamed ones after a day, named ones after
+    seven; whoever was used since stays."""
+    producers = Producers(BOUNDS)
+    a, b = registered(producers, 1), registered(producers, 2)
+    c = registered(producers, 3, name="n")
+    producers.remember(a, (1, 0), stored(0), 100)
+    assert producers.forgettable(999, 9) == []
+    assert producers.forgettable(1_100, 9) == [b, a]
+    assert producers.forgettable(1_100, 1) == [b]
+    assert producers.forgettable(3_000, 9) == [b, a, c]
+    producers.forget([c, a, b, bytes(16)], 1_099)
+    assert [each.producer_id for each in producers] == [a, c]
+    assert producers.pairs == 1
+    producers.forget([a, c], 3_000)
+    assert (list(producers), producers.pairs) == ([], 0)
+
+
+def test_who_registers_anew_leaves_the_former_id_to_be_forgotten() -> None:
+    """At once if there is need, unless it is used again."""
+    producers = Producers(BOUNDS)
+    other, first = registered(producers, 1, at_ms=5), registered(producers, 2, at_ms=6)
+    second = registered(producers, 3, previous=first, at_ms=7)
+    assert producers.forgettable(7, 9) == [first]
+    producers.remember(first, (1, 0), stored(0), 8)
+    assert producers.forgettable(8, 9) == []
+    assert [each.producer_id for each in producers] == [other, second, first]
+
+
+def test_producers_have_bounds() -> None:
+    """Producers, queues of one, queues of all; each is refused by name."""
+    producers = Producers(BOUNDS)
+    ids = [registered(producers, index) for index in range(1, 5)]
+    wanted = Registration(token(9))
+    assert producers.register(wanted, 9, 0) == TooManyProducers(4)
+    assert producers.register(Registration(b"short"), 9, 0) == RegistrationMalformed()
+    for number, place in ((0, (1, 0)), (0, (1, 1)), (1, (1, 0)), (1, (1, 1)), (2, (1, 0))):
+        assert producers.refusal_of(ids[number], place, 0) is None
+        producers.remember(ids[number], place, stored(0), 0)
+    assert producers.refusal_of(ids[0], (1, 2), 0) == TooManySequences(2)
+    assert producers.refusal_of(ids[2], (1, 2), 0) == TooManySequences(5)
+    assert producers.refusal_of(ids[2], (1, 0), 1) is None
+    producers.on_topic_deleted(1)
+    assert producers.pairs == 0
+
+
+def test_a_producer_of_many_queues_takes_several_records() -> None:
+    """No record is longer than a payload."""
+    producers = Producers()
+    known = registered(producers, 1, name="n" * 255)
+    for queue_id in range(4_096):
+        producers.remember(known, (7, queue_id), stored(0), 0)
+    check_kept(producers, Producers())
 
 
 # --- what isn't theirs ------------------------------------------------------------------------
@@ -284,14 +395,14 @@ def wrong_payloads(section: Section) -> list[bytes]:
 
 def test_owners_refuse_what_they_did_not_write() -> None:
     """Twice the same, cut off, or of another version: by a named error, never a partial state."""
-    topics, offsets, sequences = Topics(), Offsets(), Sequences()
+    topics, offsets, producers = Topics(), Offsets(), Producers()
     made(topics, "t", 2)
     offsets.commit(OffsetCommit("g", "t", ((0, 0),), is_reset=False), [0, 0])
-    sequences.remember((b"p" * 16, "t", 0), stored(0, at_ms=0))
+    producers.remember(registered(producers, 1), (1, 0), stored(0), 0)
     owners: list[tuple[Owner, Callable[[], Owner]]] = [
         (topics, Topics),
         (offsets, Offsets),
-        (sequences, Sequences),
+        (producers, Producers),
     ]
     for owner, empty in owners:
         for payload in wrong_payloads(owner.snapshot()):
@@ -302,9 +413,9 @@ def test_owners_refuse_what_they_did_not_write() -> None:
 
 
 @settings(max_examples=200)
-@given(st.binary(max_size=200), st.sampled_from([Topics, Offsets, Sequences]))
+@given(st.binary(max_size=200), st.sampled_from([Topics, Offsets, Producers]))
 def test_any_bytes_are_a_state_or_refused(
-    payload: bytes, empty: type[Topics] | type[Offsets] | type[Sequences]
+    payload: bytes, empty: type[Topics] | type[Offsets] | type[Producers]
 ) -> None:
     """Bytes that nobody wrote are refused, or give a state that can be written again."""
     owner, again = empty(), empty()
@@ -320,12 +431,12 @@ def test_any_bytes_are_a_state_or_refused(
 
 
 @pytest.mark.parametrize(
-    "owner", [lived_time_module, topics_module, offsets_module, sequences_module]
+    "owner", [lived_time_module, topics_module, offsets_module, producers_module]
 )
 def test_no_owner_knows_another(owner: ModuleType) -> None:
     """What one command does to several owners is decided by the machine alone."""
     tree = ast.parse(inspect.getsource(owner))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    names = ("lived_time", "topics", "offsets", "sequences", "machine")
+    names = ("lived_time", "topics", "offsets", "producers", "machine")
     others = {f"broker.state.{name}" for name in names}
     assert not imported & (others | {"broker.state"})

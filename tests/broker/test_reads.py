@@ -60,7 +60,7 @@ def test_a_unit_that_has_rotted_gives_no_message(byte: int) -> None:
     """A unit that points elsewhere, or is of another size, is no answer: what lies before it is
     given, what it hides is refused for now, and the queue is told of, to be mended."""
     bench = filled()
-    bench.queues.held["t@1", 0][20 * 5 + byte] ^= 1
+    bench.queues.held["t@2", 0][20 * 5 + byte] ^= 1
     found = bench.reader.pull(TopicRef("t"), 0, 3, 5, 1 << 20)
     assert [record.queue_offset for record in decode_records(found.records)] == [3, 4]
     assert bench.suspected == [("t", 0)]
@@ -85,10 +85,10 @@ def test_a_unit_of_another_message_is_noticed_though_its_record_is_whole(other: 
         bench.commit()
     held = bench.queues.held
     wrong = {
-        "offset": held["t@1", 0][20:40],
-        "queue": held["t@1", 1][:20],
+        "offset": held["t@2", 0][20:40],
+        "queue": held["t@2", 1][:20],
         "topic": held[bench.machine.topics["u"].folder, 0][:20],
-        "incarnation": held["t@1", 0][:20],
+        "incarnation": held["t@2", 0][:20],
     }[other]
     if other == "incarnation":
         bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
@@ -108,7 +108,7 @@ def test_offset_by_time_is_right_or_refused() -> None:
     for position in range(10):
         for byte in range(12):
             bench = filled()
-            bench.queues.held["t@1", 0][20 * position + byte] ^= 1 << (position % 8)
+            bench.queues.held["t@2", 0][20 * position + byte] ^= 1 << (position % 8)
             for time_ms, expected in ((0, 0), (bench.now_ms, 0), (bench.now_ms + 1, 10)):
                 try:
                     assert bench.reader.offset_by_time(TopicRef("t"), 0, time_ms) == expected
@@ -130,7 +130,7 @@ def test_pulls_of_rotten_units_give_the_truth_or_nothing(data: st.DataObject) ->
     for first in range(0, 140, 70):
         bench.send(batch(first, *bodies[first : first + 70]))
     bench.commit()
-    units = bench.queues.held["t@1", 0]
+    units = bench.queues.held["t@2", 0]
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(units) - 1))
         size = min(data.draw(st.sampled_from([1, 2, 20, 300])), len(units) - at)
@@ -155,7 +155,7 @@ def test_pulls_of_rotten_units_give_the_truth_or_nothing(data: st.DataObject) ->
 def test_a_record_whose_place_has_rotted_is_not_given(byte: int) -> None:
     """The stamped offsets of each record are compared with where it was found."""
     bench = filled()
-    physical = int.from_bytes(bench.queues.held["t@1", 0][20 * 5 : 20 * 5 + 8], "big")
+    physical = int.from_bytes(bench.queues.held["t@2", 0][20 * 5 : 20 * 5 + 8], "big")
     flat = bytearray(b"".join(bench.log.frames))
     flat[physical + byte] ^= 1
     bench.log.frames = [bytes(flat)]
@@ -176,7 +176,7 @@ def test_units_are_proven_alike_by_loop_and_by_vector(data: st.DataObject) -> No
     for first in range(0, 30, 6):
         bench.send(batch(first, *[b"%d" % n for n in range(6)]))
     bench.commit()
-    units = bytearray(bench.queues.held["t@1", 0])
+    units = bytearray(bench.queues.held["t@2", 0])
     records = bytearray(
         b"".join(
             bench.read_at(physical, size) for physical, size, _ in struct.iter_unpack(">QIq", units)

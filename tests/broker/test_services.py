@@ -22,6 +22,7 @@ from broker.services.messages import PullRequest
 from broker.services.offsets import QueueBounds
 from broker.services.services import Services
 from broker.state.offsets import OffsetCommit
+from broker.state.registration import Registration
 from broker.state.topics import TopicRef
 from dledger.records.record import decode_records, message_id
 from store.errors import CorruptionFound
@@ -56,6 +57,10 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda a: (
             [getattr(a[0], "base_queue_offset", None), a[1].code] == [3, ErrorCode.TOPIC_NOT_FOUND]
         ),
+    ),
+    "producers.register": (
+        lambda s: s.producers.register(Registration(b"number02", "name")),
+        lambda a: (a.producer_id[8:], a.origin, a.next_sequences) == (b"number02", a.origin, ()),
     ),
     "pulls.pull": (
         lambda s: s.pulls.pull(PullRequest(TopicRef("t"), 0, 1), EndlessCall()),
@@ -380,30 +385,30 @@ def test_a_held_pull_is_told_nothing_of_a_later_topic(tmp_path: Path) -> None:
         waiting = asyncio.ensure_future(leader.services.pulls.pull(request, EndlessCall()))
         while not leader.held.statistics().held:
             await asyncio.sleep(0)
-        await leader.services.topics.delete(TopicRef("t", 1))
+        await leader.services.topics.delete(TopicRef("t", 2))
         made = await leader.services.topics.create("t", 1, if_not_exists=False)
         await leader.services.sends.send(b"", [batch(0, *[b"new"] * 4)])
         leader.held.wake_all()
         with pytest.raises(BrokerError) as refused:
             await waiting
         assert refused.value.code is ErrorCode.TOPIC_REPLACED
-        assert made.incarnation > 1
+        assert made.incarnation > 2
 
     asyncio.run(scenario())
 
 
 REPLACED: dict[str, Ask] = {
-    "send": lambda s: s.sends.send(PRODUCER, [dataclasses.replace(batch(0, b"x"), incarnation=1)]),
-    "pull": lambda s: s.pulls.pull(PullRequest(TopicRef("t", 1), 0, 0), EndlessCall()),
-    "position": lambda s: s.lookups.by_position(TopicRef("t", 1), 0, 0),
-    "bounds": lambda s: s.offsets.bounds(TopicRef("t", 1), 0),
-    "time": lambda s: s.offsets.by_time(TopicRef("t", 1), 0, 0),
-    "fetch": lambda s: s.offsets.fetch("g", TopicRef("t", 1)),
+    "send": lambda s: s.sends.send(PRODUCER, [dataclasses.replace(batch(0, b"x"), incarnation=2)]),
+    "pull": lambda s: s.pulls.pull(PullRequest(TopicRef("t", 2), 0, 0), EndlessCall()),
+    "position": lambda s: s.lookups.by_position(TopicRef("t", 2), 0, 0),
+    "bounds": lambda s: s.offsets.bounds(TopicRef("t", 2), 0),
+    "time": lambda s: s.offsets.by_time(TopicRef("t", 2), 0, 0),
+    "fetch": lambda s: s.offsets.fetch("g", TopicRef("t", 2)),
     "commit": lambda s: s.offsets.commit(
-        OffsetCommit("g", "t", ((0, 0),), is_reset=False, incarnation=1)
+        OffsetCommit("g", "t", ((0, 0),), is_reset=False, incarnation=2)
     ),
-    "delete": lambda s: s.topics.delete(TopicRef("t", 1)),
-    "describe": lambda s: s.topics.describe(TopicRef("t", 1)),
+    "delete": lambda s: s.topics.delete(TopicRef("t", 2)),
+    "describe": lambda s: s.topics.describe(TopicRef("t", 2)),
 }
 
 
@@ -413,7 +418,7 @@ def test_nothing_is_done_to_a_later_topic_of_the_name(tmp_path: Path, what: str)
 
     async def scenario() -> None:
         leader = await asked(tmp_path)
-        await leader.services.topics.delete(TopicRef("t", 1))
+        await leader.services.topics.delete(TopicRef("t", 2))
         await leader.services.topics.create("t", 2, if_not_exists=False)
         confirmed = leader.leader.confirmed
         try:

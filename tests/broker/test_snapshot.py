@@ -14,7 +14,9 @@ from broker.state.errors import (
 )
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.offsets import OffsetCommit
-from broker.state.sequences import StoredBatch
+from broker.state.producers import Producer
+from broker.state.registration import ProducerBounds, Registration, producer_id
+from broker.state.sequences import StoredBatch, next_sequence
 from broker.state.snapshot import (
     MAX_CHUNK_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -55,14 +57,23 @@ def do_something(bench: Bench, rng: random.Random) -> None:
                 reset=rng.random() < 0.2,
             )
             bench.appender.submit(Command(commit_offsets=command))
+        case 4:
+            bench.register(rng.randbytes(8), rng.choice(("", "n", "m")))
         case _:
-            producer = rng.choice([b"", bytes([1]) * 16, bytes([2]) * 16])
-            state = bench.machine.sequences.get((producer, topic, queue_id))
-            sequence = state.next_sequence if state is not None else 0
+            producer = rng.choice([b"", *bench.registered[-3:]])
+            sequence = next_of(bench, producer, topic, queue_id)
             bodies = [b"x"] * rng.randint(1, 3)
             bench.send(batch(sequence, *bodies, topic=topic, queue_id=queue_id), producer=producer)
     bench.now_ms += rng.randrange(200)
     bench.commit()
+
+
+def next_of(bench: Bench, producer: bytes, topic: str, queue_id: int) -> int:
+    """Where the producer's numbers go on."""
+    state, known = bench.machine.topics.get(topic), bench.machine.producers.find(producer)
+    if state is None or not isinstance(known, Producer):
+        return 0
+    return next_sequence(known.queues.get((state.incarnation, queue_id)))
 
 
 def same(one: StateMachine, other: StateMachine) -> bool:
@@ -70,7 +81,7 @@ def same(one: StateMachine, other: StateMachine) -> bool:
     return (
         one.topics == other.topics
         and one.offsets == other.offsets
-        and one.sequences == other.sequences
+        and one.producers == other.producers
         and one.statistics() == other.statistics()
         and one.append_time_ms == other.append_time_ms
         and one.lived_time == other.lived_time
@@ -81,7 +92,8 @@ def same(one: StateMachine, other: StateMachine) -> bool:
 def test_a_restored_machine_goes_on_as_the_first(seed: int) -> None:
     """Snapshot and restore at any point; both apply what follows and stay equal, to the byte."""
     rng = random.Random(seed)
-    options = MachineOptions(sequence_expiry_ms=1_000, max_sequences=5, max_queues=5)
+    bounds = ProducerBounds(4, 3, 5, named_unused_ms=3_000, unnamed_unused_ms=1_000)
+    options = MachineOptions(producers=bounds, max_queues=5)
     bench = Bench(options)
     second = StateMachine(MemoryQueues(), options=options)
     for _ in range(60):
@@ -145,7 +157,11 @@ def test_the_layout_of_a_snapshot() -> None:
     machine.topics.create("t", 2, incarnation=4, created_time_ms=500)
     machine.topics.advance(machine.topics["t"], 1, 2)
     machine.offsets.commit(OffsetCommit("g", "t", ((1, 2),), is_reset=False), [0, 2])
-    machine.sequences.remember((b"p" * 16, "t", 1), StoredBatch(5, 2, 0, 80, 1_000))
+    machine.producers.register(Registration(b"token--1"), 5, 66)
+    machine.producers.register(Registration(b"token--2", "name"), 6, 67)
+    machine.producers.register(Registration(b"token--3", "name"), 7, 68)
+    producer = producer_id(7, b"token--3")
+    machine.producers.remember(producer, (4, 1), StoredBatch(0, 2, 0, 80, 1_000), 70)
     payloads = [chunk.payload.hex() for chunk in unseal(machine.snapshot())]
     assert payloads == [
         "00000000000003e80000000000000002",
@@ -154,9 +170,18 @@ def test_the_layout_of_a_snapshot() -> None:
         "0001740000000000000004"
         "00000000000001f400000002000000000000000200000000000000000000000000000002",
         "0001740001670000000000000001000000010000000000000002",
-        "70" * 16 + "000174"
-        "0000000101"
-        "00000000000000050000000200000000000000000000000000000050"
+        "0000000000000005746f6b656e2d2d31" * 2 + "0000000000000042"
+        "00000000000000000000"
+        "00"
+        "0000000000000007746f6b656e2d2d33"
+        "0000000000000006746f6b656e2d2d32"
+        "0000000000000046"
+        "01"
+        "0000000000000006746f6b656e2d2d32"
+        "00046e616d65"
+        "0000000000000001"
+        "00000000000000040000000101"
+        "00000000000000000000000200000000000000000000000000000050"
         "00000000000003e8",
     ]
     head = "daa320f10107000100000000000000090000000000000010"
@@ -225,7 +250,7 @@ def test_sections_that_are_not_known_are_refused_by_name(unknown: tuple[str, int
         StateMachine.restore(chunks, NoQueues())
 
 
-OWNERS = ("machine", "level", "lived-time", "topics", "offsets", "sequences")
+OWNERS = ("machine", "level", "lived-time", "topics", "offsets", "producers")
 
 
 @pytest.mark.parametrize("missing", OWNERS)
@@ -271,7 +296,7 @@ def test_a_payload_reader_reads_no_further_than_its_payload() -> None:
 
 @pytest.mark.slow
 def test_a_snapshot_at_the_bounds_comes_in_small_chunks() -> None:
-    """50,000 sequences, 10,000 topics, 100,000 offsets: no chunk is longer than it may be, and all
+    """50,000 producers, 10,000 topics, 100,000 offsets: no chunk is longer than it may be, and all
     of it comes back."""
     machine = StateMachine(NoQueues())
     machine.applied_index, machine.append_time_ms = 1_000_000, 1 << 40
@@ -286,8 +311,11 @@ def test_a_snapshot_at_the_bounds_comes_in_small_chunks() -> None:
         commit = OffsetCommit(f"group-{n // 10_000}", name, wanted, is_reset=False)
         assert machine.offsets.commit(commit, ends) is None
     for n in range(50_000):
-        key = (n.to_bytes(16, "big"), names[n % 10_000], n % 4)
-        machine.sequences.remember(key, StoredBatch(0, 5, n % 10_000, 100 * n, n))
+        token = n.to_bytes(8, "big")
+        machine.producers.register(Registration(token, f"name-{n}" if n % 2 else ""), n + 1, 0)
+        stored = StoredBatch(0, 5, n % 10_000, 100 * n, n)
+        place = (n % 10_000 + 1, n % 4)
+        machine.producers.remember(producer_id(n + 1, token), place, stored, 0)
     chunks = list(machine.snapshot())
     assert max(map(len, chunks)) <= MAX_CHUNK_BYTES
     restored = StateMachine.restore(chunks, NoQueues())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.client.epochs import Epochs, Registration
 from dledger.client.errors import (
     Busy,
     ClientError,
@@ -17,10 +18,11 @@ from dledger.client.errors import (
     InvalidArgument,
     LeadershipLost,
     OutOfSequence,
+    ProducerFenced,
     ServerError,
     UnknownProducer,
 )
-from dledger.client.lane import Batch, BatchState, Epochs, Failure, Lane
+from dledger.client.lane import Batch, BatchState, Failure, Lane
 from dledger.client.options import MAX_SENT_BATCHES
 from dledger.outcome import Outcome
 
@@ -37,12 +39,41 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
+class Known(Epochs):
+    """Epochs that are registered as soon as they begin."""
+
+    def __init__(self, name: str = "", group: Names | None = None) -> None:
+        super().__init__(name)
+        self.group = group or Names()
+        self.on_registered(self.group.register(self))
+
+    def after(self, epoch: int) -> int:
+        newest = super().after(epoch)
+        if not self.is_registered(newest):
+            self.on_registered(self.group.register(self))
+        return newest
+
+
+class Names:
+    """What a group makes of registrations: ids, and the numbers of a name."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.next_sequence = 0  # of the one name that is used here, in t/0
+
+    def register(self, epochs: Epochs) -> Registration:
+        self.count += 1
+        identity = self.count.to_bytes(8, "big") + epochs.token
+        numbers = {("t", 0): self.next_sequence} if epochs.name else {}
+        return Registration(identity, b"origin" if epochs.name else identity, numbers)
+
+
 class Bench:
     """A lane and short words for what happens to it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "") -> None:
         self.loop = loop
-        self.epochs = Epochs()
+        self.epochs = Known(name)
         self.lane = Lane("t", 0, self.epochs)
 
     def gather(self, *names: str, deadline: float = 100.0) -> None:
@@ -169,7 +200,12 @@ def test_partial_retry_keeps_later_batches_back(bench: Bench) -> None:
 
 
 def test_refused_batch_fails_alone_and_the_rest_is_renumbered(bench: Bench) -> None:
-    """Rule 3: its number was never used, so those behind it get new ones under a new id."""
+    """Rule 3: its number was never used, so those behind it begin with that one. Every attempt of
+    each was answered: no late copy of one can be taken for another, and no new id is needed."""
+    (warm_up,) = bench.fly("warm", "up")[:1]
+    for batch in bench.lane.batches():
+        bench.lane.on_stored(batch)
+    bench.lane.settle()
     first, second, third = bench.fly("a", "b", "c")
     bench.lane.on_error(first, InvalidArgument("bad"))
     assert told(bench.lane.settle()) == [(b"a", InvalidArgument, NOT_STORED)]
@@ -177,8 +213,77 @@ def test_refused_batch_fails_alone_and_the_rest_is_renumbered(bench: Bench) -> N
     bench.lane.on_error(third, OutOfSequence("a is missing"))
     assert bench.lane.settle() == []
     assert records(bench.take()) == [b"b", b"c"]
+    assert [warm_up.base_sequence, second.base_sequence, third.base_sequence] == [0, 2, 3]
+    assert bench.lane.epoch == 0
+
+
+def test_numbers_are_used_again_only_where_nothing_was_in_doubt(bench: Bench) -> None:
+    """Rule 3: a late copy of `c` would be stored in the place of whatever has its number."""
+    first, second, third = bench.fly("a", "b", "c")
+    bench.lane.on_error(third, lost())
+    bench.lane.on_error(second, OutOfSequence("a is missing"))
+    bench.lane.on_error(first, InvalidArgument("bad"))
+    bench.lane.settle()
+    assert records(bench.take()) == [b"b", b"c"]
     assert [second.base_sequence, third.base_sequence] == [0, 1]
     assert bench.lane.epoch == 1
+
+
+def test_numbers_of_a_name_go_on_from_what_is_stored(loop: asyncio.AbstractEventLoop) -> None:
+    """Those of the process before, and after a new epoch those that this one has stored."""
+    bench = Bench(loop, "name")
+    bench.epochs.group.next_sequence = 7
+    bench.epochs = Known("name", bench.epochs.group)
+    bench.lane = Lane("t", 0, bench.epochs)
+    (batch,) = bench.fly("a")
+    assert batch.base_sequence == 7
+    bench.epochs.group.next_sequence = 8
+    bench.lane.on_error(batch, lost())
+    bench.lane.break_off(Busy("x"))
+    (batch,) = bench.fly("b")
+    assert batch.base_sequence == 8
+
+
+def test_a_lane_of_a_name_moves_with_its_window(loop: asyncio.AbstractEventLoop) -> None:
+    """Rule 7: the former id is fenced, so that what is sent again under the new one can't meet a
+    late copy; and being fenced by its own successor fails nothing."""
+    bench = Bench(loop, "name")
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(first, lost())
+    bench.epochs.after(bench.lane.epoch)
+    assert bench.take() == []
+    bench.lane.on_error(second, ProducerFenced("yours"))
+    assert bench.lane.settle() == []
+    assert bench.take() == [first, second]
+    assert (bench.lane.epoch, first.base_sequence, second.base_sequence) == (1, 0, 1)
+    bench.lane.on_error(first, ProducerFenced("another's"))
+    bench.lane.on_error(second, ProducerFenced("another's"))
+    assert told(bench.lane.settle()) == [
+        (b"a", ProducerFenced, MAYBE),
+        (b"b", OutOfSequence, NOT_STORED),
+    ]
+    assert bench.lane.epoch == 2
+
+
+def test_a_name_that_was_forgotten_leaves_its_window_in_doubt(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Rule 7: under numbers that begin anew a batch that may be stored would be stored again."""
+    bench = Bench(loop, "name")
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(first, lost())
+    bench.lane.on_error(second, Busy("later"))
+    bench.epochs.after(bench.lane.epoch)
+    assert told(bench.lane.on_name_forgotten(UnknownProducer("forgotten"))) == [
+        (b"a", UnknownProducer, MAYBE),
+        (b"b", OutOfSequence, NOT_STORED),
+    ]
+    (batch,) = bench.fly("c")
+    bench.lane.on_error(batch, Busy("later"))
+    bench.epochs.after(bench.lane.epoch)
+    assert bench.lane.on_name_forgotten(UnknownProducer("forgotten")) == []
+    assert bench.take() == [batch]
+    assert bench.lane.on_name_forgotten(UnknownProducer("forgotten")) != []
 
 
 def test_renumbering_waits_for_the_answers_under_the_old_numbers(bench: Bench) -> None:
@@ -351,7 +456,7 @@ def test_deadline_of_a_refused_batch_spares_the_rest(bench: Bench) -> None:
     bench.lane.settle()
     assert told(bench.lane.expire(5.0)) == [(b"a", DeadlineExceeded, NOT_STORED)]
     assert bench.take() == [second]
-    assert (second.base_sequence, bench.lane.epoch) == (0, 1)
+    assert (second.base_sequence, bench.lane.epoch) == (0, 0)
 
 
 def test_deadline_of_a_batch_in_flight_ends_the_epoch(bench: Bench) -> None:
@@ -423,7 +528,11 @@ class OneQueue:
         self.next: dict[bytes, int] = {}
         self.recent: dict[bytes, list[int]] = {}
 
-    def offer(self, producer: bytes, base: int, body: bytes) -> ClientError | None:
+    def offer(self, producer: bytes, base: int, body: bytes, epochs: Epochs) -> ClientError | None:
+        if epochs.name:
+            if producer != epochs.previous_id:
+                return ProducerFenced("by its successor")
+            producer = b"name"
         expected = self.next.get(producer, 0)
         if base in self.recent.get(producer, []):
             return None
@@ -439,13 +548,15 @@ class OneQueue:
 
 
 @settings(max_examples=300, deadline=None)
-@given(seed=st.integers(0, 1 << 32), refusals=st.integers(0, 3))
-def test_no_history_stores_twice_or_out_of_order_or_lies(seed: int, refusals: int) -> None:
+@given(seed=st.integers(0, 1 << 32), refusals=st.integers(0, 3), name=st.sampled_from(["", "name"]))
+def test_no_history_stores_twice_or_out_of_order_or_lies(
+    seed: int, refusals: int, name: str
+) -> None:
     """Any mix of lost requests, lost answers, late copies, refusals and expiries: each batch is
     stored once at most and in order; *was not stored* is true; STORED is true."""
     rng = random.Random(seed)
     loop = asyncio.new_event_loop()
-    bench, queue = Bench(loop), OneQueue()
+    bench, queue = Bench(loop, name), OneQueue()
     stored: set[bytes] = set()
     verdicts: dict[bytes, Outcome] = {}
     late: list[tuple[bytes, int, bytes]] = []
@@ -469,7 +580,8 @@ def test_no_history_stores_twice_or_out_of_order_or_lies(seed: int, refusals: in
         elif batch.records in poison:
             bench.lane.on_error(batch, InvalidArgument("poison"))
         else:
-            error = queue.offer(*copy)
+            error = queue.offer(*copy, bench.epochs)
+            bench.epochs.group.next_sequence = queue.next.get(b"name", 0)
             if fate < 0.45:
                 bench.lane.on_error(batch, lost())
             elif error is None:
@@ -489,7 +601,10 @@ def test_no_history_stores_twice_or_out_of_order_or_lies(seed: int, refusals: in
         if late and rng.random() < 0.5:
             copy = late.pop(rng.randrange(len(late)))
             if copy[2] not in poison:
-                queue.offer(*copy)
+                queue.offer(*copy, bench.epochs)
+                bench.epochs.group.next_sequence = queue.next.get(b"name", 0)
+        if rng.random() < 0.05:
+            bench.epochs.after(bench.epochs.newest)  # another lane's failure
         if rng.random() < 0.05:
             note(bench.lane.expire(float(number + 1 - rng.randrange(6))))
     note(bench.lane.break_off(Busy("closing")))

@@ -21,7 +21,7 @@ from dledger.client import ClientOptions, ConsumerOptions, InvalidArgument, Prod
 def test_producer_options_are_checked(wrong: dict[str, int]) -> None:
     """The error names the option."""
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
-        ProducerOptions(**wrong)
+        ProducerOptions(**wrong)  # type: ignore[arg-type]
 
 
 def test_client_and_consumer_options_are_checked() -> None:

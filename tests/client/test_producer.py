@@ -501,7 +501,7 @@ async def test_refused_batch_does_not_take_the_next_ones_with_it() -> None:
 async def test_retry_goes_out_under_the_id_of_its_first_attempt() -> None:
     """Though another queue has begun a new epoch: a request names one id for all in it."""
     async with producing(queues=2) as (group, _, producer):
-        refusing_queue(group, 0, wire_error(epb.INVALID_ARGUMENT))
+        refusing_queue(group, 0, wire_error(epb.INTERNAL))
         refusing_queue(group, 1, wire_error(epb.BUSY))
         bad, busy = producer.send("t", b"0", queue_id=0), producer.send("t", b"1", queue_id=1)
         await error_of(bad)

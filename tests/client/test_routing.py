@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.client.epochs import Epochs
 from dledger.client.errors import InvalidArgument, QueueNotFound
-from dledger.client.lane import Epochs, Lane
+from dledger.client.lane import Lane
 from dledger.client.routing import Route, for_queue, labels, queue_of_key
 from dledger.records.record import RecordTemplate, decode_records
 

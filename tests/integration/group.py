@@ -98,6 +98,7 @@ class Group:
         machine_of: Callable[[NodeConfig], Machine] = lambda _: this_machine(),
         rhythm: Rhythm = STEADY,
     ) -> None:
+        self.producer_id = b""
         self.configs = {config.node_id: config for config in configs}
         self.nodes: dict[str, Replica] = {}
         self._processes: dict[str, Node] = {}
@@ -171,8 +172,11 @@ class Group:
 
     async def send(self, sequence: int, *bodies: bytes, queue_id: int = 0) -> broker_pb2.SendResult:
         """Sends one batch of the test's producer to the leader."""
+        if not self.producer_id:
+            wanted = broker_pb2.RegisterProducerRequest(token=b"producer")
+            self.producer_id = (await self.ask("RegisterProducer", wanted)).producer_id
         request = broker_pb2.SendRequest(
-            producer_id=b"producer-number1",
+            producer_id=self.producer_id,
             batches=[wire_batch(sequence, *bodies, queue_id=queue_id)],
         )
         answer: broker_pb2.SendResponse = await self.ask("Send", request)

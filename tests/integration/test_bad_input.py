@@ -164,6 +164,19 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
             "INVALID_ARGUMENT",
             "5 bytes",
         ),
+        ("RegisterProducer", pb.RegisterProducerRequest(), "INVALID_ARGUMENT", "8 bytes"),
+        (
+            "RegisterProducer",
+            pb.RegisterProducerRequest(token=bytes(8), name="a b"),
+            "INVALID_ARGUMENT",
+            "'a b'",
+        ),
+        (
+            "RegisterProducer",
+            pb.RegisterProducerRequest(token=bytes(8), previous=b"short"),
+            "INVALID_ARGUMENT",
+            "16 bytes",
+        ),
     ],
 )
 def test_wrong_requests_name_what_is_wrong(

@@ -196,7 +196,8 @@ async def test_consume_queues_that_can_not_be_mended_for_space_are_refused_until
         await group.create_topic()
         await group.send(0, b"x")
         await group.stop("n1")
-        unit_file = tmp_path / "n1" / QUEUES / "t" / "0" / f"{0:020d}"
+        (folder,) = (tmp_path / "n1" / QUEUES).glob("t@*")
+        unit_file = folder / "0" / f"{0:020d}"
         before = unit_file.read_bytes()
         unit_file.write_bytes(bytes(len(before)))
         disks.set_full(queues=True)

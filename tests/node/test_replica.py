@@ -14,8 +14,8 @@ from typing import Any, ParamSpec
 
 import pytest
 
-from broker.errors import BrokerError, ErrorCode, Failure
-from broker.leader.batches import Placed
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.batches import BatchAnswer, Placed
 from broker.ports import Rhythm
 from broker.reading.queues import Found
 from broker.replica import Replica
@@ -222,7 +222,7 @@ async def test_close_whose_flush_fails_is_no_clean_one(tmp_path: Path) -> None:
     assert await group.stop(N1)
 
 
-async def sent(replica: Replica) -> list[Placed | Failure]:
+async def sent(replica: Replica) -> list[BatchAnswer]:
     """One message to the topic."""
     return await replica.appender.send(b"", [batch(0, b"x")])
 

@@ -11,12 +11,13 @@ from typing import Protocol
 
 from broker.doors.grpc.errors import wire_error
 from broker.errors import BrokerError, ErrorCode, Failure
-from broker.leader.batches import Batch, BatchAnswer
+from broker.leader.batches import Batch, BatchAnswer, StoredBefore
 from broker.reading.progress import QueueOffset
 from broker.services.messages import PullRequest
 from broker.services.services import Services
 from broker.services.topics import Topic
 from broker.state.offsets import OffsetCommit
+from broker.state.registration import Registration
 from broker.state.topics import TopicRef
 from dledger.wire import broker_pb2 as pb
 
@@ -52,6 +53,25 @@ class BrokerDoor:
             request.producer_id, [plain_batch(each) for each in request.batches]
         )
         return pb.SendResponse(results=[_send_result(each) for each in answers])
+
+    async def register_producer(
+        self, request: pb.RegisterProducerRequest, context: Context
+    ) -> pb.RegisterProducerResponse:
+        wanted = Registration(request.token, request.name, request.previous)
+        registered = await self._services.producers.register(wanted)
+        return pb.RegisterProducerResponse(
+            producer_id=registered.producer_id,
+            origin=registered.origin,
+            next_sequences=[
+                pb.NextSequence(
+                    topic=each.topic,
+                    queue_id=each.queue_id,
+                    sequence=each.sequence,
+                    topic_incarnation=each.incarnation,
+                )
+                for each in registered.next_sequences
+            ],
+        )
 
     async def pull(self, request: pb.PullRequest, context: Context) -> pb.PullResponse:
         wanted = PullRequest(
@@ -188,6 +208,8 @@ def plain_batch(batch: pb.SendBatch) -> Batch:
 def _send_result(answer: BatchAnswer) -> pb.SendResult:
     if isinstance(answer, Failure):
         return pb.SendResult(error=wire_error(answer))
+    if isinstance(answer, StoredBefore):
+        return pb.SendResult(duplicate=True, place_forgotten=True)
     return pb.SendResult(
         base_queue_offset=answer.base_queue_offset,
         base_physical_offset=answer.base_physical_offset,

@@ -8,20 +8,21 @@ LEADER = (
     Mutant(
         "retry-stored-again",
         "broker/leader/append.py",
-        "        if is_numbered and batch.base_sequence < expected:\n",
-        "        if False:\n",
+        "            if batch.base_sequence < numbers.next_sequence:\n",
+        "            if False:\n",
     ),
     Mutant(
         "gap-in-a-sequence-accepted",
-        "broker/leader/append.py",
-        "        if is_numbered and batch.base_sequence > expected:\n",
-        "        if False:\n",
+        "broker/leader/numbering.py",
+        "    if found == expected:\n",
+        "    if found >= expected:\n",
     ),
     Mutant(
         "retry-answered-with-the-newest-batch",
         "broker/leader/append.py",
         "                pending.finish_one(position, self._stored_before(stored))\n",
-        "                pending.finish_one(position, self._stored_before(state.recent[-1]))\n",
+        "                newest = (numbers.stored or (stored,))[-1]\n"
+        "                pending.finish_one(position, self._stored_before(newest))\n",
     ),
     Mutant(
         "answered-before-commit",
@@ -109,9 +110,9 @@ LEADER = (
     Mutant(
         "place-judged-before-what-is-known",
         "broker/leader/append.py",
-        "        is_numbered = producer != NO_PRODUCER\n        expected",
-        "        is_numbered = producer != NO_PRODUCER\n"
-        "        self._check_place(topic, batch.queue_id)\n        expected",
+        "        producers, numbers = self._machine.producers, None\n",
+        "        producers, numbers = self._machine.producers, None\n"
+        "        self._check_place(topic, batch.queue_id)\n",
         masked="a producer may be refused rightly after an attempt that nobody answered",
     ),
     Mutant(
@@ -120,6 +121,39 @@ LEADER = (
         "            self._ends.pop(lane.place, None)\n",
         "",
         masked="a leader proposes nothing that would be void",
+    ),
+    Mutant(
+        "batch-on-its-way-called-stored",
+        "broker/leader/numbering.py",
+        "        if batch.base_sequence + batch.count <= next_sequence(self.stored):\n",
+        "        if batch.base_sequence + batch.count <= self.next_sequence:\n",
+        masked="producers send a batch again as they cut it",
+        tests=("tests/broker/test_append.py",),
+    ),
+    Mutant(
+        "registration-on-its-way-closes-nobody",
+        "broker/leader/flight.py",
+        "        taken = bool(name) and name in self._registering.values()\n",
+        "        taken = False\n",
+    ),
+    Mutant(
+        "forgetting-on-its-way-closes-nobody",
+        "broker/leader/flight.py",
+        "        return taken or any(producer in each for each in self._forgetting.values())\n",
+        "        return taken\n",
+        masked="who may be forgotten has long been silent, and seldom wakes up in that moment",
+        tests=("tests/broker/test_append.py",),
+    ),
+    Mutant(
+        "full-and-silent-group-lives-no-longer",
+        "broker/leader/append.py",
+        "            self.submit(Command(forget_producers=ForgetProducersCommand("
+        "producer_ids=unused)))\n            return bool(unused)\n",
+        "            if unused:\n"
+        "                self.submit(Command(forget_producers=ForgetProducersCommand("
+        "producer_ids=unused)))\n            return bool(unused)\n",
+        masked="a run is never full of queues and silent",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "batch-taken-for-a-later-topic",

@@ -49,29 +49,10 @@ STATE = (
         "",
     ),
     Mutant(
-        "deleted-topic-leaves-its-sequences",
-        "broker/state/machine.py",
-        "        self.sequences.on_topic_deleted(name)\n",
-        "",
-    ),
-    Mutant(
         "deleted-topic-leaves-its-queues-counted",
         "broker/state/topics.py",
         "        self._queue_count -= len(self._topics.pop(name).next_offsets)\n",
         "        del self._topics[name]\n",
-    ),
-    Mutant(
-        "producers-forgotten-by-the-wall-clock",
-        "broker/state/sequences.py",
-        "        self._forget(batch.store_time_ms)\n",
-        "        self._forget(__import__('time').time_ns() // 1_000_000)\n",
-    ),
-    Mutant(
-        "surplus-producers-forgotten-at-the-wrong-end",
-        "broker/state/sequences.py",
-        "            oldest = next(iter(self._recent))\n",
-        "            oldest = next(reversed(self._recent))\n",
-        masked="no run has as many producers as are remembered, nor lasts a week",
     ),
     Mutant(
         "snapshot-without-its-last-records",
@@ -92,35 +73,16 @@ STATE = (
         "(t.name, t.incarnation, t.created_time_ms, t.next_offsets)",
     ),
     Mutant(
-        "snapshot-loses-who-was-used-last",
-        "broker/state/sequences.py",
-        "        keys, values = list(self._recent), list(self._recent.values())\n",
-        "        keys = sorted(self._recent)\n"
-        "        values = [self._recent[key] for key in keys]\n",
-    ),
-    Mutant(
         "restored-topic-forgets-its-birth",
         "broker/state/topics.py",
         "TopicState(name, *made, [])",
         "TopicState(name, made[0], 0, [])",
     ),
     Mutant(
-        "restored-producer-remembers-one-batch",
-        "broker/state/sequences.py",
-        "self._recent[key] = tuple(batches)",
-        "self._recent[key] = tuple(batches[-1:])",
-    ),
-    Mutant(
         "restored-offsets-are-not-counted",
         "broker/state/offsets.py",
         "        self._put(topic, group, offsets, is_new=before is None)\n",
         "        self._put(topic, group, offsets, is_new=False)\n",
-    ),
-    Mutant(
-        "restored-machine-forgets-the-time",
-        "broker/state/machine.py",
-        "self.append_time_ms, self.messages_applied = own.take(_OWN)",
-        "_, self.messages_applied = own.take(_OWN)",
     ),
     Mutant(
         "all-topics-of-one-incarnation",
@@ -141,6 +103,91 @@ STATE = (
         "        if refusal is None and producer != NO_PRODUCER:\n",
         "        if False:\n",
         masked="a leader proposes nothing that would be void",
+    ),
+    Mutant(
+        "deleted-topic-leaves-its-sequences",
+        "broker/state/machine.py",
+        "        self.producers.on_topic_deleted(topic.incarnation)\n",
+        "",
+    ),
+    Mutant(
+        "unknown-producer-taken-for-a-new-one",
+        "broker/state/producers.py",
+        "        if producer is None:\n            return ProducerUnknown(identity)\n",
+        "        if producer is None:\n"
+        "            producer = Producer(identity, identity, '', 0)\n"
+        "            self._add(producer)\n"
+        "            return producer\n",
+    ),
+    Mutant(
+        "producers-in-use-forgotten",
+        "broker/state/producers.py",
+        "            if now_ms - producer.used_ms >= unused_ms:\n",
+        "            if now_ms - producer.used_ms >= 0:\n",
+        masked="a leader names nobody who was used lately",
+        tests=("tests/broker/test_owners.py",),
+    ),
+    Mutant(
+        "forgetting-begins-at-the-wrong-end",
+        "broker/state/producers.py",
+        "            for producer in islice(producers, limit - len(found)):\n"
+        "                if now_ms - producer.used_ms < unused_ms:\n"
+        "                    break\n",
+        "            for producer in islice(reversed(producers), limit - len(found)):\n",
+    ),
+    Mutant(
+        "use-does-not-keep-a-producer",
+        "broker/state/producers.py",
+        "        self._use(producer, now_ms)\n\n    def on_topic_deleted",
+        "\n    def on_topic_deleted",
+    ),
+    Mutant(
+        "name-taken-over-without-fencing",
+        "broker/state/producers.py",
+        "            return producer\n        if identity in producer.superseded:\n"
+        "            return ProducerFenced(producer.name)\n",
+        "            return producer\n        if identity in producer.superseded:\n"
+        "            return producer\n",
+    ),
+    Mutant(
+        "name-forgets-its-numbers-when-taken-over",
+        "broker/state/producers.py",
+        "            self._supersede(held, identity)\n",
+        "            self._supersede(held, identity)\n            held.queues = {}\n",
+    ),
+    Mutant(
+        "registration-sent-again-is-a-second-one",
+        "broker/state/producers.py",
+        "            return None if same else ProducerFenced(wanted.name)\n",
+        "            del self._tokens[wanted.token]\n",
+        masked="a second registration is one that nobody uses",
+        tests=("tests/broker/test_owners.py",),
+    ),
+    Mutant(
+        "fenced-producer-takes-its-name-back",
+        "broker/state/producers.py",
+        "            if wanted.previous and wanted.previous != held.producer_id:\n",
+        "            if False:\n",
+        masked="no producer of a run asks for its name back",
+        tests=("tests/broker/test_owners.py",),
+    ),
+    Mutant(
+        "snapshot-loses-who-was-used-last",
+        "broker/state/producers.py",
+        "            for p in self\n        ]\n",
+        "            for p in sorted(self, key=lambda each: each.producer_id)\n        ]\n",
+    ),
+    Mutant(
+        "restored-producer-remembers-one-batch",
+        "broker/state/producers.py",
+        "            last.queues[incarnation, queue_id] = recent\n",
+        "            last.queues[incarnation, queue_id] = recent[-1:]\n",
+    ),
+    Mutant(
+        "restored-machine-forgets-the-time",
+        "broker/state/machine.py",
+        "self.append_time_ms, self.messages_applied = own.take(_OWN)",
+        "_, self.messages_applied = own.take(_OWN)",
     ),
     Mutant(
         "incarnation-not-judged-when-applied",
