@@ -47,7 +47,8 @@ ALLOWED: dict[str, set[str]] = {
     | {"dledger.credentials", "dledger.limits", "dledger.wire", "dledger.records"},
     "dledger.terminal": FLOOR | {"dledger.credentials"},
     # What applications test themselves with: below the nodes, which it calls as a program.
-    "dledger.testing": {"dledger.client", "dledger.limits", "dledger.records", "dledger.wire"},
+    "dledger.testing": {"dledger.client", "dledger.limits", "dledger.outcome"}
+    | {"dledger.records", "dledger.wire"},
     "dledger": FLOOR
     | {"dledger.core", "dledger.credentials", "dledger.limits", "dledger.records", "dledger.wire"},
     "store": FORMATS,

@@ -24,6 +24,7 @@ ASSERTIONS = {
 # What stands outside of an errors.py for a reason.
 ELSEWHERE = {
     "ConfigError": "broker.config validates itself, before there is a broker",
+    "Refusal": "what a fake node of dledger.testing is told to answer, and only its door sees",
     "TooFewDescriptors": "an OSError of this process alone, told by its start",
     "_LevelUnknown": "never leaves broker.state.machine: `apply` ends in front of it",
     "OrdersBroken": "chaos.faults is loaded into nodes and knows nothing of chaos",

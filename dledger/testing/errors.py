@@ -1,7 +1,17 @@
-"""What can go wrong with a group under test."""
+"""What can go wrong with a group under test.
+
+GroupFailed   the program `dledger` could not do what the test asked for
+"""
 
 from __future__ import annotations
+
+from typing import ClassVar
+
+from dledger.outcome import Outcome
 
 
 class GroupFailed(Exception):
     """The program `dledger` could not do what the test asked for; the text is its own."""
+
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tarfile
 from pathlib import Path
@@ -19,10 +20,12 @@ from broker.config import NodeConfig, StoreConfig
 from broker.forming.errors import NotAMember
 from broker.recovery import Recovered, recover
 from chaos.forming import form_disks
+from dledger.core.types import NodeId
 from dledger.reading.decode import Wanted, read_records
 from dledger.reading.ranges import checked_log, log_ranges
 from dledger.reading.survey import survey_folder
 from store.files import OsFiles
+from tests.node.members import Members
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "before-levels.tar.xz"
 SEGMENT = 8 << 20
@@ -35,8 +38,8 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def opened(directory: Path) -> Recovered:
-    """As a node opens it, once its group has been adopted: never silently."""
+def adopted(directory: Path) -> NodeConfig:
+    """The configuration of the node, whose group was adopted: nothing is taken over silently."""
     address = "127.0.0.1:7001"
     config = NodeConfig(
         broker_group="local",
@@ -49,7 +52,21 @@ def opened(directory: Path) -> Recovered:
     with pytest.raises(NotAMember, match="--adopt"):
         recover(config)
     form_disks([config], lambda _: OsFiles(), adopt=True)
-    return recover(config)
+    return config
+
+
+def opened(directory: Path) -> Recovered:
+    """As a node opens it."""
+    return recover(adopted(directory))
+
+
+async def mended(directory: Path) -> None:
+    """What a node of today makes of it: derived files lie elsewhere, and are made while it runs."""
+    group = Members([adopted(directory)])
+    group.start()
+    replica = await group.leader()
+    await group.until(lambda: not replica.mender.is_at_work)
+    assert await group.stop(NodeId("n1"))
 
 
 def test_node_opens_it_with_all_its_state(directory: Path) -> None:
@@ -94,10 +111,7 @@ def test_audit_finds_nothing_wrong_with_it(directory: Path) -> None:
 
 def test_audit_finds_nothing_wrong_with_it_once_it_was_opened(directory: Path) -> None:
     """Whatever a newer node does to the derived files when it starts."""
-    found = opened(directory)
-    found.queues.flush()
-    found.log.close()
-    found.directory.close()
+    asyncio.run(mended(directory))
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     replicas = ["--replica", f"n1={directory}", "--replica", f"n2={copy}"]
