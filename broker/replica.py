@@ -56,6 +56,7 @@ from dledger.records.errors import InvalidFrame
 from dledger.wire import raft_pb2
 from store.directory import DirectoryState
 from store.errors import CorruptionFound, StoreError
+from store.files import FULL_ERRNOS
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
@@ -342,7 +343,11 @@ class Replica:
         if bodies:
             named = decode_configuration(raft_pb2.Configuration.FromString(bodies[-1]))
             if named.disk_of(NodeId(self.config.node_id)) == directory.disk.disk_id:
-                directory.mark(DirectoryState.FORMED)
+                try:
+                    directory.mark(DirectoryState.FORMED)
+                except OSError as error:
+                    if error.errno not in FULL_ERRNOS:
+                        raise  # a full disk only delays it: each round comes here again
 
 
 def parse_frames(blob: bytes) -> list[EntryHeader]:

@@ -29,7 +29,12 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.records.layout import BOOT
-from store.errors import CorruptionFound, DirectoryInUse, IdentityMissing, WrongIdentity
+from store.errors import (
+    CorruptionFound,
+    DirectoryInUse,
+    IdentityMissing,
+    WrongIdentity,
+)
 from store.files import (
     FULL_ERRNOS,
     AtomicFile,
@@ -49,6 +54,7 @@ _MAX_SEALED_BYTES: Final = 64 << 10
 _BOOT: Final = BOOT.struct()
 _BOOT_MAGIC: Final = BOOT.constant("magic")
 _BOOT_VERSION: Final = BOOT.constant("version")
+_IDENTITY_BYTES: Final = 512  # or thereabouts, for a message
 _BOOT_SPARE_BYTES: Final = 64
 
 
@@ -129,6 +135,7 @@ class DataDirectory:
             WrongIdentity: it was made for something else; the error names both values.
             IdentityMissing: it holds a log, and nothing says whose.
             CorruptionFound: `identity.json` can't be read.
+            StorageFull: a new directory found no space for it.
         """
         files = files or OsFiles()
         make_directory(files, path)
@@ -189,7 +196,12 @@ def _disk_of(files: FileSystem, path: Path, identity: Identity, birth: Callable[
             raise IdentityMissing(str(path))
         born = birth()
         disk = Disk(born.disk_id, born.time_ms, DirectoryState.UNFORMED)
-        _write_identity(files, path, identity, disk)
+        try:
+            _write_identity(files, path, identity, disk)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            raise StorageFull(str(path), _IDENTITY_BYTES, files.free_bytes(path)) from error
         return disk
     stored = read_sealed(files, file)
     is_legacy = stored.get("format_version") == LEGACY_VERSION

@@ -462,6 +462,7 @@ class SimNode:
         self.kill("lost its disk")
         self.lost.append(self.disk.wipe())
         self.is_lost, self.spoiled = True, False
+        self.has_started = False
         self.rot.clear()
 
     def pause(self) -> None:
