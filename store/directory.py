@@ -33,6 +33,7 @@ from store.errors import (
     CorruptionFound,
     DirectoryInUse,
     IdentityMissing,
+    StorageFull,
     WrongIdentity,
 )
 from store.files import (
@@ -162,12 +163,19 @@ class DataDirectory:
 
         Raises:
             CorruptionFound: the number of the last start can't be read.
+            StorageFull: at the first start on this disk; later ones have their space.
         """
         make_directory(self._files, self.path / "raft")
         file = AtomicFile(self._files, self.path / "raft" / "boot", _BOOT_SPARE_BYTES)
-        content = file.settle()
-        number = 1 + (0 if content is None else _boot_number(self.path, content))
-        file.replace(_BOOT.pack(_BOOT_MAGIC, _BOOT_VERSION, number))
+        try:
+            content = file.settle()
+            number = 1 + (0 if content is None else _boot_number(self.path, content))
+            file.replace(_BOOT.pack(_BOOT_MAGIC, _BOOT_VERSION, number))
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            free = self._files.free_bytes(self.path)
+            raise StorageFull(str(self.path / "raft"), _BOOT_SPARE_BYTES, free) from error
         return number
 
     def close(self) -> None:

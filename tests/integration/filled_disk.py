@@ -15,6 +15,7 @@ from pathlib import Path
 
 from broker.config import NodeConfig
 from broker.recovery import Recovered, StoreMachinery, recover
+from chaos.forming import form_disks
 from dledger.core.types import EntryKind, HardState, NodeId, Term
 from store.commitlog import CommitLogOptions
 from store.errors import StorageFull
@@ -87,16 +88,27 @@ def fill(filler: Path) -> None:
                 continue
 
 
-def opened(files: FileSystem, directory: Path) -> Recovered:
-    config = NodeConfig(
+def config_of(directory: Path) -> NodeConfig:
+    return NodeConfig(
         broker_group="g",
         node_id=NAME,
         data_directory=directory,
         listen="127.0.0.1:1",
         peers={NAME: "127.0.0.1:1"},
     )
+
+
+def opened(files: FileSystem, directory: Path) -> Recovered:
+    config = config_of(directory)
     options = CommitLogOptions(segment_size_bytes=SEGMENT_BYTES, reserve_bytes=0)
     return recover(config, files, StoreMachinery(log_options=options))
+
+
+def formed(files: FileSystem, directory: Path) -> None:
+    """The directory is that of a group of one, which has not been started."""
+    options = CommitLogOptions(segment_size_bytes=SEGMENT_BYTES, reserve_bytes=0)
+    machinery = StoreMachinery(log_options=options)
+    form_disks([config_of(directory)], lambda _: files, lambda _: machinery)
 
 
 def persist(recovered: Recovered, ticket: int, term: int) -> None:
@@ -157,12 +169,14 @@ def every_step(root: Path) -> tuple[int, int]:
     before, and on a new one; how many steps there were, and how many first starts were refused."""
     crowd, refused = 0, 0
     used, filler = root / "used", root / "filler"
+    formed(OsFiles(), used)
     protocol(OsFiles(), used)
     while True:
         files = CrowdedFiles(filler, crowd)
         protocol(files, used)
         filler.unlink(missing_ok=True)
         new = root / "new"
+        formed(OsFiles(), new)
         try:
             protocol(CrowdedFiles(filler, crowd), new)
         except StorageFull:

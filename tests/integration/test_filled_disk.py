@@ -15,7 +15,7 @@ import pytest
 
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.node import DATA
-from tests.integration.filled_disk import protocol
+from tests.integration.filled_disk import formed, protocol
 
 ROOT = Path(__file__).parent.parent.parent
 ALONE = ("unshare", "-m", "--propagation", "private")  # a mount namespace of its own
@@ -31,6 +31,7 @@ def can_mount() -> bool:
 def test_simulated_disk_that_fills_at_any_step_ends_nothing() -> None:
     """Terms, a cut and the checkpoint need no space that isn't there, nor does the next start."""
     disk = SimulatedDisk()
+    formed(disk, DATA)
     protocol(disk, DATA)
     step = 0
     while True:
