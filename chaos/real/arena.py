@@ -24,6 +24,10 @@ from random import Random
 from typing import Final
 
 from broker.config import MIB, NodeConfig, RaftConfig, dump_toml, load_config
+from broker.forming.calls import GrpcCalls
+from broker.forming.errors import FormationRefused, MemberUnreachable
+from broker.forming.replacing import Replacement
+from broker.forming.replacing import replace as replace_disk
 from broker.local_group import FlushName, GroupOptions, LocalGroup, LocalGroupError, LocalNode
 from chaos.faults import (
     FAULT_INJECTION_VARIABLE,
@@ -43,6 +47,7 @@ RESERVE_BYTES: Final = 4 * MIB
 GONE_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 120.0  # it replays its whole log
 OTHERS_TIMEOUT_S: Final = 30.0
+REPLACE_WAIT_S: Final = 5.0  # until a new disk votes, before the leader is looked for again
 POLL_S: Final = 0.05
 
 
@@ -204,6 +209,28 @@ class Arena:
         self.faults_folder(node_id).mkdir()
         self.order("none", node_id, None)
         await self.start(node_id)
+        await self._take_in(node_id)
+
+    async def _take_in(self, node_id: str) -> None:
+        """The group has the node's new disk in the place of the old one, and it votes: what
+        `dledger group replace` does, again after each change of the leader."""
+        deadline = time.monotonic() + OTHERS_TIMEOUT_S
+        address, reason = self.group.node(node_id).address, "no node leads"
+        while time.monotonic() < deadline:
+            status = await self.group.status()
+            if status.leader is not None:
+                leader = self.group.node(status.leader).address
+                wanted = Replacement(node_id, address, leader)
+                try:
+                    replaced = await replace_disk(GrpcCalls(), wanted, REPLACE_WAIT_S)
+                except (FormationRefused, MemberUnreachable) as error:
+                    reason = str(error)
+                else:
+                    if replaced.votes:
+                        return
+                    reason = "its new disk doesn't catch up"
+            await asyncio.sleep(POLL_S)
+        raise LocalGroupError(f"{node_id} isn't taken in on an empty disk: {reason}")
 
     async def _held_by_others(self, node_id: str) -> None:
         """Waits until each other node knows all entries that the leader has now as committed."""
