@@ -175,7 +175,11 @@ class Racer(Client):
                     f"the one of entry {answer.topic_incarnation}",
                 )
             settled_us = self._track.settled_us.get(value)
-            if settled_us is not None and settled_us < deleted_us:
+            if settled_us is None or settled_us >= deleted_us:
+                continue
+            # A leader that was succeeded without knowing it answers from the topic as it was: what
+            # the present one says decides, and that one was made after the deletion.
+            if await self._incarnation(name) == answer.topic_incarnation:
                 raise Defect(
                     "message of an earlier topic",
                     f"{value} was stored before {name} was deleted, and is in the one made anew",

@@ -94,7 +94,10 @@ def test_public_classes_show_their_verbs_alone() -> None:
         for kind in (dledger.client.Producer, dledger.client.PullConsumer)
     }
     assert shown == {
-        "Producer": {"abort", "close", "flush", "room", "send", "send_all", "statistics"},
+        "Producer": {
+            *("abort", "close", "flush", "register", "room", "send", "send_all"),
+            "statistics",
+        },
         "PullConsumer": {
             *("batches", "close", "commit", "pause", "positions", "resume", "seek", "stop"),
         },

@@ -121,7 +121,7 @@ DISKS = (
     Mutant(
         "boot-number-told-before-it-is-durable",
         "store/directory.py",
-        "        file.replace(_BOOT.pack(_BOOT_MAGIC, _BOOT_VERSION, number))\n",
+        "            file.replace(_BOOT.pack(_BOOT_MAGIC, _BOOT_VERSION, number))\n",
         "",
         masked=_NO_COPIES,
         tests=_DIRECTORY,
