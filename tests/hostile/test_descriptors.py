@@ -32,8 +32,11 @@ def test_idle_connections_beyond_the_limit_stop_nobody(tmp_path: Path) -> None:
         broker = {"idle_connection_ms": IDLE_MS}
         async with harassed(tmp_path / "g", descriptors=LIMIT, broker=broker) as group:
             async with loaded(group) as load:
-                before = vitals(group)
                 began = time.monotonic()
+                # Making the connections holds up the loop that the load runs on, too.
+                while load.sent <= 10 and time.monotonic() < began + GONE_S:
+                    await asyncio.sleep(0.05)
+                before, began = vitals(group), time.monotonic()
                 with idle(group.addresses, CONNECTIONS * len(group.nodes)) as connections:
                     assert len(connections) > CONNECTIONS
                     worst = max(each.descriptors for each in vitals(group))
