@@ -143,7 +143,8 @@ def status(
             group = LocalGroup.open(directory)
         found = run(group.status())
     else:
-        found = run(group_status(bootstrap_addresses(bootstrap, directory)))
+        addresses = bootstrap_addresses(bootstrap, directory)
+        found = run(group_status(addresses, chosen_material()))
     _tell_status(found, as_json=as_json)
     if not found.serves:
         complain("no leader serves")
@@ -314,14 +315,15 @@ def replace(
 
 
 async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replaced:
-    status = await group_status(addresses)
+    tls = chosen_material()
+    status = await group_status(addresses, tls)
     where = {view.id: view.address for view in status.nodes}
     if status.leader is None:
         raise NoLeader("no node says that it leads: a majority has to run")
     if node_id not in where:
         raise FormationRefused(f"{node_id} is no member: {', '.join(sorted(where))} are")
     wanted = Replacement(node_id, where[node_id], where[status.leader])
-    return await replace_disk(GrpcCalls(chosen_material()), wanted, wait_s)
+    return await replace_disk(GrpcCalls(tls), wanted, wait_s)
 
 
 async def _transfer(addresses: list[str], target: str | None) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
+from dledger.credentials.tls import TlsMaterial, open_channel
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 
 PROBE_TIMEOUT_S = 1.0
@@ -22,9 +24,12 @@ WAITING_ROLES = ("unformed", "legacy", "prepared")
 GET_STATUS = "/dledger.v1.Cluster/GetStatus"
 
 
-async def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeStatus | None:
-    """The status that the node at `address` gives; None when it doesn't answer."""
-    async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel:
+async def probe(
+    address: str, timeout_s: float = PROBE_TIMEOUT_S, tls: TlsMaterial | None = None
+) -> NodeStatus | None:
+    """The status that the node at `address` gives; None when it doesn't answer. `tls` None: asked
+    in the clear, as the nodes of a local group are."""
+    async with open_channel(address, CHANNEL_OPTIONS, tls) as channel:
         get_status = channel.unary_unary(
             GET_STATUS,
             request_serializer=GetStatusRequest.SerializeToString,
@@ -37,15 +42,16 @@ async def probe(address: str, timeout_s: float = PROBE_TIMEOUT_S) -> NodeStatus 
     return answer
 
 
-async def group_status(addresses: Sequence[str]) -> GroupStatus:
+async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None) -> GroupStatus:
     """The status of the group that the nodes at `addresses` belong to.
 
     Members that aren't among `addresses` are learned from the answers and asked as well.
     """
-    first = dict(zip(addresses, await asyncio.gather(*map(probe, addresses)), strict=True))
+    ask = partial(probe, tls=tls)
+    first = dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
     known = {peer.address: peer.node_id for one in first.values() if one for peer in one.peers}
     others = [address for address in known if address not in first]
-    second = dict(zip(others, await asyncio.gather(*map(probe, others)), strict=True))
+    second = dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
     answers = first | second
     group = next((one.broker_group for one in answers.values() if one), "")
     views = [

@@ -20,10 +20,12 @@ from broker.config import NodeConfig, StoreConfig
 from broker.forming.errors import NotAMember
 from broker.recovery import Recovered, recover
 from chaos.forming import form_disks
+from dledger.codec import decode_configuration
 from dledger.core.types import NodeId
 from dledger.reading.decode import Wanted, read_records
 from dledger.reading.ranges import checked_log, log_ranges
 from dledger.reading.survey import survey_folder
+from dledger.wire.raft_pb2 import Configuration
 from store.files import OsFiles
 from tests.node.members import Members
 
@@ -66,6 +68,10 @@ async def mended(directory: Path) -> None:
     group.start()
     replica = await group.leader()
     await group.until(lambda: not replica.mender.is_at_work)
+    await group.until(replica.log.configuration_entries)  # the first leader's
+    ((_, body),) = replica.log.configuration_entries()
+    named = decode_configuration(Configuration.FromString(body))
+    assert named.disk_of(NodeId("n1")) == replica.member.describe().disk_id
     assert await group.stop(NodeId("n1"))
 
 
