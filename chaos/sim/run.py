@@ -142,6 +142,9 @@ class _Run:
         self._advance(max(world.now_us, peace_us + SETTLED_US))
         if not world.timeline.run(max(world.now_us, peace_us + PEACE_US), self._links_work):
             raise Defect("mute link", self._what_is_missing())
+        # A disk that is refused may have been found, and replaced, only by now.
+        if not self._advance(world.now_us + PEACE_US, until_rest=True):
+            raise Defect("no progress", self._what_is_missing())
         self._check()
 
     def _make_clients(self) -> list[AnyClient]:
@@ -229,6 +232,8 @@ class _Run:
 
     def _replicas_agree(self) -> bool:
         nodes = [node for node in self.world.nodes.values() if not node.is_ruined]
+        if any(node.is_past or node.is_lost for node in nodes):
+            return False
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
         if any(life.replica.mender.is_at_work for life in lives):
             return False
