@@ -26,6 +26,7 @@ from dledger.core.types import DiskId, NodeId
 from dledger.promises import Promises, Start
 
 LOOK_US: Final = 100_000
+NOBODY_VOTED: Final = NodeId("")
 TRIES: Final = 3  # to put a copy back, until everybody can tell
 AGAIN_US: Final = 400_000
 MEMORY: Final = DATA / "raft" / FILE_NAME
@@ -119,7 +120,21 @@ class Copies:
         known = remembered(other).get(node.name)
         if known is None or known.disk != node.identity.disk:
             return False
-        return bool(known.forgotten_by(start))
+        return _has_forgotten(known, start)
+
+    def check_told(self) -> None:
+        """At rest every node remembers, on its platter too, what each other one's disk holds: what
+        is not told would only show in copies that can't be put back."""
+        for observer in self._nodes:
+            known = remembered(observer)
+            for node in self._nodes:
+                if observer is node or node.life is None or observer.life is None:
+                    continue
+                held, told = node.life.core.holding, known.get(node.name)
+                if told is None or told.disk != node.identity.disk or told.term < held.term:
+                    raise Defect("not remembered", f"{observer.name} of {node.name}: {told}")
+                if told.settled_index < held.settled_index or told.held_index < held.settled_index:
+                    raise Defect("not remembered", f"{observer.name} of {node.name}: {told}")
 
     # --- what has to come of it --------------------------------------------------------------
 
@@ -169,6 +184,17 @@ def remembered(node: SimNode) -> dict[NodeId, Promises]:
     if not content:
         return {}
     return promises_in(json.loads(content))
+
+
+def _has_forgotten(known: Promises, start: Start) -> bool:
+    """The rule of ADR 30, once more: by the product's own, a broken one would not be found out."""
+    newest = known.start
+    if start.number <= newest.number or start.term < known.term:
+        return True
+    if start.term == known.term and known.vote not in (NOBODY_VOTED, start.vote):
+        return True
+    held = known.held_index if start.term == known.held_term else 0
+    return newest.is_synced and start.last_index < max(known.settled_index, held)
 
 
 def may_harm(node: SimNode, nodes: list[SimNode]) -> bool:

@@ -47,7 +47,7 @@ class Nemesis:
         self._is_over = False
         self._righted: dict[NodeId, int] = {}  # until when somebody may believe a clock's past
         self._operator = Operator(world)
-        self._copies = Copies(world, self._operator)
+        self.copies = Copies(world, self._operator)
         self._strikes: dict[Fault, _Strike] = {
             Fault.KILL: self._kill,
             Fault.KILL_MAJORITY: self._kill_majority,
@@ -97,7 +97,7 @@ class Nemesis:
 
     def make_peace(self) -> None:
         """No more faults; what is broken and can be healed is healed."""
-        self._is_over = self._copies.is_over = True
+        self._is_over = self.copies.is_over = True
         world = self._world
         world.network.heal(FAIR)
         world.client_cuts.clear()
@@ -435,7 +435,7 @@ class Nemesis:
         if chance.random() < 0.4 and self._corner(node, chance):
             return
         age_us = 1_000 * chance.choice((50, 300, 1_000, 3_000))
-        self._copies.take(node, int(age_us * (0.5 + chance.random())), chance)
+        self.copies.take(node, int(age_us * (0.5 + chance.random())), chance)
         if chance.random() < 0.3:
             self._later(chance.randrange(1, 200), node.kill)
             self._later(chance.randrange(200, 400), node.boot)
@@ -455,7 +455,7 @@ class Nemesis:
         cut = self._world.network.cut
         cut.update(first)
         self._world.log("network", f"{', '.join(laggards)} hear of nobody but {node.name}")
-        self._copies.take(
+        self.copies.take(
             node, chance.choice((1_300_000, 2_500_000)), chance, partial(cut.update, second)
         )
         self._later(chance.choice((4_000, 6_000)), self._heal, [*first, *second])
