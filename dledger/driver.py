@@ -169,7 +169,7 @@ class RaftDriver(Generic[H]):
         self._ports = ports
         self._applied = applied_index
         self._scheduled = False
-        self._applying = self._apply_scheduled = False
+        self._applying = self._apply_scheduled = self._more_scheduled = False
         self._stopped = False
         self._read_context = 0
         self._reads_to_start: list[ReadDone] = []
@@ -523,11 +523,20 @@ class RaftDriver(Generic[H]):
             self._perform(effects)
         else:
             raise InvariantViolation(f"the core has effects after {EFFECT_ROUNDS} rounds")
+        if self._core.has_more_to_send and not self._more_scheduled:
+            self._more_scheduled = True
+            self._ports.turns.later(self._send_more)
         if self._applied < self._core.commit_index:
             if self._core.role is Role.LEADER and not self._apply_scheduled:
                 self._apply()  # callers wait for it
             else:
                 self._schedule_apply()
+
+    def _send_more(self) -> None:
+        """The next append for each peer that is far behind; nothing if it no longer is one, or this
+        node no longer leads."""
+        self._more_scheduled = False
+        self._guarded(self._core.send_more)
 
     def _perform(self, effects: Effects) -> None:
         """Does what `effects` ask for; truncation and follower appends are done already."""

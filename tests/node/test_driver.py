@@ -8,7 +8,7 @@ import pytest
 
 from dledger.checksum import seal
 from dledger.core.errors import NotLeader, ReadRefused
-from dledger.core.types import EntryKind, LeaderChanged, NodeId
+from dledger.core.types import EntryKind, LeaderChanged, NodeId, RaftOptions
 from dledger.driver import APPLY_RETRY_TICKS, LogFull
 from dledger.errors import InvalidMessage
 from dledger.wire.raft_pb2 import PeerMessage
@@ -423,3 +423,19 @@ def test_applying_goes_on_in_later_turns_when_a_turn_has_had_enough() -> None:
     for node in world.nodes.values():
         assert node.record.bodies() == bodies
         assert node.record.applied_index == node.log.last_index
+
+
+def test_who_is_far_behind_is_sent_an_append_in_each_turn() -> None:
+    """Until the window is full, and without waiting for an answer: three entries are three turns'
+    work where an append holds one."""
+    world = World(options=RaftOptions(max_append_entries=1))
+    leader = world.elect()
+    for number in range(3):
+        propose(world, leader.name, b"%d" % number)
+    sent: list[int] = []
+    for _ in range(3):
+        leader.soon.popleft()()
+        sent.append(sum(bool(message.append_request.frames) for _, _, message in world.wires))
+        world.wires.clear()
+    assert sent == [2, 2, 2]
+    assert not leader.soon
