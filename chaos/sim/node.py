@@ -577,6 +577,7 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
     raft = config.raft.model_copy(
         update={
             "max_append_bytes": tuning.max_append_bytes,
+            "max_append_entries": tuning.max_append_entries,
             "max_inflight_appends": tuning.max_inflight_appends,
             "max_uncommitted_bytes": tuning.max_uncommitted_bytes,
         }

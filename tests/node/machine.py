@@ -51,6 +51,7 @@ class Kind:
     Attributes:
         segment_bytes: of its log.
         max_uncommitted_bytes: as configured.
+        max_append_entries: as configured.
         state: bounds of the replicated state.
         known_level: to the program that runs.
         folder: a directory of the real disk, for who reads the files past the replica.
@@ -58,6 +59,7 @@ class Kind:
 
     segment_bytes: int = SEGMENT
     max_uncommitted_bytes: int = 64 << 20
+    max_append_entries: int = 1024
     state: MachineOptions = USUAL
     known_level: int = KNOWN_LEVEL
     folder: Path | None = None
@@ -77,7 +79,10 @@ def make_configs(count: int, kind: Kind = USUALLY) -> list[NodeConfig]:
                 "data_directory": str((kind.folder or DATA) / name),
                 "listen": address,
                 "peers": peers,
-                "raft": {"max_uncommitted_bytes": kind.max_uncommitted_bytes},
+                "raft": {
+                    "max_uncommitted_bytes": kind.max_uncommitted_bytes,
+                    "max_append_entries": kind.max_append_entries,
+                },
                 "broker": {
                     "max_message_bytes": min(MAX_MESSAGE_BYTES, kind.segment_bytes - (1 << 20)),
                     "long_poll_default_ms": 0,

@@ -13,7 +13,7 @@ from dledger.core.types import LeaderChanged
 from dledger.errors import InvalidMessage
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import StorageFailed
-from tests.node.world import World
+from tests.node.world import Kind, World
 
 
 def test_committed_entries_are_applied_in_order_everywhere() -> None:
@@ -296,3 +296,20 @@ def test_applying_goes_on_in_later_turns_when_a_turn_has_had_enough() -> None:
         assert node.topics() == names
         assert node.driver.applied_index == node.log.last_index
     assert pieces >= 3 * 6
+
+
+def test_who_is_far_behind_is_sent_an_append_in_each_turn() -> None:
+    """Until the window is full, and without waiting for an answer: three entries are three turns'
+    work where an append holds one."""
+    world = World(kind=Kind(max_append_entries=1))
+    leader = world.elect()
+    for number in range(3):
+        leader.propose(f"t{number}")
+    sent: list[int] = []
+    for _ in range(4):
+        leader.turn()
+        sent.append(sum(bool(message.append_request.frames) for _, _, message in world.wires))
+        world.wires.clear()
+        leader.take_turns()
+    sent.append(len(world.wires))
+    assert sent == [2, 2, 2, 0, 0]

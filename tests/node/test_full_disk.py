@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.applying import APPLY_RETRY_TICKS
 from dledger.checksum import seal
-from dledger.driver import APPLY_RETRY_TICKS, NOOPS_HEAD_ROOM, LogFull
+from dledger.driver import NOOPS_HEAD_ROOM, LogFull
 from dledger.reading.entry import HEADER_SIZE
 from dledger.wire.raft_pb2 import PeerMessage
 from tests.broker.leader import batch
