@@ -121,6 +121,11 @@ def up(
     with errors_told():
         group = LocalGroup.open_or_create(directory, options)
     _tell_status(run(group.up()), as_json=as_json)
+    if not group.has_secret:
+        complain(
+            f"the group in {directory} is from before groups had a secret: any program of this "
+            "machine can speak as one of its nodes. One that is made anew has one"
+        )
 
 
 @app.command()

@@ -58,6 +58,14 @@ STRANGERS = (
         tests=_PROOF,
     ),
     Mutant(
+        "local-group-without-its-secret",
+        "broker/local_group/layout.py",
+        "            secret_file=secret_file,\n",
+        "",
+        masked=_NO_SOCKETS,
+        tests=("tests/cli/test_local_secret.py",),
+    ),
+    Mutant(
         "hello-in-another-name-than-the-proof",
         "dledger/peer_security.py",
         "if proved is not None and proved != peer:",
