@@ -66,6 +66,22 @@ STRANGERS = (
         tests=("tests/cli/test_local_secret.py",),
     ),
     Mutant(
+        "administration-told-on-loopback",
+        "broker/config.py",
+        "if is_loopback(self.admin_listen) and not is_loopback(known_as):",
+        "if not self.admin_listen:",
+        masked=_NO_SOCKETS,
+        tests=("tests/test_config.py",),
+    ),
+    Mutant(
+        "audit-believes-any-address-it-is-told",
+        "audit/reading/live.py",
+        "if (found.broker_group, found.node_id) != (told.broker_group, told.node_id):",
+        "if found.broker_group != told.broker_group:",
+        masked=_NO_SOCKETS,
+        tests=("tests/audit/test_remote.py",),
+    ),
+    Mutant(
         "hello-in-another-name-than-the-proof",
         "dledger/peer_security.py",
         "if proved is not None and proved != peer:",
