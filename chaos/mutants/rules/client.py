@@ -167,8 +167,8 @@ CLIENT = (
     Mutant(
         "commit-covers-what-is-in-hand",
         "dledger/client/consumer.py",
-        "        done = self._finished if message is None",
-        "        done = self._handed_over if message is None",
+        "        done = self._progress.finished if message is None",
+        "        done = self._progress.positions if message is None",
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,
     ),
@@ -190,8 +190,8 @@ CLIENT = (
     ),
     Mutant(
         "commit-of-what-was-never-given",
-        "dledger/client/consumer.py",
-        "        if message.topic != self.topic or after > self._furthest.get(",
+        "dledger/client/progress.py",
+        "        if message.topic != self._topic or after > self._furthest.get(",
         "        if after < 0 and self._furthest.get(",
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,
