@@ -5,24 +5,25 @@ Pulls behind it are `dledger.client.fetching`'s. It must never hand a message to
 on its own, or commit one whose work may not be done.
 
 `commit()` covers what is finished. `commit(message)` is the application's own word: everything of
-its queue up to and with that message. Order holds within a queue, not between queues. Delivery is
-at least once. Members of a group do not share queues among them yet: each reads what it names.
+its queue up to and with that message. What carries none of the wanted tags is passed over here and
+not at the broker. Order holds within a queue, not between queues. Delivery is at least once.
+Members of a group do not share queues among them yet: each reads what it names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from dledger.client.arguments import i64, milliseconds, queue_ids
+from dledger.client.arguments import i64, milliseconds, queue_ids, wanted_tags
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ConsumerInUse, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
-from dledger.client.fetching import Fetching
+from dledger.client.fetching import Chunk, Fetching
 from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
 from dledger.client.owner import Owner
 from dledger.client.progress import Progress
@@ -83,6 +84,7 @@ class PullConsumer:
         topic: str,
         *,
         consumer_group: str | None,
+        tags: Collection[str] | None,
         start: StartFrom | datetime | None,
         queues: Sequence[int] | AllQueues | None,
         idle_timeout_s: float | None,
@@ -99,6 +101,7 @@ class PullConsumer:
         self._consumer_group = consumer_group
         self._start = start
         self._queues = None if queues is None or queues is ALL else queue_ids(queues)
+        self._tags = None if tags is None else wanted_tags(tags)
         self._fetching = Fetching(broker_group, topic, options, idle_timeout_s)
         self._on_closed = on_closed
         self._owner = Owner()
@@ -209,19 +212,32 @@ class PullConsumer:
         self._progress.finish()
         if not self._fetching.has_ended:
             await self._begin()
-        chunk = await self._fetching.take(self._paused, self._has_waiting)
-        if chunk is None:
-            return self._has_waiting()  # a queue was resumed
+        while (chunk := await self._fetching.take(self._paused, self._has_waiting)) is not None:
+            if self._unpack(chunk):
+                return True
+            await asyncio.sleep(0)  # a long stretch that isn't wanted holds nobody else up
+        return self._has_waiting()  # a queue was resumed
+
+    def _unpack(self, chunk: Chunk) -> bool:
+        """Whether there is something to hand over in it. What isn't wanted is passed over."""
+        queue_id = chunk.reader.queue_id
         try:
             messages = decode_messages(chunk.records)
-            self._read_to[chunk.reader.queue_id] = messages[-1].queue_offset + 1
+            begins, ends = messages[0].queue_offset, messages[-1].queue_offset + 1
+            if self._tags is not None:
+                messages = [message for message in messages if message.tags in self._tags]
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             told = client_error("decoding messages", error)
             self._fetching.break_off(chunk.reader, told)
             raise told  # noqa: B904 - it is the error itself, or has it as its cause
-        messages.reverse()
-        self._rest[chunk.reader.queue_id] = messages
-        return True
+        first = messages[0].queue_offset if messages else ends
+        if first > begins:
+            self._progress.pass_over(queue_id, first)
+        self._read_to[queue_id] = ends
+        if messages:
+            messages.reverse()
+            self._rest[queue_id] = messages
+        return bool(messages)
 
     # --- what is in hand, and what is finished ------------------------------------------------
 

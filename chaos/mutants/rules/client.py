@@ -8,6 +8,7 @@ _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
 _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
+_TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 
@@ -171,6 +172,22 @@ CLIENT = (
         "        done = self._progress.positions if message is None",
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,
+    ),
+    Mutant(
+        "what-is-passed-over-is-never-committed",
+        "dledger/client/consumer.py",
+        "        if first > begins:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_TAGS,
+    ),
+    Mutant(
+        "passed-over-before-its-turn",
+        "dledger/client/progress.py",
+        "        is_last = after == self._handed_over.get(queue_id)\n",
+        "        is_last = queue_id in self._read\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_TAGS,
     ),
     Mutant(
         "group-begins-at-the-first",
