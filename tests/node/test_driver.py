@@ -6,10 +6,11 @@ from unittest.mock import patch
 
 import pytest
 
+from dledger.applying import APPLY_RETRY_TICKS
 from dledger.checksum import seal
 from dledger.core.errors import NotLeader, ReadRefused
 from dledger.core.types import EntryKind, LeaderChanged, NodeId
-from dledger.driver import APPLY_RETRY_TICKS, LogFull
+from dledger.driver import LogFull
 from dledger.errors import InvalidMessage
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import StorageFailed
