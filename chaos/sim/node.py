@@ -21,7 +21,6 @@ from typing import Protocol
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.doors.grpc.broker import BrokerDoor
 from broker.errors import BrokerError, ErrorCode
-from broker.forming.errors import NotAMember
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
@@ -46,6 +45,7 @@ from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
 from store.errors import CorruptionFound, StorageFailed, StorageFull, WrongIdentity
 from store.files import FULL_ERRNOS
+from store.starting.errors import NotAMember
 
 DATA = Path("/data")
 GROUP = "sim"
