@@ -22,7 +22,6 @@ from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.errors import BrokerError, ErrorCode
-from broker.forming.errors import NotAMember
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
@@ -47,6 +46,7 @@ from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
 from store.errors import CorruptionFound, StorageFailed, StorageFull, WrongIdentity
 from store.files import FULL_ERRNOS
+from store.starting.errors import NotAMember
 
 DATA = Path("/data")
 GROUP = "sim"
