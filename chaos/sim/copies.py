@@ -130,6 +130,8 @@ class Copies:
             for node in self._nodes:
                 if observer is node or node.life is None or observer.life is None:
                     continue
+                if node.has_lied:
+                    continue  # and said that it holds what it doesn't, in terms that never were
                 held, told = node.life.core.holding, known.get(node.name)
                 if told is None or told.disk != node.identity.disk or told.term < held.term:
                     raise Defect("not remembered", f"{observer.name} of {node.name}: {told}")

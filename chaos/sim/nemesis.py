@@ -333,11 +333,16 @@ class Nemesis:
         """One member says absurd and contradictory things among the true ones, for a while. As a
         rule the leader, whose word moves most."""
         leader = self._leader()
-        liar = (leader if leader and chance.random() < 0.6 else self._any(chance)).name
+        node = leader if leader and chance.random() < 0.6 else self._any(chance)
+        if node.is_lost or node.is_past or not self._may_harm(node):
+            return  # it may be shut out for what it says of itself, like a disk that is lost
+        node.has_lied = True
+        self.copies.suspect(node)
         liars = self._world.network.liars
-        liars[liar] = chance
-        self._world.log("nemesis", f"{liar} lies")
-        self._later(chance.randrange(200, 4000), liars.pop, liar, None)
+        liars[node.name] = chance
+        self._world.watch.clocks.distrust(node.name)
+        self._world.log("nemesis", f"{node.name} lies")
+        self._later(chance.randrange(200, 4000), liars.pop, node.name, None)
 
     # --- clients -----------------------------------------------------------------------------
 

@@ -488,6 +488,7 @@ class SimNode:
         self.lost.append(self.disk.wipe())
         self.is_lost, self.spoiled = True, False
         self.is_past = self.has_lied = False
+        self._world.network.liars.pop(self.name, None)  # whoever comes on it tells the truth
         self.has_started = False
         self.rot.clear()
 

@@ -22,7 +22,7 @@ from chaos.sim.disk import SimulatedDisk
 from chaos.sim.incarnations import Incarnations
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
-from dledger.core.types import Index, NodeId, Role
+from dledger.core.types import Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, parse_header, verify_frame
 from dledger.records.errors import InvalidFrame
@@ -31,7 +31,7 @@ from dledger.wire import broker_pb2 as pb
 from dledger.wire.raft_pb2 import PeerMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
 HARD_STATE = DATA / "raft" / "hard_state"
 QUEUES = DATA / "consumequeue"
@@ -43,12 +43,10 @@ CRC_BYTES = 4  # behind the content of an `AtomicFile`
 class Watch:
     """The invariants of one run."""
 
-    def __init__(
-        self, nodes: Sequence[SimNode], tuning: Tuning, liars: Container[NodeId] = ()
-    ) -> None:
+    def __init__(self, nodes: Sequence[SimNode], tuning: Tuning) -> None:
         self.checks = 0
         self.incarnations = Incarnations()
-        self.clocks = ClockWatch(nodes, liars)
+        self.clocks = ClockWatch(nodes)
         self.places: dict[int, EntryHeader] = {}  # index -> where and what, as last asked
         self.segment_bytes = tuning.segment_bytes
         self._needs_platter = tuning.flush == "sync"
