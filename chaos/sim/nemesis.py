@@ -453,10 +453,18 @@ class Nemesis:
         if chance.random() < 0.4 and self._corner(node, chance):
             return
         age_us = 1_000 * chance.choice((50, 300, 1_000, 3_000))
-        self.copies.take(node, int(age_us * (0.5 + chance.random())), chance)
+        witness = self._world.nodes[next(name for name in self._names(chance) if name != node.name)]
+        then = partial(self._forget, witness if chance.random() < 0.5 else None)
+        self.copies.take(node, int(age_us * (0.5 + chance.random())), chance, then)
         if chance.random() < 0.3:
             self._later(chance.randrange(1, 200), node.kill)
             self._later(chance.randrange(200, 400), node.boot)
+
+    def _forget(self, witness: SimNode | None) -> None:
+        """Whoever knows of a promise is started again before it needs to."""
+        if witness is not None and witness.is_running:
+            witness.kill()
+            witness.boot()
 
     def _corner(self, node: SimNode, chance: Random) -> bool:
         """The schedule to which an older copy is worst: a majority with `node` in it goes on

@@ -23,6 +23,8 @@ COPIES = (
         _FILE,
         "        if start.number <= newest.number:\n",
         "        if start.number < newest.number:\n",
+        masked=_MORE,
+        tests=_DISKS,
     ),
     Mutant(
         "forgotten-term-is-heard",
@@ -68,6 +70,7 @@ COPIES = (
         "broker/replica.py",
         "        self.transport.recall(self._memory.read())\n",
         "        self._memory.read()\n",
+        seed=35,
     ),
     Mutant(
         "promises-not-written",
