@@ -105,6 +105,7 @@ class OpenCall:
 
     method: str
     request: object
+    task: asyncio.Task[object] | None
     arrivals: int = 0
     since_us: int = 0
 
@@ -552,7 +553,7 @@ class SimNode:
         context = _CallContext()
         self._calls += 1
         number = self._calls
-        life.calls[number] = OpenCall(method, request)
+        life.calls[number] = OpenCall(method, request, asyncio.current_task())
         try:
             return await handler(request, context)
         except BrokerError:

@@ -188,14 +188,12 @@ class Watch:
 
     def _check_pulls(self, node: SimNode, life: Life) -> None:
         """A pull whose messages have come is answered in that turn or the next: a wake-up that is
-        lost would show itself as a hold to its end only. While one is being read in pieces they
-        are not counted: it may be that one."""
-        if life.turns.pausing:
-            return
+        lost would show itself as a hold to its end only. One that is being read, in pieces, was
+        woken."""
         topics, now_us = life.replica.machine.topics, life.loop.now_us
         for call in life.calls.values():
             request = call.request
-            if not isinstance(request, pb.PullRequest):
+            if not isinstance(request, pb.PullRequest) or call.task in life.turns.paused:
                 continue
             topic = topics.get(request.topic)
             offsets = topic.next_offsets if topic is not None else []
