@@ -88,6 +88,7 @@ class Nemesis:
             Fault.WIPE: self._wipe,
             Fault.SWAP: self._swap,
             Fault.OLDER_COPY: self._older_copy,
+            Fault.RETURNED: self._returned_disk,
             Fault.QUEUE_ROT: self._queue_rot,
         }
 
@@ -334,7 +335,7 @@ class Nemesis:
         rule the leader, whose word moves most."""
         leader = self._leader()
         node = leader if leader and chance.random() < 0.6 else self._any(chance)
-        if node.is_lost or node.is_past or not self._may_harm(node):
+        if node.is_foreign or not self._may_harm(node):
             return  # it may be shut out for what it says of itself, like a disk that is lost
         node.has_lied = True
         self.copies.suspect(node)
@@ -444,6 +445,23 @@ class Nemesis:
     def _may_harm(self, node: SimNode) -> bool:
         return may_harm(node, self._nodes)
 
+    def _returned_disk(self, chance: Random) -> None:
+        """A disk that was replaced is found again and started, as if nothing had happened. It knows
+        no better; whoever knows of its successor may not listen to it."""
+        found = [
+            each
+            for each in self._nodes
+            if each.replaced and not each.is_harmed and not each.is_swapped and each.is_running
+        ]
+        if not found or not self._may_harm(found[0]):
+            return
+        node = chance.choice(found)
+        node.find_again()
+        node.boot()
+        self.copies.watch()
+        back_us = chance.randrange(300_000, 2_500_000)  # also when the faults are over
+        self._world.timeline.after(back_us, NOBODY, node.put_right)
+
     def _older_copy(self, chance: Random) -> None:
         """A copy is taken now, and put back later if everybody else can tell by then; in the same
         start of the process, or after others."""
@@ -493,7 +511,7 @@ class Nemesis:
         node = self._any(chance)
         if not node.is_running or node.is_lost or node.is_swapped or not self._may_harm(node):
             return
-        if any(each.is_past for each in self._nodes):
+        if node.is_past or node.is_returned or any(each.is_past for each in self._nodes):
             return  # the new disk would know nothing of the older copy's promises
         node.lose_disk()
         self._down_and_up(node, chance)
@@ -503,7 +521,7 @@ class Nemesis:
         """Two disks are mixed up: neither node starts until they are put right."""
         one, other = chance.sample(self._nodes, 2)
         pair = (one, other)
-        if any(each.is_lost or each.is_past or each.is_swapped or each.is_ruined for each in pair):
+        if any(each.is_foreign or each.is_swapped or each.is_ruined for each in pair):
             return
         self._exchange(one, other)
         for node in (one, other):

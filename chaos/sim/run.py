@@ -235,7 +235,7 @@ class _Run:
 
     def _replicas_agree(self) -> bool:
         nodes = [node for node in self.world.nodes.values() if not node.is_ruined]
-        if any(node.is_past or node.is_lost for node in nodes):
+        if any(node.is_foreign for node in nodes):
             return False
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
         if any(life.replica.mender.is_at_work for life in lives):
