@@ -134,6 +134,7 @@ class RaftConfig(_Section):
     suspicion_delay_ms: Range = (10, 40)  # from a leader's broken stream to the PreVote
     transfer_timeout_ms: int = Field(default=300, ge=1, le=60_000)
     max_append_bytes: int = Field(default=MIB, ge=4 * KIB, le=8 * MIB)  # one append message
+    max_append_entries: int = Field(default=1_024, ge=1, le=4_096)  # in it
     max_inflight_appends: int = Field(default=32, ge=1, le=1024)  # per peer
     max_uncommitted_bytes: int = Field(default=64 * MIB, ge=MIB, le=GIB)
 

@@ -8,12 +8,12 @@ import grpc
 from google.protobuf.message import Message
 
 from broker.forming.errors import FormationRefused, MemberUnreachable
-from broker.forming.founding import Founding
 from broker.forming.planning import Description
 from broker.forming.wire import plain_description, wire_founding
 from dledger.credentials.tls import TlsMaterial, open_channel
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import formation_pb2 as fpb
+from store.starting.founding import Founding
 
 CALL_TIMEOUT_S = 20.0  # a commit makes the log's first segment
 SILENT = frozenset(
