@@ -155,7 +155,7 @@ DISKS = (
     ),
     Mutant(
         "member-starts-without-its-log",
-        "broker/recovery.py",
+        "store/starting/opening.py",
         "if not configurations and (founding is None or not founding.is_adopted):",
         "if configurations and (founding is None or not founding.is_adopted) and False:",
         masked=_FORMED_BEFORE,

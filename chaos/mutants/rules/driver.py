@@ -12,6 +12,12 @@ DRIVER = (
         "self._applier.apply(self._core.last_index)",
     ),
     Mutant(
+        "who-is-behind-is-sent-one-append-only",
+        "dledger/driver.py",
+        "            self._ports.turns.later(self._send_more)\n",
+        "            pass\n",
+    ),
+    Mutant(
         "hard-state-never-written",
         "dledger/driver.py",
         "        return lambda: store.save(state)\n",
