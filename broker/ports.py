@@ -14,8 +14,8 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from broker.recovery import REAL_MACHINERY, StoreMachinery
+from dledger.applying import APPLY_SLICE_BYTES
 from dledger.core.types import NodeId
-from dledger.driver import APPLY_SLICE_BYTES
 from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink

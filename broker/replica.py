@@ -382,6 +382,7 @@ def raft_options(config: NodeConfig) -> RaftOptions:
         hand_over_interval_ticks=max(HAND_OVER_INTERVAL_MS, 4 * raft.election_timeout_ms[1])
         // tick,
         max_append_bytes=raft.max_append_bytes,
+        max_append_entries=raft.max_append_entries,
         max_inflight_appends=raft.max_inflight_appends,
         max_uncommitted_bytes=raft.max_uncommitted_bytes,
         noop_size=HEADER_SIZE,

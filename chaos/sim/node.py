@@ -19,6 +19,7 @@ from random import Random
 from typing import Protocol
 
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
+from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.errors import BrokerError, ErrorCode
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
@@ -51,7 +52,7 @@ DATA = Path("/data")
 GROUP = "sim"
 NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 DRAIN_S = 1.0
-GRACE_S = 0.02  # within which calls under way have their answers once the replica is at rest
+LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
 class Defect(AssertionError):
@@ -353,9 +354,14 @@ class SimNode:
         self.disk.kill()
 
     async def _shut_doors(self, life: Life) -> None:
-        """Takes no more calls; the replica has answered the ones it had."""
+        """Takes no more calls. Those under way end within the product's grace: the replica has
+        answered who waited, and a long pull has its pieces left."""
         life.is_shut = True
-        await asyncio.sleep(GRACE_S)
+        await asyncio.sleep(LOOK_S)
+        for _ in range(round(SERVER_GRACE_S / LOOK_S)):
+            if not life.calls:
+                break
+            await asyncio.sleep(LOOK_S)
         if life.calls:
             methods = sorted(call.method for call in life.calls.values())
             raise Defect("unanswered", f"{self.name} stops, and {', '.join(methods)} wait")
@@ -571,6 +577,7 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
     raft = config.raft.model_copy(
         update={
             "max_append_bytes": tuning.max_append_bytes,
+            "max_append_entries": tuning.max_append_entries,
             "max_inflight_appends": tuning.max_inflight_appends,
             "max_uncommitted_bytes": tuning.max_uncommitted_bytes,
         }

@@ -130,6 +130,7 @@ class Tuning:
     cache_bytes: int = 8 << 10
     units_per_file: int = 64
     max_append_bytes: int = 4 << 10
+    max_append_entries: int = 1_024
     max_inflight_appends: int = 8
     max_uncommitted_bytes: int = 64 << 10
     sync_us: int = 300
@@ -256,10 +257,16 @@ def _with_focus(plan: Plan) -> Plan:
 
 def _with_slices(plan: Plan) -> Plan:
     """Applying takes turns of one entry, of a few, or of all there are; so does whatever else is
-    done in pieces."""
+    done in pieces, and who is far behind is sent as many at once."""
     chance = plan.random("slices")
     size, steps = chance.choice((1, 2 << 10, 1 << 20)), chance.choice((1, 3, 1_000))
-    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size, turn_steps=steps))
+    entries = plan.random("append-entries").choice((1, 3, 16, 1_024))
+    return replace(
+        plan,
+        tuning=replace(
+            plan.tuning, apply_slice_bytes=size, turn_steps=steps, max_append_entries=entries
+        ),
+    )
 
 
 def _with_link_faults(plan: Plan) -> Plan:

@@ -121,6 +121,7 @@ class RaftState:
         self.transfer: Transfer | None = None
         # Effects being gathered.
         self.appends_due = False
+        self.has_more_to_send = False  # to peers that were just sent one append each
         self.noop: Proposed | None = None
         self.outbox: list[OutgoingMessage] = []
         self.held: dict[tuple[type, NodeId], OutgoingMessage] = {}

@@ -472,7 +472,8 @@ class RaftOptions:
     # ... and a leader with a sick disk hands over no sooner than this after its election, and
     # after its last try: the bound on how often leadership moves.
     hand_over_interval_ticks: int = 100
-    max_append_bytes: int = 1 << 20  # one append message
+    max_append_bytes: int = 1 << 20  # one append message, ...
+    max_append_entries: int = 1_024  # ... and so many entries: each costs both sides microseconds
     max_inflight_appends: int = 32  # messages not yet acknowledged, per peer
     max_inflight_bytes: int = 8 << 20
     max_uncommitted_bytes: int = 64 << 20
