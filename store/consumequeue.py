@@ -26,6 +26,7 @@ Source: RocketMQ `ConsumeQueue` (layout, sizes), `ConsumeQueueStore`.
 from __future__ import annotations
 
 import errno
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,7 @@ from store.queue_flush import FlushWork, remove_topic
 OPEN_FILES: Final = 512
 
 _DELETED: Final = ".deleted-"  # No topic's name holds a dot.
+_QUEUE_NAME: Final = re.compile(r"[0-9]{1,10}")
 # What a file that is gone, or a sector that can't be read, is told by: its units count as wrong.
 _LOST: Final = frozenset({errno.ENOENT, errno.EIO})
 
@@ -197,6 +199,20 @@ class ConsumeQueues:
             # Made by a process that died before its flush, these names may be known to the page
             # cache only; what is dispatched to their queues must not count as durable then.
             self._renamed[self._root] = self._renamed[directory] = None
+
+    def inspect(self) -> None:
+        """Whatever has the name of a queue's file can be opened as one. For a rehearsal, which
+        knows no topics: a start opens those of its topics only, and removes the others'.
+
+        Raises:
+            StoreError, OSError: something else lies there.
+        """
+        self.look()
+        for directory in self._topics.values():
+            for queue_id in filter(_QUEUE_NAME.fullmatch, self._files.listdir(directory)):
+                queue = directory / queue_id
+                for name in filter(FILE_NAME.fullmatch, self._files.listdir(queue)):
+                    self._handle(queue / name)
 
     def settle(self, topic: str, queue_id: int) -> bool:
         """Nothing lies behind the end of a queue that is expected: what an earlier life derived
