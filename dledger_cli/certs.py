@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import re
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from dledger.addresses import split_address
 from dledger.credentials.errors import CredentialUnusable
 from dledger.credentials.files import read_credential, write_private
 from dledger.credentials.secret import GroupSecret
@@ -34,6 +36,37 @@ app = typer.Typer(
     no_args_is_help=True, help="Certificates and secrets that tell members from strangers."
 )
 
+PEER_NAMES = ".dledger"  # what the names end with that peers are believed under
+_NAME = re.compile(
+    r"[A-Za-z0-9_-]{1,64}"
+)  # of nodes and broker groups, as configurations take them
+_CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+def _checked_name(name: str) -> str:
+    """Anything else could be another node's name, or a pattern that fits all of them."""
+    if not _NAME.fullmatch(name):
+        raise typer.BadParameter("1 to 64 characters of A-Z, a-z, 0-9, _ and -")
+    return name
+
+
+def _checked_client(name: str) -> str:
+    if not _CLIENT.fullmatch(name):
+        raise typer.BadParameter("1 to 64 of A-Z, a-z, 0-9, _, - and dots, no dot or - first")
+    return name
+
+
+def _checked_hosts(hosts: list[str]) -> list[str]:
+    for host in hosts:
+        try:
+            split_address(f"[{host}]:1" if ":" in host else f"{host}:1")
+        except ValueError:
+            raise typer.BadParameter(f"{host!r} is no host name and no IP address") from None
+        if f".{host.lower()}".endswith(PEER_NAMES):
+            raise typer.BadParameter(f"{host!r} would be a node's name, not a host's")
+    return hosts
+
+
 FolderArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder of the authority: ca.pem and ca.key.")
 ]
@@ -41,7 +74,13 @@ DaysOption = Annotated[
     int, typer.Option("--days", min=1, max=MAX_DAYS, help="How long it is believed.")
 ]
 GroupOption = Annotated[
-    str, typer.Option("--broker-group", metavar="NAME", help="The node's broker group.")
+    str,
+    typer.Option(
+        "--broker-group", metavar="NAME", help="The node's broker group.", callback=_checked_name
+    ),
+]
+NodeArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The node's id.", callback=_checked_name)
 ]
 
 
@@ -81,11 +120,16 @@ def authority(folder: FolderArgument, days: DaysOption = 3_650) -> None:
 @app.command()
 def node(
     folder: FolderArgument,
-    node_id: Annotated[str, typer.Argument(metavar="ID", help="The node's id.")],
+    node_id: NodeArgument,
     broker_group: GroupOption,
     hosts: Annotated[
         list[str],
-        typer.Option("--host", metavar="NAME", help="Host name or address that clients dial."),
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            help="Host name or address that clients dial.",
+            callback=_checked_hosts,
+        ),
     ],
     days: DaysOption = DEFAULT_DAYS,
 ) -> None:
@@ -103,7 +147,10 @@ def node(
 @app.command()
 def client(
     folder: FolderArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the client is called.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="What the client is called.", callback=_checked_client),
+    ],
     days: DaysOption = DEFAULT_DAYS,
 ) -> None:
     """Make a client's certificate and key: DIR/NAME.pem and DIR/NAME.key. It opens no peer stream.
@@ -133,7 +180,7 @@ def secret(
 
 @app.command(name="name")
 def name_of(
-    node_id: Annotated[str, typer.Argument(metavar="ID", help="The node's id.")],
+    node_id: NodeArgument,
     broker_group: GroupOption,
 ) -> None:
     """Show the DNS name that a node's certificate must carry, for authorities other than this one.

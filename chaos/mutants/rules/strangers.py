@@ -116,6 +116,14 @@ STRANGERS = (
         tests=_WIRE,
     ),
     Mutant(
+        "host-that-is-a-nodes-name",
+        "dledger_cli/certs.py",
+        'if f".{host.lower()}".endswith(PEER_NAMES):',
+        "if host.endswith(PEER_NAMES.upper()):",
+        masked=_NO_SOCKETS,
+        tests=("tests/cli/test_certs.py",),
+    ),
+    Mutant(
         "local-group-without-its-secret",
         "broker/local_group/layout.py",
         "            secret_file=secret_file,\n",
