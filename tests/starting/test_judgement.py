@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from dledger.core.types import HardState, Term
@@ -61,6 +61,7 @@ def listed(path: Path) -> list[tuple[Path, int, int, int, int]]:
     return found
 
 
+@example(change=Change("to a second name", 0, 0, 3, 0), is_clean=False)  # LOCK is a segment's
 @settings(max_examples=DRAWS, suppress_health_check=list(HealthCheck))
 @given(change=CHANGES, is_clean=st.booleans())
 def test_what_is_judged_to_start_starts_and_nothing_else(
