@@ -214,6 +214,16 @@ def test_healthy_member_starts_and_says_who_it_is(healthy: Lived) -> None:
         assert facts.stopped_cleanly is is_clean
 
 
+def test_entry_that_a_clean_start_would_replay_is_read(healthy: Lived, tmp_path: Path) -> None:
+    """The walk passes over it, as its header is right; the replay doesn't."""
+    path = tmp_path / "n1"
+    shutil.copytree(healthy.clean, path, copy_function=copy_sparse)
+    flip_bit(path / segment(0), SEGMENT // 2)
+    said = judged(path)
+    assert said.facts.stopped_cleanly
+    assert (said.findings[0].kind, said.findings[0].file) == (Kind.LOG_DAMAGED, segment(0))
+
+
 MENDED: dict[str, tuple[Damage, Kind]] = {
     "no checkpoint": (lambda path: (path / "checkpoint").unlink(), Kind.CHECKPOINT_MISSING),
     "a bit of the checkpoint": (
