@@ -70,17 +70,16 @@ class UnknownDisk(PeerRefused):
 
 
 class OlderCopy(PeerRefused):
-    """Of the same disk a later start is known: what it promised since then may be forgotten."""
+    """It doesn't know what its disk has promised: nothing that it says may count."""
 
-    def __init__(self, peer: str, boot_number: int, known: int) -> None:
+    def __init__(self, peer: str, forgotten: str) -> None:
         super().__init__(
-            f"{peer} is in its start number {boot_number}, and number {known} of the same disk was "
-            "heard before: an older copy of its directory was put back, or two run. Empty the "
-            f"directory and take it in with `dledger group replace {peer}`"
+            f"{peer} speaks from its disk's past ({forgotten}): an older copy of its directory was "
+            "put back, or two run. Stop it, empty the directory and take it in with "
+            f"`dledger group replace {peer}`"
         )
         self.peer = peer
-        self.boot_number = boot_number
-        self.known = known
+        self.forgotten = forgotten
 
 
 class StreamEnded(ReplicationError):

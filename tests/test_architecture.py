@@ -41,7 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.wire": set(),
     "dledger.records": {"dledger.outcome"},
     "dledger.reading": {"dledger.outcome", "dledger.records"},
-    "dledger.spark": {"dledger.outcome", "dledger.reading"},
+    "dledger.spark": FLOOR
+    | {"dledger.client", "dledger.credentials", "dledger.reading", "dledger.wire"},
     "dledger.credentials": {"dledger.outcome"},
     "dledger.client": FLOOR
     | {"dledger.credentials", "dledger.limits", "dledger.wire", "dledger.records"},

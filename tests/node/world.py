@@ -22,6 +22,7 @@ from dledger.driver import RaftDriver
 from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
+from dledger.promises import Promises
 from dledger.reading.entry import EntryHeader
 from dledger.wire.commands_pb2 import Command, CreateTopicCommand
 from dledger.wire.raft_pb2 import PeerMessage
@@ -127,6 +128,15 @@ class Wires:
 
     def know(self, place: object, disks: object, *, is_known: bool) -> None:
         """Nobody here has another's disk."""
+
+    def speak_for(self, holding: object) -> None:
+        """Nobody here is asked for a sign of life."""
+
+    def recall(self, promises: object) -> None:
+        """Nobody here is put back."""
+
+    def promises(self) -> dict[NodeId, Promises]:
+        return {}
 
 
 class World:
