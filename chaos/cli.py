@@ -95,12 +95,7 @@ def sim(
     if transcript is not None:
         _write(transcript, ())  # now, and not after an hour of seeds
     reports = _run_seeds(recipe, seeds, time_limit)
-    failed = reports[-1] if reports[-1].failure else None
-    if failed is not None and not no_shrink:
-        broken = _at_seed(recipe, failed.plan.seed)
-        recipe, failed = shrink(broken, failed)
-    elif failed is not None:
-        recipe = _at_seed(recipe, failed.plan.seed)
+    recipe, failed = _made_small(recipe, reports[-1], is_small=no_shrink)
     if transcript is not None:
         _write(transcript, (failed or reports[-1]).transcript)
     facts = summary(reports, failed, recipe)
@@ -109,6 +104,15 @@ def sim(
     else:
         _print_text(facts, failed)
     raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+def _made_small(recipe: Recipe, last: Report, *, is_small: bool) -> tuple[Recipe, Report | None]:
+    """The recipe and the report of what failed, shrunk unless it is small enough; the recipe as it
+    is and None when nothing did: only the last run can have failed."""
+    if last.failure is None:
+        return recipe, None
+    broken = _at_seed(recipe, last.plan.seed)
+    return (broken, last) if is_small else shrink(broken, last)
 
 
 def _fault_numbers(text: str | None) -> tuple[int, ...] | None:

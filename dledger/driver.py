@@ -12,19 +12,20 @@ back through `on_durable`. Everything here runs on one thread, the event loop's.
 
 Many proposals of one event-loop turn become one set of effects: `propose` only schedules.
 
-It is longer than most modules: persisting, sending and applying apart from each other would hide
-the one order between them that matters.
+Applying (`dledger.applying`), waiting reads (`dledger.reads`) and what an append finds here
+(`dledger.incoming`) are modules of their own; persisting and sending stay together, since apart
+they would hide the one order between them that matters.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic
 
 from google.protobuf.message import DecodeError
 
+from dledger.applying import APPLY_SLICE_BYTES, Applier
 from dledger.checksum import is_intact
 from dledger.codec import (
     ANSWERS,
@@ -59,55 +60,34 @@ from dledger.core.types import (
     OutgoingMessage,
     PersistSequence,
     Proposed,
-    ReadAborted,
-    ReadReady,
     Role,
 )
 from dledger.doubt import Doubt
-from dledger.errors import ApplyPaused, ApplyStopped, InvalidMessage, LogBehind, LogFull
-from dledger.hard_state import HardStateStore
+from dledger.errors import InvalidMessage, LogBehind, LogFull
+from dledger.incoming import check_continuity, held_of, is_to_be_appended, room_for
 from dledger.log_clock import ClockStatistics, LogClock
-from dledger.ports import (
-    ConfigurationCodec,
-    FrameHeader,
-    Observer,
-    PeerTransport,
-    ReplicatedLog,
-    StateMachine,
-    Turns,
-)
+from dledger.ports import H, Ports
+from dledger.reads import ReadDone, Reads
 from dledger.wire.raft_pb2 import PeerMessage
 
 # `LogBehind` and `LogFull` are part of what `propose` is: who calls it handles them.
 __all__ = [
-    "APPLY_RETRY_TICKS",
-    "APPLY_SLICE_BYTES",
-    "APPLY_SLICE_ENTRIES",
     "EFFECT_ROUNDS",
     "NOOPS_HEAD_ROOM",
     "DriverStatistics",
-    "H",
     "LogBehind",
     "LogFull",
     "Ports",
     "RaftDriver",
-    "ReadDone",
     "Stamp",
 ]
 
-# Read at once to be applied, so that a backlog never starves heartbeats; and applied in one turn if
-# that takes no longer than a share of it.
-APPLY_SLICE_BYTES = 1 << 20
-APPLY_SLICE_ENTRIES = 256
 EFFECT_ROUNDS = 1_000  # a core that never comes to rest is a defect of ours
 # Room that nothing but no-ops may use. An elected node must be able to append its no-op, or a full
 # disk would stop each new leader in turn; so many elections fit before space must have come back.
 NOOPS_HEAD_ROOM = 256
-APPLY_RETRY_TICKS = 100  # a second, as a rule, from finding no space to trying again
 
-H = TypeVar("H", bound=FrameHeader)
 Stamp = Callable[[int, int], None]  # (physical offset of the frame, append time in ms)
-ReadDone = Callable[[bool], None]  # True: serve; False: leadership was lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,29 +108,6 @@ class DriverStatistics:
     clock: ClockStatistics
 
 
-@dataclass(frozen=True, slots=True)
-class Ports(Generic[H]):
-    """Everything outside the driver; see `dledger.ports`.
-
-    `parse_frames` gives the headers of frames that a peer sent, each verified against its CRC,
-    or raises `InvalidFrames`. `wall_ms` may step, `monotonic_s` may not; see `dledger.log_clock`
-    for what each is good for. `fail` stops the node and is called at most once.
-    """
-
-    log: ReplicatedLog[H]
-    parse_frames: Callable[[bytes], list[H]]
-    hard_state: HardStateStore
-    transport: PeerTransport
-    machine: StateMachine
-    observer: Observer
-    configuration_of: ConfigurationCodec
-    call_soon: Callable[[Callable[[], None]], object]
-    turns: Turns
-    wall_ms: Callable[[], int]
-    monotonic_s: Callable[[], float]
-    fail: Callable[[BaseException], None]
-
-
 class RaftDriver(Generic[H]):
     """One node's replication, from the thread that owns it."""
 
@@ -164,17 +121,19 @@ class RaftDriver(Generic[H]):
         apply_slice_bytes: int = APPLY_SLICE_BYTES,
     ) -> None:
         self._core = core
-        self._apply_slice_bytes = apply_slice_bytes
         self._node = node
         self._ports = ports
-        self._applied = applied_index
+        self._applier = Applier(
+            ports,
+            applied_index,
+            apply_slice_bytes,
+            in_turn=lambda: self._guarded(self._apply),
+            on_applied=self._on_applied,
+        )
         self._scheduled = False
-        self._applying = self._apply_scheduled = False
+        self._more_scheduled = False
         self._stopped = False
-        self._read_context = 0
-        self._reads_to_start: list[ReadDone] = []
-        self._reads_running: dict[int, list[ReadDone]] = {}
-        self._reads_to_apply: deque[tuple[Index, list[ReadDone]]] = deque()
+        self._reads = Reads(core.read_index)
         self._digest: tuple[Index, int] = (Index(0), 0)
         self._latest_append: tuple[AppendRange, PeerMessage] | None = None
         self._messages_in = self._messages_out = 0
@@ -182,9 +141,6 @@ class RaftDriver(Generic[H]):
         self._clock = LogClock(node, ports.log.last_append_time_ms, self._now_us())
         self._doubt: Doubt[H] = Doubt(ports.log, ports.observer)
         self._submitted_ticket = self._durable_ticket = 0
-        self._is_apply_paused = False
-        self._apply_stopped: ApplyStopped | None = None
-        self._ticks_to_apply = 0
         self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size
         # A log that doesn't take beside them what may be under way to one peer is short of space:
         # at full speed it would refuse in about the time that a hand-over takes.
@@ -201,14 +157,15 @@ class RaftDriver(Generic[H]):
 
     @property
     def applied_index(self) -> Index:
-        return self._applied
+        return self._applier.applied
 
     @property
     def settled_index(self) -> Index:
         """The last entry that is applied and that this node's own disk would keep through a loss
         of power. A commit needs a majority of disks, of which this one may not be one: what is
         noted on it must not run ahead of its own log."""
-        return Index(min(self._applied, self._core.durable_index, self._ports.log.synced_index))
+        core, log = self._core, self._ports.log
+        return Index(min(self._applier.applied, core.durable_index, log.synced_index))
 
     def start(self) -> None:
         """Applies what is known to be committed; call once, before the first tick."""
@@ -218,12 +175,11 @@ class RaftDriver(Generic[H]):
     def stop(self) -> None:
         """Nothing happens after this: no message, no apply."""
         self._stopped = True
-        self._abort_reads()
+        self._reads.abort()
 
     def tick(self) -> None:
         """One tick of the core's clock has passed."""
-        if self._ticks_to_apply:
-            self._ticks_to_apply -= 1
+        self._applier.tick()
         self._guarded(self._tick_core)
 
     def _tick_core(self) -> None:
@@ -242,7 +198,7 @@ class RaftDriver(Generic[H]):
         is_short = self._ports.log.is_short_of_space(needed)
         if not is_short:
             self._refused_bytes = 0
-        return is_short or self._is_apply_paused or self._apply_stopped is not None
+        return is_short or self._applier.is_paused or self._applier.stopped is not None
 
     def suspect(self, peer: NodeId) -> None:
         """A stream to or from `peer` broke."""
@@ -292,7 +248,7 @@ class RaftDriver(Generic[H]):
             raise NotLeader(None)
         log = self._ports.log
         size = self._core.options.noop_size + len(body)
-        if self._is_apply_paused or not log.has_room(size + self._head_room):
+        if self._applier.is_paused or not log.has_room(size + self._head_room):
             self._refused_bytes = max(self._refused_bytes, size + self._head_room)
             raise LogFull(f"no room for {size} bytes")
         # What others commit without this disk is bounded by nothing else while it is stalled.
@@ -344,7 +300,7 @@ class RaftDriver(Generic[H]):
         """
         if self._stopped or not self._core.is_ready_leader:
             raise ReadRefused("not a leader that has committed in its term", self._core.leader)
-        self._reads_to_start.append(done)
+        self._reads.add(done)
         self._schedule()
 
     def on_durable(self, ticket: int) -> None:
@@ -417,54 +373,18 @@ class RaftDriver(Generic[H]):
     def _accept(self, message: AppendRequest, headers: list[H], frames: bytes) -> None:
         self._run()  # what is pending must not mix with the effects of this append
         self._core.admit(message)
-        skip = self._held_of(headers)
+        skip = held_of(self._core, headers)
         new = headers[skip:]
-        needed = self._room_for(new)
+        needed = room_for(new, self._head_room)
         if needed and not self._ports.log.has_room(needed):
             # Not acknowledged, so the leader sends it again: space may have come back by then.
             self._refused_for_space += 1
             self._refused_bytes = max(self._refused_bytes, needed)
             return
         blob = memoryview(frames)[sum(header.total_size for header in headers[:skip]) :]
-        if new and self._is_to_be_appended(message, new):
-            self._check_continuity(message, new, blob)
+        if new and is_to_be_appended(self._core, message, new):
+            check_continuity(self._ports.log, message, new, blob)
         self._take_append(message, new, blob)
-
-    def _held_of(self, headers: list[H]) -> int:
-        """How many of these entries are here already, from the first on."""
-        core = self._core
-        for at, header in enumerate(headers):
-            index = Index(header.index)
-            if index <= core.commit_index:
-                continue
-            if index > core.last_index or header.term != core.term_at(index):
-                return at
-        return len(headers)
-
-    def _room_for(self, new: list[H]) -> int:
-        """The bytes that appending these frames needs: none for no entries, so that a repeated
-        append is acknowledged on a full disk; the head-room of later no-ops as well, unless the
-        new entries are no-ops themselves."""
-        if not new:
-            return 0
-        is_noop = all(each.kind == EntryKind.NOOP for each in new)
-        size = sum(each.total_size for each in new)
-        return size if is_noop else size + self._head_room
-
-    def _is_to_be_appended(self, message: AppendRequest, new: list[H]) -> bool:
-        """Whether the core is going to want `new`: the entry before them is here."""
-        previous, core = Index(new[0].index - 1), self._core
-        if message.term < core.term or previous > core.last_index:
-            return False
-        return previous > message.prev_index or core.term_at(previous) == message.prev_term
-
-    def _check_continuity(self, message: AppendRequest, new: list[H], blob: memoryview) -> None:
-        """The frames lie where this log would put them and carry on its digest. Else the two logs
-        differ below, although they agree on index and term, which Raft rules out."""
-        reason = self._ports.log.refusal_of(blob, new)
-        if reason is not None:
-            text = f"{message.sender} sent entry {new[0].index}, which doesn't continue this log"
-            raise Contradiction(message.sender, f"{text}: {reason}", Index(new[0].index - 1))
 
     def _take_append(self, message: AppendRequest, new: list[H], blob: memoryview) -> None:
         self._core.step(message)
@@ -508,11 +428,11 @@ class RaftDriver(Generic[H]):
     def _fail(self, error: BaseException) -> None:
         if not self._stopped:
             self._stopped = True
-            self._abort_reads()
+            self._reads.abort()
             self._ports.fail(error)
 
     def _run(self) -> None:
-        self._start_reads()
+        self._reads.start()
         for _ in range(EFFECT_ROUNDS):
             if not self._core.has_effects():
                 break
@@ -523,11 +443,27 @@ class RaftDriver(Generic[H]):
             self._perform(effects)
         else:
             raise InvariantViolation(f"the core has effects after {EFFECT_ROUNDS} rounds")
-        if self._applied < self._core.commit_index:
-            if self._core.role is Role.LEADER and not self._apply_scheduled:
+        if self._core.has_more_to_send and not self._more_scheduled:
+            self._more_scheduled = True
+            self._ports.turns.later(self._send_more)
+        if self._applier.applied < self._core.commit_index:
+            if self._core.role is Role.LEADER and not self._applier.is_scheduled:
                 self._apply()  # callers wait for it
             else:
-                self._schedule_apply()
+                self._applier.schedule()
+
+    def _apply(self) -> None:
+        self._applier.apply(self._core.commit_index)
+
+    def _on_applied(self, last: Index) -> None:
+        self._ports.observer.on_applied(last)
+        self._reads.on_applied(last)
+
+    def _send_more(self) -> None:
+        """The next append for each peer that is far behind; nothing if it no longer is one, or this
+        node no longer leads."""
+        self._more_scheduled = False
+        self._guarded(self._core.send_more)
 
     def _perform(self, effects: Effects) -> None:
         """Does what `effects` ask for; truncation and follower appends are done already."""
@@ -543,7 +479,7 @@ class RaftDriver(Generic[H]):
         for message in effects.messages:
             self._send(message)
         for read in effects.reads:
-            self._on_read(read)
+            self._reads.on_read(read, self._applier.applied)
         for event in effects.events:
             self._ports.observer.on_event(event)
 
@@ -610,121 +546,21 @@ class RaftDriver(Generic[H]):
                 index,
             )
 
-    # --- applying -----------------------------------------------------------------------------
-
-    def _schedule_apply(self) -> None:
-        """Applies in a turn of its own: on a follower nobody waits for it, but the flusher, which
-        may just have been given work, waits for this thread to pause."""
-        # While applying is paused the ticks come back here; asking again and again would spin.
-        if self._apply_stopped is not None:
-            return
-        if not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:
-            self._apply_scheduled = True
-            self._ports.turns.later(self._apply_in_turn)
-
-    def _apply_in_turn(self) -> None:
-        self._apply_scheduled = False
-        self._guarded(self._apply)
-
-    def _apply(self) -> None:
-        """Applies one slice; schedules the next when there is more."""
-        commit = self._core.commit_index
-        if self._applied >= commit or self._applying or self._ticks_to_apply:
-            return
-        if self._apply_stopped is not None:
-            return
-        self._applying = True
-        try:
-            first = Index(self._applied + 1)
-            last = first
-            if commit > first:
-                size = self._apply_slice_bytes
-                most = Index(min(commit, first + APPLY_SLICE_ENTRIES - 1))
-                last = Index(self._ports.log.last_that_fits(first, most, size))
-            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))
-        finally:
-            self._applying = False
-        if self._applied < commit and not self._is_apply_paused:
-            self._schedule_apply()
-
-    def _apply_frames(self, frames: bytes) -> Index:
-        """Gives the machine frames; the last entry that it took. A full disk pauses
-        applying: nothing is lost, the log has it, and stopping would only stop again at each
-        start. Until it goes on no proposal is taken, so what waits for it stays bounded."""
-        try:
-            last = Index(self._ports.machine.apply(frames, self._ports.turns.share()))
-        except ApplyPaused as paused:
-            self._is_apply_paused, self._ticks_to_apply = True, APPLY_RETRY_TICKS
-            return Index(paused.applied_index)
-        except ApplyStopped as stopped:
-            # For as long as this process runs. What is committed still goes into the log.
-            self._apply_stopped = stopped
-            return Index(stopped.applied_index)
-        self._is_apply_paused = False
-        return last
-
-    def _note_applied(self, last: Index) -> None:
-        if last > self._applied:
-            self._applied = last
-            self._ports.observer.on_applied(last)
-            self._finish_reads()
-
-    # --- linearizable reads -------------------------------------------------------------------
-
-    def _start_reads(self) -> None:
-        if not self._reads_to_start:
-            return
-        waiting, self._reads_to_start = self._reads_to_start, []
-        self._read_context += 1
-        try:
-            self._core.read_index(self._read_context)
-        except ReadRefused:
-            _finish(waiting, served=False)
-            return
-        self._reads_running[self._read_context] = waiting
-
-    def _on_read(self, read: ReadReady | ReadAborted) -> None:
-        waiting = self._reads_running.pop(read.context, [])
-        if isinstance(read, ReadAborted):
-            _finish(waiting, served=False)
-        elif read.index <= self._applied:
-            _finish(waiting, served=True)
-        else:
-            self._reads_to_apply.append((read.index, waiting))
-
-    def _finish_reads(self) -> None:
-        while self._reads_to_apply and self._reads_to_apply[0][0] <= self._applied:
-            _finish(self._reads_to_apply.popleft()[1], served=True)
-
-    def _abort_reads(self) -> None:
-        pending = [self._reads_to_start, *self._reads_running.values()]
-        pending += [waiting for _, waiting in self._reads_to_apply]
-        self._reads_to_start = []
-        self._reads_running.clear()
-        self._reads_to_apply.clear()
-        for waiting in pending:
-            _finish(waiting, served=False)
-
     def statistics(self) -> DriverStatistics:
         """A frozen picture, as of now."""
         return DriverStatistics(
-            applied_index=self._applied,
+            applied_index=self._applier.applied,
             messages_in=self._messages_in,
             messages_out=self._messages_out,
             appends_refused_for_space=self._refused_for_space,
-            is_apply_paused=self._is_apply_paused,
-            apply_stopped=str(self._apply_stopped or ""),
+            is_apply_paused=self._applier.is_paused,
+            apply_stopped=str(self._applier.stopped or ""),
             is_short_of_space=self._is_short_of_space(),
             messages_refused=self._doubt.messages_refused,
             contradictions=self._doubt.contradictions,
-            reads_waiting=len(self._reads_running) + len(self._reads_to_apply),
+            reads_waiting=self._reads.waiting,
             uncompleted_persists=self._submitted_ticket - self._durable_ticket,
             clock=self._clock.statistics(self._now_us())
             if self._core.role is Role.LEADER
             else ClockStatistics(),
         )
-
-
-def _finish(waiting: list[ReadDone], *, served: bool) -> None:
-    for done in waiting:
-        done(served)

@@ -8,7 +8,8 @@ state machine, `dledger.transport` the peers. Nothing here has behaviour.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from dledger.core.types import (
     Configuration,
@@ -18,6 +19,7 @@ from dledger.core.types import (
     Index,
     NodeId,
 )
+from dledger.hard_state import HardStateStore
 from dledger.wire.raft_pb2 import PeerMessage
 
 
@@ -41,6 +43,7 @@ class FrameHeader(Protocol):
 
 
 Header = TypeVar("Header")
+H = TypeVar("H", bound=FrameHeader)
 
 
 class ReplicatedLog(Protocol[Header]):
@@ -198,3 +201,26 @@ class ConfigurationCodec(Protocol):
     """Reads the configuration out of a configuration entry's frame."""
 
     def __call__(self, frame: bytes) -> Configuration: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports(Generic[H]):
+    """Everything outside the driver.
+
+    `parse_frames` gives the headers of frames that a peer sent, each verified against its CRC,
+    or raises `InvalidFrames`. `wall_ms` may step, `monotonic_s` may not; see `dledger.log_clock`
+    for what each is good for. `fail` stops the node and is called at most once.
+    """
+
+    log: ReplicatedLog[H]
+    parse_frames: Callable[[bytes], list[H]]
+    hard_state: HardStateStore
+    transport: PeerTransport
+    machine: StateMachine
+    observer: Observer
+    configuration_of: ConfigurationCodec
+    call_soon: Callable[[Callable[[], None]], object]
+    turns: Turns
+    wall_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+    fail: Callable[[BaseException], None]

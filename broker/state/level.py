@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.errors import SnapshotUnknown
 from broker.state.layout import LEVEL_SECTION
 from broker.state.refusals import LevelNotNext
-from broker.state.snapshot import PayloadReader, Section, pack
+from broker.state.snapshot import Section, pack, single_record
 from dledger.core.errors import InvariantViolation
 from dledger.level import FIRST_LEVEL
 
@@ -64,10 +64,7 @@ class Level:
         """
         if version != VERSION:
             raise SnapshotUnknown(SECTION, version)
-        reader = PayloadReader(SECTION, b"".join(payloads))
-        (self.current,) = reader.take(_OWN)
-        if not reader.is_at_end:
-            raise SnapshotDamaged(SECTION, "one level", "more")
+        (self.current,) = single_record(SECTION, payloads, _OWN)
 
     def check_invariants(self) -> None:
         """Raises:

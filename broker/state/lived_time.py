@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.errors import SnapshotUnknown
 from broker.state.layout import LIVED_TIME_SECTION
-from broker.state.snapshot import PayloadReader, Section, pack
+from broker.state.snapshot import Section, pack, single_record
 from dledger.core.errors import InvariantViolation
 
 SECTION: Final = "lived-time"
@@ -60,10 +60,7 @@ class LivedTime:
         """
         if version != VERSION:
             raise SnapshotUnknown(SECTION, version)
-        reader = PayloadReader(SECTION, b"".join(payloads))
-        (self.lived_ms,) = reader.take(_RECORD)
-        if not reader.is_at_end:
-            raise SnapshotDamaged(SECTION, "one record", "more")
+        (self.lived_ms,) = single_record(SECTION, payloads, _RECORD)
 
     def check_invariants(self, append_time_ms: int) -> None:
         """Args:

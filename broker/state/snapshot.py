@@ -215,3 +215,18 @@ class PayloadReader:
             raise SnapshotDamaged(self._section, f"{end} bytes", len(self._payload))
         self._at = end
         return at
+
+
+def single_record(
+    section: str, payloads: Iterable[bytes], layout: struct.Struct
+) -> tuple[int, ...]:
+    """The values of a section that is one record and nothing else.
+
+    Raises:
+        SnapshotDamaged: it is less, or more.
+    """
+    reader = PayloadReader(section, b"".join(payloads))
+    values = reader.take(layout)
+    if not reader.is_at_end:
+        raise SnapshotDamaged(section, "one record", "more")
+    return values

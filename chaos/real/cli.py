@@ -120,11 +120,16 @@ def run(
     if as_json:
         print_json(facts | {"directory": str(directory)})
     else:
-        print_report(facts, Console(highlight=False))
-        typer.echo(f"report: {directory / PAGE_FILE}{', with the data of the nodes' * kept}")
-        for audit in audit_commands(directory) if kept else ():
-            typer.echo(f"  {audit}")
+        _print(facts, directory, kept=kept)
     end(ExitCode.DONE if finished.holds else ExitCode.FAILED)
+
+
+def _print(facts: dict[str, object], directory: Path, *, kept: bool) -> None:
+    """The report, where it lies, and how to audit what was `kept`."""
+    print_report(facts, Console(highlight=False))
+    typer.echo(f"report: {directory / PAGE_FILE}{', with the data of the nodes' * kept}")
+    for audit in audit_commands(directory) if kept else ():
+        typer.echo(f"  {audit}")
 
 
 def list_scenarios(as_json: JsonOption = False) -> None:

@@ -547,6 +547,84 @@ class OneQueue:
         return None
 
 
+class History:
+    """A lane, the queue it sends to, and what was said of each batch."""
+
+    def __init__(self, rng: random.Random, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self.rng = rng
+        self.bench, self.queue = Bench(loop, name), OneQueue()
+        self.stored: set[bytes] = set()
+        self.verdicts: dict[bytes, Outcome] = {}
+        self.late: list[tuple[bytes, int, bytes]] = []
+        self.poison: set[bytes] = set()
+
+    def note(self, failures: list[Failure]) -> None:
+        for batch, _, outcome in failures:
+            assert batch.records not in self.stored
+            self.verdicts[batch.records] = outcome
+
+    def offer(self, copy: tuple[bytes, int, bytes]) -> ClientError | None:
+        """One request arrives, the first or a late one."""
+        error = self.queue.offer(*copy, self.bench.epochs)
+        self.bench.epochs.group.next_sequence = self.queue.next.get(b"name", 0)
+        return error
+
+    def answer(self, batch: Batch, producer: bytes) -> None:
+        """One request ends in one of the ways that there are."""
+        if batch.state is not BatchState.IN_FLIGHT:
+            return
+        fate = self.rng.random()
+        copy = (producer, batch.base_sequence, batch.records)
+        if fate < 0.15:
+            self.bench.lane.on_error(batch, Busy("refused at the door"))
+        elif fate < 0.30:
+            self.late.append(copy)
+            self.bench.lane.on_error(batch, lost())
+        elif batch.records in self.poison:
+            self.bench.lane.on_error(batch, InvalidArgument("poison"))
+        else:
+            error = self.offer(copy)
+            if fate < 0.45:
+                self.bench.lane.on_error(batch, lost())
+            elif error is None:
+                self.stored.add(batch.records)
+                self.bench.lane.on_stored(batch)
+            else:
+                self.bench.lane.on_error(batch, error)
+        self.note(self.bench.lane.settle())
+
+    def step(self, number: int) -> None:
+        """One more message, whatever is due is sent and answered in any order, old copies
+        arrive, other lanes fail, time passes."""
+        rng, bench = self.rng, self.bench
+        bench.gather(f"{number:03}", deadline=float(number + 1))
+        flights = [(batch, bench.epochs.producer_id(bench.lane.epoch)) for batch in bench.take()]
+        if rng.random() < 0.3:
+            rng.shuffle(flights)
+        for flight in flights:
+            self.answer(*flight)
+        if self.late and rng.random() < 0.5:
+            copy = self.late.pop(rng.randrange(len(self.late)))
+            if copy[2] not in self.poison:
+                self.offer(copy)
+        if rng.random() < 0.05:
+            bench.epochs.after(bench.epochs.newest)  # another lane's failure
+        if rng.random() < 0.05:
+            self.note(bench.lane.expire(float(number + 1 - rng.randrange(6))))
+
+    def check(self) -> None:
+        """Once nothing is under way any more."""
+        kept = self.queue.stored
+        assert len(kept) == len(set(kept)), "stored twice"
+        in_doubt = {body for body, outcome in self.verdicts.items() if outcome is MAYBE}
+        certain = [body for body in kept if body not in in_doubt]
+        assert certain == sorted(certain), "out of order"
+        assert self.stored <= set(kept), "acknowledged and not there"
+        for body, outcome in self.verdicts.items():
+            if outcome is NOT_STORED:
+                assert body not in kept, "said to be not stored, and is"
+
+
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 1 << 32), refusals=st.integers(0, 3), name=st.sampled_from(["", "name"]))
 def test_no_history_stores_twice_or_out_of_order_or_lies(
@@ -556,65 +634,10 @@ def test_no_history_stores_twice_or_out_of_order_or_lies(
     stored once at most and in order; *was not stored* is true; STORED is true."""
     rng = random.Random(seed)
     loop = asyncio.new_event_loop()
-    bench, queue = Bench(loop, name), OneQueue()
-    stored: set[bytes] = set()
-    verdicts: dict[bytes, Outcome] = {}
-    late: list[tuple[bytes, int, bytes]] = []
-    poison = {b"%03d" % rng.randrange(40) for _ in range(refusals)}
-
-    def note(failures: list[Failure]) -> None:
-        for batch, _, outcome in failures:
-            assert batch.records not in stored
-            verdicts[batch.records] = outcome
-
-    def answer(batch: Batch, producer: bytes) -> None:
-        if batch.state is not BatchState.IN_FLIGHT:
-            return
-        fate = rng.random()
-        copy = (producer, batch.base_sequence, batch.records)
-        if fate < 0.15:
-            bench.lane.on_error(batch, Busy("refused at the door"))
-        elif fate < 0.30:
-            late.append(copy)
-            bench.lane.on_error(batch, lost())
-        elif batch.records in poison:
-            bench.lane.on_error(batch, InvalidArgument("poison"))
-        else:
-            error = queue.offer(*copy, bench.epochs)
-            bench.epochs.group.next_sequence = queue.next.get(b"name", 0)
-            if fate < 0.45:
-                bench.lane.on_error(batch, lost())
-            elif error is None:
-                stored.add(batch.records)
-                bench.lane.on_stored(batch)
-            else:
-                bench.lane.on_error(batch, error)
-        note(bench.lane.settle())
-
+    history = History(rng, loop, name)
+    history.poison = {b"%03d" % rng.randrange(40) for _ in range(refusals)}
     for number in range(40):
-        bench.gather(f"{number:03}", deadline=float(number + 1))
-        flights = [(batch, bench.epochs.producer_id(bench.lane.epoch)) for batch in bench.take()]
-        if rng.random() < 0.3:
-            rng.shuffle(flights)
-        for flight in flights:
-            answer(*flight)
-        if late and rng.random() < 0.5:
-            copy = late.pop(rng.randrange(len(late)))
-            if copy[2] not in poison:
-                queue.offer(*copy, bench.epochs)
-                bench.epochs.group.next_sequence = queue.next.get(b"name", 0)
-        if rng.random() < 0.05:
-            bench.epochs.after(bench.epochs.newest)  # another lane's failure
-        if rng.random() < 0.05:
-            note(bench.lane.expire(float(number + 1 - rng.randrange(6))))
-    note(bench.lane.break_off(Busy("closing")))
+        history.step(number)
+    history.note(history.bench.lane.break_off(Busy("closing")))
     loop.close()
-
-    assert len(queue.stored) == len(set(queue.stored)), "stored twice"
-    in_doubt = {body for body, outcome in verdicts.items() if outcome is MAYBE}
-    certain = [body for body in queue.stored if body not in in_doubt]
-    assert certain == sorted(certain), "out of order"
-    assert stored <= set(queue.stored), "acknowledged and not there"
-    for body, outcome in verdicts.items():
-        if outcome is NOT_STORED:
-            assert body not in queue.stored, "said to be not stored, and is"
+    history.check()

@@ -22,6 +22,7 @@ from broker.replica import Replica
 from broker.services.messages import PullRequest
 from broker.state.topics import TopicRef
 from dledger.core.types import NodeId, Role
+from dledger.errors import ApplyPaused
 from dledger.wire import commands_pb2 as kpb
 from store.files import Handle, OsFiles
 from tests.broker.leader import batch
@@ -231,13 +232,21 @@ async def sent(replica: Replica) -> list[BatchAnswer]:
 async def test_full_consume_queues_are_a_full_disk_to_producers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a busy one: it doesn't pass by itself."""
+    """Not a busy one: it doesn't pass by itself. What was committed before waits for space."""
     group, replica = await made_alone(tmp_path, OsFiles())
-    monkeypatch.setattr(replica.driver, "_is_apply_paused", True)
+
+    def no_space(frames: bytes, is_enough: object) -> int:
+        raise ApplyPaused(replica.machine.applied_index, "no space left on device")
+
+    monkeypatch.setattr(replica.machine, "apply", no_space)
+    waiting = replica.appender.submit(topic("t"))
+    await group.until(lambda: replica.driver.statistics().is_apply_paused)
     with pytest.raises(BrokerError) as told:
         await replica.appender.submit(topic("more"))
     assert told.value.code == ErrorCode.STORAGE_FULL
+    assert not waiting.done()
     monkeypatch.undo()
+    await waiting
     await group.stop(N1)
 
 

@@ -127,8 +127,8 @@ CLOCK = (
     Mutant(
         "lived-time-not-restored",
         "broker/state/lived_time.py",
-        "        (self.lived_ms,) = reader.take(_RECORD)\n",
-        "        reader.take(_RECORD)\n",
+        "        (self.lived_ms,) = single_record(SECTION, payloads, _RECORD)\n",
+        "        single_record(SECTION, payloads, _RECORD)\n",
     ),
     Mutant(
         "entry-without-space-is-lived-twice",

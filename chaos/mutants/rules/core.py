@@ -13,10 +13,9 @@ CORE = (
     ),
     Mutant(
         "acknowledge-before-fsync",
-        "dledger/core/follower.py",
-        "    log = state.log\n    match_index = min(log.durable_index, "
-        "max(state.verified_index, log.commit_index))",
-        "    log = state.log\n    match_index = max(state.verified_index, log.commit_index)",
+        "dledger/core/state.py",
+        "return min(log.durable_index, max(self.verified_index, log.commit_index))",
+        "return max(self.verified_index, log.commit_index)",
     ),
     Mutant(
         "commit-an-old-term-by-counting",
@@ -254,5 +253,17 @@ CORE = (
         "rejected_prev_index=message.prev_index))",
         masked="the leader of two terms has to be cut between them while an answer travels",
         tests=("tests/core/test_admission.py",),
+    ),
+    Mutant(
+        "append-of-any-number-of-entries",
+        "dledger/core/replication.py",
+        "last = Index(min(log.last_index, previous + state.options.max_append_entries))",
+        "last = log.last_index",
+    ),
+    Mutant(
+        "all-appends-in-one-turn",
+        "dledger/core/replication.py",
+        "    if _is_behind(state, progress):\n        _send_one(state, progress)\n",
+        "    while _is_behind(state, progress):\n        _send_one(state, progress)\n",
     ),
 )

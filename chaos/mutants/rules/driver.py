@@ -8,8 +8,14 @@ DRIVER = (
     Mutant(
         "apply-before-commit",
         "dledger/driver.py",
-        "        commit = self._core.commit_index\n        if self._applied >= commit",
-        "        commit = self._core.last_index\n        if self._applied >= commit",
+        "self._applier.apply(self._core.commit_index)",
+        "self._applier.apply(self._core.last_index)",
+    ),
+    Mutant(
+        "who-is-behind-is-sent-one-append-only",
+        "dledger/driver.py",
+        "            self._ports.turns.later(self._send_more)\n",
+        "            pass\n",
     ),
     Mutant(
         "hard-state-never-written",
@@ -26,7 +32,7 @@ DRIVER = (
     ),
     Mutant(
         "aborted-read-served",
-        "dledger/driver.py",
+        "dledger/reads.py",
         "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=False)",
         "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=True)",
         masked="a node that lost leadership refuses before it is asked for the value",
@@ -34,7 +40,7 @@ DRIVER = (
     Mutant(
         "overlapping-append-written-twice",
         "dledger/driver.py",
-        "        skip = self._held_of(headers)\n",
+        "        skip = held_of(self._core, headers)\n",
         "        skip = 0\n",
     ),
     Mutant(
@@ -68,20 +74,21 @@ DRIVER = (
         "dledger/driver.py",
         "            self._fail(error)\n            raise\n        self._heed_configuration()\n",
         "            raise\n        self._heed_configuration()\n",
-        seed=387,
+        under="write-error",
     ),
     Mutant(
         "paused-applying-asks-again-at-once",
-        "dledger/driver.py",
-        "not self._apply_scheduled and not self._stopped and not self._ticks_to_apply:",
-        "not self._apply_scheduled and not self._stopped:",
-        seed=12,
+        "dledger/applying.py",
+        "if not self._is_scheduled and not self._ticks_to_wait:",
+        "if not self._is_scheduled:",
+        under="disk-full",
     ),
     Mutant(
         "no-head-room-for-no-ops",
         "dledger/driver.py",
         "self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size",
         "self._head_room = 0",
+        under="disk-full",
     ),
     Mutant(
         "answers-on-the-newest-stream-only",
@@ -132,7 +139,7 @@ DRIVER = (
     Mutant(
         "frames-that-continue-another-log",
         "dledger/driver.py",
-        "        if new and self._is_to_be_appended(message, new):\n",
+        "        if new and is_to_be_appended(self._core, message, new):\n",
         "        if False:\n",
         seed=80,
     ),
@@ -146,27 +153,25 @@ DRIVER = (
     Mutant(
         "noted-without-looking-at-the-own-disk",
         "dledger/driver.py",
-        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
-        "self._applied",
+        "min(self._applier.applied, core.durable_index, log.synced_index)",
+        "self._applier.applied",
     ),
     Mutant(
         "noted-by-what-an-async-flush-calls-durable",
         "dledger/driver.py",
-        "min(self._applied, self._core.durable_index, self._ports.log.synced_index)",
-        "min(self._applied, self._core.durable_index)",
+        "min(self._applier.applied, core.durable_index, log.synced_index)",
+        "min(self._applier.applied, core.durable_index)",
     ),
     Mutant(
         "slice-noted-as-applied-before-it-is",
-        "dledger/driver.py",
-        "            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))\n",
-        "            self._note_applied(last)\n"
-        "            self._apply_frames(self._ports.log.read(first, last))\n",
+        "dledger/applying.py",
+        "            self._note(self._give(self._ports.log.read(first, last)))\n",
+        "            self._note(last)\n            self._give(self._ports.log.read(first, last))\n",
     ),
     Mutant(
         "rest-of-a-slice-skipped",
-        "dledger/driver.py",
-        "            self._note_applied(self._apply_frames(self._ports.log.read(first, last)))\n",
-        "            self._apply_frames(self._ports.log.read(first, last))\n"
-        "            self._note_applied(last)\n",
+        "dledger/applying.py",
+        "            self._note(self._give(self._ports.log.read(first, last)))\n",
+        "            self._give(self._ports.log.read(first, last))\n            self._note(last)\n",
     ),
 )

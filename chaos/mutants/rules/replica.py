@@ -7,7 +7,7 @@ from chaos.mutants.mutant import Mutant
 REPLICA = (
     Mutant(
         "term-and-vote-taken-from-the-page-cache",
-        "broker/recovery.py",
+        "store/starting/opening.py",
         "        if file.settle() is None:\n",
         "        file.keep_space()\n        if file.read() is None:\n",
         seed=398,
@@ -45,9 +45,9 @@ REPLICA = (
         "            for stage in work.stages():\n"
         "                await self._hand.run_all(stage)\n"
         "            if settled and not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(self._note, settled))\n",
+        "                await self._hand.run(partial(notes.note, settled))\n",
         "            if settled and not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(self._note, settled))\n"
+        "                await self._hand.run(partial(notes.note, settled))\n"
         "            for stage in work.stages():\n"
         "                await self._hand.run_all(stage)\n",
     ),
@@ -92,8 +92,8 @@ REPLICA = (
     Mutant(
         "noted-what-was-applied-meanwhile",
         "broker/housekeeping.py",
-        "await self._hand.run(partial(self._note, settled))",
-        "await self._hand.run(partial(self._note, self._settled()))",
+        "await self._hand.run(partial(notes.note, settled))",
+        "await self._hand.run(partial(notes.note, notes.settled()))",
     ),
     Mutant(
         "noted-after-a-sync-that-failed",
@@ -245,9 +245,9 @@ REPLICA = (
     ),
     Mutant(
         "note-ahead-of-the-log-is-trusted",
-        "broker/recovery.py",
-        "    if noted <= durable:\n",
-        "    if True:\n",
+        "store/starting/derived.py",
+        "    return noted if noted <= log.ends_by(log.recovery.watermark) else 0\n",
+        "    return noted\n",
         masked="only an earlier version notes so",
     ),
 )

@@ -256,8 +256,8 @@ STATE = (
     Mutant(
         "restored-machine-is-of-the-first-level",
         "broker/state/level.py",
-        "        (self.current,) = reader.take(_OWN)\n",
-        "        reader.take(_OWN)\n",
+        "        (self.current,) = single_record(SECTION, payloads, _OWN)\n",
+        "        single_record(SECTION, payloads, _OWN)\n",
         tests=("tests/broker/test_machine.py",),
     ),
 )
