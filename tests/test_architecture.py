@@ -42,7 +42,8 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.records": {"dledger.outcome"},
     "dledger.reading": {"dledger.outcome", "dledger.records"},
     "dledger.spark": FLOOR
-    | {"dledger.client", "dledger.credentials", "dledger.reading", "dledger.wire"},
+    | {"dledger.client", "dledger.credentials", "dledger.limits", "dledger.reading"}
+    | {"dledger.records", "dledger.wire"},
     "dledger.credentials": {"dledger.outcome"},
     "dledger.client": FLOOR
     | {"dledger.credentials", "dledger.limits", "dledger.wire", "dledger.records"},
