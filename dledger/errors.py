@@ -2,6 +2,7 @@
 
     ReplicationError
     ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
+    │   └── HardStateOlder it is older than the log: lost, or put back from a copy
     ├── PeerRefused        a peer is of another broker group, version or segment size (retriable)
     │   ├── UnknownDisk    it is on another disk than the one that the group knows as that member's
     │   └── OlderCopy      it speaks from its disk's past: an older copy was put back
@@ -42,6 +43,10 @@ class HardStateCorrupt(ReplicationError):
         super().__init__(f"hard state is corrupt: expected {expected}, found {found}")
         self.expected = expected
         self.found = found
+
+
+class HardStateOlder(HardStateCorrupt):
+    """Term and vote are durable before any entry of that term: this node may have voted since."""
 
 
 class PeerRefused(ReplicationError):

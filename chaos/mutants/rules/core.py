@@ -14,8 +14,8 @@ CORE = (
     Mutant(
         "acknowledge-before-fsync",
         "dledger/core/state.py",
-        "        return min(log.durable_index, max(self.verified_index, log.commit_index))",
-        "        return max(self.verified_index, log.commit_index)",
+        "return min(log.durable_index, max(self.verified_index, log.commit_index))",
+        "return max(self.verified_index, log.commit_index)",
     ),
     Mutant(
         "commit-an-old-term-by-counting",
