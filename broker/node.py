@@ -55,7 +55,9 @@ from store.files import FileSystem, OsFiles
 SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_ALLOCATION_BYTES = 8 << 20
-COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # young objects die by reference count
+# Young objects die by reference count. The middle generation is looked at before it has more than
+# a hundred thousand new objects: a turn of the loop waits for that (ADR 27).
+COLLECTOR_THRESHOLDS = (20_000, 5, 20)
 
 HAND_WIDTH = 4  # fsyncs of housekeeping at once
 

@@ -105,6 +105,8 @@ class GrpcTransport:
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
         self.know = self._links.know
+        self.speak_for, self.recall = self._links.speak_for, self._links.recall
+        self.promises = self._links.promises
 
     # --- life ---------------------------------------------------------------------------------
 

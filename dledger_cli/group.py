@@ -371,3 +371,8 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
     for node in status.nodes:
         if node.apply_stopped:
             typer.echo(f"{node.id} has stopped applying: {node.apply_stopped}")
+        for peer in node.older_copies:
+            typer.echo(
+                f"{node.id} refuses {peer}: its disk is an older copy of itself. Stop it, empty "
+                f"its directory, start it and `dledger group replace {peer}`"
+            )

@@ -186,6 +186,16 @@ class DataDirectory:
             self._lock = None
 
 
+def stored_boot_number(files: FileSystem, path: Path) -> int:
+    """The number of the last start on the directory; 0 if there was none.
+
+    Raises:
+        CorruptionFound: it can't be read.
+    """
+    content = AtomicFile(files, path / "raft" / "boot").read()
+    return 0 if content is None else _boot_number(path, content)
+
+
 def _boot_number(path: Path, content: bytes) -> int:
     try:
         magic, version, number = _BOOT.unpack(content)

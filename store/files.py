@@ -33,6 +33,7 @@ FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Nothing is wrong with the disk, and nothing happened: the same call may succeed later.
 PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS
 CHUNK_BYTES: Final = 1 << 20
+MAX_ATOMIC_BYTES: Final = 64 << 10  # far beyond what any atomic file holds; more is none
 
 _ZEROS: Final = bytes(CHUNK_BYTES)
 _CRC: Final = ATOMIC_FILE.run("crc")
@@ -399,7 +400,7 @@ class AtomicFile:
             return None
         handle = self._files.open(self._path)
         try:
-            stored = self._files.pread(handle, self._files.size(handle), 0)
+            stored = self._files.pread(handle, MAX_ATOMIC_BYTES, 0)
         finally:
             self._files.close(handle)
         content, crc = stored[: -_CRC.size], stored[-_CRC.size :]

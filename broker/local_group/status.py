@@ -81,6 +81,7 @@ class NodeView:
     applied_index: int | None = None
     serving: bool = False
     apply_stopped: str = ""
+    older_copies: tuple[str, ...] = ()  # peers that it refuses as such
     admin_address: str = ""
 
     @classmethod
@@ -99,6 +100,7 @@ class NodeView:
             applied_index=answer.applied_index,
             serving=answer.serving,
             apply_stopped=answer.apply_stopped,
+            older_copies=tuple(peer.node_id for peer in answer.peers if peer.older_copy),
             admin_address=answer.admin_address or address,
         )
 
@@ -110,7 +112,9 @@ class NodeView:
     def facts(self) -> dict[str, object]:
         """The node's object in the JSON of `group status`."""
         keys = ("id", "role", "term", "last_index", "commit_index", "applied_index")
-        return {key: getattr(self, key) for key in (*keys, "address", "alive", "apply_stopped")}
+        more = ("address", "alive", "apply_stopped")
+        facts: dict[str, object] = {key: getattr(self, key) for key in (*keys, *more)}
+        return facts | {"older_copies": list(self.older_copies)}
 
 
 @dataclass(frozen=True, slots=True)

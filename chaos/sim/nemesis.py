@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Protocol
 
 from chaos.sim import network
 from chaos.sim.clock_watch import BELIEVED_US
+from chaos.sim.copies import Copies, may_harm
 from chaos.sim.links import Thief
 from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
@@ -45,6 +47,7 @@ class Nemesis:
         self._is_over = False
         self._righted: dict[NodeId, int] = {}  # until when somebody may believe a clock's past
         self._operator = Operator(world)
+        self.copies = Copies(world, self._operator)
         self._strikes: dict[Fault, _Strike] = {
             Fault.KILL: self._kill,
             Fault.KILL_MAJORITY: self._kill_majority,
@@ -66,6 +69,7 @@ class Nemesis:
             Fault.CLIENT_CUT: self._client_cut,
             Fault.CLOCK_STEP: self._clock_step,
             Fault.CLOCK_LEAP: self._clock_leap,
+            Fault.CLOCKS_LEAP: self._clocks_leap,
             Fault.CLOCK_DRIFT: self._clock_drift,
             Fault.SLOW_DISK: self._slow_disk,
             Fault.WRITE_ERROR: self._write_error,
@@ -83,6 +87,7 @@ class Nemesis:
             Fault.LIAR: self._liar,
             Fault.WIPE: self._wipe,
             Fault.SWAP: self._swap,
+            Fault.OLDER_COPY: self._older_copy,
             Fault.QUEUE_ROT: self._queue_rot,
         }
 
@@ -93,7 +98,7 @@ class Nemesis:
 
     def make_peace(self) -> None:
         """No more faults; what is broken and can be healed is healed."""
-        self._is_over = True
+        self._is_over = self.copies.is_over = True
         world = self._world
         world.network.heal(FAIR)
         world.client_cuts.clear()
@@ -363,10 +368,22 @@ class Nemesis:
         if len(wrong) >= (len(self._nodes) - 1) // 2:
             self._set_clock(chance.choice(wrong), 0)
             return
-        far_ms = chance.choice((5 * MINUTE_MS, DAY_MS, 8 * DAY_MS, YEAR_MS, 60 * YEAR_MS))
-        self._set_clock(node, chance.choice((-far_ms, far_ms, far_ms)))
+        self._set_clock(node, _leap_ms(chance))
         if chance.random() < 0.5:
             self._later(chance.randrange(500, 6_000), self._set_clock, node, 0)
+
+    def _clocks_leap(self, chance: Random) -> None:
+        """Of any number of clocks: to the same time, each to another, or to the right one."""
+        names = self._names(chance)
+        leaping = [self._world.nodes[name] for name in names[: chance.randint(1, len(names))]]
+        is_together = chance.random() < 0.5
+        same_ms = chance.choice((0, _leap_ms(chance), _leap_ms(chance)))
+        for node in leaping:
+            self._set_clock(node, same_ms if is_together else _leap_ms(chance))
+        if chance.random() < 0.3:
+            after_ms = chance.randrange(500, 6_000)
+            for node in leaping:
+                self._later(after_ms, self._set_clock, node, 0)
 
     def _set_clock(self, node: SimNode, offset_ms: int) -> None:
         self._look_at_clocks()
@@ -420,9 +437,42 @@ class Nemesis:
         self._later(4_100, node.boot)
 
     def _may_harm(self, node: SimNode) -> bool:
-        """Whether a majority of disks stays intact without that of `node`."""
-        harmed = [each for each in self._nodes if (each.spoiled or each.is_lost) and each != node]
-        return len(harmed) < (len(self._nodes) - 1) // 2
+        return may_harm(node, self._nodes)
+
+    def _older_copy(self, chance: Random) -> None:
+        """A copy is taken now, and put back later if everybody else can tell by then; in the same
+        start of the process, or after others."""
+        node = self._any(chance)
+        if not node.is_running or node.is_harmed or node.is_swapped:
+            return
+        if chance.random() < 0.4 and self._corner(node, chance):
+            return
+        age_us = 1_000 * chance.choice((50, 300, 1_000, 3_000))
+        self.copies.take(node, int(age_us * (0.5 + chance.random())), chance)
+        if chance.random() < 0.3:
+            self._later(chance.randrange(1, 200), node.kill)
+            self._later(chance.randrange(200, 400), node.boot)
+
+    def _corner(self, node: SimNode, chance: Random) -> bool:
+        """The schedule to which an older copy is worst: a majority with `node` in it goes on
+        without the rest, which hears of it by `node` alone; when that has been put back, it is left
+        with those who lag. Not if `node` leads."""
+        leader = self._leader()
+        if leader is None or leader is node:
+            return False
+        others = [name for name in self._names(chance) if name not in (node.name, leader.name)]
+        holders = [leader.name, *others[: len(self._nodes) // 2 - 1]]
+        laggards = others[len(holders) - 1 :]
+        first = network.between(holders, laggards)
+        second = network.between(holders, [node.name])
+        cut = self._world.network.cut
+        cut.update(first)
+        self._world.log("network", f"{', '.join(laggards)} hear of nobody but {node.name}")
+        self.copies.take(
+            node, chance.choice((1_300_000, 2_500_000)), chance, partial(cut.update, second)
+        )
+        self._later(chance.choice((4_000, 6_000)), self._heal, [*first, *second])
+        return True
 
     def _wipe(self, chance: Random) -> None:
         """A disk is lost, or isn't mounted: the program starts on an empty one, and an operator
@@ -430,6 +480,8 @@ class Nemesis:
         node = self._any(chance)
         if not node.is_running or node.is_lost or node.is_swapped or not self._may_harm(node):
             return
+        if any(each.is_past for each in self._nodes):
+            return  # the new disk would know nothing of the older copy's promises
         node.lose_disk()
         self._down_and_up(node, chance)
         self._operator.replace(node)
@@ -437,7 +489,8 @@ class Nemesis:
     def _swap(self, chance: Random) -> None:
         """Two disks are mixed up: neither node starts until they are put right."""
         one, other = chance.sample(self._nodes, 2)
-        if any(each.is_lost or each.is_swapped or each.is_ruined for each in (one, other)):
+        pair = (one, other)
+        if any(each.is_lost or each.is_past or each.is_swapped or each.is_ruined for each in pair):
             return
         self._exchange(one, other)
         for node in (one, other):
@@ -547,3 +600,9 @@ class Nemesis:
 
         self._later(step, swap)
         self._later(2 * step + 100, self._heal, second)
+
+
+def _leap_ms(chance: Random) -> int:
+    """So far that whatever is forgotten by time would be; back before 1970, too."""
+    far_ms = chance.choice((5 * MINUTE_MS, DAY_MS, 8 * DAY_MS, YEAR_MS, 60 * YEAR_MS))
+    return chance.choice((-far_ms, far_ms, far_ms))

@@ -58,8 +58,10 @@ class Fault(Enum):
     GARBLE = "garble"  # bits flip in messages between nodes
     QUEUE_ROT = "queue-rot"  # a ConsumeQueue's file has other bytes, or more, or fewer
     CLOCK_LEAP = "clock-leap"  # a wall clock is minutes to decades off, for a while or for good
+    CLOCKS_LEAP = "clocks-leap"  # as many of them as there are, together or one by one
     WIPE = "wipe"  # a node's disk is lost: it starts on an empty one, and an operator replaces it
     SWAP = "swap"  # two nodes start with each other's disk
+    OLDER_COPY = "older-copy"  # a copy of a node's disk is put back later, where others can tell
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
 
 
@@ -77,6 +79,8 @@ SPEECH = (Fault.GARBLE, Fault.LIAR)
 DISK_FAULTS = (Fault.WIPE, Fault.WIPE, Fault.SWAP)
 FIRST_DISK_FAULT = 3_000
 DISK_FAULTS_SHARE = 0.35  # of the seeds
+FIRST_COPY = 4_000
+COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
 # again and again, among what else they have. The first is in no seed by itself.
 FOCI = (Fault.QUEUE_ROT, Fault.DISK_FULL)
@@ -188,7 +192,7 @@ def draw_plan(
     )
     plan = _with_leaps(_with_link_faults(_with_focus(_with_speech(plan))))
     plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
-    plan = _with_disk_faults(plan)
+    plan = _with_copies(_with_disk_faults(plan))
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
@@ -203,6 +207,20 @@ def _with_disk_faults(plan: Plan) -> Plan:
     while at < plan.duration_ms:
         number = FIRST_DISK_FAULT + len(events)
         events.append(FaultEvent(number, int(at), chance.choice(DISK_FAULTS)))
+        at += chance.expovariate(1 / every_ms)
+    return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _with_copies(plan: Plan) -> Plan:
+    """In some groups older copies of disks are put back, beside what else happens."""
+    chance = plan.random("copies")
+    if chance.random() >= COPIES_SHARE:
+        return plan
+    every_ms = chance.choice((800, 2_500))
+    events: list[FaultEvent] = []
+    at = 500.0 + chance.expovariate(1 / every_ms)
+    while at < plan.duration_ms:
+        events.append(FaultEvent(FIRST_COPY + len(events), int(at), Fault.OLDER_COPY))
         at += chance.expovariate(1 / every_ms)
     return replace(plan, faults=_in_order([*plan.faults, *events]))
 
@@ -288,15 +306,17 @@ def _with_link_faults(plan: Plan) -> Plan:
 
 def _with_leaps(plan: Plan) -> Plan:
     """In some groups wall clocks leap, beside what else happens; numbered and ordered as the
-    faults of links are."""
+    faults of links are. In half of them never more than a minority is wrong, and nothing may come
+    of it; in the others all of them may be."""
     chance = plan.random("leaping")
     if chance.random() >= LEAPS_SHARE:
         return plan
     every_ms = chance.choice((1_000, 3_000, 8_000))
+    kind = plan.random("leaping-all").choice((Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP))
     events: list[FaultEvent] = []
     at = 500 + chance.expovariate(1 / every_ms)
     while at < plan.duration_ms:
-        events.append(FaultEvent(FIRST_LEAP + len(events), int(at), Fault.CLOCK_LEAP))
+        events.append(FaultEvent(FIRST_LEAP + len(events), int(at), kind))
         at += chance.expovariate(1 / every_ms)
     ordered = sorted((*plan.faults, *events), key=lambda event: (event.time_ms, event.number))
     return replace(plan, faults=tuple(ordered))
@@ -343,7 +363,8 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    apart = (*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.CLOCK_LEAP, Fault.QUEUE_ROT)
+    apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY}
+    apart |= {Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.QUEUE_ROT}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

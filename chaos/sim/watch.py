@@ -269,8 +269,8 @@ class Watch:
     def _on_vote(self, node: SimNode, term: int, candidate: str) -> None:
         try:
             # Another disk knows nothing of the votes of the one before, and needs not: whoever
-            # counts its votes has the entry that names it.
-            self.checker.on_vote_sent(term, f"{node.name}/{len(node.lost)}", candidate)
+            # counts its votes has the entry that names it. An older copy is the same disk.
+            self.checker.on_vote_sent(term, f"{node.name}/{node.identity.disk.hex()}", candidate)
         except InvariantBroken as error:
             raise Defect("invariant", str(error)) from error
         content = node.disk.durable(HARD_STATE)

@@ -70,6 +70,7 @@ from dledger.core.types import (
     HardState,
     HeartbeatRequest,
     HeartbeatResponse,
+    Holding,
     IncomingMessage,
     Index,
     LogSummary,
@@ -426,6 +427,15 @@ class Raft:
     def configuration_place(self) -> ConfigurationPlace:
         """Where that stands in the log."""
         return self._state.log.configuration_place
+
+    @property
+    def holding(self) -> Holding:
+        """What this node's disk holds; nothing while its term isn't durable."""
+        state = self._state
+        if state.has_failed or not state.persists.hard_state_is_durable:
+            return Holding()
+        settled = min(state.log.durable_index, state.log.commit_index)
+        return Holding(state.term, state.held_index, settled)
 
     @property
     def knows_own_disk(self) -> bool:

@@ -143,6 +143,15 @@ class RaftState:
         may vote when it is asked, as whoever asks may know already that it is a voter."""
         return self.log.configuration.disk_of(self.node) == self.own_disk
 
+    @property
+    def held_index(self) -> Index:
+        """What is both durable here and known to be in the log of this term's leader: no more than
+        that stays for as long as the term lasts."""
+        log = self.log
+        if self.role is Role.LEADER:
+            return log.durable_index
+        return min(log.durable_index, max(self.verified_index, log.commit_index))
+
     def other_voters(self) -> list[NodeId]:
         """Every other voter, in sorted order: iteration must not depend on hashing."""
         configuration = self.log.configuration

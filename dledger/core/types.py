@@ -141,6 +141,15 @@ class CampaignReason(Enum):
     TRANSFER = "transfer"
 
 
+class Holding(NamedTuple):
+    """What this node's disk holds in its term, and will go on holding: *held* is in the log of that
+    term's leader, *settled* is committed. Zeros: nothing that could be told."""
+
+    term: Term = NO_TERM
+    held_index: Index = NO_INDEX
+    settled_index: Index = NO_INDEX
+
+
 # --- Messages between cores -----------------------------------------------------------------
 # `term` is always the sender's current term, except in a PreVote, where it is the term the
 # sender would campaign in, and in a granted PreVoteResponse, which echoes that term.

@@ -1,11 +1,15 @@
-"""Errors of reading the log with Spark, before and beside what the log itself says.
+"""Errors of the log as a Spark table, before and beside what the log or the brokers say.
 
     SparkError
     ├── BadOption           an option, a master or a setting makes no sense; nothing was started
     ├── SparkUnavailable    Spark can't run here: no pyspark, no Java, no session
-    └── ClusterUnreachable  the master doesn't answer, or gives no executor (retriable)
+    ├── ClusterUnreachable  the master doesn't answer, or gives no executor (retriable)
+    ├── DataLost            messages that were to be read are there no longer
+    ├── RowRefused          a row can't be a message; nothing of its task was written
+    └── WriteRefused        a task isn't what it was when it began to write
 
-What is wrong with the log is in `dledger.reading.errors`.
+What is wrong with the log is in `dledger.reading.errors`, what brokers refuse in
+`dledger.client.errors`.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from dledger.outcome import ExitCode, Outcome
 
 
 class SparkError(Exception):
-    """Root of these errors. Nothing was changed: the log is only read."""
+    """Root of these errors. Nothing was changed, but for `WriteRefused`."""
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
@@ -41,3 +45,32 @@ class ClusterUnreachable(SparkError):
         super().__init__(f"{master} can't be reached: {reason}")
         self.master = master
         self.reason = reason
+
+
+class DataLost(SparkError):
+    """Messages that were to be read are there no longer: their topic was deleted, or they are kept
+    no longer. `failOnDataLoss` false goes on without them."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, lost: str) -> None:
+        super().__init__(f"{lost}; failOnDataLoss=false goes on without them")
+        self.lost = lost
+
+    def __reduce__(self) -> tuple[type[DataLost], tuple[str]]:
+        """Workers hand it to drivers."""
+        return DataLost, (self.lost,)
+
+
+class RowRefused(SparkError):
+    """A row can't be a message; the text says which column."""
+
+    exit_code = ExitCode.FAILED
+
+
+class WriteRefused(SparkError):
+    """A task that is repeated isn't the one that began: going on would store messages twice. What
+    the first attempt stored is there."""
+
+    outcome = Outcome.MAY_HAVE_HAPPENED
+    exit_code = ExitCode.FAILED

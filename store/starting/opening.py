@@ -33,7 +33,7 @@ from dledger.core.types import (
     Term,
     TermRun,
 )
-from dledger.errors import HardStateCorrupt
+from dledger.errors import HardStateCorrupt, HardStateOlder
 from dledger.hard_state import HardStateStore
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
@@ -203,7 +203,7 @@ def check_terms(summary: LogSummary, hard_state: HardState) -> None:
     """
     last_term = summary.term_runs[-1].term if summary.term_runs else NO_TERM
     if hard_state.term < last_term:
-        raise HardStateCorrupt(
+        raise HardStateOlder(
             f"term {last_term} or later, which the log holds", str(hard_state.term)
         )
     if hard_state.term > MAX_TERM:

@@ -18,6 +18,7 @@ from broker.local_group.layout import SECRET_FILE
 from dledger.core.types import DiskId, NodeId
 from dledger.credentials.secret import GroupSecret
 from dledger.greeting import Identity
+from dledger.promises import Start
 from dledger.transport import METHOD
 from dledger.wire.raft_pb2 import PeerMessage
 from dledger_cli.app import app
@@ -98,7 +99,7 @@ async def greeted(address: str, name: str) -> str:
             request_serializer=PeerMessage.SerializeToString,
             response_deserializer=PeerMessage.FromString,
         )()
-        speaker = Identity("local", NodeId(name), 64 << 20, DiskId(b"d" * 16), boot_number=1)
+        speaker = Identity("local", NodeId(name), 64 << 20, DiskId(b"d" * 16), Start(1))
         await call.write(speaker.hello(NodeId("n1")))
         return str(await asyncio.wait_for(call.details(), 20))
 

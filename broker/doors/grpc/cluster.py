@@ -98,4 +98,5 @@ def _peer(peer: PeerStatus) -> cpb.PeerStatus:
         state=peer.state,
         match_index=peer.match_index,
         recently_active=peer.is_recently_active,
+        older_copy=peer.is_older_copy,
     )
