@@ -71,6 +71,7 @@ ALLOWED: dict[str, set[str]] = {
         "dledger.terminal",
         "dledger.wire",
         "store",
+        "store.starting",
     },
     "chaos": FORMATS
     | FLOOR
