@@ -9,7 +9,7 @@ NODES  ?= 3
 ENGINE ?= local
 EXTRAS ?= audit
 PYTHONS ?= python3.12 python3.13 python3.14
-VERSIONED = tests/client tests/testing tests/core tests/links tests/node tests/store tests/broker tests/integration/test_group.py
+VERSIONED = tests/client tests/core tests/links tests/node tests/store
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
 .PHONY: help extras setup up down status demo test sim mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
@@ -78,7 +78,7 @@ verify-proto: setup  ## the committed protobuf code is what proto/ generates
 	  cmp -s .proto-check/$$f $$f || { echo "stale: $$f (run make proto)"; rm -rf .proto-check; exit 1; }; done
 	@rm -rf .proto-check; echo "generated protobuf code is current"
 
-versions:        ## client, nodes and store on other Pythons (PYTHONS="python3.13 ...")
+versions:        ## client, driver and store on other Pythons (PYTHONS="python3.13 ...")
 	@for python in $(PYTHONS); do \
 	  command -v $$python >/dev/null || { echo "$$python: not here"; continue; }; \
 	  $$python -m venv .versions/$$python && \
