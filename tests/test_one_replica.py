@@ -48,7 +48,13 @@ ALONE = {
 }
 # Who has a world to hand in: docs/architecture.md, "A replica and its ports".
 PORTS = "broker.ports.ReplicaPorts"
-WORLDS = {"broker.node", "chaos.sim.node", "tests.node.machine", "tests.node.members"}
+WORLDS = {
+    "broker.node",
+    "chaos.sim.node",
+    "tests.node.machine",
+    "tests.node.members",
+    "tests.starting.members",
+}
 
 
 def made_in(tree: ast.AST) -> set[str]:
@@ -97,7 +103,7 @@ def test_a_replica_is_made_in_one_place() -> None:
 
 
 def test_a_replicas_ports_are_handed_in_by_worlds() -> None:
-    """A process, the simulator, and two that belong to tests."""
+    """A process, the simulator, and what belongs to tests."""
     made = {name for name, found in makers().items() if PORTS in found}
     assert made == WORLDS
 

@@ -31,7 +31,7 @@ from dledger.reading.entry import (
     preamble_of,
     verify_frame,
 )
-from dledger.reading.files import opened, read_at
+from dledger.reading.files import open_to_read, opened, read_at
 from dledger.records.errors import InvalidFrame, InvalidRecord
 from dledger.records.layout import UNITS_PER_FILE, file_name, topic_folder
 from dledger.records.record import TOPIC_PATTERN
@@ -215,7 +215,7 @@ class QueueFiles:
         descriptor = self._open.get(path)
         try:
             if descriptor is None:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = open_to_read(path)
                 self._open[path] = descriptor
                 if len(self._open) > _OPEN_FILES:
                     os.close(self._open.popitem(last=False)[1])
