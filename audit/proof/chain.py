@@ -17,6 +17,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from audit.proof.findings import Cause
+from audit.proof.invariants import Broken, SegmentEnds, SegmentRules
 from audit.proof.scan import ItemKind, ScanTask, Window, next_item
 from audit.reading.pace import Pace
 from dledger.reading.entry import (
@@ -30,7 +31,7 @@ from dledger.reading.entry import (
     preamble_of,
     verify_frame,
 )
-from dledger.reading.files import opened, read_at
+from dledger.reading.files import open_to_read, opened, read_at
 from dledger.records.errors import InvalidFrame, InvalidRecord
 from dledger.records.layout import UNITS_PER_FILE, file_name, topic_folder
 from dledger.records.record import TOPIC_PATTERN
@@ -98,7 +99,7 @@ class Chain:
     """What one segment holds. `first_digest` is that of its first entry, `last_digest` that of
     its last; both None if its first or last entry is damaged. `queue_ends`: next queue offset of
     each queue. `deleted`: topics whose deletion is in this segment, as their folders are called.
-    `more_faults` weren't kept."""
+    `more_faults` weren't kept. `ends`: what the segments beside it must fit."""
 
     replica: str
     base: int
@@ -108,6 +109,7 @@ class Chain:
     last_digest: int | None
     queue_ends: tuple[tuple[QueueKey, int], ...]
     deleted: tuple[str, ...]
+    ends: SegmentEnds
     entries: int
     records: int
     verified_bytes: int
@@ -213,7 +215,7 @@ class QueueFiles:
         descriptor = self._open.get(path)
         try:
             if descriptor is None:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = open_to_read(path)
                 self._open[path] = descriptor
                 if len(self._open) > _OPEN_FILES:
                     os.close(self._open.popitem(last=False)[1])
@@ -231,6 +233,7 @@ class _ChainReader:
         self.queues = QueueFiles(task.queues_root)
         self._task = task
         self._pace = Pace(task.bytes_per_s)
+        self._rules = SegmentRules(task.base)
         self._faults: list[Fault] = []
         self._more = 0
         self._first: int | None = None
@@ -250,6 +253,7 @@ class _ChainReader:
             self._previous,
             tuple(sorted(self._ends.items())),
             tuple(self._deleted),
+            self._rules.ends(),
             self._entries,
             self._records,
             self._verified,
@@ -263,6 +267,8 @@ class _ChainReader:
             if header.index == self._task.said[0] and header.digest != self._task.said[1]:
                 detail = f"{header.digest:016x} in the file, {self._task.said[1]:016x} said"
                 self._keep(_fault(Cause.POSITION_DIGEST, header, detail))
+            for why in self._rules.broken_by(header, frame):
+                self._keep(_fault(Cause.NO_LEADERS, header, why))
             if header.kind == EntryKind.DATA:
                 self._check_units(header, frame)
             elif header.kind == EntryKind.COMMAND:
@@ -314,6 +320,7 @@ class _ChainReader:
         cause = _CAUSES.get(item.kind)
         if cause is not None:
             self._previous = None
+            self._rules.damaged()
             self._keep(Fault(cause, item.start, item.size, item.index, item.term, item.detail))
         return at + max(item.size, FILLER_HEADER_SIZE)
 
@@ -370,6 +377,11 @@ def _fault(cause: Cause, header: EntryHeader, detail: str) -> Fault:
     return Fault(
         cause, header.physical_offset, header.total_size, header.index, header.term, detail
     )
+
+
+def broken_fault(broken: Broken) -> Fault:
+    """The fault of an entry that doesn't follow what other segments hold."""
+    return _fault(Cause.NO_LEADERS, broken.header, broken.why)
 
 
 def _digest_fault(start: int, header: EntryHeader, digest: int) -> Fault:

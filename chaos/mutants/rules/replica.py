@@ -51,9 +51,9 @@ REPLICA = (
         "            for stage in work.stages():\n"
         "                await self._hand.run_all(stage)\n"
         "            if settled and not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(self._note, settled))\n",
+        "                await self._hand.run(partial(notes.note, settled))\n",
         "            if settled and not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(self._note, settled))\n"
+        "                await self._hand.run(partial(notes.note, settled))\n"
         "            for stage in work.stages():\n"
         "                await self._hand.run_all(stage)\n",
     ),
@@ -123,8 +123,8 @@ REPLICA = (
     Mutant(
         "noted-what-was-applied-meanwhile",
         "broker/housekeeping.py",
-        "await self._hand.run(partial(self._note, settled))",
-        "await self._hand.run(partial(self._note, self._settled()))",
+        "await self._hand.run(partial(notes.note, settled))",
+        "await self._hand.run(partial(notes.note, notes.settled()))",
     ),
     Mutant(
         "noted-after-a-sync-that-failed",
