@@ -16,6 +16,7 @@ forgotten where a topic of that name is deleted.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -31,14 +32,17 @@ from dledger.reading.entry import (
 )
 from dledger.records.errors import FormatError
 from dledger.records.layout import RECORD
-from dledger.records.record import validate_records
+from dledger.records.record import FIXED_SIZE, validate_records
 from dledger.wire.commands_pb2 import Command
 from dledger.wire.raft_pb2 import Configuration
-from store.dispatch import units_for_entry
-from store.errors import DivergenceFound
 
+_QUEUE: Final = RECORD.run("queue_id", "queue_offset")
+_QUEUE_AT: Final = RECORD.at("queue_id")
+_BODY_LENGTH: Final = RECORD.run("body_length")
+_BODY_LENGTH_AT: Final = RECORD.at("body_length")
 _STORE_TIME: Final = RECORD.run("store_time_ms")
 _STORE_TIME_AT: Final = RECORD.at("store_time_ms")
+_SIGNED: Final = (1 << 63) - 1  # a record's time is signed, an entry's isn't
 _EPOCH_BYTES: Final = 8
 
 
@@ -174,12 +178,14 @@ class SegmentRules:
 
     def _data(self, header: EntryHeader, frame: bytes) -> Iterator[str]:
         """A batch of messages. One whose records can't be told apart is told elsewhere."""
+        first = header.first_record_at
         try:
-            topic, queue_id, offset, _ = units_for_entry(header, frame)
+            queue_id, offset = _QUEUE.unpack_from(frame, first + _QUEUE_AT)
+            topic = _topic(frame, first)
             preamble = preamble_of(header, frame)
-        except (FormatError, DivergenceFound):
+        except (FormatError, struct.error, IndexError):
             return
-        records, start = frame[header.first_record_at :], header.first_record_at
+        records = frame[first:]
         try:
             starts = validate_records(
                 records, topic=topic, queue_id=queue_id, max_record_size=len(records)
@@ -187,11 +193,11 @@ class SegmentRules:
         except FormatError as error:
             yield f"no leader takes its records: {error}"
             return
-        for at in starts:
-            (time_ms,) = _STORE_TIME.unpack_from(frame, start + at + _STORE_TIME_AT)
-            if time_ms != header.append_time_ms:
-                yield f"stored at {time_ms} by its record, at {header.append_time_ms} by its entry"
-                break
+        stored = _STORE_TIME.pack(header.append_time_ms & _SIGNED)
+        if not all(records.startswith(stored, at + _STORE_TIME_AT) for at in starts):
+            yield f"a record isn't stored at {header.append_time_ms}, the time of its entry"
+        if queue_id < 0:
+            yield f"queue {queue_id}"
         incarnation, producer = preamble.incarnation, preamble.producer_id
         if header.version != OLD_VERSION and not 0 < incarnation < header.index:
             yield f"it is for the topic that entry {incarnation} created"
@@ -213,6 +219,13 @@ class SegmentRules:
         ):
             self._begins[lane] = number, header, self._damages == 0
         self._ends[lane] = _Place(number + header.record_count, self._damages)
+
+
+def _topic(frame: bytes, start: int) -> str:
+    """Of the record that begins at `start`."""
+    (body_size,) = _BODY_LENGTH.unpack_from(frame, start + _BODY_LENGTH_AT)
+    at = start + FIXED_SIZE + body_size
+    return frame[at + 1 : at + 1 + frame[at]].decode("ascii", errors="replace")
 
 
 def _voters(body: bytes) -> int:

@@ -15,6 +15,7 @@ import gc
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -25,16 +26,18 @@ from broker.doors.grpc.broker import BrokerDoor
 from broker.leader.batches import Batch
 from broker.node import Node, tune_interpreter
 from broker.picture import node_facts
-from broker.replica import Replica
+from broker.replica import Replica, parse_frames
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
 from chaos.forming import form_disks
+from dledger.core.types import RaftOptions
 from dledger.reading.entry import EntryKind
 from dledger.records.properties import encode_properties
 from dledger.records.record import RecordTemplate
 from dledger.wire import broker_pb2 as pb
 from dledger_cli.bench.echo_server import echo
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
+from dledger_cli.bench.full_state import TOPICS, full_machine
 from dledger_cli.bench.rounds import Tell
 from dledger_cli.bench.turn_loop import TurnLoop, Turns
 from store.commitlog import CommitLog, CommitLogOptions
@@ -46,6 +49,7 @@ SEGMENT_BYTES = 64 << 20
 LOG_SEGMENT_BYTES = 16 << 20
 AT_ONCE = 100  # calls that arrive in one turn
 SERVE_S = 30.0
+RECHECK_MS = 4_000  # less than after which a held pull looks again, more than asking all takes
 
 Found = dict[str, list[float]]
 
@@ -80,12 +84,34 @@ class Loads:
         sends = self._services.sends
         tagged = [small("whole", 0, 40_000, b"", tag="a")]
         await self._measure("Send: 1 batch of 40,000", sends.send(b"", tagged))
+        long_tags = [small("whole", 0, 1, b"", tag=f"{each}" + "x" * 32_000) for each in range(130)]
+        joined = replace(long_tags[0], count=130, records=b"".join(b.records for b in long_tags))
+        await self._measure("Send: 130 messages, tags of 32 KB", sends.send(b"", [joined]))
         many = [small("whole", 0, 60)] * 1_024
         await self._measure("Send: 1,024 batches of 60", sends.send(b"", many))
         for _ in range(32):
             await sends.send(b"", [small("single", 0, 1)] * 1_024)
         await self._measure("Pull: 32,768 of one batch", self._pull("whole", 0))
         await self._measure("Pull: 32,768 entries of one", self._pull("single", 0))
+
+    async def held(self, count: int) -> None:
+        """As many pulls as may be held, woken by one message, and asked again to wait in vain."""
+        await self._services.topics.create("awaited", 1, if_not_exists=True)
+        for name, hold_ms in (("woken by a message", 20_000), ("at their end", RECHECK_MS)):
+            end = self._replica.machine.topics["awaited"].next_offsets[0]
+            asked = pb.PullRequest(topic="awaited", offset=end, hold_ms=hold_ms)
+            pulls: list[asyncio.Task[pb.PullResponse]] = []
+            for _ in range(0, count, AT_ONCE):
+                some = [self._door.pull(asked, _Call()) for _ in range(AT_ONCE)]
+                pulls += [asyncio.create_task(each) for each in some]
+                await asyncio.sleep(0)
+            while self._replica.held.statistics().held < len(pulls):  # noqa: ASYNC110  for a bench
+                await asyncio.sleep(0)
+            ended = asyncio.gather(*pulls)
+            with self._turns.measured(self._found, f"{count:,} held pulls {name}"):
+                if hold_ms > RECHECK_MS:
+                    await self._services.sends.send(b"", [small("awaited", 0, 1)])
+                await ended
 
     async def _pull(self, topic: str, offset: int) -> None:
         request = pb.PullRequest(
@@ -178,6 +204,16 @@ async def measure_log(directory: Path, found: Found, turns: Turns) -> None:
                 tick += 1
                 log.submit(tick)
                 await asyncio.sleep(0.001 if log.unwritten_bytes > 1 << 20 else 0)
+        for name, read in (
+            ("an append from the disk, smallest entries", False),
+            ("the same, read and taken by a follower", True),
+        ):
+            await asyncio.sleep(0)
+            with turns.measured(found, name):
+                frames = log.read(1, RaftOptions().max_append_entries)
+                if read:
+                    parse_frames(frames)
+                await asyncio.sleep(0)
         for name, index in (
             ("cut in the newest full segment", firsts[-2] + 100_000),
             ("cut in the oldest segment", 100_000),
@@ -186,6 +222,17 @@ async def measure_log(directory: Path, found: Found, turns: Turns) -> None:
             with turns.measured(found, name):
                 log.truncate_from(index)
                 await asyncio.sleep(0)
+
+
+async def measure_collection(found: Found, turns: Turns) -> None:
+    """The interpreter's collector, with a full state that it has not seen before."""
+    machine = full_machine()
+    await asyncio.sleep(0)
+    with turns.measured(found, "a full collection, 50,000 producers"):
+        gc.collect()
+        await asyncio.sleep(0)
+    if len(machine.topics) != TOPICS:
+        raise AssertionError("the state is there until here")
 
 
 async def measure_echo(found: Found, turns: Turns) -> None:
@@ -261,8 +308,12 @@ def measure_turns(directory: Path, topics: int, rounds: int, tell: Tell) -> Repo
             await loads.groups()
             tell("topics")
             await loads.topics(topics)
+            tell("held pulls")
+            await loads.held(node.config.broker.max_held_pulls)
         tell("the log")
         await measure_log(folder / "log", found, loop.turns)
+        tell("the collector")
+        await measure_collection(found, loop.turns)
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         for _ in range(rounds):

@@ -207,7 +207,7 @@ FORGERIES: dict[str, tuple[Callable[[EntryHeader], bool], Forgery, Cause, str]] 
         is_data(60), record_field("queue_offset", -1), Cause.NO_LEADERS, "the next is",
     ),
     "a record's own time": (
-        is_data(60, 2), record_field("store_time_ms", 1), Cause.NO_LEADERS, "by its record",
+        is_data(60, 2), record_field("store_time_ms", 1), Cause.NO_LEADERS, "isn't stored at",
     ),
     "a topic of no creation": (
         is_data(60), preamble_field("incarnation", 0), Cause.NO_LEADERS, "entry 0 created",

@@ -13,7 +13,7 @@ JUDGING = (
         "replayed-entries-not-read",
         "store/starting/judging.py",
         "    if opened.log.recovery.clean_shutdown:  # else the walk has read every byte\n"
-        "        read_replayed(opened.log, through)\n",
+        "        read_replayed(opened.log, trusted_index(opened.log))\n",
         "",
         masked=_READS_ONLY,
         tests=_JUDGED,
