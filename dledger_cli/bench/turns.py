@@ -21,7 +21,7 @@ from pathlib import Path
 import grpc
 
 from broker.assembly import facts_of
-from broker.config import NodeConfig
+from broker.config import NodeConfig, RaftConfig
 from broker.doors.grpc.broker import BrokerDoor
 from broker.leader.batches import Batch
 from broker.node import Node, tune_interpreter
@@ -30,7 +30,6 @@ from broker.replica import Replica, parse_frames
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
 from chaos.forming import form_disks
-from dledger.core.types import RaftOptions
 from dledger.reading.entry import EntryKind
 from dledger.records.properties import encode_properties
 from dledger.records.record import RecordTemplate
@@ -210,7 +209,7 @@ async def measure_log(directory: Path, found: Found, turns: Turns) -> None:
         ):
             await asyncio.sleep(0)
             with turns.measured(found, name):
-                frames = log.read(1, RaftOptions().max_append_entries)
+                frames = log.read(1, RaftConfig().max_append_entries)
                 if read:
                     parse_frames(frames)
                 await asyncio.sleep(0)
