@@ -10,7 +10,7 @@ ENGINE ?= local
 EXTRAS ?= audit
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim audit-property mutants chaos fuzz check format lint types verify-proto proto picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim audit-property mutants chaos fuzz judgement check format lint types verify-proto proto picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -54,6 +54,9 @@ chaos: setup     ## faults on real processes (SCENARIO=everything SECONDS=90 NOD
 
 fuzz: setup      ## strangers at every port of a group (REQUESTS=1000000 SECONDS=900 SEED=…)
 	$(BIN)/dledger chaos fuzz --requests $(or $(REQUESTS),1000000) --seconds $(or $(SECONDS),900) $(if $(SEED),--seed $(SEED))
+
+judgement: setup ## changes to a member's directory: what is judged to start starts (DRAWS=2000)
+	DRAWS=$(or $(DRAWS),2000) $(BIN)/pytest -q tests/starting
 
 format: setup    ## rewrite the sources in the one layout
 	$(BIN)/ruff format .

@@ -1,7 +1,8 @@
 """Tells those who wait what the state machine has applied: the appender and the held pulls.
 
 A batch that is void is told to the operator as well: leaders propose nothing that would be
-(ADR 20), so one of them, or this replica's state, is wrong.
+(ADR 20), so one of them, or this replica's state, is wrong. Such a leader writes more than
+one: one line a cause, once in a while; the metric counts all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from broker.reading.held import HeldPulls
 from broker.state.listening import QueueKey
 from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
+from dledger.sparing import Sparing
 
 log = structlog.get_logger(__name__)
 
@@ -23,16 +25,19 @@ class Announcer:
     def __init__(self, appender: Appender, held: HeldPulls) -> None:
         self._appender = appender
         self._held = held
+        self._sparing = Sparing()
 
     def arrived(self, queue: QueueKey) -> None:
         self._held.wake(queue)
 
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
-        log.warning("batch_voided", index=index, refusal=refusal)
+        if (unreported := self._sparing.due(type(refusal).__name__)) is not None:
+            log.warning("batch_voided", index=index, refusal=refusal, unreported=unreported)
         self._appender.on_batch_voided(index, refusal)
 
     def entry_voided(self, index: int, refusal: Malformed) -> None:
-        log.error("entry_voided", index=index, reason=refusal.why)
+        if (unreported := self._sparing.due("entry_voided")) is not None:
+            log.error("entry_voided", index=index, reason=refusal.why, unreported=unreported)
 
     def topic_deleted(self, topic: TopicState) -> None:
         self._held.wake_topic(topic.incarnation)

@@ -48,6 +48,7 @@ RECORD_SLACK_BYTES = MIB  # what a segment must hold beside the largest body: he
 PAGE_BYTES = 4096
 MAX_FILE_BYTES = MIB  # of a configuration: a device or a pipe without an end is not read for ever
 MAX_SHOWN = 400  # characters of what is told of a wrong value
+EVERY_HOST = "0.0.0.0"  # listens on all of the machine's, and can be dialed from nowhere else
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -133,6 +134,7 @@ class RaftConfig(_Section):
     suspicion_delay_ms: Range = (10, 40)  # from a leader's broken stream to the PreVote
     transfer_timeout_ms: int = Field(default=300, ge=1, le=60_000)
     max_append_bytes: int = Field(default=MIB, ge=4 * KIB, le=8 * MIB)  # one append message
+    max_append_entries: int = Field(default=1_024, ge=1, le=4_096)  # in it
     max_inflight_appends: int = Field(default=32, ge=1, le=1024)  # per peer
     max_uncommitted_bytes: int = Field(default=64 * MIB, ge=MIB, le=GIB)
 
@@ -251,6 +253,19 @@ class NodeConfig(_Section):
             "admin_listen": self.admin_listen,
         }
         return {key: address for key, address in named.items() if address is not None}
+
+    @property
+    def admin_address(self) -> str | None:
+        """Where others reach `admin_listen`; None: nowhere, or where the clients are."""
+        if self.admin_listen is None:
+            return None
+        known_as = self.peers[self.node_id]
+        if is_loopback(self.admin_listen) and not is_loopback(known_as):
+            return None  # on another machine that address is another node's, or nobody's
+        host, port = split_address(self.admin_listen)
+        if host == EVERY_HOST:  # as `advertise` stands for such a `listen`
+            host, _ = split_address(known_as)
+        return f"{host}:{port}"
 
     @property
     def are_peers_named(self) -> bool:

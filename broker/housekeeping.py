@@ -8,6 +8,9 @@ them, and between any two files of the second. It must never note what no sync h
 only others hold, and no round may be torn away once it has begun: what it took nobody would sync
 any more.
 
+Then the node's memory of other members' disks is written (`broker/memory.py`). It depends on
+nothing of the above, and nothing on it.
+
 A full disk is no failure of the log. But what an fsync refused may be lost even if the next one
 succeeds (ADR 8), so from then on the checkpoint stays where it is: the next start derives again
 what lies behind it. Any other error ends the replica.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -41,29 +45,41 @@ class Derived(Protocol):
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What rounds write down.
+
+    Attributes:
+        settled: through which entry the queues are derived and this node's own log is durable: a
+            start takes what is noted for committed, so nothing is noted that only others hold.
+        note: writes into the checkpoint that everything through an entry is.
+        remember: gives the step that writes down what is new in the node's memory, if anything is.
+    """
+
+    settled: Callable[[], int]
+    note: Callable[[int], None]
+    remember: Callable[[], Callable[[], None] | None]
+
+
 class Housekeeping:
     """Rounds, `period_s` apart, from `start` to `stop`.
 
     Args:
-        settled: through which entry the queues are derived and this node's own log is durable: a
-            start takes what is noted for committed, so nothing is noted that only others hold.
+        notes: what is written down.
         queues: what is made durable.
-        note: writes into the checkpoint that everything through an entry is.
         hand: runs the blocking steps.
         failed: is told, once, of an error that ends the rounds.
     """
 
     def __init__(
         self,
-        settled: Callable[[], int],
+        notes: Notes,
         queues: Derived,
-        note: Callable[[int], None],
         hand: DiskHand,
         failed: Callable[[Exception], None],
     ) -> None:
-        self._settled = settled
+        self._notes = notes
         self._queues = queues
-        self._note = note
         self._hand = hand
         self._failed = failed
         self._period_s = 0.0
@@ -92,17 +108,20 @@ class Housekeeping:
         Raises:
             OSError: the disk failed; nothing was noted.
         """
-        settled, work = self._settled(), self._queues.take()
+        notes = self._notes
+        settled, work, remember = notes.settled(), self._queues.take(), notes.remember()
         try:
             for stage in work.stages():
                 await self._hand.run_all(stage)
             if settled and not self.is_checkpoint_held:
-                await self._hand.run(partial(self._note, settled))
+                await self._hand.run(partial(notes.note, settled))
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
             self.is_checkpoint_held = True
             log.warning("consume_queues_not_synced", reason=str(error))
+        if remember is not None:
+            await self._hand.run(remember)
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()

@@ -264,7 +264,16 @@ def entrances(config: NodeConfig, tls: TlsSource | None) -> list[Entrance]:
         asks = config.tls.client_certificates == "required" or offers == For.PEERS
         return tls.server_credentials(asks_for_certificate=asks)
 
-    return [Entrance(address, offers, credentials(offers)) for address, offers in found]
+    elsewhere = config.admin_address or ""
+    return [
+        Entrance(
+            address,
+            offers,
+            credentials(offers),
+            admin_address="" if offers & For.ADMINISTRATION else elsewhere,
+        )
+        for address, offers in found
+    ]
 
 
 class ThreadHand:

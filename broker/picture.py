@@ -81,14 +81,15 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
 
 
 def _peer_status(config: NodeConfig, facts: Facts, peer: NodeId) -> PeerStatus:
-    address, is_connected = config.peers[peer], facts.links[peer].connected
+    address, link = config.peers[peer], facts.links[peer]
     progress = facts.core.peers.get(peer)
     if progress is None:
-        return PeerStatus(peer, address, is_connected)
+        return PeerStatus(peer, address, link.connected, is_older_copy=link.is_older_copy)
     return PeerStatus(
         peer,
         address,
-        is_connected,
+        link.connected,
+        is_older_copy=link.is_older_copy,
         state=progress.state,
         match_index=progress.match_index,
         is_recently_active=progress.recently_active,
@@ -215,6 +216,10 @@ def _peers(facts: Facts) -> dict[str, tuple[str, dict[str, float]]]:
         "peer_connected": (
             "1 while the stream to the peer is up.",
             {peer: float(link.connected) for peer, link in links.items()},
+        ),
+        "peer_older_copy": (
+            "1 while the peer is refused because its disk was put back as it once was.",
+            {peer: float(link.is_older_copy) for peer, link in links.items()},
         ),
         "peer_reconnects": (
             "Streams to the peer that ended.",

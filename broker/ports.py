@@ -15,11 +15,12 @@ from typing import Protocol, TypeVar
 
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from dledger.applying import APPLY_SLICE_BYTES
-from dledger.core.types import NodeId
+from dledger.core.types import Holding, NodeId
 from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
 from dledger.ports import PeerTransport, Turns
+from dledger.promises import Promises
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem
 
@@ -73,6 +74,18 @@ class Peers(PeerTransport, Protocol):
         ...
 
     def links(self) -> Mapping[NodeId, PeerLink]: ...
+
+    def speak_for(self, holding: Callable[[], Holding]) -> None:
+        """Signs of life say what this node's disk holds."""
+        ...
+
+    def recall(self, promises: Mapping[NodeId, Promises]) -> None:
+        """Peers are held to what they told an earlier start of this node; before `start`."""
+        ...
+
+    def promises(self) -> dict[NodeId, Promises]:
+        """What the peers' disks have promised, as of now."""
+        ...
 
 
 Connect = Callable[[Identity, OnMessage, OnBroken], Peers]

@@ -31,12 +31,13 @@ from broker.announcing import Announcer
 from broker.assembly import Parts, Surrounds, services_of
 from broker.config import NodeConfig
 from broker.errors import BrokerError
-from broker.housekeeping import Housekeeping
+from broker.housekeeping import Housekeeping, Notes
 from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
+from broker.memory import Memory
 from broker.mending import Mender
 from broker.ports import ReplicaPorts
 from broker.probes import CommitProbe, TimedMachine
@@ -51,6 +52,7 @@ from dledger.core.types import Configuration, DiskId, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
 from dledger.errors import InvalidFrames
 from dledger.greeting import Identity
+from dledger.promises import NOBODY, Start
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
 from dledger.wire import raft_pb2
@@ -77,6 +79,7 @@ class Replica:
         self._recovered = recovered
         self._stop_asked = asyncio.Event()
         self.log, self.queues = recovered.log, recovered.queues
+        self._memory = Memory(ports.files, config.data_directory / "raft")
         self.machine = recovered.machine
         self.transport = ports.connect(self._greeting(), self._on_message, self._on_broken)
         self.held = HeldPulls(config.broker.max_held_pulls)
@@ -97,9 +100,8 @@ class Replica:
         self.leadership = Leadership(config.broker_group, node, members, self.appender, self.held)
         self.driver = self._make_driver(probe)
         self.housekeeping = Housekeeping(
-            self._derived_index,
+            Notes(self._derived_index, self._note_derived, self._remember),
             self.queues,
-            self._note_derived,
             ports.hand,
             self.driver.on_storage_failed,
         )
@@ -150,9 +152,20 @@ class Replica:
             NodeId(config.node_id),
             config.store.segment_size_bytes,
             DiskId(recovered.directory.disk.disk_id),
+            self._start_told(),
+            self._ports.known_level,
+        )
+
+    def _start_told(self) -> Start:
+        """What this process found on its disk, which peers compare with what that has promised."""
+        recovered = self._recovered
+        return Start(
             recovered.boot_number,
             self._ports.random.getrandbits(64),
-            self._ports.known_level,
+            recovered.hard_state.term,
+            recovered.hard_state.vote or NOBODY,
+            recovered.summary.last_index,
+            is_synced=self.config.store.flush == "sync",
         )
 
     def _make_driver(self, probe: CommitProbe) -> RaftDriver[EntryHeader]:
@@ -193,6 +206,8 @@ class Replica:
         self.leadership.attach(self.driver, self.services.cluster.notify)
         self.machine.listen(Announcer(self.appender, self.held))
         from_worker = self._ports.call_from_worker
+        self.transport.recall(self._memory.read())
+        self.transport.speak_for(lambda: self.driver.core.holding)
         self.log.on_durable = partial(from_worker, self.driver.on_durable)
         self.log.on_failed = partial(from_worker, self.driver.on_storage_failed)
 
@@ -327,6 +342,9 @@ class Replica:
             advice="replace this node's data from its peers: docs/operations.md, Corruption",
         )
 
+    def _remember(self) -> Callable[[], None] | None:
+        return self._memory.step(self.transport.promises())
+
     def _note_derived(self, settled_index: int) -> None:
         """The ConsumeQueues hold everything up to `settled_index`, durably, and so does the log.
         When that was is said by the log's time: this node's own clock may be before all time."""
@@ -382,6 +400,7 @@ def raft_options(config: NodeConfig) -> RaftOptions:
         hand_over_interval_ticks=max(HAND_OVER_INTERVAL_MS, 4 * raft.election_timeout_ms[1])
         // tick,
         max_append_bytes=raft.max_append_bytes,
+        max_append_entries=raft.max_append_entries,
         max_inflight_appends=raft.max_inflight_appends,
         max_uncommitted_bytes=raft.max_uncommitted_bytes,
         noop_size=HEADER_SIZE,

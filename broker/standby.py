@@ -16,13 +16,13 @@ import structlog
 from broker.config import NodeConfig
 from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.standby import StandbyDoor
-from broker.forming.errors import NotAMember
 from broker.forming.member import Member
 from broker.picture import program_version
 from broker.recovery import log_options, open_directory
 from dledger.listening import why_not_listening
 from dledger.wire.cluster_pb2 import NodeStatus, PeerStatus
 from store.files import FileSystem
+from store.starting.errors import NotAMember
 
 log = structlog.get_logger(__name__)
 

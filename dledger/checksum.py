@@ -13,7 +13,8 @@ the frames compares their length with the stated one.
      2 hello                version u32, segment size u64, boot number u64, boot nonce u64,
                             configuration term u64, configuration index u64, then broker group,
                             speaker, addressee and disk, each as u32 length and (UTF-8) bytes,
-                            then level u32
+                            then level u32, then begun term u64, begun index u64,
+                            acknowledges unsynced u8, begun vote as u32 length and bytes
      3 pre-vote request     last index u64, last term u64
      4 pre-vote response    granted u8
      5 vote request         last index u64, last term u64, reason i32
@@ -24,7 +25,7 @@ the frames compares their length with the stated one.
      9 heartbeat request    commit index, read context, digest index, digest: u64
     10 heartbeat response   read context u64, last index u64, short of space u8, wall clock u64
     11 timeout now          nothing
-    14 keep-alive           nothing
+    14 keep-alive           held index u64, settled index u64
 
 All integers are big-endian. A message without a body that is known here has no valid checksum.
 It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's
@@ -44,6 +45,7 @@ from dledger.wire import raft_pb2 as pb
 _HELLO: Final = struct.Struct(">BQIQQQQQ")
 _LENGTH: Final = struct.Struct(">I")
 _LEVEL: Final = struct.Struct(">I")
+_BEGUN: Final = struct.Struct(">QQ?")
 _BARE: Final = struct.Struct(">BQ")
 _GRANTED: Final = struct.Struct(">BQ?")
 _VOTE_RESPONSE: Final = struct.Struct(">BQ?Q")
@@ -90,7 +92,13 @@ def _hello(message: pb.PeerMessage) -> bytes:
     names = [name.encode() for name in (body.broker_group, body.node_id, body.to_node_id)]
     for encoded in (*names, body.disk_id):
         parts += (_LENGTH.pack(len(encoded)), encoded)
-    parts.append(_LEVEL.pack(body.level))
+    vote = body.begun_vote.encode()
+    parts += (
+        _LEVEL.pack(body.level),
+        _BEGUN.pack(body.begun_term, body.begun_index, body.acknowledges_unsynced),
+        _LENGTH.pack(len(vote)),
+        vote,
+    )
     return b"".join(parts)
 
 
@@ -158,7 +166,8 @@ def _timeout_now(message: pb.PeerMessage) -> bytes:
 
 
 def _keep_alive(message: pb.PeerMessage) -> bytes:
-    return _BARE.pack(14, message.term)
+    body = message.keep_alive
+    return _LOG_END.pack(14, message.term, body.held_index, body.settled_index)
 
 
 _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {

@@ -131,6 +131,7 @@ class RaftDriver(Generic[H]):
             on_applied=self._on_applied,
         )
         self._scheduled = False
+        self._more_scheduled = False
         self._stopped = False
         self._reads = Reads(core.read_index)
         self._digest: tuple[Index, int] = (Index(0), 0)
@@ -442,6 +443,9 @@ class RaftDriver(Generic[H]):
             self._perform(effects)
         else:
             raise InvariantViolation(f"the core has effects after {EFFECT_ROUNDS} rounds")
+        if self._core.has_more_to_send and not self._more_scheduled:
+            self._more_scheduled = True
+            self._ports.turns.later(self._send_more)
         if self._applier.applied < self._core.commit_index:
             if self._core.role is Role.LEADER and not self._applier.is_scheduled:
                 self._apply()  # callers wait for it
@@ -454,6 +458,12 @@ class RaftDriver(Generic[H]):
     def _on_applied(self, last: Index) -> None:
         self._ports.observer.on_applied(last)
         self._reads.on_applied(last)
+
+    def _send_more(self) -> None:
+        """The next append for each peer that is far behind; nothing if it no longer is one, or this
+        node no longer leads."""
+        self._more_scheduled = False
+        self._guarded(self._core.send_more)
 
     def _perform(self, effects: Effects) -> None:
         """Does what `effects` ask for; truncation and follower appends are done already."""

@@ -2,6 +2,7 @@
 
     ReplicationError
     ├── HardStateCorrupt   the term-and-vote file can't be trusted: the node must not start
+    │   └── HardStateOlder it is older than the log: lost, or put back from a copy
     ├── PeerRefused        a peer is of another broker group, version or segment size (retriable)
     │   ├── UnknownDisk    it is on another disk than the one that the group knows as that member's
     │   └── OlderCopy      it speaks from its disk's past: an older copy was put back
@@ -44,6 +45,10 @@ class HardStateCorrupt(ReplicationError):
         self.found = found
 
 
+class HardStateOlder(HardStateCorrupt):
+    """Term and vote are durable before any entry of that term: this node may have voted since."""
+
+
 class PeerRefused(ReplicationError):
     """The Hello of a peer doesn't fit this node. Configuration, not weather: retried slowly."""
 
@@ -65,17 +70,16 @@ class UnknownDisk(PeerRefused):
 
 
 class OlderCopy(PeerRefused):
-    """Of the same disk a later start is known: what it promised since then may be forgotten."""
+    """It doesn't know what its disk has promised: nothing that it says may count."""
 
-    def __init__(self, peer: str, boot_number: int, known: int) -> None:
+    def __init__(self, peer: str, forgotten: str) -> None:
         super().__init__(
-            f"{peer} is in its start number {boot_number}, and number {known} of the same disk was "
-            "heard before: an older copy of its directory was put back, or two run. Empty the "
-            f"directory and take it in with `dledger group replace {peer}`"
+            f"{peer} speaks from its disk's past ({forgotten}): an older copy of its directory was "
+            "put back, or two run. Stop it, empty the directory and take it in with "
+            f"`dledger group replace {peer}`"
         )
         self.peer = peer
-        self.boot_number = boot_number
-        self.known = known
+        self.forgotten = forgotten
 
 
 class StreamEnded(ReplicationError):

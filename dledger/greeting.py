@@ -2,13 +2,13 @@
 
 A stream is opened by a Hello from each side; a peer of another broker group, version or segment
 size is refused with a text that says what differs. So is one on another disk than the one that the
-configuration names, and one that speaks from a disk's past (ADR 22). This owns the rule; which
-streams there are, and when a stream that is open has to end, is the links' matter.
+configuration names, and one that speaks from a disk's past (ADR 22, ADR 30). This owns the rule;
+which streams there are, and when a stream that is open has to end, is the links' matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from dledger.checksum import is_intact, seal
@@ -24,12 +24,14 @@ from dledger.core.types import (
 )
 from dledger.errors import OlderCopy, PeerRefused, UnknownDisk
 from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.promises import Promises, Start
 from dledger.wire.raft_pb2 import Hello, PeerMessage
 
 # 2: every message has a checksum, and keep-alives are answered. There is no rolling upgrade from 1.
 PROTOCOL_VERSION = 2
 
 _NOWHERE = ConfigurationPlace()
+_SOMETIME = Start()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,12 @@ class Identity:
     node: NodeId
     segment_size_bytes: int
     disk: DiskId = NO_DISK
-    boot_number: int = 0  # of this start, on that disk
-    boot_nonce: int = 0  # of this start alone
+    start: Start = _SOMETIME
     level: int = KNOWN_LEVEL
 
     def hello(self, to: NodeId, place: ConfigurationPlace = _NOWHERE) -> PeerMessage:
         """The first message of a stream; `place`: of this node's configuration in its log."""
+        start = self.start
         return seal(
             PeerMessage(
                 hello=Hello(
@@ -55,11 +57,15 @@ class Identity:
                     to_node_id=to,
                     segment_size_bytes=self.segment_size_bytes,
                     disk_id=self.disk,
-                    boot_number=self.boot_number,
-                    boot_nonce=self.boot_nonce,
+                    boot_number=start.number,
+                    boot_nonce=start.nonce,
                     configuration_term=place.term,
                     configuration_index=place.at,
                     level=self.level,
+                    begun_term=start.term,
+                    begun_vote=start.vote,
+                    begun_index=start.last_index,
+                    acknowledges_unsynced=not start.is_synced,
                 )
             )
         )
@@ -94,6 +100,8 @@ class Identity:
             )
         if hello.configuration_term > MAX_TERM or hello.configuration_index > MAX_INDEX:
             raise PeerRefused(f"peer {hello.node_id!r}: its configuration is beyond any log")
+        if not _start_of(hello).is_in_range:
+            raise PeerRefused(f"peer {hello.node_id!r}: what it began with is beyond any log")
         return peer
 
 
@@ -102,15 +110,25 @@ class Speaker:
     """Who said Hello on a stream: a disk, one start on it, and what it knew of the members."""
 
     disk: DiskId
-    boot_number: int
-    boot_nonce: int
+    start: Start
     place: ConfigurationPlace
 
     @classmethod
     def of(cls, hello: Hello) -> Speaker:
         """The speaker of a Hello that has been checked."""
         place = ConfigurationPlace(Term(hello.configuration_term), Index(hello.configuration_index))
-        return cls(DiskId(hello.disk_id), hello.boot_number, hello.boot_nonce, place)
+        return cls(DiskId(hello.disk_id), _start_of(hello), place)
+
+
+def _start_of(hello: Hello) -> Start:
+    return Start(
+        hello.boot_number,
+        hello.boot_nonce,
+        Term(hello.begun_term),
+        NodeId(hello.begun_vote),
+        Index(hello.begun_index),
+        is_synced=not hello.acknowledges_unsynced,
+    )
 
 
 @dataclass(slots=True)
@@ -127,7 +145,8 @@ class KnownDisks:
     place: ConfigurationPlace = _NOWHERE
     disks: dict[NodeId, DiskId] = field(default_factory=dict)
     is_known: bool = True
-    _starts: dict[NodeId, Speaker] = field(default_factory=dict)  # the newest of each named disk
+    _promises: dict[NodeId, Promises] = field(default_factory=dict)  # of the disk heard last
+    _older: dict[NodeId, DiskId] = field(default_factory=dict)  # refused as older copies
 
     def refusal_of(self, peer: NodeId, speaker: Speaker, *, answers: bool) -> PeerRefused | None:
         """Why `speaker` isn't heard as `peer`; None if it is.
@@ -144,18 +163,45 @@ class KnownDisks:
             return None
         return UnknownDisk(peer, named, speaker.disk)
 
-    def heard(self, peer: NodeId, speaker: Speaker) -> None:
+    def heard(self, peer: NodeId, speaker: Speaker, *, answers: bool) -> None:
         """`speaker` said Hello.
 
+        Args:
+            answers: whether it is what is found at the peer's address. Who calls in its name may
+                be a stranger, or late: such a one is refused, and the peer isn't called a copy.
+
         Raises:
-            OlderCopy: a later start on the same disk was heard before.
+            OlderCopy: it doesn't know what its disk has promised.
         """
         if speaker.disk == NO_DISK:
             return
-        known = self._starts.get(peer)
+        known = self._promises.get(peer)
+        if known is None or known.disk != speaker.disk:
+            self._promises[peer] = Promises(speaker.disk, speaker.start)
+            return
+        if forgotten := known.forgotten_by(speaker.start):
+            if answers:
+                self._older[peer] = speaker.disk
+            raise OlderCopy(peer, forgotten)
+        known.begin(speaker.start)
+        self._older.pop(peer, None)
+
+    def said(self, message: PeerMessage, peer: NodeId, speaker: Speaker, to: NodeId) -> None:
+        """`speaker` said `message` to `to`, which is this node, and it was believed."""
+        known = self._promises.get(peer)
         if known is not None and known.disk == speaker.disk:
-            is_older = speaker.boot_number < known.boot_number
-            is_twin = speaker.boot_number == known.boot_number
-            if is_older or (is_twin and speaker.boot_nonce != known.boot_nonce):
-                raise OlderCopy(peer, speaker.boot_number, known.boot_number)
-        self._starts[peer] = speaker
+            known.note(peer, to, message)
+
+    def is_older_copy(self, peer: NodeId) -> bool:
+        """Whether `peer`, as the configuration names it, is known to be an older copy."""
+        refused = self._older.get(peer)
+        return refused is not None and self.disks.get(peer, refused) == refused
+
+    @property
+    def promises(self) -> dict[NodeId, Promises]:
+        """What is remembered, as it is now."""
+        return {peer: each.copy() for peer, each in self._promises.items()}
+
+    def recall(self, promises: Mapping[NodeId, Promises]) -> None:
+        """What an earlier start of this node remembered; before anybody is heard."""
+        self._promises = {peer: each.copy() for peer, each in promises.items()}

@@ -59,7 +59,10 @@ def decode_hard_state(content: bytes) -> HardState:
         raise HardStateCorrupt(
             f"magic {_MAGIC:08x} version {_VERSION}", f"{magic:08x} version {version}"
         )
-    vote = body[_HEAD.size :].decode()
+    try:
+        vote = body[_HEAD.size :].decode()
+    except UnicodeDecodeError:
+        raise HardStateCorrupt("a node id in UTF-8", body[_HEAD.size :].hex()) from None
     return HardState(Term(term), NodeId(vote) if vote else None)
 
 

@@ -18,7 +18,7 @@ from random import Random
 from typing import Protocol
 
 from dledger.checksum import is_intact, seal
-from dledger.core.types import ConfigurationPlace, DiskId, NodeId
+from dledger.core.types import ConfigurationPlace, DiskId, Holding, NodeId
 from dledger.errors import OlderCopy, PeerRefused, UnknownDisk
 from dledger.greeting import Identity, KnownDisks, Speaker
 from dledger.links import (
@@ -33,11 +33,10 @@ from dledger.links import (
     Ping,
     Why,
 )
+from dledger.promises import Promises, is_credible
 from dledger.wire.raft_pb2 import KeepAlive, PeerMessage
 
 OVERSLEPT_S = 0.2  # so late a wake-up tells of a process that stood still
-
-_KEEP_ALIVE = seal(PeerMessage(keep_alive=KeepAlive()))
 
 
 class Sockets(Protocol):
@@ -95,6 +94,7 @@ class PeerLink:
         renewed: of those, the ones that this node ended for their silence.
         dropped: messages that found no stream or a full one.
         level: of formats and commands, that the peer said on that stream; 0 while it isn't up.
+        is_older_copy: it was refused because its disk was put back as it once was.
     """
 
     connected: bool
@@ -102,6 +102,7 @@ class PeerLink:
     dropped: int
     renewed: int
     level: int = 0
+    is_older_copy: bool = False
 
 
 @dataclass(slots=True)
@@ -158,6 +159,7 @@ class PeerLinks:
         self._wake_at = inf
         self._is_stopped = self._is_muted = False
         self._known = KnownDisks()
+        self._holding: Callable[[], Holding] = Holding
         self.strangers: Counter[type[PeerRefused]] = Counter()  # that were refused
 
     # --- PeerTransport ------------------------------------------------------------------------
@@ -198,6 +200,20 @@ class PeerLinks:
             self._settle(peer)
         self._is_muted = False
 
+    # --- what disks hold ----------------------------------------------------------------------
+
+    def speak_for(self, holding: Callable[[], Holding]) -> None:
+        """Keep-alives say what this node's disk holds."""
+        self._holding = holding
+
+    def recall(self, promises: Mapping[NodeId, Promises]) -> None:
+        """Peers are held to what they told an earlier start of this node; before `start`."""
+        self._known.recall(promises)
+
+    def promises(self) -> dict[NodeId, Promises]:
+        """What the peers' disks have promised, as of now."""
+        return self._known.promises
+
     # --- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -225,6 +241,7 @@ class PeerLinks:
                 dropped=peer.dropped,
                 renewed=peer.dialed.renewed,
                 level=peer.level if peer.dialed.makes_progress(now) else 0,
+                is_older_copy=self._known.is_older_copy(name),
             )
             for name, peer in self._peers.items()
         }
@@ -273,7 +290,7 @@ class PeerLinks:
         try:
             if refusal := self._known.refusal_of(name, speaker, answers=answers):
                 raise refusal
-            self._known.heard(name, speaker)
+            self._known.heard(name, speaker, answers=answers)
         except (UnknownDisk, OlderCopy) as error:
             self.strangers[type(error)] += 1
             raise
@@ -301,10 +318,20 @@ class PeerLinks:
             return
         if not is_wanted:
             return
-        if not message.HasField("keep_alive") or not is_intact(message):
+        is_sign = message.HasField("keep_alive")
+        if not is_sign or not (is_intact(message) and is_credible(message)):
             self._on_message(peer.name, message)
+            if is_sign:
+                return  # it was refused: there is nothing in it to remember
         elif not call.is_dialed:
-            self._sockets.send(generation, _KEEP_ALIVE)
+            self._sockets.send(generation, self._keep_alive())
+        if call.speaker is not None:
+            self._known.said(message, peer.name, call.speaker, self._identity.node)
+
+    def _keep_alive(self) -> PeerMessage:
+        holding = self._holding()
+        body = KeepAlive(held_index=holding.held_index, settled_index=holding.settled_index)
+        return seal(PeerMessage(term=holding.term, keep_alive=body))
 
     def _on_hello_back(self, call: _Call, generation: int, message: PeerMessage) -> None:
         name = call.peer.name
@@ -356,7 +383,7 @@ class PeerLinks:
                 self._calls.pop(generation, None)
                 self._sockets.end(peer.name, generation, why)
             case Ping(generation):
-                self._sockets.send(generation, _KEEP_ALIVE)
+                self._sockets.send(generation, self._keep_alive())
             case Adopted():
                 peer.dialed.on_sign_of_life(self._sockets.now())
             case Broken() if not self._is_stopped and not self._is_muted:

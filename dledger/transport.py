@@ -104,6 +104,8 @@ class GrpcTransport:
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
         self.know = self._links.know
+        self.speak_for, self.recall = self._links.speak_for, self._links.recall
+        self.promises = self._links.promises
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -146,8 +148,11 @@ class GrpcTransport:
         return outbox is not None and outbox.put(message)
 
     def end(self, peer: NodeId, generation: int, why: Why) -> None:
-        if why in (Why.SILENT, Why.REPLACED, Why.OTHER_DISK):
-            log.warning("peer_stream_ended", peer=peer, reason=why.value)
+        if (
+            why in (Why.SILENT, Why.REPLACED, Why.OTHER_DISK)
+            and (unreported := self._sparing.due((why, peer))) is not None
+        ):
+            log.warning("peer_stream_ended", peer=peer, reason=why.value, unreported=unreported)
         if (outbox := self._outboxes.pop(generation, None)) is not None:
             outbox.close()
         if (task := self._dials.get(generation)) is not None:
@@ -177,7 +182,8 @@ class GrpcTransport:
         except ConnectionError as error:
             log.debug("peer_stream_broken", peer=peer, address=address, error=str(error))
         except Exception:
-            log.exception("peer_dial_failed", peer=peer, address=address)
+            if (unreported := self._sparing.due(("peer_dial_failed", peer))) is not None:
+                log.exception("peer_dial_failed", peer=peer, address=address, unreported=unreported)
         finally:
             self._outboxes.pop(generation, None)
             self._dials.pop(generation, None)

@@ -10,7 +10,7 @@ import typer
 
 from broker.config import MAX_MEMBERS
 from broker.forming.calls import GrpcCalls
-from broker.forming.errors import FormationRefused, NoLeader
+from broker.forming.errors import FormationRefused
 from broker.forming.initiator import form
 from broker.forming.replacing import Replaced, Replacement
 from broker.forming.replacing import replace as replace_disk
@@ -21,6 +21,8 @@ from broker.local_group import (
     LocalGroup,
     group_status,
 )
+from dledger.client import ServerError
+from dledger.outcome import Outcome
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
 from dledger.terminal.output import print_columns, print_json, remark
@@ -121,6 +123,11 @@ def up(
     with errors_told():
         group = LocalGroup.open_or_create(directory, options)
     _tell_status(run(group.up()), as_json=as_json)
+    if not group.has_secret:
+        complain(
+            f"the group in {directory} is from before groups had a secret: any program of this "
+            "machine can speak as one of its nodes. One that is made anew has one"
+        )
 
 
 @app.command()
@@ -143,8 +150,9 @@ def status(
             group = LocalGroup.open(directory)
         found = run(group.status())
     else:
-        addresses = bootstrap_addresses(bootstrap, directory)
-        found = run(group_status(addresses, chosen_material()))
+        with errors_told():
+            addresses, tls = bootstrap_addresses(bootstrap, directory), chosen_material()
+        found = run(group_status(addresses, tls))
     _tell_status(found, as_json=as_json)
     if not found.serves:
         complain("no leader serves")
@@ -243,7 +251,7 @@ def transfer(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    leader = run(_transfer(addresses, target or None))
+    leader = run(_transfer(addresses, target))
     if as_json:
         print_json({"leader": leader})
     else:
@@ -317,18 +325,25 @@ def replace(
 async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replaced:
     tls = chosen_material()
     status = await group_status(addresses, tls)
-    where = {view.id: view.address for view in status.nodes}
-    if status.leader is None:
-        raise NoLeader("no node says that it leads: a majority has to run")
+    where = {view.id: view.admin_address for view in status.nodes}
+    leader = status.leading()
     if node_id not in where:
         raise FormationRefused(f"{node_id} is no member: {', '.join(sorted(where))} are")
-    wanted = Replacement(node_id, where[node_id], where[status.leader])
+    wanted = Replacement(node_id, where[node_id], leader.admin_address)
     return await replace_disk(GrpcCalls(tls), wanted, wait_s)
 
 
-async def _transfer(addresses: list[str], target: str | None) -> str:
+async def _transfer(addresses: list[str], target: str) -> str:
     async with connect(addresses) as client:
-        return (await client.transfer_leadership(target)).node_id
+        try:
+            return (await client.transfer_leadership(target or None)).node_id
+        except ServerError as error:
+            if error.outcome is not Outcome.DID_NOT_HAPPEN:
+                raise
+    # Clients are told *unimplemented* where administration has an address of its own.
+    tls = chosen_material()
+    leader = (await group_status(addresses, tls)).leading()
+    return await GrpcCalls(tls).transfer_leadership(leader.admin_address, target)
 
 
 def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
@@ -356,3 +371,8 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
     for node in status.nodes:
         if node.apply_stopped:
             typer.echo(f"{node.id} has stopped applying: {node.apply_stopped}")
+        for peer in node.older_copies:
+            typer.echo(
+                f"{node.id} refuses {peer}: its disk is an older copy of itself. Stop it, empty "
+                f"its directory, start it and `dledger group replace {peer}`"
+            )

@@ -50,6 +50,7 @@ from store.files import (
 FORMAT_VERSION: Final = 2
 LEGACY_VERSION: Final = 1  # had no disk identity
 DISK_ID_BYTES: Final = 16
+MAX_BOOTS: Final = 1 << 62  # beyond what anybody starts; one more still has room in the file
 _MAX_HOLDER_BYTES: Final = 64
 _MAX_SEALED_BYTES: Final = 64 << 10
 _BOOT: Final = BOOT.struct()
@@ -185,14 +186,26 @@ class DataDirectory:
             self._lock = None
 
 
+def stored_boot_number(files: FileSystem, path: Path) -> int:
+    """The number of the last start on the directory; 0 if there was none.
+
+    Raises:
+        CorruptionFound: it can't be read.
+    """
+    content = AtomicFile(files, path / "raft" / "boot").read()
+    return 0 if content is None else _boot_number(path, content)
+
+
 def _boot_number(path: Path, content: bytes) -> int:
     try:
         magic, version, number = _BOOT.unpack(content)
     except struct.error:
         magic, version, number = 0, 0, 0
+    file = str(path / "raft" / "boot")
     if (magic, version) != (_BOOT_MAGIC, _BOOT_VERSION):
-        file = str(path / "raft" / "boot")
         raise CorruptionFound(file, 0, f"magic {_BOOT_MAGIC:08x}", content.hex())
+    if number > MAX_BOOTS:
+        raise CorruptionFound(file, BOOT.at("number"), f"at most {MAX_BOOTS} starts", number)
     return int(number)
 
 
@@ -278,7 +291,7 @@ def read_sealed(files: FileSystem, file: Path) -> dict[str, object]:
         files.close(handle)
     try:
         stored = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         stored = None
     if not isinstance(stored, dict):
         raise CorruptionFound(str(file), 0, "a JSON object", content[:40])

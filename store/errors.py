@@ -9,7 +9,8 @@ come from, is in `dledger.records.errors`.
     ├── DivergenceFound     derived bytes contradict the log: stop
     ├── DirectoryInUse      another process holds the data directory
     ├── WrongIdentity       the data directory belongs to another broker group, node or segment size
-    └── IdentityMissing     the data directory holds a log, and nothing says whose
+    ├── IdentityMissing     the data directory holds a log, and nothing says whose
+    └── NotARegularFile     a link, a pipe, a device or a directory has a file's name
 
 Two facts are common to all. `retriable`: the same call may succeed later, unchanged. `outcome`:
 whether the operation did not happen, or may have happened.
@@ -124,3 +125,15 @@ class IdentityMissing(StoreError):
             "`dledger group replace`"
         )
         self.directory = directory
+
+
+class NotARegularFile(StoreError):
+    """A replica's files are regular files of its own: nothing else is opened under their names."""
+
+    def __init__(self, file: str, kind: str) -> None:
+        super().__init__(
+            f"{file} is {kind} and no regular file of this directory's own: put the file itself "
+            "in its place"
+        )
+        self.file = file
+        self.kind = kind

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NewType, Protocol
@@ -22,7 +23,7 @@ from crc32c import crc32c
 
 from dledger.records.layout import ATOMIC_FILE
 from store.descriptors import SCARCE_ERRNOS, DescriptorReserve
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, NotARegularFile
 
 Handle = NewType("Handle", int)
 Buffer = bytes | bytearray | memoryview
@@ -32,6 +33,7 @@ FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Nothing is wrong with the disk, and nothing happened: the same call may succeed later.
 PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS
 CHUNK_BYTES: Final = 1 << 20
+MAX_ATOMIC_BYTES: Final = 64 << 10  # far beyond what any atomic file holds; more is none
 
 _ZEROS: Final = bytes(CHUNK_BYTES)
 _CRC: Final = ATOMIC_FILE.run("crc")
@@ -47,13 +49,19 @@ _RENAMEAT2: Final = getattr(_LIBC, "renameat2", None)
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _NO_EXCHANGE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+# What opening answers for a link, a folder, a socket, a device that isn't there.
+_NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 
 
 class FileSystem(Protocol):
     """What the store needs from an operating system. Every call may raise OSError."""
 
     def open(self, path: Path) -> Handle:
-        """An existing file, for reading and writing."""
+        """An existing file, for reading and writing.
+
+        Raises:
+            NotARegularFile: a link, a pipe, a device, a directory has the name.
+        """
         ...
 
     def create(self, path: Path) -> Handle:
@@ -119,7 +127,9 @@ class FileSystem(Protocol):
         """The names in the directory, sorted."""
         ...
 
-    def exists(self, path: Path) -> bool: ...
+    def exists(self, path: Path) -> bool:
+        """Whether anything has the name, and be it a link that leads nowhere."""
+        ...
 
     def free_bytes(self, path: Path) -> int:
         """What an unprivileged process may still write to the disk that holds `path`."""
@@ -145,8 +155,7 @@ class OsFiles:
         return self._opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def _opened(self, path: Path, flags: int) -> Handle:
-        obtained = self._reserve.obtain(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
-        return Handle(obtained)
+        return Handle(self._reserve.obtain(lambda: open_regular(path, flags)))
 
     def close(self, handle: Handle) -> None:
         self.unpin(handle)
@@ -231,17 +240,18 @@ class OsFiles:
         os.rmdir(path)
 
     def fsync_directory(self, path: Path) -> None:
-        descriptor = self._opened(path, os.O_RDONLY | os.O_DIRECTORY)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = self._reserve.obtain(lambda: os.open(path, flags))
         try:
             os.fsync(descriptor)
         finally:
-            self.close(descriptor)
+            self.close(Handle(descriptor))
 
     def listdir(self, path: Path) -> list[str]:
         return sorted(self._reserve.obtain(lambda: os.listdir(path)))
 
     def exists(self, path: Path) -> bool:
-        return path.exists()
+        return os.path.lexists(path)
 
     def free_bytes(self, path: Path) -> int:
         state = os.statvfs(path)
@@ -257,6 +267,47 @@ class OsFiles:
                 return None
             raise
         return descriptor
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """A descriptor of the regular file at `path`, which is no link; never waits for a pipe's other
+    end.
+
+    Raises:
+        NotARegularFile: it isn't one. What is behind a link, a directory elsewhere has the name of,
+            and syncing this one says nothing of that; two nodes might write to it, each under its
+            own lock; and an atomic file would be replaced by a plain one (ADR 31).
+        OSError: there is none, or it can't be opened.
+    """
+    careful = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags | careful, 0o644)
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        raise NotARegularFile(str(path), _kind_of(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotARegularFile(str(path), _kind_of(path))
+    return descriptor
+
+
+def _kind_of(path: Path) -> str:
+    return kind_of_file(os.lstat(path).st_mode)
+
+
+def kind_of_file(mode: int) -> str:
+    """What `st_mode` says a name stands for."""
+    names = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a directory",
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return names.get(stat.S_IFMT(mode), "something else")
 
 
 def write_all(files: FileSystem, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
@@ -349,7 +400,7 @@ class AtomicFile:
             return None
         handle = self._files.open(self._path)
         try:
-            stored = self._files.pread(handle, self._files.size(handle), 0)
+            stored = self._files.pread(handle, MAX_ATOMIC_BYTES, 0)
         finally:
             self._files.close(handle)
         content, crc = stored[: -_CRC.size], stored[-_CRC.size :]

@@ -11,9 +11,13 @@ import gc
 import logging
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Tests interrupt programs. Started in the background of a script this process ignores SIGINT, and
 # so would what it starts.
@@ -63,3 +67,17 @@ def _complaints() -> Iterator[Complaints]:
 def _nothing_fails_in_the_dark(_complaints: Complaints) -> Iterator[None]:
     yield
     _complaints.check()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests, on two threads; where it can't be had, its tests are skipped."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+    from dledger.spark import SparkUnavailable, start_session
+
+    try:
+        session = start_session("local[2]")
+    except SparkUnavailable as error:
+        pytest.skip(str(error))
+    yield session
+    session.stop()

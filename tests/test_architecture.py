@@ -41,7 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.wire": set(),
     "dledger.records": {"dledger.outcome"},
     "dledger.reading": {"dledger.outcome", "dledger.records"},
-    "dledger.spark": {"dledger.outcome", "dledger.reading"},
+    "dledger.spark": FLOOR
+    | {"dledger.client", "dledger.credentials", "dledger.reading", "dledger.wire"},
     "dledger.credentials": {"dledger.outcome"},
     "dledger.client": FLOOR
     | {"dledger.credentials", "dledger.limits", "dledger.wire", "dledger.records"},
@@ -52,11 +53,13 @@ ALLOWED: dict[str, set[str]] = {
     "dledger": FLOOR
     | {"dledger.core", "dledger.credentials", "dledger.limits", "dledger.records", "dledger.wire"},
     "store": FORMATS,
+    # What every start of a member checks: of the node, and of whoever judges a directory.
+    "store.starting": RAFT | {"dledger.outcome", "dledger.records", "store"},
     "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
     "broker": FORMATS
     | FLOOR
     | RAFT
-    | {"dledger.credentials", "dledger.endpoint", "dledger.limits", "store"},
+    | {"dledger.credentials", "dledger.endpoint", "dledger.limits", "store", "store.starting"},
     "audit": FORMATS
     | FLOOR
     | {
@@ -72,7 +75,8 @@ ALLOWED: dict[str, set[str]] = {
     "chaos": FORMATS
     | FLOOR
     | RAFT
-    | {"dledger.client", "dledger.history", "dledger.terminal", "store", "broker", "chaos.faults"},
+    | {"dledger.client", "dledger.history", "dledger.terminal", "store", "store.starting"}
+    | {"broker", "chaos.faults"},
     # The program: every package's commands. Nobody imports it.
     "dledger_cli": FLOOR
     | {"dledger.client", "dledger.credentials", "dledger.reading", "dledger.records"}

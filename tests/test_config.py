@@ -354,3 +354,30 @@ def test_loopback_needs_no_tls(address: str) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "10.0.0.1:1", "localhost.example:1", "n1:1"])
 def test_everything_else_does(address: str) -> None:
     assert not is_loopback(address)
+
+
+@pytest.mark.parametrize(
+    ("known_as", "admin", "told"),
+    [
+        ("10.0.0.1:7001", "10.1.0.1:7101", "10.1.0.1:7101"),
+        ("10.0.0.1:7001", "0.0.0.0:7101", "10.0.0.1:7101"),
+        ("10.0.0.1:7001", "127.0.0.1:7101", None),
+        ("127.0.0.1:7001", "127.0.0.1:7101", "127.0.0.1:7101"),
+    ],
+)
+def test_administration_is_told_where_others_reach_it(
+    known_as: str, admin: str, told: str | None
+) -> None:
+    """On another machine this one's loopback is another node's: nobody is sent there."""
+    config = NodeConfig.model_validate(
+        {
+            "broker_group": "g1",
+            "node_id": "n1",
+            "data_directory": "data",
+            "listen": known_as,
+            "admin_listen": admin,
+            "peers": {"n1": known_as},
+            "insecure": True,
+        }
+    )
+    assert config.admin_address == told

@@ -13,6 +13,7 @@ from audit.reading.live import Over, replicas_of_directory, replicas_of_group
 from audit.reading.replica import Replica, parse_replica
 from audit.showing.terminal import progress_shown
 from dledger.addresses import parse_addresses
+from dledger.terminal.tls import forget
 
 DEFAULT_DIRECTORY: Final = Path("run")
 
@@ -39,6 +40,7 @@ def wanted_replicas(
     if bootstrap is not None:
         addresses = _addresses(bootstrap)
         return replicas_of_group(addresses, on_hosts=engine is EngineName.SPARK, over=over)
+    forget()
     return replicas_of_directory(directory or DEFAULT_DIRECTORY, over)
 
 

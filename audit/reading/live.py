@@ -130,13 +130,27 @@ def replicas_of_group(
 def _answered(address: str, answer: NodeStatus, *, on_hosts: bool, over: Over) -> Replica:
     host = address.rpartition(":")[0].strip("[]") if on_hosts and over is not Over.GRPC else None
     asks = over is Over.GRPC or (over is Over.AUTO and not on_hosts and not _lies_here(answer))
-    return Replica(
-        answer.node_id,
-        answer.data_directory,
-        host,
-        _position(answer),
-        address=address if asks else None,
-    )
+    asked_at = (answer.admin_address or address) if asks else None
+    if asked_at is not None and asked_at != address and (silence := _silence(asked_at, answer)):
+        return Replica(answer.node_id, answer.data_directory, silence=silence)
+    position = _position(answer)
+    return Replica(answer.node_id, answer.data_directory, host, position, address=asked_at)
+
+
+def _silence(administration: str, told: NodeStatus) -> str:
+    """Why the node that named this address can't be asked there; empty if it can.
+
+    An address that leads elsewhere from here would have one replica compared with itself.
+    """
+    found = _ask(administration)
+    if found is None:
+        return f"{administration}, where {told.node_id} is audited, gives no answer"
+    if (found.broker_group, found.node_id) != (told.broker_group, told.node_id):
+        return (
+            f"{administration}, where {told.node_id} is audited, leads to {found.node_id} of "
+            f"broker group {found.broker_group} from here"
+        )
+    return ""
 
 
 def _lies_here(answer: NodeStatus) -> bool:

@@ -8,12 +8,12 @@ import grpc
 from google.protobuf.message import Message
 
 from broker.forming.errors import FormationRefused, MemberUnreachable
-from broker.forming.founding import Founding
 from broker.forming.planning import Description
 from broker.forming.wire import plain_description, wire_founding
 from dledger.credentials.tls import TlsMaterial, open_channel
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import formation_pb2 as fpb
+from store.starting.founding import Founding
 
 CALL_TIMEOUT_S = 20.0  # a commit makes the log's first segment
 SILENT = frozenset(
@@ -30,12 +30,16 @@ _CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 class GrpcCalls:
     """`FormingCalls`, and what replacing a disk takes beside.
 
+    Members know each other by where clients find them. Where administration has an address of its
+    own, a node says which, and is asked again there.
+
     Args:
         tls: None: in the clear.
     """
 
     def __init__(self, tls: TlsMaterial | None = None) -> None:
         self._tls = tls
+        self._elsewhere: dict[str, str] = {}  # where administration is, for an address without it
 
     async def describe(self, address: str) -> Description:
         answer = await self._call(
@@ -63,9 +67,31 @@ class GrpcCalls:
         answer = await self._call(address, "Cluster/ReplaceDisk", request, cpb.ReplaceDiskResponse)
         return bool(answer.votes)
 
+    async def transfer_leadership(self, address: str, target: str) -> str:
+        """The next leader of the group that the node at `address` leads: `target`, unless empty."""
+        request = cpb.TransferLeadershipRequest(target=target)
+        path = "Cluster/TransferLeadership"
+        answer = await self._call(address, path, request, cpb.TransferLeadershipResponse)
+        return str(answer.leader.node_id)
+
     async def _call(
         self, address: str, method: str, request: Message, answer: type[Message]
     ) -> Any:
+        try:
+            return await self._ask(self._elsewhere.get(address, address), method, request, answer)
+        except _NotOffered as error:
+            status = await self._ask(
+                address, "Cluster/GetStatus", cpb.GetStatusRequest(), cpb.NodeStatus
+            )
+            if status.admin_address in ("", self._elsewhere.get(address)):
+                raise FormationRefused(
+                    f"{address} takes no administration, and doesn't say who does: give the "
+                    "addresses of admin_listen"
+                ) from error
+            self._elsewhere[address] = status.admin_address
+            return await self._ask(status.admin_address, method, request, answer)
+
+    async def _ask(self, address: str, method: str, request: Message, answer: type[Message]) -> Any:
         async with open_channel(address, _CHANNEL_OPTIONS, self._tls) as channel:
             stub: Any = channel.unary_unary(
                 f"/dledger.v1.{method}",
@@ -78,4 +104,10 @@ class GrpcCalls:
                 details = error.details() or error.code().name
                 if error.code() in SILENT:
                     raise MemberUnreachable(address, details) from error
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    raise _NotOffered from error
                 raise FormationRefused(details) from error
+
+
+class _NotOffered(FormationRefused):
+    """The address is for something else."""

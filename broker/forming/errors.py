@@ -1,12 +1,9 @@
-"""Why a group isn't formed, or a node doesn't start as a member.
+"""Why a group isn't formed. Why a node doesn't start as a member: `store.starting.errors`.
 
 FormingError
 ├── FormationRefused    the members, or one of them, can't be formed like this
 ├── NoLeader            nobody can change the configuration now (retriable)
-├── MemberUnreachable   a member doesn't answer: all of them have to (retriable)
-├── NotAMember          this directory belongs to no group: somebody has to form it
-├── LogMissing          a member's directory without its log
-└── DiskReplaced        the group's log names another disk for this member
+└── MemberUnreachable   a member doesn't answer: all of them have to (retriable)
 """
 
 from __future__ import annotations
@@ -46,47 +43,3 @@ class MemberUnreachable(FormingError):
         super().__init__(f"{address} doesn't answer ({reason}); all members have to")
         self.address = address
         self.reason = reason
-
-
-class NotAMember(FormingError):
-    """The node waits to be formed, or to be taken in."""
-
-    def __init__(self, directory: str, node_id: str, state: str) -> None:
-        what = (
-            "was made by the version before: `dledger group init --adopt`, once for the whole group"
-            if state == "legacy"
-            else f"is no member's. A new group: `dledger group init`. If {node_id} was a member "
-            "before, its disk is missing (a mount?); if that disk is lost: "
-            f"`dledger group replace {node_id}`"
-        )
-        super().__init__(f"data directory {directory} is {state} and {what}")
-        self.directory = directory
-        self.node_id = node_id
-        self.state = state
-
-
-class LogMissing(FormingError):
-    """What this member promised is in its log; without it it must not promise anything more."""
-
-    def __init__(self, directory: str, node_id: str) -> None:
-        super().__init__(
-            f"data directory {directory} is a member's, and its log is missing: put it back, or "
-            f"empty the directory and run `dledger group replace {node_id}`"
-        )
-        self.directory = directory
-        self.node_id = node_id
-
-
-class DiskReplaced(FormingError):
-    """The group went on with another disk."""
-
-    def __init__(self, directory: str, node_id: str, named: bytes, own: bytes) -> None:
-        super().__init__(
-            f"data directory {directory} is disk {own.hex()}, and the group's log names "
-            f"{named.hex() or 'none'} as {node_id}'s: start the node on that one, or empty this "
-            f"directory and run `dledger group replace {node_id}`"
-        )
-        self.directory = directory
-        self.node_id = node_id
-        self.named = named
-        self.own = own

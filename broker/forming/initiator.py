@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.forming.founding import Founding
 from broker.forming.planning import FORMED, Description, founding_of
+from store.starting.founding import Founding
 
 
 class FormingCalls(Protocol):

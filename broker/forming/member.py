@@ -1,31 +1,35 @@
 """One member's side of a formation: what it writes on its disk, and in which order.
 
-This owns `<data>/formation.json`, and entry 1 of a log that has none yet. It must never take a
-second founding, nor call a directory formed before term 1 and entry 1 are durable. What a crash
-leaves at each step, and how it goes on: docs/adr/0022-disk-identities.md.
+This decides when `<data>/formation.json` is written, and entry 1 of a log that has none yet. It
+must never take a second founding, nor call a directory formed before term 1 and entry 1 are
+durable. What a crash leaves at each step, and how it goes on: docs/adr/0022-disk-identities.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from broker.forming.errors import FormationRefused
-from broker.forming.founding import Founding
 from broker.forming.planning import Description
 from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import HardStateStore
 from dledger.reading.entry import EntryKind
 from store.commitlog import CommitLog, CommitLogOptions
-from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
+from store.directory import DataDirectory, DirectoryState
 from store.errors import CorruptionFound
 from store.files import AtomicFile, FileSystem, make_directory
+from store.starting.founding import (
+    Founding,
+    begins_with,
+    end_of_unformed,
+    read_founding,
+    write_founding,
+)
 from store.worker import ManualWorker
 
-FORMAT_VERSION: Final = 1
 FIRST_TERM: Final = Term(1)
 
 
@@ -53,7 +57,7 @@ class Member:
         self._end = (0, 0)
         self.founding = read_founding(directory.path, files)
         if not self.is_member:
-            self._look_at_log()
+            self._end = end_of_unformed(directory, self.founding, files, options)
 
     @property
     def is_member(self) -> bool:
@@ -93,8 +97,7 @@ class Member:
         if self.founding is not None and self.founding.name == founding.name:
             return
         self._check(founding)
-        path = self._directory.path
-        write_sealed(self._files, path / "formation.json", _fields(founding))
+        write_founding(self._directory.path, self._files, founding)
         self.founding = founding
 
     def commit(self, name: str) -> None:
@@ -150,25 +153,6 @@ class Member:
 
     # --- the log ------------------------------------------------------------------------------
 
-    def _look_at_log(self) -> None:
-        """Where the log of one who isn't a member ends. If it begins with the founding, all that
-        was missing is the mark."""
-        commitlog = self._directory.path / "commitlog"
-        if not self._files.exists(commitlog) or not self._files.listdir(commitlog):
-            return
-        log = self._open_log()
-        try:
-            self._end = (log.last_index, log.last_term)
-            begins = _begins_with(log, self.founding)
-        finally:
-            log.close()
-        is_legacy = self._directory.disk.state is DirectoryState.LEGACY
-        if self._end[0] == 0 or is_legacy:
-            return
-        if not begins:
-            raise CorruptionFound(str(commitlog), 0, "the founding as entry 1", "another log")
-        self._directory.mark(DirectoryState.FORMED)
-
     def _write_first_entry(self, founding: Founding) -> None:
         path = self._directory.path
         make_directory(self._files, path / "raft")
@@ -184,7 +168,7 @@ class Member:
                 time_ms, body = founding.time_ms, founding.configuration
                 log.append(EntryKind.CONFIGURATION, 1, FIRST_TERM, time_ms, 0, body)
                 log.submit(1)
-            elif not _begins_with(log, founding):
+            elif not begins_with(log, founding):
                 raise CorruptionFound(str(path / "commitlog"), 0, "an empty log", "entries")
         finally:
             log.close()
@@ -194,46 +178,3 @@ class Member:
         return CommitLog.open(
             self._directory.path, self._options, self._files, workers=ManualWorker
         )
-
-
-def read_founding(path: Path, files: FileSystem) -> Founding | None:
-    """What the member in the directory was prepared for; None: for nothing.
-
-    Raises:
-        CorruptionFound: it can't be read.
-    """
-    file = path / "formation.json"
-    if not files.exists(file):
-        return None
-    fields = read_sealed(files, file)
-    if fields.get("format_version") != FORMAT_VERSION:
-        version = fields.get("format_version")
-        raise CorruptionFound(str(file), 0, f"format_version {FORMAT_VERSION}", version)
-    try:
-        founding = Founding(
-            broker_group=str(fields["broker_group"]),
-            segment_size_bytes=int(str(fields["segment_size_bytes"])),
-            time_ms=int(str(fields["time_ms"])),
-            configuration=bytes.fromhex(str(fields["configuration"])),
-            is_adopted=fields["is_adopted"] is True,
-        )
-        founding.members  # noqa: B018  it must be readable
-    except (KeyError, ValueError, DecodeError) as error:
-        raise CorruptionFound(str(file), 0, "a founding", error) from error
-    return founding
-
-
-def _fields(founding: Founding) -> dict[str, object]:
-    return {
-        "format_version": FORMAT_VERSION,
-        "broker_group": founding.broker_group,
-        "segment_size_bytes": founding.segment_size_bytes,
-        "time_ms": founding.time_ms,
-        "configuration": founding.configuration.hex(),
-        "is_adopted": founding.is_adopted,
-    }
-
-
-def _begins_with(log: CommitLog, founding: Founding | None) -> bool:
-    entries = log.configuration_entries()
-    return founding is not None and entries[:1] == [(1, founding.configuration)]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broker.forming.errors import FormationRefused
-from broker.forming.founding import Founding, configuration_bytes
 from dledger.core.types import NodeId
+from store.starting.founding import Founding, configuration_bytes
 
 UNFORMED, LEGACY, JOINING, FORMED = "unformed", "legacy", "joining", "formed"
 MEMBERS = (JOINING, FORMED)  # states of directories that need no forming

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.forming.founding import Founding
 from broker.forming.planning import Description
 from dledger.wire import formation_pb2 as fpb
+from store.starting.founding import Founding
 
 
 def wire_founding(founding: Founding) -> fpb.Founding:

@@ -32,6 +32,7 @@ from broker.local_group.errors import (
 )
 from broker.local_group.layout import (
     GROUP_FILE,
+    SECRET_FILE,
     GroupOptions,
     LocalGroupFile,
     LocalNode,
@@ -132,6 +133,12 @@ class LocalGroup:
     def nodes(self) -> tuple[LocalNode, ...]:
         """The nodes, as the file describes them now."""
         return read_group_file(self.directory).nodes
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether its nodes prove to each other that they are its own; groups that were made
+        before there were secrets go on without."""
+        return (self.directory / SECRET_FILE).exists()
 
     @property
     def addresses(self) -> list[str]:

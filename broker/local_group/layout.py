@@ -6,6 +6,7 @@ never a guess, since process ids and folders to delete are read from it.
 
     <dir>/group.json        LocalGroupFile
     <dir>/group.lock        held (flock) while group.json changes
+    <dir>/group.secret      what its nodes prove to each other to hold (mode 0600)
     <dir>/<id>/node.toml    the node's configuration
     <dir>/<id>/node.log     what its processes wrote
     <dir>/<id>/data         its data directory
@@ -28,10 +29,13 @@ from broker.config import MAX_MEMBERS, MIB, ConfigError, NodeConfig, StoreConfig
 from broker.local_group.errors import GroupFileBroken, LocalGroupError, NotAGroup, OptionsRefused
 from broker.local_group.ports import LOOPBACK, PortReservation, reserve_ports
 from broker.local_group.process import ProcessIdentity, is_running
+from dledger.credentials.errors import CredentialUnusable
+from dledger.credentials.secret import GroupSecret
 from dledger.reading.files import opened
 
 GROUP_FILE = "group.json"
 LOCK_FILE = "group.lock"
+SECRET_FILE = "group.secret"
 GROUP_NAME = "local"
 MAX_GROUP_FILE_BYTES = 1 << 20  # far beyond fifteen nodes with the longest of paths
 DEFAULT_NODES = 3
@@ -216,18 +220,30 @@ def plan_group(directory: Path, options: GroupOptions, ports: Sequence[int]) -> 
         nodes=nodes,
     )
     for node in nodes:
-        _configuration(record, node)  # refuses what a node would refuse at its start
+        # Refuses what a node would refuse at its start.
+        _configuration(record, node, directory / SECRET_FILE)
     return record
 
 
 def lay_out(directory: Path, record: LocalGroupFile) -> None:
     """Writes the files of a new group; nothing runs yet.
 
+    The secret first, and `group.json` last: what was cut short is no group, and is begun again with
+    the secret that is there.
+
     Raises:
-        LocalGroupError: a file can't be written.
+        LocalGroupError: a file can't be written, or what is there as a secret is none.
     """
+    secret_file = directory / SECRET_FILE
+    try:
+        if os.path.lexists(secret_file):
+            GroupSecret.load(secret_file)
+        else:
+            GroupSecret.create(secret_file)
+    except CredentialUnusable as error:
+        raise LocalGroupError(f"can't write {directory}: {error}") from error
     for node in record.nodes:
-        _write_configuration(directory / node.id, _configuration(record, node))
+        _write_configuration(directory / node.id, _configuration(record, node, secret_file))
     write_group_file(directory, record)
 
 
@@ -245,6 +261,7 @@ def remove_files(directory: Path, record: LocalGroupFile) -> None:
             if folder.exists():
                 shutil.rmtree(folder)
         (directory / GROUP_FILE).with_suffix(".json.new").unlink(missing_ok=True)
+        (directory / SECRET_FILE).unlink(missing_ok=True)  # groups of before have none
         (directory / GROUP_FILE).unlink()  # after the folders: a wipe that broke off is repeated
         (directory / LOCK_FILE).unlink()
         if not any(directory.iterdir()):
@@ -253,7 +270,7 @@ def remove_files(directory: Path, record: LocalGroupFile) -> None:
         raise _cannot_write(directory, error) from error
 
 
-def _configuration(record: LocalGroupFile, node: LocalNode) -> NodeConfig:
+def _configuration(record: LocalGroupFile, node: LocalNode, secret_file: Path) -> NodeConfig:
     try:
         return NodeConfig(
             broker_group=record.group,
@@ -261,6 +278,7 @@ def _configuration(record: LocalGroupFile, node: LocalNode) -> NodeConfig:
             data_directory=Path(node.data_directory),
             listen=node.address,
             metrics_listen=node.metrics_address,
+            secret_file=secret_file,
             peers={peer.id: peer.address for peer in record.nodes},
             store=StoreConfig(segment_size_bytes=record.segment_size_bytes, flush=record.flush),
         )

@@ -14,6 +14,7 @@ from functools import partial
 
 import grpc
 
+from broker.forming.errors import NoLeader
 from dledger.credentials.tls import TlsMaterial, open_channel
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 
@@ -49,8 +50,10 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     """
     ask = partial(probe, tls=tls)
     first = dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
+    heard = {one.node_id for one in first.values() if one}
     known = {peer.address: peer.node_id for one in first.values() if one for peer in one.peers}
-    others = [address for address in known if address not in first]
+    # One that was asked at its administration's address needs not be asked at its clients'.
+    others = [at for at, node_id in known.items() if at not in first and node_id not in heard]
     second = dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
     answers = first | second
     group = next((one.broker_group for one in answers.values() if one), "")
@@ -63,7 +66,10 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node of a group. `alive`: it answered; what a silent node is, is not known."""
+    """One node of a group. `alive`: it answered; what a silent node is, is not known.
+
+    `admin_address` is where audits and administration are asked of it.
+    """
 
     id: str
     address: str
@@ -75,12 +81,14 @@ class NodeView:
     applied_index: int | None = None
     serving: bool = False
     apply_stopped: str = ""
+    older_copies: tuple[str, ...] = ()  # peers that it refuses as such
+    admin_address: str = ""
 
     @classmethod
     def of(cls, node_id: str, address: str, answer: NodeStatus | None) -> NodeView:
         """The view that an answer gives, or its absence."""
         if answer is None:
-            return cls(node_id, address, alive=False)
+            return cls(node_id, address, alive=False, admin_address=address)
         return cls(
             node_id,
             address,
@@ -92,6 +100,8 @@ class NodeView:
             applied_index=answer.applied_index,
             serving=answer.serving,
             apply_stopped=answer.apply_stopped,
+            older_copies=tuple(peer.node_id for peer in answer.peers if peer.older_copy),
+            admin_address=answer.admin_address or address,
         )
 
     @property
@@ -102,7 +112,9 @@ class NodeView:
     def facts(self) -> dict[str, object]:
         """The node's object in the JSON of `group status`."""
         keys = ("id", "role", "term", "last_index", "commit_index", "applied_index")
-        return {key: getattr(self, key) for key in (*keys, "address", "alive", "apply_stopped")}
+        more = ("address", "alive", "apply_stopped")
+        facts: dict[str, object] = {key: getattr(self, key) for key in (*keys, *more)}
+        return facts | {"older_copies": list(self.older_copies)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,17 @@ class GroupStatus:
         leader = max(leaders, key=lambda node: node.term or 0, default=None)
         terms = [node.term for node in nodes if node.term is not None]
         return cls(group, leader.id if leader else None, max(terms, default=None), tuple(nodes))
+
+    def leading(self) -> NodeView:
+        """The leader.
+
+        Raises:
+            NoLeader: no node says that it leads.
+        """
+        for node in self.nodes:
+            if node.role == "leader" and node.id == self.leader:
+                return node
+        raise NoLeader("no node says that it leads: a majority has to run")
 
     @property
     def serves(self) -> bool:

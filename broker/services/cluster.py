@@ -25,6 +25,7 @@ class PeerStatus:
     state: str = ""
     match_index: int = 0
     is_recently_active: bool = False
+    is_older_copy: bool = False  # refused: its disk was put back as it once was
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
 from broker.state.topics import TopicState
 from dledger.errors import ApplyStopped
 from dledger.level import KNOWN_LEVEL
+from store.starting.derived import recover_queues
 
 SLICE_BYTES = 4 << 20
 
@@ -89,11 +90,7 @@ def replay_derived(
     Raises:
         StorageFull: a topic's files can't be put aside.
     """
-    derived_through = min(derived_through, source.last_index)
-    keep_below = source.end_offset
-    if derived_through < source.last_index:
-        keep_below = source.position_of(derived_through + 1)
-    queues.recover(keep_below, source.read_at)
+    derived_through = recover_queues(source, queues, derived_through)
     compared = _Compared(queues)
     machine = StateMachine(compared, options=options, known_level=known_level)
     try:

@@ -45,13 +45,18 @@ def limited(node: LocalNode, descriptors: int | None) -> list[str]:
 
 @asynccontextmanager
 async def harassed(
-    directory: Path, *, descriptors: int | None = None, broker: Mapping[str, Any] | None = None
+    directory: Path,
+    *,
+    descriptors: int | None = None,
+    broker: Mapping[str, Any] | None = None,
+    secret: bool = False,
 ) -> AsyncIterator[LocalGroup]:
     """A group in the fresh folder `directory` that serves; no process is left afterwards.
 
     Args:
         descriptors: how many each node may have.
         broker: what to change of the nodes' `[broker]`.
+        secret: peers prove that they hold one, before the first word of theirs is believed.
 
     Raises:
         LocalGroupError: it can't be made or doesn't start.
@@ -61,16 +66,17 @@ async def harassed(
     )
     try:
         for node in group.nodes:
-            _configure(Path(node.config), dict(broker or {}))
+            _configure(Path(node.config), dict(broker or {}), secret=secret)
         await group.up(START_TIMEOUT_S)
         yield group
     finally:
         group.kill_all()
 
 
-def _configure(file: Path, broker: dict[str, Any]) -> None:
+def _configure(file: Path, broker: dict[str, Any], *, secret: bool) -> None:
     config = load_config(file)
     document = config.model_dump() | {
+        "secret_file": config.secret_file if secret else None,
         "store": config.store.model_copy(
             update={"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": MIB}
         ),

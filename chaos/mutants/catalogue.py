@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.clock import CLOCK
+from chaos.mutants.rules.copies import COPIES
 from chaos.mutants.rules.core import CORE
 from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.doors import DOORS
@@ -23,5 +24,5 @@ from chaos.mutants.rules.strangers import STRANGERS
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
-    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS),
+    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES),
 )

@@ -30,13 +30,15 @@ UNIT_TESTS = tuple(
 )
 DURATION_MS = 6_000
 MAX_SEEDS = 400
-TIME_LIMIT_S = 90.0
+TIME_LIMIT_S = 90.0  # of processor time
+HANG_FACTOR = 8  # real time by processor time: beyond it a run hangs, however busy the machine
 UNIT_TESTS_S = 900.0
 
 _HUNTER = """
 import json, sys
 from chaos.mutants.prey import hunt
-print(json.dumps(hunt(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))))
+first, seeds, duration_ms = map(int, sys.argv[1:4])
+print(json.dumps(hunt(first, seeds, duration_ms, float(sys.argv[4]), sys.argv[5])))
 """
 
 
@@ -75,8 +77,9 @@ def hunt_one(mutant: Mutant, *, limit_s: float = TIME_LIMIT_S, last_resort: bool
         if mutant.masked:
             name = _failing_test(tree, mutant) if last_resort else ""
             return Kill(mutant, "unit test" if name else "", None, name, _since(started))
-        arguments = [str(mutant.seed), str(MAX_SEEDS), str(DURATION_MS), str(limit_s)]
-        done = _python(tree, "-c", _HUNTER, *arguments, timeout_s=limit_s + 60)
+        numbers = (mutant.seed, MAX_SEEDS, DURATION_MS, limit_s)
+        arguments = [*map(str, numbers), mutant.under]
+        done = _python(tree, "-c", _HUNTER, *arguments, timeout_s=HANG_FACTOR * limit_s)
         if done is None:
             return Kill(mutant, "hang", mutant.seed, "a run doesn't end", _since(started))
         if done.returncode != 0:

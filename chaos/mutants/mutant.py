@@ -9,7 +9,9 @@ from dataclasses import dataclass
 class Mutant:
     """One defect. `seed` is where the hunt begins; any later one will do. `masked` says why no
     run shows it: something behind it holds, or it costs time and no truth. Then the unit tests
-    have to find it; `tests` names those that are its own."""
+    have to find it; `tests` names those that are its own. `under` is the kind of fault without
+    which it can't show (a value of `chaos.sim.plan.Fault`): seeds that have none of it are passed
+    over."""
 
     name: str
     file: str
@@ -17,4 +19,5 @@ class Mutant:
     new: str
     seed: int = 0
     masked: str = ""
+    under: str = ""
     tests: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 
@@ -112,6 +113,23 @@ class SimulatedDisk:
         self.kill()
         old = SimulatedDisk()
         old._root, self._root = self._root, Directory()
+        return old
+
+    def image(self, chance: Random | None = None) -> SimulatedDisk:
+        """Another disk with what is on the platter of this one, as a snapshot of the machine holds
+        it; `chance` decides what was in flight, as in a power cut."""
+        other = SimulatedDisk()
+        other._root = deepcopy(self._root)
+        if chance is not None:
+            other._root.lose(chance)
+            for _, file in other._root.walk():
+                file.lose(chance)
+        return other
+
+    def put_in(self, content: SimulatedDisk) -> SimulatedDisk:
+        """From now on this machine has what is on `content`; what it had is given back."""
+        old = self.wipe()
+        self._root = content._root
         return old
 
     def take_latency(self) -> int:

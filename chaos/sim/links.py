@@ -57,6 +57,8 @@ class SimulatedLinks:
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
         self.know = self._links.know
+        self.speak_for, self.recall = self._links.speak_for, self._links.recall
+        self.promises = self._links.promises
 
     def start(self) -> None:
         """Takes calls, and dials every peer."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Protocol
 
 from chaos.sim import network
 from chaos.sim.clock_watch import BELIEVED_US
+from chaos.sim.copies import Copies, may_harm
 from chaos.sim.links import Thief
 from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
@@ -45,6 +47,7 @@ class Nemesis:
         self._is_over = False
         self._righted: dict[NodeId, int] = {}  # until when somebody may believe a clock's past
         self._operator = Operator(world)
+        self.copies = Copies(world, self._operator)
         self._strikes: dict[Fault, _Strike] = {
             Fault.KILL: self._kill,
             Fault.KILL_MAJORITY: self._kill_majority,
@@ -83,6 +86,7 @@ class Nemesis:
             Fault.LIAR: self._liar,
             Fault.WIPE: self._wipe,
             Fault.SWAP: self._swap,
+            Fault.OLDER_COPY: self._older_copy,
             Fault.QUEUE_ROT: self._queue_rot,
         }
 
@@ -93,7 +97,7 @@ class Nemesis:
 
     def make_peace(self) -> None:
         """No more faults; what is broken and can be healed is healed."""
-        self._is_over = True
+        self._is_over = self.copies.is_over = True
         world = self._world
         world.network.heal(FAIR)
         world.client_cuts.clear()
@@ -420,9 +424,42 @@ class Nemesis:
         self._later(4_100, node.boot)
 
     def _may_harm(self, node: SimNode) -> bool:
-        """Whether a majority of disks stays intact without that of `node`."""
-        harmed = [each for each in self._nodes if (each.spoiled or each.is_lost) and each != node]
-        return len(harmed) < (len(self._nodes) - 1) // 2
+        return may_harm(node, self._nodes)
+
+    def _older_copy(self, chance: Random) -> None:
+        """A copy is taken now, and put back later if everybody else can tell by then; in the same
+        start of the process, or after others."""
+        node = self._any(chance)
+        if not node.is_running or node.is_harmed or node.is_swapped:
+            return
+        if chance.random() < 0.4 and self._corner(node, chance):
+            return
+        age_us = 1_000 * chance.choice((50, 300, 1_000, 3_000))
+        self.copies.take(node, int(age_us * (0.5 + chance.random())), chance)
+        if chance.random() < 0.3:
+            self._later(chance.randrange(1, 200), node.kill)
+            self._later(chance.randrange(200, 400), node.boot)
+
+    def _corner(self, node: SimNode, chance: Random) -> bool:
+        """The schedule to which an older copy is worst: a majority with `node` in it goes on
+        without the rest, which hears of it by `node` alone; when that has been put back, it is left
+        with those who lag. Not if `node` leads."""
+        leader = self._leader()
+        if leader is None or leader is node:
+            return False
+        others = [name for name in self._names(chance) if name not in (node.name, leader.name)]
+        holders = [leader.name, *others[: len(self._nodes) // 2 - 1]]
+        laggards = others[len(holders) - 1 :]
+        first = network.between(holders, laggards)
+        second = network.between(holders, [node.name])
+        cut = self._world.network.cut
+        cut.update(first)
+        self._world.log("network", f"{', '.join(laggards)} hear of nobody but {node.name}")
+        self.copies.take(
+            node, chance.choice((1_300_000, 2_500_000)), chance, partial(cut.update, second)
+        )
+        self._later(chance.choice((4_000, 6_000)), self._heal, [*first, *second])
+        return True
 
     def _wipe(self, chance: Random) -> None:
         """A disk is lost, or isn't mounted: the program starts on an empty one, and an operator
@@ -430,6 +467,8 @@ class Nemesis:
         node = self._any(chance)
         if not node.is_running or node.is_lost or node.is_swapped or not self._may_harm(node):
             return
+        if any(each.is_past for each in self._nodes):
+            return  # the new disk would know nothing of the older copy's promises
         node.lose_disk()
         self._down_and_up(node, chance)
         self._operator.replace(node)
@@ -437,7 +476,8 @@ class Nemesis:
     def _swap(self, chance: Random) -> None:
         """Two disks are mixed up: neither node starts until they are put right."""
         one, other = chance.sample(self._nodes, 2)
-        if any(each.is_lost or each.is_swapped or each.is_ruined for each in (one, other)):
+        pair = (one, other)
+        if any(each.is_lost or each.is_past or each.is_swapped or each.is_ruined for each in pair):
             return
         self._exchange(one, other)
         for node in (one, other):

@@ -19,9 +19,9 @@ from random import Random
 from typing import Protocol
 
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
+from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.errors import BrokerError, ErrorCode
-from broker.forming.errors import NotAMember
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
@@ -42,16 +42,18 @@ from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
+from dledger.promises import Start
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
-from store.errors import CorruptionFound, StorageFailed, StorageFull, WrongIdentity
+from store.errors import CorruptionFound, StorageFailed, StorageFull, StoreError, WrongIdentity
 from store.files import FULL_ERRNOS
+from store.starting.errors import NotAMember
 
 DATA = Path("/data")
 GROUP = "sim"
 NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 DRAIN_S = 1.0
-GRACE_S = 0.02  # within which calls under way have their answers once the replica is at rest
+LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
 class Defect(AssertionError):
@@ -61,6 +63,14 @@ class Defect(AssertionError):
         super().__init__(f"{check}: {detail}")
         self.check = check
         self.detail = detail
+
+
+class _FoundOut(Exception):
+    """What a start found is known; the rest of it doesn't happen."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__()
+        self.start = start
 
 
 class World(Protocol):
@@ -139,6 +149,8 @@ class Links:
         self.links = self._links.links
         self.dialed_to = self._links.dialed_to
         self.know = self._links.know
+        self.speak_for, self.recall = self._links.speak_for, self._links.recall
+        self.promises = self._links.promises
 
     async def stop(self) -> None:
         self._links.stop()
@@ -191,6 +203,8 @@ class SimNode:
         self.lost: list[SimulatedDisk] = []  # what it ran on before
         self.is_lost = False  # its disk is new, and no voter's yet
         self.is_swapped = False  # it has another node's disk
+        self.is_past = False  # its disk is an older copy
+        self.has_lied = False  # of what its disk holds
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
         self.wall_offset_ms = 0
@@ -219,6 +233,11 @@ class SimNode:
     def is_running(self) -> bool:
         """Up, and not stopped by a failure."""
         return self.life is not None and self.life.failed is None
+
+    @property
+    def is_harmed(self) -> bool:
+        """Whether its disk may not hold, or not be taken for one that holds, what it promised."""
+        return self.spoiled or self.is_lost or self.is_past or self.has_lied
 
     @property
     def known_level(self) -> int:
@@ -299,7 +318,7 @@ class SimNode:
             return made[0]
 
         turns = CountedTurns(self._world.timeline, loop, self._plan.tuning.turn_steps)
-        replica = Replica.open(self.config, self._ports(loop, turns, connect))
+        replica = Replica.open(self.config, self._ports(self.disk, loop, turns, connect))
         self.disk.take_latency()
         self.has_started = True
         life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services), turns)
@@ -318,14 +337,15 @@ class SimNode:
 
     def _ports(
         self,
+        disk: SimulatedDisk,
         loop: ProcessLoop,
         turns: CountedTurns,
         connect: Callable[[Identity, OnMessage, OnBroken], Links],
     ) -> ReplicaPorts:
         tuning = self._plan.tuning
-        workers = Workers(self._world.timeline, loop, self.disk)
+        workers = Workers(self._world.timeline, loop, disk)
         return ReplicaPorts(
-            files=self.disk,
+            files=disk,
             hand=workers,
             connect=connect,
             store_host=(bytes((10, 0, 0, self.number + 1)), 7000),
@@ -353,9 +373,14 @@ class SimNode:
         self.disk.kill()
 
     async def _shut_doors(self, life: Life) -> None:
-        """Takes no more calls; the replica has answered the ones it had."""
+        """Takes no more calls. Those under way end within the product's grace: the replica has
+        answered who waited, and a long pull has its pieces left."""
         life.is_shut = True
-        await asyncio.sleep(GRACE_S)
+        await asyncio.sleep(LOOK_S)
+        for _ in range(round(SERVER_GRACE_S / LOOK_S)):
+            if not life.calls:
+                break
+            await asyncio.sleep(LOOK_S)
         if life.calls:
             methods = sorted(call.method for call in life.calls.values())
             raise Defect("unanswered", f"{self.name} stops, and {', '.join(methods)} wait")
@@ -462,8 +487,38 @@ class SimNode:
         self.kill("lost its disk")
         self.lost.append(self.disk.wipe())
         self.is_lost, self.spoiled = True, False
+        self.is_past = self.has_lied = False
         self.has_started = False
         self.rot.clear()
+
+    def put_back(self, copy: SimulatedDisk) -> None:
+        """The machine is given an older copy of its disk, and nobody tells the program."""
+        self.kill("is put back to what it was")
+        self.disk.power_on()
+        self.lost.append(self.disk.put_in(copy))
+        self.is_past = True
+
+    def start_on(self, disk: SimulatedDisk) -> Start | None:
+        """What a process that was started on `disk` would find there; None: it wouldn't start."""
+        timeline = self._world.timeline
+        loop = ProcessLoop(timeline, self.name, self.number + 1, self._plan.tuning.turn_us)
+        before = timeline.current
+
+        def connect(identity: Identity, on_message: OnMessage, on_broken: OnBroken) -> Links:
+            raise _FoundOut(identity.start)
+
+        turns = CountedTurns(timeline, loop, self._plan.tuning.turn_steps)
+        timeline.switch(loop)
+        try:
+            Replica.open(self.config, self._ports(disk, loop, turns, connect))
+        except _FoundOut as found:
+            return found.start
+        except (StoreError, HardStateCorrupt, NotAMember, OSError) as error:
+            self._world.log(self.name, f"wouldn't start on a copy: {error}")
+        finally:
+            loop.die()
+            timeline.switch(before)
+        return None
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -571,6 +626,7 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
     raft = config.raft.model_copy(
         update={
             "max_append_bytes": tuning.max_append_bytes,
+            "max_append_entries": tuning.max_append_entries,
             "max_inflight_appends": tuning.max_inflight_appends,
             "max_uncommitted_bytes": tuning.max_uncommitted_bytes,
         }

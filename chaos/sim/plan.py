@@ -60,6 +60,7 @@ class Fault(Enum):
     CLOCK_LEAP = "clock-leap"  # a wall clock is minutes to decades off, for a while or for good
     WIPE = "wipe"  # a node's disk is lost: it starts on an empty one, and an operator replaces it
     SWAP = "swap"  # two nodes start with each other's disk
+    OLDER_COPY = "older-copy"  # a copy of a node's disk is put back later, where others can tell
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
 
 
@@ -77,6 +78,8 @@ SPEECH = (Fault.GARBLE, Fault.LIAR)
 DISK_FAULTS = (Fault.WIPE, Fault.WIPE, Fault.SWAP)
 FIRST_DISK_FAULT = 3_000
 DISK_FAULTS_SHARE = 0.35  # of the seeds
+FIRST_COPY = 4_000
+COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
 # again and again, among what else they have. The first is in no seed by itself.
 FOCI = (Fault.QUEUE_ROT, Fault.DISK_FULL)
@@ -130,6 +133,7 @@ class Tuning:
     cache_bytes: int = 8 << 10
     units_per_file: int = 64
     max_append_bytes: int = 4 << 10
+    max_append_entries: int = 1_024
     max_inflight_appends: int = 8
     max_uncommitted_bytes: int = 64 << 10
     sync_us: int = 300
@@ -187,7 +191,7 @@ def draw_plan(
     )
     plan = _with_leaps(_with_link_faults(_with_focus(_with_speech(plan))))
     plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
-    plan = _with_disk_faults(plan)
+    plan = _with_copies(_with_disk_faults(plan))
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
@@ -202,6 +206,20 @@ def _with_disk_faults(plan: Plan) -> Plan:
     while at < plan.duration_ms:
         number = FIRST_DISK_FAULT + len(events)
         events.append(FaultEvent(number, int(at), chance.choice(DISK_FAULTS)))
+        at += chance.expovariate(1 / every_ms)
+    return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _with_copies(plan: Plan) -> Plan:
+    """In some groups older copies of disks are put back, beside what else happens."""
+    chance = plan.random("copies")
+    if chance.random() >= COPIES_SHARE:
+        return plan
+    every_ms = chance.choice((800, 2_500))
+    events: list[FaultEvent] = []
+    at = 500.0 + chance.expovariate(1 / every_ms)
+    while at < plan.duration_ms:
+        events.append(FaultEvent(FIRST_COPY + len(events), int(at), Fault.OLDER_COPY))
         at += chance.expovariate(1 / every_ms)
     return replace(plan, faults=_in_order([*plan.faults, *events]))
 
@@ -256,10 +274,16 @@ def _with_focus(plan: Plan) -> Plan:
 
 def _with_slices(plan: Plan) -> Plan:
     """Applying takes turns of one entry, of a few, or of all there are; so does whatever else is
-    done in pieces."""
+    done in pieces, and who is far behind is sent as many at once."""
     chance = plan.random("slices")
     size, steps = chance.choice((1, 2 << 10, 1 << 20)), chance.choice((1, 3, 1_000))
-    return replace(plan, tuning=replace(plan.tuning, apply_slice_bytes=size, turn_steps=steps))
+    entries = plan.random("append-entries").choice((1, 3, 16, 1_024))
+    return replace(
+        plan,
+        tuning=replace(
+            plan.tuning, apply_slice_bytes=size, turn_steps=steps, max_append_entries=entries
+        ),
+    )
 
 
 def _with_link_faults(plan: Plan) -> Plan:
@@ -336,7 +360,8 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    apart = (*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.CLOCK_LEAP, Fault.QUEUE_ROT)
+    apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY}
+    apart |= {Fault.CLOCK_LEAP, Fault.QUEUE_ROT}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

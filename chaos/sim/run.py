@@ -34,6 +34,7 @@ from chaos.sim.world import Line, World
 PEACE_US = 15_000_000  # within which the group has to come to rest
 LEADER_US = 20 * 300_000  # within which somebody leads: twenty of the longest election timeouts
 SETTLED_US = 2_000_000  # after which a link that was dead before the peace is known to be
+TOLD_US = 1_700_000  # within which what a disk holds is told and written down, by all of all
 READ_US = 20_000_000  # within which everything has been read
 TOPIC = "orders"
 
@@ -147,6 +148,11 @@ class _Run:
         self._advance(max(world.now_us, peace_us + SETTLED_US))
         if not world.timeline.run(max(world.now_us, peace_us + PEACE_US), self._links_work):
             raise Defect("mute link", self._what_is_missing())
+        # A disk that is refused may have been found, and replaced, only by now.
+        if not self._advance(world.now_us + PEACE_US, until_rest=True):
+            raise Defect("no progress", self._what_is_missing())
+        self._advance(world.now_us + TOLD_US)
+        self.nemesis.copies.check_told()
         self._check()
         if self._at_rest is not None:
             self._at_rest(self.world)
@@ -236,6 +242,8 @@ class _Run:
 
     def _replicas_agree(self) -> bool:
         nodes = [node for node in self.world.nodes.values() if not node.is_ruined]
+        if any(node.is_past or node.is_lost for node in nodes):
+            return False
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
         if any(life.replica.mender.is_at_work for life in lives):
             return False

@@ -24,7 +24,7 @@ from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
 from dledger.core.types import Index, NodeId, Role
 from dledger.hard_state import decode_hard_state
-from dledger.reading.entry import EntryHeader, verify_frame
+from dledger.reading.entry import EntryHeader, parse_header, verify_frame
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import UNIT, file_name
 from dledger.wire import broker_pb2 as pb
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 HARD_STATE = DATA / "raft" / "hard_state"
 QUEUES = DATA / "consumequeue"
 WAKE_EVENTS, WAKE_US = 20, 20_000  # of a node, with what a pull waits for there
+MOST_APPENDS = 4  # to one peer by one event: what was pending, what the event leads to
 CRC_BYTES = 4  # behind the content of an `AtomicFile`
 
 
@@ -63,6 +64,8 @@ class Watch:
         self._fingerprints: dict[str, tuple[object, ...]] = {}
         self._derived: dict[str, int] = {}  # what each checkpoint last said, in its present life
         self._notes: dict[str, int] = {}  # what each checkpoint noted, as last looked at
+        self._append_entries = tuning.max_append_entries
+        self._appends: dict[str, dict[str, int]] = {}  # to each peer, by each node's present event
 
     @property
     def committed(self) -> int:
@@ -72,6 +75,7 @@ class Watch:
     def after_event(self, node: SimNode) -> None:
         """Everything still holds, now that an event of `node` has been handled."""
         life = node.life
+        self._appends.pop(node.name, None)
         if life is None or life.failed is not None:
             self.pictures[node.name].is_running = False
             return
@@ -243,14 +247,30 @@ class Watch:
             case "append_response" if message.append_response.accepted:
                 self._on_term(node, message.term)
                 self._on_acknowledgement(node, message.append_response.match_index)
+            case "append_request" if message.append_request.frames:
+                self._on_append(node, to, message.append_request.frames)
             case _:
                 pass
+
+    def _on_append(self, node: SimNode, to: str, frames: bytes) -> None:
+        """No turn holds a node's loop for long: an append has few entries, and whoever is far
+        behind is sent few of them at once (ADR 27)."""
+        count = at = 0
+        while at < len(frames):
+            at += parse_header(frames, at).total_size
+            count += 1
+        if count > self._append_entries:
+            raise Defect("loop held", f"{node.name} sent {to} {count} entries in one append")
+        appends = self._appends.setdefault(node.name, {})
+        appends[to] = appends.get(to, 0) + 1
+        if appends[to] > MOST_APPENDS:
+            raise Defect("loop held", f"{node.name} sent {to} {appends[to]} appends in one event")
 
     def _on_vote(self, node: SimNode, term: int, candidate: str) -> None:
         try:
             # Another disk knows nothing of the votes of the one before, and needs not: whoever
-            # counts its votes has the entry that names it.
-            self.checker.on_vote_sent(term, f"{node.name}/{len(node.lost)}", candidate)
+            # counts its votes has the entry that names it. An older copy is the same disk.
+            self.checker.on_vote_sent(term, f"{node.name}/{node.identity.disk.hex()}", candidate)
         except InvariantBroken as error:
             raise Defect("invariant", str(error)) from error
         content = node.disk.durable(HARD_STATE)

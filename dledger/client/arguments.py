@@ -87,6 +87,24 @@ def queue_ids(value: object) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
+def wanted_tags(value: object) -> frozenset[str]:
+    """The tags in `value`.
+
+    Raises:
+        InvalidArgument: it is no collection of tags; an expression of RocketMQ's (`*`, `a || b`),
+            which as a tag would fit nothing, is none either.
+    """
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        raise InvalidArgument(f"tags is of type {type(value).__name__}; wanted: several str")
+    tags = frozenset(_plain("tags: one", tag) for tag in value)
+    if not tags:
+        raise InvalidArgument("the list of tags to read is empty; leave it out to read everything")
+    for tag in tags:
+        if tag in ("", "*") or "||" in tag:
+            raise InvalidArgument(f"tags: {tag!r} is no tag; name each one, or none for everything")
+    return tags
+
+
 def milliseconds(name: str, moment: datetime) -> int:
     """`moment` since the epoch, in whole milliseconds, rounded down.
 

@@ -16,7 +16,7 @@ what it can't accept (MessageTooLarge, InvalidArgument, ...) comes in the future
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -282,6 +282,7 @@ class BlockingClient:
         topic: str,
         *,
         group: str | None = None,
+        tags: Collection[str] | None = None,
         start: StartFrom | datetime | None = None,
         queues: Sequence[int] | AllQueues | None = None,
         idle_timeout_s: float | None = None,
@@ -293,6 +294,7 @@ class BlockingClient:
             return self._client.pull_consumer(
                 topic,
                 group=group,
+                tags=tags,
                 start=start,
                 queues=queues,
                 idle_timeout_s=idle_timeout_s,

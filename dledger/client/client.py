@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from ipaddress import IPv4Address
@@ -426,6 +426,7 @@ class Client:
         topic: str,
         *,
         group: str | None = None,
+        tags: Collection[str] | None = None,
         start: StartFrom | datetime | None = None,
         queues: Sequence[int] | AllQueues | None = None,
         idle_timeout_s: float | None = None,
@@ -436,6 +437,9 @@ class Client:
         Args:
             group: of consumers; at whose offsets it begins, and which it commits. Needs `queues`:
                 alone it will mean that members share the queues, which there is not yet.
+            tags: hands over only messages that carry one of these; None: all. The others are
+                fetched all the same, and passed over: the group's offsets cover them, so that
+                whoever reads for a group should name the same tags.
             start: an end of the queues, the group's committed offsets, or the first message
                 stored at or after a time (with a time zone). None: committed offsets with a
                 group, else the first message.
@@ -450,6 +454,7 @@ class Client:
             self._broker_group,
             text("topic name", topic),
             consumer_group=group,
+            tags=tags,
             start=start,
             queues=queues,
             idle_timeout_s=idle_timeout_s,

@@ -1,35 +1,32 @@
 """The pull consumer: hands a topic's messages over in queue order, and commits what is finished.
 
-This owns who is given which message, what of it is finished, and where a consumer group stands;
-the Pulls behind it are `dledger.client.fetching`'s. It must never hand a message to two loops,
-skip one on its own, or commit one whose work may not be done.
-
-What `commit` covers:
-
-    in hand     the message (or the batch) that the loop was given last: its work may have failed
-    finished    what was in hand when the loop asked for the next one, or found the end
+This owns who is given which message; which of them are finished is `dledger.client.progress`'s, the
+Pulls behind it are `dledger.client.fetching`'s. It must never hand a message to two loops, skip one
+on its own, or commit one whose work may not be done.
 
 `commit()` covers what is finished. `commit(message)` is the application's own word: everything of
-its queue up to and with that message. Order holds within a queue, not between queues. Delivery is
-at least once. Members of a group do not share queues among them yet: each reads what it names.
+its queue up to and with that message. What carries none of the wanted tags is passed over here and
+not at the broker. Order holds within a queue, not between queues. Delivery is at least once.
+Members of a group do not share queues among them yet: each reads what it names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from dledger.client.arguments import i64, milliseconds, queue_ids
+from dledger.client.arguments import i64, milliseconds, queue_ids, wanted_tags
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ConsumerInUse, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
-from dledger.client.fetching import Fetching
+from dledger.client.fetching import Chunk, Fetching
 from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
 from dledger.client.owner import Owner
+from dledger.client.progress import Progress
 from dledger.client.results import Message, QueueOffsets, TopicDescription, decode_messages
 
 Item = TypeVar("Item")
@@ -87,6 +84,7 @@ class PullConsumer:
         topic: str,
         *,
         consumer_group: str | None,
+        tags: Collection[str] | None,
         start: StartFrom | datetime | None,
         queues: Sequence[int] | AllQueues | None,
         idle_timeout_s: float | None,
@@ -103,6 +101,7 @@ class PullConsumer:
         self._consumer_group = consumer_group
         self._start = start
         self._queues = None if queues is None or queues is ALL else queue_ids(queues)
+        self._tags = None if tags is None else wanted_tags(tags)
         self._fetching = Fetching(broker_group, topic, options, idle_timeout_s)
         self._on_closed = on_closed
         self._owner = Owner()
@@ -113,11 +112,8 @@ class PullConsumer:
         self._taking = False
         self._rest: dict[int, list[Message]] = {}  # by queue: decoded, last one first
         self._paused: set[int] = set()
-        self._in_hand: Message | None = None  # of a batch, its last one
-        self._handed_over: dict[int, int] = {}  # by queue: one past the last message given
-        self._furthest: dict[int, int] = {}  # the same, whatever was sought since
-        self._finished: dict[int, int] = {}
-        self._committed: dict[int, int] = {}
+        self._read_to: dict[int, int] = {}  # by queue: where what is decoded ends
+        self._progress = Progress(topic)
 
     # --- loops --------------------------------------------------------------------------------
 
@@ -178,9 +174,12 @@ class PullConsumer:
         if rest is None:
             return None
         message = rest.pop()
-        if not rest:
+        if rest:
+            read_to = rest[-1].queue_offset
+        else:
             self._rest.pop(message.queue_id, None)
-        self._hand_over(message)
+            read_to = self._read_to[message.queue_id]
+        self._progress.hand_over(message, read_to)
         return message
 
     def _next_messages(self) -> list[Message] | None:
@@ -190,7 +189,7 @@ class PullConsumer:
             return None
         self._rest.pop(rest[0].queue_id, None)
         rest.reverse()
-        self._hand_over(rest[-1])
+        self._progress.hand_over(rest[-1], self._read_to[rest[-1].queue_id])
         return rest
 
     def _waiting(self) -> list[Message] | None:
@@ -210,45 +209,43 @@ class PullConsumer:
         Raises:
             ClientError: a queue can't be read any more; nothing was skipped.
         """
-        self._finish()
+        self._progress.finish()
         if not self._fetching.has_ended:
             await self._begin()
-        chunk = await self._fetching.take(self._paused, self._has_waiting)
-        if chunk is None:
-            return self._has_waiting()  # a queue was resumed
+        while (chunk := await self._fetching.take(self._paused, self._has_waiting)) is not None:
+            if self._unpack(chunk):
+                return True
+            await asyncio.sleep(0)  # a long stretch that isn't wanted holds nobody else up
+        return self._has_waiting()  # a queue was resumed
+
+    def _unpack(self, chunk: Chunk) -> bool:
+        """Whether there is something to hand over in it. What isn't wanted is passed over."""
+        queue_id = chunk.reader.queue_id
         try:
             messages = decode_messages(chunk.records)
+            begins, ends = messages[0].queue_offset, messages[-1].queue_offset + 1
+            if self._tags is not None:
+                messages = [message for message in messages if message.tags in self._tags]
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             told = client_error("decoding messages", error)
             self._fetching.break_off(chunk.reader, told)
             raise told  # noqa: B904 - it is the error itself, or has it as its cause
-        messages.reverse()
-        self._rest[chunk.reader.queue_id] = messages
-        return True
+        first = messages[0].queue_offset if messages else ends
+        if first > begins:
+            self._progress.pass_over(queue_id, first)
+        self._read_to[queue_id] = ends
+        if messages:
+            messages.reverse()
+            self._rest[queue_id] = messages
+        return bool(messages)
 
     # --- what is in hand, and what is finished ------------------------------------------------
-
-    def _hand_over(self, message: Message) -> None:
-        """`message`, and those before it in its queue, are in the application's hand; what was
-        there before is finished."""
-        self._finish()
-        queue_id, after = message.queue_id, message.queue_offset + 1
-        self._in_hand = message
-        self._handed_over[queue_id] = after
-        if after > self._furthest.get(queue_id, 0):
-            self._furthest[queue_id] = after
-
-    def _finish(self) -> None:
-        """What was in hand is done: its loop has asked for more."""
-        message, self._in_hand = self._in_hand, None
-        if message is not None:
-            self._finished[message.queue_id] = message.queue_offset + 1
 
     @property
     def positions(self) -> dict[int, int]:
         """By queue: one past the last message handed over, for queues that gave any. Finished or
         not: `commit` knows the difference."""
-        return dict(self._handed_over)
+        return self._progress.positions
 
     async def commit(
         self, message: Message | None = None, *, deadline_s: float | None = None
@@ -264,29 +261,15 @@ class PullConsumer:
         """
         if self._consumer_group is None:
             raise InvalidArgument("without a consumer group there is nothing to commit to")
-        done = self._finished if message is None else self._up_to(message)
-        moved = {
-            queue_id: offset
-            for queue_id, offset in done.items()
-            if self._committed.get(queue_id, 0) < offset
-        }
+        done = self._progress.finished if message is None else self._progress.up_to(message)
+        moved = self._progress.uncommitted(done)
         if not moved:
             return
         group = self._consumer_group
         await self._offsets.commit_offsets(
             group, self.topic, moved, incarnation=self._incarnation, deadline_s=deadline_s
         )
-        for queue_id, offset in moved.items():
-            self._committed[queue_id] = max(offset, self._committed.get(queue_id, 0))
-
-    def _up_to(self, message: Message) -> dict[int, int]:
-        after = message.queue_offset + 1
-        if message.topic != self.topic or after > self._furthest.get(message.queue_id, 0):
-            raise InvalidArgument(
-                f"{message.topic}/{message.queue_id} offset {message.queue_offset} was not handed "
-                "over by this consumer"
-            )
-        return {message.queue_id: after}
+        self._progress.on_committed(moved)
 
     # --- other places -------------------------------------------------------------------------
 
@@ -308,10 +291,7 @@ class PullConsumer:
             raise QueueNotFound(f"queue {queue_id} is none of those read")
         offset = await self._offset_at(queue_id, to)
         self._rest.pop(queue_id, None)
-        self._handed_over.pop(queue_id, None)
-        self._finished.pop(queue_id, None)
-        if self._in_hand is not None and self._in_hand.queue_id == queue_id:
-            self._in_hand = None
+        self._progress.forget(queue_id)
         self._fetching.begin_again(queue_id, offset)
 
     async def _offset_at(self, queue_id: int, to: int | StartFrom | datetime) -> int:

@@ -142,6 +142,7 @@ class PeerState:
     match_index: int
     recently_active: bool
     connected: bool
+    older_copy: bool = False  # refused by that node: its disk was put back as it once was
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,7 @@ def node_state(address: str, status: cpb.NodeStatus) -> NodeState:
                 peer.match_index,
                 peer.recently_active,
                 peer.connected,
+                peer.older_copy,
             )
             for peer in status.peers
         ),

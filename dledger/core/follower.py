@@ -144,10 +144,8 @@ def _acknowledge(state: RaftState, leader: NodeId, last: Index) -> None:
 
 def _send_acknowledgement(state: RaftState, leader: NodeId) -> None:
     """Name what is both durable here and known to be in this leader's log."""
-    log = state.log
-    match_index = min(log.durable_index, max(state.verified_index, log.commit_index))
     state.send(
-        AppendResponse(state.node, leader, state.term, accepted=True, match_index=match_index)
+        AppendResponse(state.node, leader, state.term, accepted=True, match_index=state.held_index)
     )
 
 

@@ -75,5 +75,7 @@ def _has_caught_up(state: RaftState, progress: Progress) -> bool:
         return False
     if match >= log.last_index:
         return True
-    size = state.options.max_append_bytes
+    size, count = state.options.max_append_bytes, state.options.max_append_entries
+    if log.last_index - match > count:
+        return False
     return state.view.last_that_fits(Index(match + 1), log.last_index, size) == log.last_index

@@ -48,6 +48,7 @@ from dledger.core.replication import (
     peer_unreachable,
     propose,
     send_appends,
+    send_more,
 )
 from dledger.core.roles import become_follower, end_transfer
 from dledger.core.sick_disk import hand_over_if_disk_is_sick, report_space
@@ -69,6 +70,7 @@ from dledger.core.types import (
     HardState,
     HeartbeatRequest,
     HeartbeatResponse,
+    Holding,
     IncomingMessage,
     Index,
     LogSummary,
@@ -289,7 +291,18 @@ class Raft:
         """
         read_index(self._state, context)
 
+    def send_more(self) -> None:
+        """Send peers that are far behind another append each; see `has_more_to_send`."""
+        send_more(self._state)
+
     # --- Outputs ----------------------------------------------------------------------------
+
+    @property
+    def has_more_to_send(self) -> bool:
+        """Whether peers wait for more than the one append that each is sent with one set of
+        effects: making those appends takes as long as their entries are many, so the driver asks
+        for them one after the other (`send_more`), with other things between."""
+        return self._state.has_more_to_send
 
     def has_effects(self) -> bool:
         """Tell cheaply whether `take_effects` may have something to say."""
@@ -416,6 +429,15 @@ class Raft:
         return self._state.log.configuration_place
 
     @property
+    def holding(self) -> Holding:
+        """What this node's disk holds; nothing while its term isn't durable."""
+        state = self._state
+        if state.has_failed or not state.persists.hard_state_is_durable:
+            return Holding()
+        settled = min(state.log.durable_index, state.log.commit_index)
+        return Holding(state.term, state.held_index, settled)
+
+    @property
     def knows_own_disk(self) -> bool:
         """Whether it names the disk that this node is on."""
         return self._state.is_known
@@ -477,7 +499,7 @@ class Raft:
         state = self._state
         effects = Effects(reads=tuple(state.read_results), events=tuple(state.events))
         state.persists = type(state.persists)()
-        state.appends_due = False
+        state.appends_due = state.has_more_to_send = False
         state.commit_reported = state.log.commit_index
         state.read_results.clear()
         state.events.clear()
@@ -505,6 +527,6 @@ def _check_options(options: RaftOptions) -> None:
         raise InvariantViolation(f"the suspicion delay is not a range: {options}")
     if options.hand_over_interval_ticks < longest:
         raise InvariantViolation(f"hand-overs must be rarer than elections: {options}")
-    bounds = (options.max_append_bytes, options.max_inflight_appends, options.max_inflight_bytes)
-    if min(bounds) <= 0 or options.max_uncommitted_bytes <= 0:
+    appends = (options.max_append_bytes, options.max_append_entries, options.max_inflight_appends)
+    if min(*appends, options.max_inflight_bytes, options.max_uncommitted_bytes) <= 0:
         raise InvariantViolation(f"a bound is not positive: {options}")

@@ -1,9 +1,10 @@
 """The leader's side of replication: proposals, appends, acknowledgements, commit.
 
 A proposal only extends the log; appends are made when effects are taken (`send_appends`), so
-that one turn of the event loop becomes one append per peer. The core names ranges, the driver
-reads the bytes (ADR 4). A peer's refusal moves it back by whole terms (`test_s32`), and the commit
-index moves only over entries of the leader's own term (§5.4.2).
+that one turn of the event loop becomes one append per peer. What that doesn't hold is sent in turns
+to come (`send_more`, ADR 27). The core names ranges, the driver reads the bytes (ADR 4). A peer's
+refusal moves it back by whole terms (`test_s32`), and the commit index moves only over entries of
+the leader's own term (§5.4.2).
 
 Source: Raft paper §5.3, §5.4.2, figure 2; dissertation §10.2.1 (the leader's disk in parallel).
 """
@@ -65,10 +66,19 @@ def propose(
 
 
 def send_appends(state: RaftState) -> None:
-    """Send every peer what its state and window allow."""
-    state.appends_due = False
+    """Send every peer one append, if its state and window allow; `has_more_to_send` says whether
+    they allow another one."""
+    state.appends_due = state.has_more_to_send = False
     for progress in state.peers.values():
         _send_to(state, progress)
+        if _is_behind(state, progress):
+            state.has_more_to_send = True
+
+
+def send_more(state: RaftState) -> None:
+    """Send every peer another append, if it still is to have one."""
+    if state.has_more_to_send:
+        state.appends_due = True
 
 
 def on_append_response(state: RaftState, message: AppendResponse) -> None:
@@ -128,11 +138,7 @@ def _send_to(state: RaftState, progress: Progress) -> None:
             _send_one(state, progress)
         return
     log = state.log
-    while (
-        progress.state is PeerState.REPLICATE
-        and progress.next_index <= log.last_index
-        and not progress.window_is_full(state.options)
-    ):
+    if _is_behind(state, progress):
         _send_one(state, progress)
     if (
         state.options.eager_commit
@@ -144,11 +150,20 @@ def _send_to(state: RaftState, progress: Progress) -> None:
         _send_range(state, progress, Index(progress.next_index - 1), log.last_index)
 
 
+def _is_behind(state: RaftState, progress: Progress) -> bool:
+    """Whether there are entries that may be sent to the peer ahead of its acknowledgements."""
+    return (
+        progress.state is PeerState.REPLICATE
+        and progress.next_index <= state.log.last_index
+        and not progress.window_is_full(state.options)
+    )
+
+
 def _send_one(state: RaftState, progress: Progress) -> None:
     """Send the next append: entries that fit, or none when there are none."""
     log = state.log
     previous = Index(progress.next_index - 1)
-    last = log.last_index
+    last = Index(min(log.last_index, previous + state.options.max_append_entries))
     size = log.bytes_between(progress.next_index, last) if last > previous else 0
     if last > progress.next_index and (size is None or size > state.options.max_append_bytes):
         last = _cut(state, progress.next_index, last)

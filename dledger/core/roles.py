@@ -147,4 +147,4 @@ def _lay_down_leadership(state: RaftState) -> None:
     state.read_results.extend(state.reads.abort())
     state.reads_round = 0
     state.peers = {}
-    state.appends_due = False
+    state.appends_due = state.has_more_to_send = False

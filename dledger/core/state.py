@@ -121,6 +121,7 @@ class RaftState:
         self.transfer: Transfer | None = None
         # Effects being gathered.
         self.appends_due = False
+        self.has_more_to_send = False  # to peers that were just sent one append each
         self.noop: Proposed | None = None
         self.outbox: list[OutgoingMessage] = []
         self.held: dict[tuple[type, NodeId], OutgoingMessage] = {}
@@ -141,6 +142,15 @@ class RaftState:
         reads, while it catches up, that the other was a voter: that vote is not its own. A learner
         may vote when it is asked, as whoever asks may know already that it is a voter."""
         return self.log.configuration.disk_of(self.node) == self.own_disk
+
+    @property
+    def held_index(self) -> Index:
+        """What is both durable here and known to be in the log of this term's leader: no more than
+        that stays for as long as the term lasts."""
+        log = self.log
+        if self.role is Role.LEADER:
+            return log.durable_index
+        return min(log.durable_index, max(self.verified_index, log.commit_index))
 
     def other_voters(self) -> list[NodeId]:
         """Every other voter, in sorted order: iteration must not depend on hashing."""

@@ -141,6 +141,15 @@ class CampaignReason(Enum):
     TRANSFER = "transfer"
 
 
+class Holding(NamedTuple):
+    """What this node's disk holds in its term, and will go on holding: *held* is in the log of that
+    term's leader, *settled* is committed. Zeros: nothing that could be told."""
+
+    term: Term = NO_TERM
+    held_index: Index = NO_INDEX
+    settled_index: Index = NO_INDEX
+
+
 # --- Messages between cores -----------------------------------------------------------------
 # `term` is always the sender's current term, except in a PreVote, where it is the term the
 # sender would campaign in, and in a granted PreVoteResponse, which echoes that term.
@@ -472,7 +481,8 @@ class RaftOptions:
     # ... and a leader with a sick disk hands over no sooner than this after its election, and
     # after its last try: the bound on how often leadership moves.
     hand_over_interval_ticks: int = 100
-    max_append_bytes: int = 1 << 20  # one append message
+    max_append_bytes: int = 1 << 20  # one append message, ...
+    max_append_entries: int = 1_024  # ... and so many entries: each costs both sides microseconds
     max_inflight_appends: int = 32  # messages not yet acknowledged, per peer
     max_inflight_bytes: int = 8 << 20
     max_uncommitted_bytes: int = 64 << 20

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +34,13 @@ from dledger.records.record import (
     record_starts,
 )
 
-__all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "read_records"]
+__all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "decode_pulled", "read_records"]
 
 _FIXED: Final = dtype_of(
     RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",
     "store_time_ms", "body_length",
 )  # fmt: skip
+_CRC: Final = dtype_of(RECORD, "body_crc")
 _PREAMBLE: Final = dtype_of(BATCH, "incarnation")
 _TOTAL_SIZE: Final = RECORD.run("total_size")
 _TOTAL_SIZE_DTYPE: Final = dtype_of(RECORD, "total_size")["total_size"]
@@ -109,27 +111,65 @@ def _decode(chunk: Chunk, wanted: Wanted) -> Records | None:
     if layout is None:
         return None
     content, starts = layout.content, layout.starts
-    fixed = gathered(content, starts, _FIXED)
-    topics_at, properties_at, ends = _check_records(content, starts, fixed)
-    columns: dict[str, Column] = {
+    columns = _of_records(content, starts, wanted.columns) | {
         "topic": Words(layout.topics, layout.topic_codes[layout.entry_of]),
-        "queue_id": fixed["queue_id"].astype(np.int64),
-        "queue_offset": fixed["queue_offset"].astype(np.int64),
-        "physical_offset": fixed["physical_offset"].astype(np.int64),
         "index": layout.headers["index"].astype(np.int64)[layout.entry_of],
         "term": layout.headers["term"].astype(np.int64)[layout.entry_of],
         "incarnation": layout.incarnations[layout.entry_of],
+    }
+    return Records(len(starts), {name: columns[name] for name in wanted.columns})
+
+
+def decode_pulled(
+    content: bytes, count: int, topic: str, incarnation: int, names: tuple[str, ...]
+) -> Records:
+    """The columns `names` of `count` records of one topic as a node has answered them, back to
+    back: no entry is around them, so there is no `index` and no `term`.
+
+    Raises:
+        InvalidRecord: they are not so many whole, intact records.
+    """
+    starts = np.array(record_starts(content, 0, count), dtype=np.int64)
+    behind = 0 if not count else _TOTAL_SIZE.unpack_from(content, starts[-1])[0] + starts[-1]
+    if behind != len(content):
+        at = int(starts[-1]) if count else 0
+        raise InvalidRecord(at, "the records' end", f"them to end at {len(content)}", int(behind))
+    columns = _of_records(content, starts, names)
+    bodies = columns["body"]
+    assert isinstance(bodies, Cuts)
+    for at, crc, body in zip(
+        starts.tolist(), gathered(content, starts, _CRC)["body_crc"].tolist(), bodies, strict=True
+    ):
+        if crc32(body) & 0x7FFFFFFF != crc:
+            raise InvalidRecord(at, "BODYCRC", f"{crc32(body) & 0x7FFFFFFF:08x}", f"{crc:08x}")
+    columns["topic"] = Words((topic,), np.zeros(count, dtype=np.int64))
+    columns["incarnation"] = np.full(count, incarnation, dtype=np.int64)
+    return Records(count, {name: columns[name] for name in names})
+
+
+def _of_records(content: bytes, starts: Integers, wanted: tuple[str, ...]) -> dict[str, Column]:
+    """What the records themselves say; of their properties, what is wanted.
+
+    Raises:
+        InvalidRecord: a record lies about its sizes.
+    """
+    fixed = gathered(content, starts, _FIXED)
+    topics_at, properties_at, ends = _check_records(content, starts, fixed)
+    columns: dict[str, Column] = {
+        "queue_id": fixed["queue_id"].astype(np.int64),
+        "queue_offset": fixed["queue_offset"].astype(np.int64),
+        "physical_offset": fixed["physical_offset"].astype(np.int64),
         "born_time": fixed["born_time_ms"].astype(np.int64),
         "store_time": fixed["store_time_ms"].astype(np.int64),
         "body": Cuts(content, starts + FIXED_SIZE, topics_at),
     }
-    if not {"properties", *_PROPERTIES}.isdisjoint(wanted.columns):
+    if not {"properties", *_PROPERTIES}.isdisjoint(wanted):
         table = PropertyTable.of(Cuts(content, properties_at, ends))
         columns["properties"] = table
         for name, property_name in _PROPERTIES.items():
-            if name in wanted.columns:
+            if name in wanted:
                 columns[name] = table.values_of(property_name)
-    return Records(len(starts), {name: columns[name] for name in wanted.columns})
+    return columns
 
 
 def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:

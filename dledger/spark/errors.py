@@ -1,11 +1,13 @@
-"""Errors of reading the log with Spark, before and beside what the log itself says.
+"""Errors of the log as a Spark table, before and beside what the log or the brokers say.
 
     SparkError
     ├── BadOption           an option, a master or a setting makes no sense; nothing was started
     ├── SparkUnavailable    Spark can't run here: no pyspark, no Java, no session
-    └── ClusterUnreachable  the master doesn't answer, or gives no executor (retriable)
+    ├── ClusterUnreachable  the master doesn't answer, or gives no executor (retriable)
+    └── DataLost            messages that were to be read are there no longer
 
-What is wrong with the log is in `dledger.reading.errors`.
+What is wrong with the log is in `dledger.reading.errors`, what brokers refuse in
+`dledger.client.errors`.
 """
 
 from __future__ import annotations
@@ -41,3 +43,18 @@ class ClusterUnreachable(SparkError):
         super().__init__(f"{master} can't be reached: {reason}")
         self.master = master
         self.reason = reason
+
+
+class DataLost(SparkError):
+    """Messages that were to be read are there no longer: their topic was deleted, or they are kept
+    no longer. `failOnDataLoss` false goes on without them."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, lost: str) -> None:
+        super().__init__(f"{lost}; failOnDataLoss=false goes on without them")
+        self.lost = lost
+
+    def __reduce__(self) -> tuple[type[DataLost], tuple[str]]:
+        """Workers hand it to drivers."""
+        return DataLost, (self.lost,)

@@ -99,9 +99,12 @@ def start_session(
     given = {"spark.driver.extraJavaOptions": options, **_SETTINGS, **(settings or {})}
     for name, value in given.items():
         builder = builder.config(name, value)
+    from dledger.spark.gateway import without_forking  # There is a pyspark.
+
     try:
         asks_first = master == "yarn" or master.startswith("k8s://")
-        session = _created(builder, master, wait_s) if asks_first else builder.getOrCreate()
+        with without_forking():
+            session = _created(builder, master, wait_s) if asks_first else builder.getOrCreate()
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         if not is_local:
             raise ClusterUnreachable(master, _reason(error)) from error

@@ -106,6 +106,10 @@ class Model:
     def create(self, name: str, queues: int) -> None:
         self.topics[name] = [FakeQueue() for _ in range(queues)]
 
+    def delete(self, name: str) -> None:
+        del self.topics[name]
+        self.sequences = {key: each for key, each in self.sequences.items() if key[1] != name}
+
     def queue(self, topic: str, queue_id: int) -> FakeQueue:
         if topic not in self.topics:
             raise Refusal(wire_error(epb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist"))
@@ -471,10 +475,7 @@ class FakeGroup:
         self, node: FakeNode, request: pb.DeleteTopicRequest
     ) -> pb.DeleteTopicResponse:
         self.model.queue(request.name, 0)
-        del self.model.topics[request.name]
-        self.model.sequences = {
-            key: state for key, state in self.model.sequences.items() if key[1] != request.name
-        }
+        self.model.delete(request.name)
         return pb.DeleteTopicResponse()
 
     async def on_ListTopics(

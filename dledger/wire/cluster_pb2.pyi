@@ -12,23 +12,25 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("node_id", "state", "match_index", "recently_active", "connected", "address")
+    __slots__ = ("node_id", "state", "match_index", "recently_active", "connected", "address", "older_copy")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
     RECENTLY_ACTIVE_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OLDER_COPY_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     state: str
     match_index: int
     recently_active: bool
     connected: bool
     address: str
-    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., match_index: _Optional[int] = ..., recently_active: _Optional[bool] = ..., connected: _Optional[bool] = ..., address: _Optional[str] = ...) -> None: ...
+    older_copy: bool
+    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., match_index: _Optional[int] = ..., recently_active: _Optional[bool] = ..., connected: _Optional[bool] = ..., address: _Optional[str] = ..., older_copy: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level")
+    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +52,7 @@ class NodeStatus(_message.Message):
     APPLY_STOPPED_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     KNOWN_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
     role: str
@@ -71,7 +74,8 @@ class NodeStatus(_message.Message):
     apply_stopped: str
     level: int
     known_level: int
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ...) -> None: ...
+    admin_address: str
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ...) -> None: ...
 
 class WatchLeaderRequest(_message.Message):
     __slots__ = ("broker_group",)

@@ -15,7 +15,7 @@ CAMPAIGN_REASON_TIMEOUT: CampaignReason
 CAMPAIGN_REASON_TRANSFER: CampaignReason
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level")
+    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level", "begun_term", "begun_vote", "begun_index", "acknowledges_unsynced")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,10 @@ class Hello(_message.Message):
     CONFIGURATION_TERM_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_INDEX_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_TERM_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_VOTE_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGES_UNSYNCED_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     broker_group: str
     node_id: str
@@ -38,7 +42,11 @@ class Hello(_message.Message):
     configuration_term: int
     configuration_index: int
     level: int
-    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
+    begun_term: int
+    begun_vote: str
+    begun_index: int
+    acknowledges_unsynced: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
     __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "secret_proof", "checksum")
@@ -163,8 +171,12 @@ class TimeoutNow(_message.Message):
     def __init__(self) -> None: ...
 
 class KeepAlive(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("held_index", "settled_index")
+    HELD_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    held_index: int
+    settled_index: int
+    def __init__(self, held_index: _Optional[int] = ..., settled_index: _Optional[int] = ...) -> None: ...
 
 class SecretProof(_message.Message):
     __slots__ = ("broker_group", "node_id", "to_node_id", "nonce", "mac")

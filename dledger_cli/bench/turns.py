@@ -28,6 +28,7 @@ from broker.picture import node_facts
 from broker.replica import Replica
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
+from chaos.forming import form_disks
 from dledger.reading.entry import EntryKind
 from dledger.records.properties import encode_properties
 from dledger.records.record import RecordTemplate
@@ -37,6 +38,7 @@ from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.rounds import Tell
 from dledger_cli.bench.turn_loop import TurnLoop, Turns
 from store.commitlog import CommitLog, CommitLogOptions
+from store.files import OsFiles
 
 MOST_MS = 50.0
 TARGET = Target(Comparison.AT_MOST, MOST_MS)
@@ -225,7 +227,9 @@ async def serving_node(directory: Path) -> AsyncIterator[Node]:
         "peers": {"n1": address},
         "store": store,
     }
-    node = Node(NodeConfig.model_validate(config))
+    chosen = NodeConfig.model_validate(config)
+    form_disks([chosen], lambda _: OsFiles())
+    node = Node(chosen)
     await node.start()
     try:
         gc.collect()

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from audit.engines.engine import Engine, LocalEngine
-from dledger.spark import SparkUnavailable
 from tests.audit.replicas import LogBuilder, ReplicaSet, build, usual_entries
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -26,20 +21,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> LogBuilder:
 def three(tmp_path: Path, original: LogBuilder) -> ReplicaSet:
     """Three equal replicas."""
     return ReplicaSet(tmp_path, original)
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One session for all tests, on two threads; where it can't be had, its tests are skipped."""
-    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
-    from dledger.spark import start_session
-
-    try:
-        session = start_session("local[2]")
-    except SparkUnavailable as error:
-        pytest.skip(str(error))
-    yield session
-    session.stop()
 
 
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])

@@ -26,11 +26,12 @@ from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report, report_as_json
 from audit.proof.scan import ScanTask, Window, _start_before, scan_segment
-from audit.reading import remote
+from audit.reading import live, remote
 from audit.reading.live import Over, replicas_of_group
 from audit.reading.remote import NodeLog, calls
 from dledger.outcome import ExitCode
 from dledger.reading.entry import FILLER_MAGIC, HEADER_SIZE, EntryHeader, parse_header
+from dledger.wire.cluster_pb2 import NodeStatus
 from tests.audit.replicas import ReplicaSet, cut, flip_bit
 from tests.integration.group import Group, make_configs
 
@@ -417,3 +418,30 @@ def test_looking_back_begins_at_an_entry_near_the_range(three: ReplicaSet) -> No
             before = _start_before(Window(file.fileno()), task, 0, 9000)
         assert before != begin
         assert before in starts
+
+
+def test_a_node_is_audited_where_it_says_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Administration has an address of its own; one that leads elsewhere from here would have a
+    replica compared with itself."""
+
+    def status(node: str, admin: str = "") -> NodeStatus:
+        return NodeStatus(broker_group="g", node_id=node, admin_address=admin, data_directory="/x")
+
+    nodes = {
+        "a:1": status("n1", "a:9"),
+        "b:1": status("n2", "a:9"),  # as n1's proxy would have it
+        "c:1": status("n3", "c:9"),
+        "a:9": status("n1"),
+    }
+    monkeypatch.setattr(live, "_ask", nodes.get)
+    found = replicas_of_group(["a:1", "b:1", "c:1"], on_hosts=False, over=Over.GRPC)
+    assert [(each.id, each.address) for each in found] == [
+        ("n1", "a:9"),
+        ("n2", None),
+        ("n3", None),
+    ]
+    assert [each.silence for each in found] == [
+        "",
+        "a:9, where n2 is audited, leads to n1 of broker group g from here",
+        "c:9, where n3 is audited, gives no answer",
+    ]

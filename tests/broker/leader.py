@@ -7,7 +7,7 @@ until `commit` applies them, as the driver would.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 from broker.announcing import Announcer
@@ -23,16 +23,137 @@ from broker.state.registration import Registration, producer_id
 from broker.state.topics import TopicState
 from dledger.core.types import EntryKind, Index, Proposed, Term
 from dledger.driver import Stamp
+from dledger.reading.entry import (
+    EntryHeader,
+    build_frame,
+    digest_of,
+    parse_header,
+    position_after,
+    verify_frame,
+)
 from dledger.records.properties import encode_properties
 from dledger.records.record import RecordTemplate, record_starts
 from dledger.wire.commands_pb2 import Command, CreateTopicCommand
 from store.errors import StorageFull
 from store.stamping import stamp_records
-from tests.node.world import MemoryLog
 
 HOST = (bytes([127, 0, 0, 1]), 7001)
+SEGMENT = 64 << 20
 TOKEN = b"number01"
 PRODUCER = producer_id(1, TOKEN)  # every bench begins with its registration
+
+
+class MemoryLog:
+    """`ReplicatedLog` without files; `flush` makes everything submitted durable."""
+
+    def __init__(self, frames: list[bytes]) -> None:
+        self.frames = list(frames)
+        self.room = True
+        self.capacity_bytes = SEGMENT
+        self.durable: list[bytes] = list(frames)
+        self._submitted: deque[tuple[int, Callable[[], None] | None, list[bytes]]] = deque()
+        self.on_durable: Callable[[int], None] = lambda _: None
+
+    @property
+    def last_index(self) -> int:
+        return len(self.frames)
+
+    @property
+    def last_append_time_ms(self) -> int:
+        return parse_header(self.frames[-1], 0).append_time_ms if self.frames else 0
+
+    def _end(self) -> tuple[int, int]:
+        if not self.frames:
+            return 0, 0
+        last = parse_header(self.frames[-1], 0)
+        return last.physical_offset + last.total_size, last.digest
+
+    def next_position(self, frame_size: int) -> int:
+        return position_after(self._end()[0], frame_size, SEGMENT)
+
+    def has_room(self, frame_bytes: int) -> bool:
+        return self.room and self._end()[0] + frame_bytes <= self.capacity_bytes
+
+    @property
+    def unwritten_bytes(self) -> int:
+        return sum(map(len, self.frames[len(self.durable) :]))
+
+    def is_short_of_space(self, frame_bytes: int) -> bool:
+        return not self.has_room(frame_bytes)
+
+    def append(
+        self,
+        kind: int,
+        index: int,
+        term: int,
+        append_time_ms: int,
+        record_count: int,
+        body: bytes | bytearray,
+    ) -> int:
+        assert index == self.last_index + 1
+        at = self.next_position(56 + len(body))
+        if at + 56 + len(body) > self.capacity_bytes:
+            raise StorageFull("memory", 56 + len(body), self.capacity_bytes - at)
+        header, _ = build_frame(
+            kind, index, term, at, append_time_ms, record_count, body, self._end()[1]
+        )
+        self.frames.append(header + bytes(body))
+        return at
+
+    def refusal_of(self, blob: memoryview, headers: list[EntryHeader]) -> str | None:
+        at, digest = 0, self.digest_at(headers[0].index - 1)
+        for header in headers:
+            digest = digest_of(blob, at, header.total_size, digest)
+            if digest != header.digest:
+                return f"digest {header.digest:016x}, expected {digest:016x}"
+            at += header.total_size
+        return None
+
+    def verify(self, first: int, last: int, digest: int) -> int:
+        for frame in self.durable[first - 1 : last]:
+            digest = verify_frame(frame, 0, digest).digest
+        return digest
+
+    @property
+    def synced_index(self) -> int:
+        return len(self.durable)
+
+    def append_frames(self, blob: memoryview, headers: list[EntryHeader]) -> None:
+        at = 0
+        for header in headers:
+            assert header.index == self.last_index + 1
+            self.frames.append(bytes(blob[at : at + header.total_size]))
+            at += header.total_size
+
+    def truncate_from(self, index: int) -> None:
+        del self.frames[index - 1 :]
+
+    def submit(self, ticket: int, prelude: Callable[[], None] | None) -> None:
+        self._submitted.append((ticket, prelude, list(self.frames)))
+
+    def flush(self) -> None:
+        """Everything submitted is on disk, one ticket after the other."""
+        while self._submitted:
+            ticket, prelude, frames = self._submitted.popleft()
+            if prelude is not None:
+                prelude()
+            self.durable = frames
+            self.on_durable(ticket)
+
+    def read(self, first: int, last: int) -> bytes:
+        return b"".join(self.frames[first - 1 : last])
+
+    def last_that_fits(self, first: int, last: int, max_bytes: int) -> int:
+        size, index = 0, first
+        for candidate in range(first, last + 1):
+            size += len(self.frames[candidate - 1])
+            if size > max_bytes and candidate > first:
+                break
+            index = candidate
+        return index
+
+    def digest_at(self, index: int) -> int:
+        return parse_header(self.frames[index - 1], 0).digest if index else 0
 
 
 class MemoryQueues:

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from audit.commands.app import app
 from broker.config import NodeConfig, StoreConfig
-from broker.forming.errors import NotAMember
 from broker.recovery import Recovered, recover
 from chaos.forming import form_disks
 from dledger.codec import decode_configuration
@@ -27,6 +26,7 @@ from dledger.reading.ranges import checked_log, log_ranges
 from dledger.reading.survey import survey_folder
 from dledger.wire.raft_pb2 import Configuration
 from store.files import OsFiles
+from store.starting.errors import NotAMember
 from tests.node.members import Members
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "before-levels.tar.xz"

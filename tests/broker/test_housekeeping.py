@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from broker.housekeeping import Housekeeping
+from broker.housekeeping import Housekeeping, Notes
 
 T = TypeVar("T")
 
@@ -20,13 +20,17 @@ class Store:
 
     def __init__(self) -> None:
         self.applied_index = 7
+        self.has_news = False
         self.done: list[str] = []
         self.sync_errors: list[OSError] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.failures: list[Exception] = []
         self.kept = Housekeeping(
-            lambda: self.applied_index, self, self._note, self, self.failures.append
+            Notes(lambda: self.applied_index, self._note, self._remember),
+            self,
+            self,
+            self.failures.append,
         )
 
     def take(self) -> Store:
@@ -43,6 +47,9 @@ class Store:
 
     def _note(self, applied_index: int) -> None:
         self.done.append(f"note {applied_index}")
+
+    def _remember(self) -> Callable[[], None] | None:
+        return (lambda: self.done.append("remember")) if self.has_news else None
 
     async def run(self, step: Callable[[], T]) -> T:
         await self.gate.wait()

@@ -8,6 +8,7 @@ from chaos.errors import StaleMutant
 from chaos.mutants.catalogue import MUTANTS
 from chaos.mutants.hunt import ROOT, hunt_one, mutated
 from chaos.mutants.mutant import Mutant
+from chaos.sim.plan import Fault
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -22,6 +23,11 @@ def test_mutant_fits_the_code(mutant: Mutant) -> None:
 def test_there_are_enough_of_them() -> None:
     """At least forty, each with a name of its own."""
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40
+
+
+def test_what_they_need_is_a_fault_that_there_is() -> None:
+    """Else no seed would ever be tried."""
+    assert {mutant.under for mutant in MUTANTS} <= {"", *(fault.value for fault in Fault)}
 
 
 def test_moved_text_is_noticed() -> None:

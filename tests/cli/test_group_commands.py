@@ -132,6 +132,7 @@ def test_status_has_the_designs_keys(group: LocalGroup) -> None:
             "address",
             "alive",
             "apply_stopped",
+            "older_copies",
         ]
         assert node["alive"]
         assert node["applied_index"] <= node["commit_index"] <= node["last_index"]

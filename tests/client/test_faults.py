@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,8 +38,10 @@ from dledger.client.dispatch import Dispatcher
 from dledger.client.fetching import Fetching
 from dledger.client.lane import Lane
 from dledger.client.leader_view import LeaderBoard
+from dledger.client.progress import Progress
 from dledger.client.routing import Route
-from dledger.testing.fake_nodes import FakeGroup
+from dledger.testing.fake_nodes import FakeGroup, FakeNode, Intercept, Refusal, wire_error
+from dledger.wire import errors_pb2 as epb
 from tests.client.breaking import Broken, Once, broken_await, broken_function
 
 QUICK = ClientOptions(presume_after_s=0.02, deadline_s=5.0)
@@ -47,7 +50,10 @@ PRODUCER = ProducerOptions(
 )
 CONSUMER = ConsumerOptions(hold_ms=50, deadline_s=2.0, pull_bytes=400)
 LIMIT_S = 20.0
+MESSAGES = 60
 MOST_AWAITS = 400  # far above what a run has
+
+Scenario = Callable[[AbstractContextManager[None]], Awaitable[None]]
 
 # What the loop, a link, the group or a lane calls: owner and name.
 PRODUCING: list[tuple[Any, str]] = [
@@ -56,30 +62,33 @@ PRODUCING: list[tuple[Any, str]] = [
     (Producer, "_on_sealed"),
     (Producer, "_has_room"),
     (Producer, "_wake_room_waiters"),
-    (Producer, "_on_place_gone"),
     (Route, "choose"),
-    (Route, "resolve"),
     (Route, "turn_sticky"),
     (producing, "for_queue"),
     (Dispatcher, "_seal"),
     (Dispatcher, "_collect"),
     (Dispatcher, "_take"),
-    (Dispatcher, "_deliver"),
-    (Dispatcher, "_request"),
-    (Dispatcher, "_on_results"),
     (Dispatcher, "_on_stored"),
-    (Dispatcher, "_settle"),
-    (Dispatcher, "_hold_off"),
     (Lane, "take"),
     (Lane, "settle"),
-    (Lane, "on_error"),
-    (dispatching, "from_wire"),
     (BrokerGroup, "on_refused"),
     (BrokerGroup, "_refresh"),
     (BrokerGroup, "_on_view"),
-    (BrokerGroup, "_on_lost"),
     (LeaderBoard, "on_view"),
     (NodeLink, "call"),
+]
+# The same, where only trouble calls them, or five times.
+TROUBLED: list[tuple[Any, str]] = [
+    (Producer, "_on_place_gone"),
+    (Route, "resolve"),
+    (Dispatcher, "_deliver"),
+    (Dispatcher, "_request"),
+    (Dispatcher, "_on_results"),
+    (Dispatcher, "_settle"),
+    (Dispatcher, "_hold_off"),
+    (Lane, "on_error"),
+    (dispatching, "from_wire"),
+    (BrokerGroup, "_on_lost"),
     (NodeLink, "_listen"),
 ]
 CONSUMING: list[tuple[Any, str]] = [
@@ -87,15 +96,19 @@ CONSUMING: list[tuple[Any, str]] = [
     (Fetching, "_pull"),
     (Fetching, "_hold_ms"),
     (Fetching, "_is_idle"),
-    (consuming.PullConsumer, "_chosen_queues"),
+    (Progress, "hand_over"),
     (consuming, "decode_messages"),
     (fetching, "Chunk"),
+    (BrokerGroup, "call"),
+    (NodeLink, "call"),
+]
+# The same, where each consumer calls them once.
+BEGINNING: list[tuple[Any, str]] = [
+    (consuming.PullConsumer, "_chosen_queues"),
     (fetching, "QueueReader"),
     (Client, "describe_topic"),
     (Client, "fetch_offsets"),
     (Client, "commit_offsets"),
-    (BrokerGroup, "call"),
-    (NodeLink, "call"),
 ]
 
 
@@ -139,6 +152,68 @@ async def produce(breaking: AbstractContextManager[None]) -> None:
         assert numbers.accepted == len(answers) == numbers.stored + numbers.failed + numbers.unknown
 
 
+async def produce_in_trouble(breaking: AbstractContextManager[None]) -> None:
+    """In each of six rounds a topic is deleted and made anew, a Send is refused and another's
+    answer lost, and a node dies and comes back."""
+    async with FakeGroup() as group:
+        answers: dict[bytes, asyncio.Future[SendResult]] = {}
+        buried: list[bytes] = []
+        with breaking:
+            client = await Client.connect(group.bootstrap, options=QUICK).__aenter__()
+            producer = client.producer(PRODUCER)
+            for number in range(6):
+                group.model.create("gone", 1)
+                group.model.incarnations["gone"] = 100 + number
+                group.model.create(f"t{number}", 2)
+                await send_round(producer, answers, number, "a")
+                buried += group.model.bodies("gone", 0)
+                group.model.delete("gone")
+                group.before.append(spoiling(epb.BUSY))
+                await send_round(producer, answers, number, "b")
+                group.after.append(spoiling(epb.LEADERSHIP_LOST))
+                await lose_and_find(group.nodes[2])
+                await send_round(producer, answers, number, "c")
+            await ended(producer.close)
+            await ended(client.close)
+        check_answers(group, answers, buried)
+
+
+async def send_round(
+    producer: Producer, answers: dict[bytes, asyncio.Future[SendResult]], number: int, part: str
+) -> None:
+    """To the topic that comes and goes, and to the round's own; until all have their answers."""
+    for topic in ("gone", f"t{number}"):
+        body = f"{topic}/{number}/{part}".encode()
+        try:
+            answers[body] = producer.send(topic, body)
+        except (ClientError, Broken):
+            continue  # refused: nothing was promised
+    await asyncio.wait(answers.values(), timeout=PRODUCER.delivery_timeout_ms / 1000 + 1)
+    assert all(answer.done() for answer in answers.values()), "pending past the delivery timeout"
+
+
+def spoiling(code: epb.ErrorCode) -> Intercept:
+    """Refuses the next Send."""
+    left = [1]
+
+    async def spoil(method: str, node: object, request: object) -> None:
+        if method == "Send" and left[0]:
+            left[0] -= 1
+            raise Refusal(wire_error(code))
+
+    return spoil
+
+
+async def lose_and_find(node: FakeNode) -> None:
+    """It dies, and is back when the client listens to it again (or doesn't, as that broke)."""
+    await node.kill()
+    watches = node.calls["WatchLeader"]
+    await node.start()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(2.0):
+            await node.called("WatchLeader", watches + 1)
+
+
 async def send_burst(
     producer: Producer, answers: dict[bytes, asyncio.Future[SendResult]], burst: int
 ) -> None:
@@ -170,9 +245,14 @@ async def ended(act: Callable[[], Awaitable[object]]) -> None:
     raise AssertionError("it broke twice")
 
 
-def check_answers(group: FakeGroup, answers: dict[bytes, asyncio.Future[SendResult]]) -> None:
-    """None lies: what is acknowledged is stored once, what *was not stored* is not."""
-    stored = [
+def check_answers(
+    group: FakeGroup,
+    answers: dict[bytes, asyncio.Future[SendResult]],
+    buried: Sequence[bytes] = (),
+) -> None:
+    """None lies: what is acknowledged is stored once, what *was not stored* is not. `buried` was
+    stored, in topics that were deleted since."""
+    stored = list(buried) + [
         body
         for topic, queues in group.model.topics.items()
         for queue_id in range(len(queues))
@@ -191,40 +271,57 @@ def check_answers(group: FakeGroup, answers: dict[bytes, asyncio.Future[SendResu
 
 async def consume(breaking: AbstractContextManager[None]) -> None:
     """Reads three queues to their end, with a commit in between; a second consumer goes on."""
+    await read_all(breaking, most=MESSAGES, tries=3)
+
+
+async def consume_by_turns(breaking: AbstractContextManager[None]) -> None:
+    """The same by many consumers: each reads a few messages, commits them, and is closed."""
+    await read_all(breaking, most=13, tries=12)
+
+
+async def read_all(breaking: AbstractContextManager[None], *, most: int, tries: int) -> None:
     async with FakeGroup() as group:
         group.model.create("t", 3)
         async with (
             Client.connect(group.bootstrap, options=QUICK) as filling,
             filling.producer() as producer,
         ):
-            for number in range(60):
+            for number in range(MESSAGES):
                 producer.send("t", b"%d" % number, queue_id=number % 3)
         seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
         with breaking:
             client = await Client.connect(group.bootstrap, options=QUICK).__aenter__()
-            for _ in range(3):
+            for _ in range(tries):
                 finished: list[bool] = []
-                await ended(lambda: _read(client, seen, finished))  # noqa: B023 - awaited here
+                await ended(lambda: _read(client, seen, finished, most))  # noqa: B023 - awaited here
                 if finished:
                     break
             await ended(client.close)
         for offsets in seen.values():
-            assert offsets == list(range(20)), "skipped or out of order"
+            assert offsets == list(range(MESSAGES // 3)), "skipped or out of order"
 
 
-async def _read(client: Client, seen: dict[int, list[int]], finished: list[bool]) -> None:
-    """Reads from what is committed. A ClientError ends the reading loudly, which is no loss."""
+async def _read(
+    client: Client, seen: dict[int, list[int]], finished: list[bool], most: int
+) -> None:
+    """Reads at most so many messages, from what is committed on. A ClientError ends it loudly,
+    which is no loss."""
     consumer = client.pull_consumer(
         "t", group="g", queues=ALL, idle_timeout_s=0.1, options=CONSUMER
     )
     try:
+        taken = 0
         async for message in consumer:
+            taken += 1
             offsets = seen[message.queue_id]
             if message.queue_offset >= len(offsets):  # at least once: an earlier try may have it
                 offsets.append(message.queue_offset)
-            if len(offsets) == 10:
-                await consumer.commit()
-        finished.append(True)
+            if len(offsets) == 10 or taken == most:
+                await consumer.commit(message)
+            if taken == most:
+                break
+        else:
+            finished.append(True)
     except ClientError:
         pass
     finally:
@@ -236,7 +333,7 @@ def nothing() -> Iterator[None]:
     yield
 
 
-def at_each_await(scenario: Callable[[AbstractContextManager[None]], Awaitable[None]]) -> int:
+def at_each_await(scenario: Scenario) -> int:
     """Runs it once for each await that it has; how many there were."""
     for at in range(1, MOST_AWAITS):
         once = Once(at)
@@ -256,37 +353,34 @@ def at_each_await(scenario: Callable[[AbstractContextManager[None]], Awaitable[N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [produce, consume])
-def test_exception_at_any_await_hangs_nobody_and_drops_nothing(
-    scenario: Callable[[AbstractContextManager[None]], Awaitable[None]],
-) -> None:
+def test_exception_at_any_await_hangs_nobody_and_drops_nothing(scenario: Scenario) -> None:
     """Thrown into each task of the client's, each time that it goes on."""
     assert at_each_await(scenario) > 10
 
 
-@pytest.mark.parametrize("at", [1, 2, 5])
-@pytest.mark.parametrize(
-    ("owner", "name"), PRODUCING, ids=[f"{o.__name__}.{name}" for o, name in PRODUCING]
-)
-def test_exception_in_any_function_of_the_producer(owner: Any, name: str, at: int) -> None:
-    """At the first call, or a later one."""
-
-    async def broken() -> None:
-        await produce(broken_function(owner, name, Once(at)))
-
-    run(broken)
+def named(functions: list[tuple[Any, str]], scenario: Scenario) -> list[Any]:
+    """Parameters of a test: each function with the scenario that reaches it."""
+    return [
+        pytest.param(owner, name, scenario, id=f"{owner.__name__}.{name}")
+        for owner, name in functions
+    ]
 
 
 @pytest.mark.parametrize("at", [1, 2, 5])
 @pytest.mark.parametrize(
-    ("owner", "name"), CONSUMING, ids=[f"{o.__name__}.{name}" for o, name in CONSUMING]
+    ("owner", "name", "scenario"),
+    [
+        *named(PRODUCING, produce),
+        *named(TROUBLED, produce_in_trouble),
+        *named(CONSUMING, consume),
+        *named(BEGINNING, consume_by_turns),
+    ],
 )
-def test_exception_in_any_function_of_the_consumer(owner: Any, name: str, at: int) -> None:
-    """At the first call, or a later one."""
-
-    async def broken() -> None:
-        await consume(broken_function(owner, name, Once(at)))
-
-    run(broken)
+def test_exception_in_any_function(owner: Any, name: str, scenario: Scenario, at: int) -> None:
+    """At the first call, or a later one; each is reached."""
+    fault = Once(at)
+    run(partial(scenario, broken_function(owner, name, fault)))
+    assert fault.was_reached, f"called {fault.chances} times"
 
 
 def test_node_is_heard_again_after_a_fault() -> None:
@@ -315,5 +409,5 @@ def test_node_is_heard_again_after_a_fault() -> None:
 
 def test_scenarios_hold_where_nothing_breaks() -> None:
     """Or the others would show nothing."""
-    run(lambda: produce(nothing()))
-    run(lambda: consume(nothing()))
+    for scenario in (produce, produce_in_trouble, consume, consume_by_turns):
+        run(partial(scenario, nothing()))

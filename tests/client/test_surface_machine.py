@@ -4,7 +4,7 @@ Hypothesis drives the public surface (send, in bulk, flush, look, cancel, close,
 foreign thread) of one client, while leaders die, fall silent, lose answers or refuse. The model
 knows what was promised: an accepted message is settled by flush; a failure that nobody looked at
 is told exactly once; *stored* is stored once, *was not stored* is not; a consumer gives each queue
-without gap or repetition; committed is what is finished, never what is in hand.
+without gap or repetition of what it wants; committed is what is finished, never what is in hand.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from dledger.client import (
     SendsFailed,
     WrongThread,
 )
+from dledger.records.record import decode_records
 from dledger.testing.fake_nodes import FakeGroup, Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
 
@@ -87,6 +88,7 @@ class Surface(RuleBasedStateMachine):
         self.finished: dict[int, int] = {}
         self.committed: dict[int, int] = {}
         self.in_hand: Message | None = None
+        self.tags: set[str] | None = None
         self.do(self.open())
 
     async def open(self) -> None:
@@ -100,7 +102,11 @@ class Surface(RuleBasedStateMachine):
     def begin_reading(self) -> None:
         """A new consumer of the group, which goes on at what is committed."""
         self.consumer: PullConsumer = self.client.pull_consumer(
-            "t", group="g", queues=ALL, options=ConsumerOptions(hold_ms=50, pull_bytes=300)
+            "t",
+            group="g",
+            queues=ALL,
+            tags=self.tags,
+            options=ConsumerOptions(hold_ms=50, pull_bytes=300),
         )
         self.next_offsets = dict(self.committed)
         self.finished, self.in_hand = {}, None
@@ -133,13 +139,17 @@ class Surface(RuleBasedStateMachine):
         self.numbers += 1
         return b"%d" % self.numbers
 
-    @rule(topic=st.sampled_from(["t", "t", "t", "absent"]), queue_id=st.sampled_from([None, 0, 1]))
-    def send(self, topic: str, queue_id: int | None) -> None:
+    @rule(
+        topic=st.sampled_from(["t", "t", "t", "absent"]),
+        queue_id=st.sampled_from([None, 0, 1]),
+        tag=st.sampled_from([None, "a", "b"]),
+    )
+    def send(self, topic: str, queue_id: int | None, tag: str | None) -> None:
         async def sending() -> None:
             body = self.body()
             pending = sum(not sent.future.done() for sent in self.sent)
             try:
-                future = self.producer.send(topic, body, queue_id=queue_id)
+                future = self.producer.send(topic, body, tag=tag, queue_id=queue_id)
             except BufferFull:
                 assert self.producer.statistics().buffered_messages >= BUFFER
                 assert pending or any(sent.future.cancelled() for sent in self.sent)
@@ -283,7 +293,7 @@ class Surface(RuleBasedStateMachine):
                     return
                 self.finish()
                 for message in taken if in_batches else [taken]:
-                    expected = self.next_offsets.get(message.queue_id, 0)
+                    expected = self.next_wanted(message.queue_id)
                     assert message.queue_offset == expected, "a gap, or a repetition"
                     self.next_offsets[message.queue_id] = expected + 1
                     self.in_hand = message
@@ -295,6 +305,19 @@ class Surface(RuleBasedStateMachine):
 
         if self.group.leader is not None and self.group.leader.is_listening:
             self.do(reading())
+
+    def next_wanted(self, queue_id: int) -> int:
+        """Where the consumer's next message of a queue is: that it has given is behind it."""
+        at = self.next_offsets.get(queue_id, 0)
+        for message in self.stored(queue_id)[at:]:
+            if self.tags is None or message.tags in self.tags:
+                break
+            at += 1
+        return at
+
+    def stored(self, queue_id: int) -> list[Message]:
+        records = self.group.model.topics["t"][queue_id].records
+        return [decode_records(record)[0] for record in records]
 
     def finish(self) -> None:
         if self.in_hand is not None:
@@ -310,16 +333,29 @@ class Surface(RuleBasedStateMachine):
                 await self.consumer.commit(self.in_hand)
             else:
                 await self.consumer.commit()
-            for queue_id, offset in done.items():
-                self.committed[queue_id] = max(offset, self.committed.get(queue_id, 0))
+            self.check_commit(done, self.in_hand if not by_name else None)
 
         if self.group.leader is not None and self.group.leader.is_listening:
             self.do(committing())
 
-    @rule()
-    def another_consumer(self) -> None:
+    def check_commit(self, done: dict[int, int], in_hand: Message | None) -> None:
+        """It covers what is done, maybe what was passed over behind it, and nothing else."""
+        for queue_id in range(QUEUES):
+            before = self.committed.get(queue_id, 0)
+            least = max(done.get(queue_id, 0), before)
+            most = max(self.next_wanted(queue_id), before) if self.tags else least
+            if in_hand is not None and in_hand.queue_id == queue_id:
+                most = max(before, in_hand.queue_offset)
+            now = self.group.model.offsets.get(("g", "t"), {}).get(queue_id, 0)
+            assert least <= now <= most, (queue_id, least, now, most)
+            if now:
+                self.committed[queue_id] = now
+
+    @rule(tags=st.sampled_from([None, {"a"}, {"a", "b"}]))
+    def another_consumer(self, tags: set[str] | None) -> None:
         async def changing() -> None:
             await self.consumer.close()
+            self.tags = tags
             self.begin_reading()
 
         self.do(changing())

@@ -226,6 +226,8 @@ class Node:
     def _request_effects(self) -> None:
         for _ in range(MAX_ROUNDS):
             if not self.core.has_effects():
+                self.core.send_more()
+            if not self.core.has_effects():
                 return
             self._handle_effects()
             if self.writes_complete:

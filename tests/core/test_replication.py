@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 
 from dledger.core import (
+    AppendRange,
     AppendRequest,
     AppendResponse,
     Configuration,
@@ -698,3 +699,46 @@ def test_vote_request_reaches_a_deposed_leader() -> None:
     (answer,) = node.step(VoteRequest(B, A, Term(2), Index(1), Term(1)))
     assert answer == VoteResponse(A, B, Term(2), True)
     assert node.core.role is Role.FOLLOWER
+
+
+def test_appends_are_cut_to_so_many_entries() -> None:
+    """Entries that are small cost as much as large ones: an append holds max_append_entries."""
+    node = connected(Node(A, THREE, options=RaftOptions(max_append_entries=3)))
+    for _ in range(7):
+        node.propose(1)
+    sent = appends_to(node.pump(), B)
+    assert [len(m.entries) for m in sent] == [3, 3, 1]
+
+
+def test_who_is_far_behind_is_sent_one_append_at_a_time() -> None:
+    """One set of effects holds one append for each peer; the rest is asked for, while the window
+    is open and this node leads."""
+    core = connected(Node(A, THREE, options=RaftOptions(max_append_entries=1))).core
+    for _ in range(3):
+        core.propose(100, EntryKind.DATA)
+    ranges: list[list[tuple[NodeId, Index]]] = []
+    while core.has_effects():
+        effects = core.take_effects()
+        appends = [m for m in effects.messages if isinstance(m, AppendRange)]
+        ranges.append([(m.to, m.first_index) for m in appends])
+        more = core.has_more_to_send
+        assert more is (len(ranges) < 3)
+        assert not core.has_effects()
+        core.send_more()
+    assert ranges == [[(B, Index(at)), (C, Index(at))] for at in (2, 3, 4)]
+
+
+def test_who_no_longer_leads_sends_no_more() -> None:
+    """Between two turns another leader may have been heard."""
+    node = connected(Node(A, THREE, options=RaftOptions(max_append_entries=1)))
+    for _ in range(3):
+        node.propose(100)
+    core = node.core
+    core.take_effects()
+    waiting = [core.has_more_to_send]
+    core.step(append(2, 0, 0, sender=B))
+    core.send_more()
+    waiting.append(core.has_more_to_send)
+    effects = core.take_effects()
+    assert waiting == [True, False]
+    assert not [m for m in effects.messages if isinstance(m, AppendRange)]

@@ -13,8 +13,7 @@ from random import Random
 import pytest
 
 from broker.config import NodeConfig
-from broker.forming.errors import FormationRefused, LogMissing, MemberUnreachable, NotAMember
-from broker.forming.founding import Founding
+from broker.forming.errors import FormationRefused, MemberUnreachable
 from broker.forming.initiator import form
 from broker.forming.member import Member
 from broker.forming.planning import FORMED, LEGACY, UNFORMED, Description, founding_of
@@ -24,6 +23,8 @@ from store.commitlog import CommitLogOptions
 from store.directory import Birth, write_sealed
 from store.errors import StorageFailed
 from store.files import FileSystem, OsFiles
+from store.starting.errors import LogMissing, NotAMember
+from store.starting.founding import Founding
 from tests.node.members import make_configs
 from tests.store.faulty_files import SimulatedDisk
 

@@ -22,16 +22,21 @@ import structlog
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from grpc_health.v1 import health_pb2
 
+from broker.announcing import Announcer
 from broker.doors.grpc import health
 from broker.logging import LibraryComplaints, configure_logging
+from broker.reading.held import HeldPulls
+from broker.state.refusals import Malformed, QueueNotFound, TopicNotFound
 from chaos.fuzz.target import harassed, vitals
 from dledger import endpoint
 from dledger.core.types import NodeId
 from dledger.endpoint import MAX_CONNECTIONS, MAX_HEAD_BYTES, Endpoint
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
+from dledger.links.effects import Why
 from dledger.sparing import EVERY_S, MAX_KEYS, Sparing
 from dledger.transport import GrpcTransport
+from tests.broker.leader import Bench
 from tests.integration.group import Group
 
 WAIT_S = 20.0
@@ -100,7 +105,8 @@ def test_watches_of_health_are_bounded(
         for call in calls:
             answer = health_pb2.HealthCheckResponse.FromString(await call.read())
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        assert await watch(b"").code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        refused = await asyncio.wait_for(watch(b"").code(), WAIT_S)  # one that is open has no end
+        assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
         for call in calls:
             call.cancel()
         deadline = time.monotonic() + WAIT_S
@@ -291,3 +297,33 @@ def test_peer_that_sends_nonsense_again_and_again_is_told_of_once() -> None:
             for peer in ("n2", "n3"):
                 transport._tell("peer_sent_invalid_message", NodeId(peer), error="bytes")
     assert [line["peer"] for line in told] == ["n2", "n3"]
+
+
+def test_streams_that_are_replaced_again_and_again_are_told_of_once() -> None:
+    """Each peer and each reason by itself: one of them may be the alarm."""
+    identity = Identity("g", NodeId("n1"), 8 << 20)
+    transport = GrpcTransport(identity, {}, lambda *_: None, lambda _: None, LinkTimes.of(0.3))
+    with structlog.testing.capture_logs() as told:
+        for generation in range(100):
+            for peer in ("n2", "n3"):
+                for why in (Why.REPLACED, Why.OTHER_DISK):
+                    transport.end(NodeId(peer), generation, why)
+    assert [(line["peer"], line["reason"], line["unreported"]) for line in told] == [
+        (peer, why.value, 0) for peer in ("n2", "n3") for why in (Why.REPLACED, Why.OTHER_DISK)
+    ]
+
+
+def test_void_entries_are_told_of_once_in_a_while(running_loop: None) -> None:
+    """A leader of a wrong program writes thousands of them, and each replica applies them all.
+    One line a cause; the metric counts each."""
+    announcer = Announcer(Bench().appender, HeldPulls(10))
+    with structlog.testing.capture_logs() as told:
+        for index in range(1_000):
+            announcer.batch_voided(index, TopicNotFound("t"))
+            announcer.batch_voided(index, QueueNotFound("t", index, 1))
+            announcer.entry_voided(index, Malformed(f"no command: {index}"))
+    assert [(line["event"], line["index"], line["unreported"]) for line in told] == [
+        ("batch_voided", 0, 0),
+        ("batch_voided", 0, 0),
+        ("entry_voided", 0, 0),
+    ]

@@ -14,11 +14,12 @@ import pytest
 
 from broker.config import NodeConfig
 from dledger.client import Client, ClientError, ClientOptions, InvalidArgument, TlsFiles
-from dledger.core.types import NodeId
+from dledger.core.types import Index, NodeId, Term
 from dledger.credentials.secret import GroupSecret
 from dledger.credentials.tls import TlsSource, open_channel, read_material
 from dledger.greeting import Identity
 from dledger.peer_security import PeerSecurity
+from dledger.promises import Start
 from dledger.proof import Dialer, Parties
 from dledger.transport import METHOD
 from dledger.wire.raft_pb2 import PeerMessage
@@ -26,6 +27,9 @@ from tests.certificates import Authority, certs
 from tests.integration.group import SEGMENT_BYTES, Group, disk_of, free_ports, make_configs
 
 N1, N2 = NodeId("n1"), NodeId("n2")
+
+# A start that knows whatever the disk may have promised.
+LATER = Start(99, term=Term(1 << 40), last_index=Index(1 << 40))
 
 
 def with_tls(configs: list[NodeConfig], authority: Authority, **keys: object) -> list[NodeConfig]:
@@ -88,7 +92,7 @@ def peer_call(channel: Any) -> Any:
 
 
 def hello_of(name: str, to: str = "n1") -> PeerMessage:
-    speaker = Identity("g1", NodeId(name), SEGMENT_BYTES, disk_of(name), boot_number=99)
+    speaker = Identity("g1", NodeId(name), SEGMENT_BYTES, disk_of(name), LATER)
     return speaker.hello(NodeId(to))
 
 

@@ -7,6 +7,7 @@ import pytest
 from dledger.core.types import ConfigurationPlace, DiskId, Index, NodeId, Term
 from dledger.errors import OlderCopy, UnknownDisk
 from dledger.greeting import Identity, KnownDisks, Speaker
+from dledger.promises import Start
 from tests.links.test_peers import N1, N2, Node
 
 OLD, NEW = DiskId(b"o" * 16), DiskId(b"n" * 16)
@@ -16,7 +17,7 @@ FIRST, LATER = ConfigurationPlace(Term(1), Index(1)), ConfigurationPlace(Term(2)
 def speaker(
     disk: DiskId, boot: int = 1, nonce: int = 1, place: ConfigurationPlace = FIRST
 ) -> Speaker:
-    return Speaker(disk, boot, nonce, place)
+    return Speaker(disk, Start(boot, nonce), place)
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -46,16 +47,16 @@ def test_who_catches_up_hears_everybody() -> None:
 def test_a_start_from_the_past_of_a_disk_is_refused(boot: int, nonce: int) -> None:
     """An older copy of the directory was put back, or two of it run."""
     known = KnownDisks(FIRST, {N2: OLD})
-    known.heard(N2, speaker(OLD, 4, 1))
-    known.heard(N2, speaker(OLD, 4, 1))
+    known.heard(N2, speaker(OLD, 4, 1), answers=True)
+    known.heard(N2, speaker(OLD, 4, 1), answers=True)
     with pytest.raises(OlderCopy, match="group replace n2"):
-        known.heard(N2, speaker(OLD, boot, nonce))
-    known.heard(N2, speaker(OLD, 5, 7))
-    known.heard(N2, speaker(NEW, 1, 1))
+        known.heard(N2, speaker(OLD, boot, nonce), answers=True)
+    known.heard(N2, speaker(OLD, 5, 7), answers=True)
+    known.heard(N2, speaker(NEW, 1, 1), answers=True)
 
 
 def hello(disk: DiskId) -> Identity:
-    return Identity("g", N2, 4096, disk, boot_number=1)
+    return Identity("g", N2, 4096, disk, Start(1))
 
 
 def test_streams_end_in_the_turn_in_which_a_disk_is_replaced() -> None:

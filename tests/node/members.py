@@ -24,6 +24,7 @@ from dledger.errors import InvalidFrames
 from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
+from dledger.promises import Promises
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem, OsFiles
 
@@ -97,6 +98,15 @@ class Loopback:
 
     def know(self, place: object, disks: object, *, is_known: bool) -> None:
         """Nobody here has another's disk."""
+
+    def speak_for(self, holding: object) -> None:
+        """Nobody here is silent for long."""
+
+    def recall(self, promises: object) -> None:
+        """Nobody here has been put back."""
+
+    def promises(self) -> dict[NodeId, Promises]:
+        return {}
 
 
 class Seconds:

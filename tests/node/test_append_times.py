@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 
 from dledger.checksum import seal
-from dledger.core.types import MAX_TIME_MS, ClockOff, EntryKind, LogTimeStepped, NodeId
+from dledger.core.types import MAX_TIME_MS, ClockOff, LogTimeStepped, NodeId
 from dledger.errors import InvalidMessage
-from dledger.reading.entry import parse_header
 from dledger.wire import raft_pb2 as pb
 from tests.node.world import World, WorldNode
 
 DAY_MS = 24 * 3600 * 1000
 SLACK_MS = 50
+FIRST_NOOP = 2  # behind the configuration with which the group was founded
 
 
 def append(world: World, leader: WorldNode) -> int:
     """The append time of a new entry, as ahead of true time, milliseconds."""
-    leader.driver.propose(EntryKind.COMMAND, 0, b"x", None)
+    leader.propose("t")
     world.settle()
-    return parse_header(leader.log.frames[-1], 0).append_time_ms - world.now_ms
+    return leader.log.last_append_time_ms - world.now_ms
 
 
-def run_for(world: World, ticks: int) -> None:
-    for _ in range(ticks):
-        world.tick()
-        world.settle()
+def set_walls(world: World, **off_ms: int) -> None:
+    """These members' wall clocks are so far ahead of true time, everybody else's are right."""
+    for node in world.nodes.values():
+        node.set_wall(off_ms.get(node.name, 0))
 
 
 def test_a_leader_whose_clock_is_a_day_ahead_does_not_write_it() -> None:
@@ -34,11 +34,11 @@ def test_a_leader_whose_clock_is_a_day_ahead_does_not_write_it() -> None:
     for _ in range(4):
         leader = world.elect()
         assert -SLACK_MS <= append(world, leader) <= 0
-        world.clock_off_ms = {leader.name: DAY_MS}
-        run_for(world, 20)
+        set_walls(world, **{leader.name: DAY_MS})
+        world.run_for(20)
         assert -SLACK_MS <= append(world, leader) <= 0
-        world.clock_off_ms = {}
-        run_for(world, 500)  # until nobody believes any more what that clock had shown
+        set_walls(world)
+        world.run_for(500)  # until nobody believes any more what that clock had shown
         world.crash(leader.name)
         world.restart(leader.name)
 
@@ -47,9 +47,9 @@ def test_the_first_entry_has_the_time_of_a_majority() -> None:
     """Who is elected has heard the clocks of those that elected it: the no-op of an empty log is
     of today, although no heartbeat has been answered."""
     world = World()
-    world.clock_off_ms = {world.members[0]: DAY_MS}
+    set_walls(world, n1=DAY_MS)
     leader = world.elect()
-    time_ms = parse_header(leader.log.frames[0], 0).append_time_ms
+    time_ms = leader.log.header_at(FIRST_NOOP).append_time_ms
     assert world.now_ms - 1_000 <= time_ms <= world.now_ms
 
 
@@ -59,11 +59,10 @@ def test_a_leader_without_answers_waits_and_does_not_go_back() -> None:
     leader = world.elect()
     first = append(world, leader) + world.now_ms
     world.isolate(leader.name)
-    world.clock_off_ms = {leader.name: -DAY_MS}
-    world.now_ms += 100
-    leader.driver.tick()
-    leader.driver.propose(EntryKind.COMMAND, 0, b"x", None)
-    time_ms = parse_header(leader.log.frames[-1], 0).append_time_ms
+    set_walls(world, **{leader.name: -DAY_MS})
+    world.run_for(10)
+    leader.propose("u")
+    time_ms = leader.log.last_append_time_ms
     assert first + 50 <= time_ms <= first + 200
 
 
@@ -73,13 +72,13 @@ def test_a_group_that_stood_still_goes_on_with_the_present() -> None:
     world.elect()
     for name in world.members:
         world.crash(name)
-    world.now_ms += 30 * DAY_MS
+    world.pass_time(30 * DAY_MS)
     for name in world.members:
         world.restart(name)
     leader = world.elect()
     assert -SLACK_MS <= append(world, leader) <= 0
-    run_for(world, 2)
-    steps = [each for each in leader.record.events if isinstance(each, LogTimeStepped)]
+    world.run_for(2)
+    steps = [each for each in leader.events if isinstance(each, LogTimeStepped)]
     assert [round(each.by_ms / DAY_MS) for each in steps] == [30]
 
 
@@ -88,9 +87,9 @@ def test_a_wrong_clock_is_named_by_the_leader() -> None:
     world = World()
     leader = world.elect()
     wrong = next(name for name in world.members if name != leader.name)
-    world.clock_off_ms = {wrong: 10_000}
-    run_for(world, 20)
-    named = [each for each in leader.record.events if isinstance(each, ClockOff)]
+    set_walls(world, **{wrong: 10_000})
+    world.run_for(20)
+    named = [each for each in leader.events if isinstance(each, ClockOff)]
     assert [(each.node, round(each.off_ms, -2)) for each in named] == [(wrong, 10_000)]
     off_ms = leader.driver.statistics().clock.off_ms
     assert {node: round(each, -2) for node, each in off_ms.items()} == {
@@ -103,15 +102,15 @@ def test_a_wrong_clock_is_named_by_the_leader() -> None:
 def test_a_clock_that_no_message_can_tell_stops_nobody(wrong_ms: int) -> None:
     """A machine that believes in the time before 1970, or after 9999, still votes and answers."""
     world = World()
-    world.clock_off_ms = {world.members[0]: wrong_ms}
+    set_walls(world, n1=wrong_ms)
     for _ in range(3):
         leader = world.elect()
-        run_for(world, 10)  # it may have been elected by the wrong clock's vote alone
+        world.run_for(10)  # it may have been elected by the wrong clock's vote alone
         assert -SLACK_MS <= append(world, leader) <= 0
         world.crash(leader.name)
         world.restart(leader.name)
     for node in world.nodes.values():
-        assert node.record.failures == []
+        assert node.failure is None
 
 
 def test_a_clock_out_of_range_is_refused() -> None:

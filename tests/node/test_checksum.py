@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dledger.checksum import control_bytes, is_intact, seal
 from dledger.core.types import ConfigurationPlace, DiskId, Index, NodeId, Term
 from dledger.greeting import Identity
+from dledger.promises import Start
 from dledger.wire import raft_pb2 as pb
 
 NUMBERS = {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_FIXED64}
@@ -97,12 +98,14 @@ def test_golden_values() -> None:
         "0000000000000001" "fedcba9876543210"
     )  # fmt: skip
     assert seal(beat).checksum == 0x6FC3D635
-    speaker = Identity("g", NodeId("n1"), 4096, DiskId(b"disk"), boot_number=3, boot_nonce=9)
+    start = Start(3, 9, Term(5), NodeId("n3"), Index(6), is_synced=False)
+    speaker = Identity("g", NodeId("n1"), 4096, DiskId(b"disk"), start)
     hello = speaker.hello(NodeId("n2"), ConfigurationPlace(Term(2), Index(7)))
     assert control_bytes(hello).hex() == (
         "02" "0000000000000000" "00000002" "0000000000001000"
         "0000000000000003" "0000000000000009" "0000000000000002" "0000000000000007"
         "00000001" "67" "00000002" "6e31" "00000002" "6e32" "00000004" "6469736b" "00000001"
+        "0000000000000005" "0000000000000006" "01" "00000002" "6e33"
     )  # fmt: skip
 
 

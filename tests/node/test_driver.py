@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
+import errno
+from collections.abc import Callable
 
 import pytest
 
-from dledger.applying import APPLY_RETRY_TICKS
 from dledger.checksum import seal
 from dledger.core.errors import NotLeader, ReadRefused
-from dledger.core.types import EntryKind, LeaderChanged, NodeId
-from dledger.driver import LogFull
+from dledger.core.types import LeaderChanged
 from dledger.errors import InvalidMessage
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import StorageFailed
-from tests.node.world import World, WorldNode
-
-N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
-
-
-def propose(world: World, name: NodeId, body: bytes) -> int:
-    return world.nodes[name].driver.propose(EntryKind.COMMAND, 0, body, None).index
-
-
-def others(world: World, name: NodeId) -> list[NodeId]:
-    return [each for each in world.members if each != name]
+from tests.node.world import Kind, World
 
 
 def test_committed_entries_are_applied_in_order_everywhere() -> None:
     """Proposals of one turn reach every state machine, in order and once."""
     world = World()
     leader = world.elect()
-    for number in range(20):
-        propose(world, leader.name, b"entry %d" % number)
+    names = [f"t{number}" for number in range(20)]
+    for name in names:
+        leader.propose(name)
     world.settle()
-    for _ in range(6):  # a heartbeat carries the commit index to the followers
-        world.tick()
-        world.settle()
-    expected = [b"entry %d" % number for number in range(20)]
-    assert [node.record.bodies() for node in world.nodes.values()] == [expected] * 3
+    world.run_for(6)  # a heartbeat carries the commit index to the followers
+    assert [node.topics() for node in world.nodes.values()] == [names] * 3
 
 
 def test_proposals_of_one_turn_travel_in_one_append_per_peer() -> None:
@@ -46,9 +33,9 @@ def test_proposals_of_one_turn_travel_in_one_append_per_peer() -> None:
     world = World()
     leader = world.elect()
     for number in range(100):
-        propose(world, leader.name, b"%d" % number)
+        leader.propose(f"t{number}")
     assert not world.wires
-    leader.soon.popleft()()
+    leader.turn()
     appends = [message for _, _, message in world.wires if message.append_request.frames]
     assert len(appends) == 2
 
@@ -57,42 +44,49 @@ def test_nothing_is_applied_before_a_majority_is_durable() -> None:
     """Without any fsync nothing commits, whatever travels (ADR 3)."""
     world = World()
     leader = world.elect()
-    propose(world, leader.name, b"unsafe")
+    leader.propose("unsafe")
     world.settle(flush=False)
-    assert leader.record.bodies() == []
-    world.nodes[others(world, leader.name)[0]].log.flush()
+    assert leader.topics() == []
+    world.others(leader.name)[0].sync()
     world.settle(flush=False)
-    assert leader.record.bodies() == [], "one disk of three is no majority"
-    leader.log.flush()
+    assert leader.topics() == [], "one disk of three is no majority"
+    leader.sync()
     world.settle(flush=False)
-    assert leader.record.bodies() == [b"unsafe"]
+    assert leader.topics() == ["unsafe"]
 
 
 def test_entries_commit_through_the_followers_when_the_leaders_disk_is_slow() -> None:
     """The leader's own write runs beside replication (dissertation §10.2.1)."""
     world = World()
     leader = world.elect()
-    propose(world, leader.name, b"fast peers")
+    leader.propose("fast-peers")
     world.settle(flush=False)
-    for name in others(world, leader.name):
-        world.nodes[name].log.flush()
+    for node in world.others(leader.name):
+        node.sync()
     world.settle(flush=False)
-    assert leader.record.bodies() == [b"fast peers"]
+    assert leader.topics() == ["fast-peers"]
 
 
 def test_vote_is_on_disk_before_it_is_told() -> None:
-    """No vote leaves a node whose hard state is not durable."""
+    """A candidate asks for no vote before its own is durable, and is given none before its voters'
+    are."""
     world = World()
-    for _ in range(40):
-        world.tick(N1)
-        world.settle(flush=False)
-    world.nodes[N1].log.flush()
-    told = [m for s, t, m in world.wires if m.WhichOneof("body") == "vote_response"]
-    assert told == []
-    world.settle()
-    voter = world.nodes[N2]
-    assert voter.file.content is not None
-    assert voter.driver.core.term == world.nodes[N1].driver.core.term
+    while not (candidates := [n for n in world.nodes.values() if n.driver.core.term > 1]):
+        world.tick(flush=False)
+    world.settle(flush=False)
+    assert not {"vote_request", "vote_response"} & set(world.said)
+    (candidate,) = candidates
+    candidate.sync()
+    world.settle(flush=False)
+    assert "vote_request" in world.said
+    assert "vote_response" not in world.said
+    for voter in world.others(candidate.name):
+        voter.sync()
+    world.settle(flush=False)
+    assert world.said.count("vote_response") == 2
+    for voter in world.others(candidate.name):
+        world.crash(voter.name)
+        assert voter.open().driver.core.term == candidate.driver.core.term
 
 
 def test_uncommitted_tail_of_an_old_leader_is_replaced() -> None:
@@ -100,20 +94,17 @@ def test_uncommitted_tail_of_an_old_leader_is_replaced() -> None:
     world = World()
     old = world.elect()
     world.isolate(old.name)
-    propose(world, old.name, b"never committed")
+    old.propose("never-committed")
     world.settle()
-    for _ in range(100):
-        world.tick(*others(world, old.name))
-        world.settle()
-    fresh = next(n for n in world.nodes.values() if n.driver.core.is_ready_leader and n is not old)
-    propose(world, fresh.name, b"committed")
+    world.run_for(100)
+    fresh = world.elect()
+    assert fresh is not old
+    fresh.propose("committed")
     world.settle()
     world.cut.clear()
-    for _ in range(60):
-        world.tick()
-        world.settle()
-    assert old.record.bodies() == [b"committed"]
-    assert old.log.frames == fresh.log.frames
+    world.run_for(60)
+    assert old.topics() == ["committed"]
+    assert old.frames() == fresh.frames()
 
 
 def test_propose_on_a_follower_is_refused_with_the_leader() -> None:
@@ -121,85 +112,8 @@ def test_propose_on_a_follower_is_refused_with_the_leader() -> None:
     world = World()
     leader = world.elect()
     with pytest.raises(NotLeader) as refused:
-        propose(world, others(world, leader.name)[0], b"x")
+        world.others(leader.name)[0].propose("t")
     assert refused.value.leader == leader.name
-
-
-def test_propose_without_room_changes_nothing() -> None:
-    """A full disk refuses before anything was appended, and ends when space is back."""
-    world = World()
-    leader = world.elect()
-    before = leader.log.last_index
-    leader.log.room = False
-    with pytest.raises(LogFull):
-        propose(world, leader.name, b"x")
-    assert (leader.log.last_index, leader.driver.core.last_index) == (before, before)
-    leader.log.room = True
-    propose(world, leader.name, b"x")
-    world.settle()
-    assert leader.record.bodies() == [b"x"]
-
-
-def test_follower_without_room_neither_acknowledges_nor_fails() -> None:
-    """A follower's full disk costs its acknowledgement only; it catches up later."""
-    world = World()
-    leader = world.elect()
-    full = world.nodes[others(world, leader.name)[0]]
-    full.log.room = False
-    propose(world, leader.name, b"x")
-    world.settle()
-    assert leader.record.bodies() == [b"x"]
-    assert full.driver.statistics().appends_refused_for_space > 0
-    assert full.record.failures == []
-    full.log.room = True
-    for _ in range(60):
-        world.tick()
-        world.settle()
-    assert full.record.bodies() == [b"x"]
-
-
-def fill(world: World, leader: WorldNode) -> None:
-    """The disks take no further proposal of a byte."""
-    for node in world.nodes.values():
-        node.log.capacity_bytes = 64 << 10
-    for _ in range(1_000):
-        try:
-            propose(world, leader.name, bytes(100))
-        except LogFull:
-            return
-        world.settle()
-    raise AssertionError("64 KiB take a thousand entries")
-
-
-def test_full_disks_survive_one_election_after_the_other() -> None:
-    """Proposals stop early enough for the no-ops of later leaders."""
-    world = World()
-    leader = world.elect()
-    fill(world, leader)
-    for _ in range(10):
-        for _ in range(60):  # an idle moment, so that leadership may move again
-            world.tick()
-            world.settle()
-        deposed = world.elect()
-        deposed.driver.transfer_leadership(None)
-        leader = world.elect()
-        assert leader.name != deposed.name
-    assert [node.record.failures for node in world.nodes.values()] == [[], [], []]
-    with pytest.raises(LogFull):
-        propose(world, leader.name, b"x")
-
-
-def test_follower_leaves_room_for_its_own_no_op() -> None:
-    """One whose disk is smaller than the leader's could lead next: it must be able to begin."""
-    world = World()
-    leader = world.elect()
-    small = world.nodes[others(world, leader.name)[0]]
-    small.log.capacity_bytes = 20 << 10
-    for _ in range(200):
-        propose(world, leader.name, bytes(100))
-        world.settle()
-    assert small.driver.statistics().appends_refused_for_space > 0
-    assert small.log.has_room(256 * 56)
 
 
 def test_proposal_that_the_log_refuses_stops_the_node() -> None:
@@ -207,74 +121,31 @@ def test_proposal_that_the_log_refuses_stops_the_node() -> None:
     on the way: whatever this node said next would speak of an entry that nobody can read."""
     world = World()
     leader = world.elect()
-    refusal = StorageFailed("fdatasync", OSError("the disk is gone"))
-    with (
-        patch.object(leader.log, "append", side_effect=refusal),
-        pytest.raises(StorageFailed),
-    ):
-        propose(world, leader.name, b"x")
-    assert leader.record.failures == [refusal]
+    leader.propose("t")
+    leader.turn()
+    leader.disk.fail_next("fdatasync", errno.EIO)
+    leader.sync()
+    with pytest.raises(StorageFailed):
+        leader.propose("u")
+    assert isinstance(leader.failure, StorageFailed)
     said = len(world.wires)
     for _ in range(60):
         leader.driver.tick()
-        while leader.soon:
-            leader.soon.popleft()()
+        leader.turn()
     assert len(world.wires) == said
-
-
-def test_repeated_append_is_acknowledged_on_a_full_disk() -> None:
-    """What is here already needs no room; only a lost acknowledgement is made up for."""
-    world = World()
-    leader = world.elect()
-    follower = world.nodes[others(world, leader.name)[0]]
-    propose(world, leader.name, b"x")
-    leader.soon.popleft()()
-    appends = [wire for _, to, wire in world.wires if to == follower.name]
-    world.settle()
-    held = follower.log.last_index
-    follower.log.room = False
-    for wire in appends:
-        follower.driver.on_message(leader.name, wire)
-    follower.log.flush()
-    answers = [wire.append_response for sender, _, wire in world.wires if sender == follower.name]
-    assert [(each.accepted, each.match_index) for each in answers] == [(True, held)]
-    assert follower.driver.statistics().appends_refused_for_space == 0
-
-
-@pytest.mark.parametrize("taken", [0, 2])
-def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
-    """The part of a slice that was applied counts; the rest is given again, and only the rest."""
-    world = World(count=1)
-    leader = world.elect()
-    before = leader.driver.applied_index
-    leader.record.full_from = before + 1 + taken
-    for number in range(5):
-        propose(world, leader.name, b"%d" % number)
-    world.settle()
-    assert leader.driver.applied_index == leader.record.applied_index == before + taken
-    assert leader.driver.statistics().is_apply_paused
-    assert leader.record.failures == []
-    with pytest.raises(LogFull):
-        propose(world, leader.name, b"refused")
-    leader.record.full_from = None
-    for _ in range(APPLY_RETRY_TICKS - 1):
-        world.tick()
-        world.settle()
-    assert leader.driver.applied_index == before + taken, "tried again at a bounded pace only"
-    world.tick()
-    world.settle()
-    assert leader.record.bodies() == [b"0", b"1", b"2", b"3", b"4"]
-    assert not leader.driver.statistics().is_apply_paused
-    propose(world, leader.name, b"taken")
 
 
 def test_a_failed_disk_stops_the_node() -> None:
     """After a failed fsync a leader leads no more and the node is stopped, once (ADR 8)."""
     world = World()
     leader = world.elect()
-    leader.driver.on_storage_failed(OSError("fsync"))
+    leader.disk.fail_next("fdatasync", errno.EIO)
+    leader.propose("t")
+    world.settle()
+    failure = leader.failure
+    assert isinstance(failure, StorageFailed)
     leader.driver.on_storage_failed(OSError("again"))
-    assert [str(error) for error in leader.record.failures] == ["fsync"]
+    assert leader.failure is failure
     assert world.elect(400).name != leader.name
 
 
@@ -282,9 +153,11 @@ def test_a_stopped_driver_takes_nothing_more() -> None:
     """After a failure nobody may wait for what will never run."""
     world = World()
     leader = world.elect()
-    leader.driver.on_storage_failed(OSError("fsync"))
+    leader.disk.fail_next("fdatasync", errno.EIO)
+    leader.propose("t")
+    world.settle()
     with pytest.raises(NotLeader):
-        propose(world, leader.name, b"x")
+        leader.propose("u")
     with pytest.raises(ReadRefused):
         leader.driver.read_index(lambda _: None)
 
@@ -293,15 +166,15 @@ def test_broken_frames_are_refused_and_counted() -> None:
     """A peer's bytes that are no frames end the stream and change nothing."""
     world = World()
     leader = world.elect()
-    follower = world.nodes[others(world, leader.name)[0]]
-    before = list(follower.log.frames)
+    follower = world.others(leader.name)[0]
+    before = follower.frames()
     message = PeerMessage(term=leader.driver.core.term)
     message.append_request.prev_index = follower.log.last_index
     message.append_request.frames = b"\x00\x00\x00\x40garbage" * 8
     message.append_request.frames_size = len(message.append_request.frames)
     with pytest.raises(InvalidMessage):
         follower.driver.on_message(leader.name, seal(message))
-    assert follower.log.frames == before
+    assert follower.frames() == before
     assert follower.driver.statistics().messages_refused == 1
 
 
@@ -316,9 +189,7 @@ def test_linearizable_read_is_confirmed_by_a_majority() -> None:
     assert answers == [True, True]
     world.isolate(leader.name)
     leader.driver.read_index(answers.append)
-    for _ in range(100):
-        world.tick()
-        world.settle()
+    world.run_for(100)
     assert answers == [True, True, False]
 
 
@@ -328,9 +199,8 @@ def test_broken_stream_from_a_dead_leader_elects_within_a_few_ticks() -> None:
     leader = world.elect()
     world.crash(leader.name)
     ticks = 0
-    while not any(n.up and n.driver.core.is_ready_leader for n in world.nodes.values()):
+    while world.ready_leader() is None:
         world.tick()
-        world.settle()
         ticks += 1
         assert ticks < 15, "the shortest election timeout has passed"
 
@@ -340,16 +210,14 @@ def test_flapping_connection_grows_no_term() -> None:
     world = World()
     leader = world.elect()
     term = leader.driver.core.term
-    flapping = others(world, leader.name)[0]
+    flapping = world.others(leader.name)[0]
     for _ in range(50):
-        world.nodes[flapping].driver.suspect(leader.name)
-        leader.driver.suspect(flapping)
-        for _ in range(8):
-            world.tick()
-            world.settle()
+        world.ends[flapping.name].on_broken(leader.name)
+        world.ends[leader.name].on_broken(flapping.name)
+        world.run_for(8)
     assert {node.driver.core.term for node in world.nodes.values()} == {term}
     assert leader.driver.core.is_ready_leader
-    seen = [e.leader for e in world.nodes[flapping].record.events if isinstance(e, LeaderChanged)]
+    seen = [event.leader for event in flapping.events if isinstance(event, LeaderChanged)]
     assert set(seen[1:]) <= {None, leader.name}
 
 
@@ -357,7 +225,7 @@ def test_restart_keeps_what_was_durable() -> None:
     """All nodes die after a commit; the entry is there after the restart, terms don't go back."""
     world = World()
     leader = world.elect()
-    propose(world, leader.name, b"kept")
+    leader.propose("kept")
     world.settle()
     term = leader.driver.core.term
     for name in world.members:
@@ -367,60 +235,81 @@ def test_restart_keeps_what_was_durable() -> None:
     fresh = world.elect()
     world.settle()
     assert fresh.driver.core.term > term
-    assert fresh.record.bodies() == [b"kept"]
+    assert fresh.topics() == ["kept"]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_crashes_lose_nothing_acknowledged(seed: int) -> None:
     """Crashes, cuts and partial flushes: whatever was applied anywhere stays, in one order."""
     world = World(seed=seed)
-    acknowledged: list[bytes] = []
+    acknowledged: list[str] = []
     number = 0
     for _ in range(300):
         roll = world.random.random()
         name = world.random.choice(world.members)
         node = world.nodes[name]
-        if roll < 0.03 and sum(n.up for n in world.nodes.values()) == 3:
+        if roll < 0.03 and all(each.is_up for each in world.nodes.values()):
             world.crash(name)
-        elif roll < 0.10 and not node.up:
+        elif roll < 0.10 and not node.is_up:
             world.restart(name)
         elif roll < 0.14:
             world.isolate(name)
         elif roll < 0.20:
             world.cut.clear()
-        elif roll < 0.6 and node.up and node.driver.core.is_ready_leader:
+        elif roll < 0.6 and node.is_up and node.driver.core.is_ready_leader:
             number += 1
-            propose(world, name, b"%d" % number)
-        world.tick()
-        world.settle(flush=world.random.random() < 0.8)
-        longest = max((n.record.bodies() for n in world.nodes.values()), key=len)
+            node.propose(f"t{number}")
+        world.tick(flush=world.random.random() < 0.8)
+        longest = max((each.topics() for each in world.nodes.values() if each.is_up), key=len)
         acknowledged = max(acknowledged, longest, key=len)
     world.cut.clear()
     for name in world.members:
-        if not world.nodes[name].up:
+        if not world.nodes[name].is_up:
             world.restart(name)
     world.elect(1_000)
-    for _ in range(100):
-        world.tick()
-        world.settle()
+    world.run_for(100)
     for node in world.nodes.values():
-        assert node.record.failures == []
-        assert node.record.bodies()[: len(acknowledged)] == acknowledged
-    assert len({tuple(node.log.frames) for node in world.nodes.values()}) == 1
+        assert node.failure is None
+        assert node.topics()[: len(acknowledged)] == acknowledged
+    assert len({node.frames() for node in world.nodes.values()}) == 1
 
 
 def test_applying_goes_on_in_later_turns_when_a_turn_has_had_enough() -> None:
     """Every entry is applied once, in order, and between two pieces the observer knows how far."""
     world = World()
     leader = world.elect()
-    world.turn_steps = 2
-    bodies = [bytes((number,)) for number in range(1, 12)]
-    for body in bodies:
-        propose(world, leader.name, body)
-    for _ in range(20):  # until followers have heard of the commit
-        world.settle()
-        world.tick()
-    world.settle()
+    pieces = 0
+
+    def two_steps() -> Callable[[], bool]:
+        nonlocal pieces
+        pieces += 1
+        steps = iter((False,))
+        return lambda: next(steps, True)
+
     for node in world.nodes.values():
-        assert node.record.bodies() == bodies
-        assert node.record.applied_index == node.log.last_index
+        node.hand.begin = two_steps
+    names = [f"t{number}" for number in range(1, 12)]
+    for name in names:
+        leader.propose(name)
+    world.run_for(20)  # until followers have heard of the commit
+    for node in world.nodes.values():
+        assert node.topics() == names
+        assert node.driver.applied_index == node.log.last_index
+    assert pieces >= 3 * 6
+
+
+def test_who_is_far_behind_is_sent_an_append_in_each_turn() -> None:
+    """Until the window is full, and without waiting for an answer: three entries are three turns'
+    work where an append holds one."""
+    world = World(kind=Kind(max_append_entries=1))
+    leader = world.elect()
+    for number in range(3):
+        leader.propose(f"t{number}")
+    sent: list[int] = []
+    for _ in range(4):
+        leader.turn()
+        sent.append(sum(bool(message.append_request.frames) for _, _, message in world.wires))
+        world.wires.clear()
+        leader.take_turns()
+    sent.append(len(world.wires))
+    assert sent == [2, 2, 2, 0, 0]

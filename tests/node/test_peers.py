@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,22 +18,22 @@ from dledger.core.types import (
 )
 from dledger.doubt import LOOK_EVERY_TICKS, REPORT_EVERY_TICKS
 from dledger.errors import InvalidMessage, ReplicaDiverged
-from dledger.reading.entry import build_frame, parse_header
+from dledger.reading.entry import HEADER_SIZE, build_frame
 from dledger.wire.raft_pb2 import PeerMessage
 from tests.node.world import World, WorldNode
 
+LAST = 5
+
 
 def running() -> tuple[World, WorldNode, WorldNode]:
-    """A group in which five entries are committed everywhere; its leader and a follower."""
+    """A group in which `LAST` entries are committed everywhere; its leader and a follower."""
     world = World()
-    leader = world.elect()
-    for number in range(4):
-        leader.driver.propose(EntryKind.DATA, 1, b"entry %d" % number, None)
-    for _ in range(8):
-        world.tick()
-        world.settle()
-    follower = world.nodes[next(name for name in world.members if name != leader.name)]
-    assert follower.driver.core.commit_index == 5
+    leader = world.serving()
+    while leader.log.last_index < LAST:
+        leader.propose(f"t{leader.log.last_index}")
+    world.run_for(8)
+    follower = world.others(leader.name)[0]
+    assert follower.driver.core.commit_index == LAST
     return world, leader, follower
 
 
@@ -58,29 +59,43 @@ def frames_message(leader: WorldNode, prev_index: int, *frames: bytes) -> PeerMe
 def frame(
     leader: WorldNode, digest: int, kind: int = 2, time_ms: int = 2_000_000, count: int = 1
 ) -> bytes:
-    """The frame of an entry 6 behind what everybody holds."""
-    last = parse_header(leader.log.frames[-1], 0)
+    """The frame of an entry behind what everybody holds."""
+    last = leader.log.header_at(LAST)
     at = last.physical_offset + last.total_size
-    head, _ = build_frame(kind, 6, leader.driver.core.term, at, time_ms, count, b"body", digest)
+    head, _ = build_frame(
+        kind, LAST + 1, leader.driver.core.term, at, time_ms, count, b"body", digest
+    )
     return head + b"body"
+
+
+def files_of(node: WorldNode) -> dict[Path, bytes]:
+    """Whatever is on its disk."""
+    return {path: node.disk.content(path) for path in node.disk.paths()}
+
+
+def segment_of(node: WorldNode) -> Path:
+    """The only file of its log."""
+    return next(p for p in node.disk.paths() if p.parent.name == "commitlog")
 
 
 def refuse(node: WorldNode, sender: NodeId, message: PeerMessage) -> None:
     """`node` refuses `message` and stays as it is."""
-    before = (node.driver.core.statistics(), list(node.log.frames), node.file.content)
+    before = node.driver.core.statistics(), node.frames(), files_of(node)
     with pytest.raises(InvalidMessage):
         node.driver.on_message(sender, message)
-    assert (node.driver.core.statistics(), list(node.log.frames), node.file.content) == before
-    assert node.record.failures == []
+    node.turn()
+    node.sync()
+    assert (node.driver.core.statistics(), node.frames(), files_of(node)) == before
+    assert node.failure is None
 
 
 def test_message_with_a_wrong_checksum_is_dropped() -> None:
     """One flipped bit in the previous index of an append, or in a digest, changes nothing."""
     _, leader, follower = running()
-    flipped = frames_message(leader, 5, frame(leader, leader.log.digest_at(5)))
+    flipped = frames_message(leader, LAST, frame(leader, leader.log.digest_at(LAST)))
     flipped.append_request.prev_index ^= 4
     refuse(follower, leader.name, flipped)
-    beat = heartbeat(leader, 5, leader.log.digest_at(5))
+    beat = heartbeat(leader, LAST, leader.log.digest_at(LAST))
     beat.heartbeat_request.digest ^= 1
     refuse(follower, leader.name, beat)
     assert follower.driver.statistics().messages_refused == 2
@@ -101,7 +116,7 @@ def test_append_whose_bytes_are_not_those_that_were_sent_is_dropped(
 ) -> None:
     """Frames count by their length in the checksum, and each by its own CRC."""
     _, leader, follower = running()
-    message = frames_message(leader, 5, frame(leader, leader.log.digest_at(5)))
+    message = frames_message(leader, LAST, frame(leader, leader.log.digest_at(LAST)))
     spoil(message)
     refuse(follower, leader.name, message)
 
@@ -125,52 +140,58 @@ def test_second_hello_and_unknown_messages_are_refused() -> None:
 def test_headers_that_no_leader_stamps_are_refused(kind: int, time_ms: int, count: int) -> None:
     """A time behind the year 9999 would hold every later leader's clock there."""
     _, leader, follower = running()
-    sent = frame(leader, leader.log.digest_at(5), kind, time_ms, count)
-    refuse(follower, leader.name, frames_message(leader, 5, sent))
+    sent = frame(leader, leader.log.digest_at(LAST), kind, time_ms, count)
+    refuse(follower, leader.name, frames_message(leader, LAST, sent))
 
 
 def test_digest_of_what_is_not_committed_is_refused() -> None:
     """A heartbeat tells the digest at its commit index, or below it."""
     _, leader, follower = running()
-    refuse(follower, leader.name, heartbeat(leader, 5, 1, commit=4))
-    refuse(follower, leader.name, heartbeat(leader, 0, 1, commit=4))
+    refuse(follower, leader.name, heartbeat(leader, LAST, 1, commit=LAST - 1))
+    refuse(follower, leader.name, heartbeat(leader, 0, 1, commit=LAST - 1))
 
 
 def test_differing_digest_raises_the_alarm_and_stops_nobody() -> None:
     """A committed index with another digest: one of the two replicas is wrong (ADR 6). This one
     reads its own log again, finds it as it always was, and goes on."""
     world, leader, follower = running()
-    refuse(follower, leader.name, heartbeat(leader, 5, 12345))
+    refuse(follower, leader.name, heartbeat(leader, LAST, 12345))
     assert follower.driver.statistics().contradictions == 1
-    assert [type(event) for event in follower.record.events[-1:]] == [PeerContradicted]
+    assert [type(event) for event in follower.events[-1:]] == [PeerContradicted]
     world.tick()
-    verified = OwnLogVerified(Index(5), follower.log.digest_at(5))
-    assert follower.record.events[-1:] == [verified]
-    assert follower.record.failures == []
-    leader.driver.propose(EntryKind.DATA, 1, b"later", None)
+    verified = OwnLogVerified(Index(LAST), follower.log.digest_at(LAST))
+    assert follower.events[-1:] == [verified]
+    assert follower.failure is None
+    leader.propose("later")
     world.settle()
-    assert follower.log.last_index == 6
+    assert follower.log.last_index == LAST + 1
 
 
 def test_replica_whose_own_files_differ_stops() -> None:
     """The look finds that the log isn't what the node has told of it: it must not go on."""
     world, leader, follower = running()
-    other = build_frame(2, 5, 1, 0, 1, 1, b"other", follower.log.digest_at(4))[0] + b"other"
-    follower.log.durable[4] = other
-    refuse(follower, leader.name, heartbeat(leader, 5, 12345))
+    before, at = follower.log.header_at(LAST - 1), follower.log.position_of(LAST)
+    own = follower.log.read(LAST, LAST)
+    body = bytes(reversed(own[HEADER_SIZE:]))
+    head = build_frame(
+        EntryKind.COMMAND, LAST, before.term, at, before.append_time_ms, 0, body, before.digest
+    )[0]
+    assert len(head + body) == len(own)
+    follower.disk.spoil(segment_of(follower), at, head + body)
+    refuse(follower, leader.name, heartbeat(leader, LAST, 12345))
     world.tick()
-    assert [type(error) for error in follower.record.failures] == [ReplicaDiverged]
+    assert type(follower.failure) is ReplicaDiverged
 
 
 def test_frames_that_do_not_continue_the_log_are_refused() -> None:
     """Index, term and CRC fit, the digest shows that the sender's log is another one below."""
     _, leader, follower = running()
-    refuse(follower, leader.name, frames_message(leader, 5, frame(leader, 999)))
+    refuse(follower, leader.name, frames_message(leader, LAST, frame(leader, 999)))
     assert follower.driver.statistics().contradictions == 1
     follower.driver.on_message(
-        leader.name, frames_message(leader, 5, frame(leader, leader.log.digest_at(5)))
+        leader.name, frames_message(leader, LAST, frame(leader, leader.log.digest_at(LAST)))
     )
-    assert follower.log.last_index == 6
+    assert follower.log.last_index == LAST + 1
 
 
 def test_acknowledgement_beyond_the_log_does_not_stop_the_leader() -> None:
@@ -180,9 +201,9 @@ def test_acknowledgement_beyond_the_log_does_not_stop_the_leader() -> None:
     message.append_response.accepted = True
     message.append_response.match_index = 1 << 40
     refuse(leader, follower.name, seal(message))
-    leader.driver.propose(EntryKind.DATA, 1, b"later", None)
+    leader.propose("later")
     world.settle()
-    assert leader.driver.core.commit_index == 6
+    assert leader.driver.core.commit_index == LAST + 1
 
 
 def test_refusals_are_told_at_a_bounded_rate() -> None:
@@ -190,15 +211,15 @@ def test_refusals_are_told_at_a_bounded_rate() -> None:
     _, leader, follower = running()
 
     def lie() -> None:
-        refuse(follower, leader.name, heartbeat(leader, 0, 1, commit=4))
+        refuse(follower, leader.name, heartbeat(leader, 0, 1, commit=LAST - 1))
 
     def told() -> list[PeerMessageRefused]:
-        return [e for e in follower.record.events if isinstance(e, PeerMessageRefused)]
+        return [e for e in follower.events if isinstance(e, PeerMessageRefused)]
 
     for _ in range(50):
         lie()
     assert [event.unreported for event in told()] == [0]
-    refuse(follower, leader.name, heartbeat(leader, 5, 12345))  # an alarm is another kind
+    refuse(follower, leader.name, heartbeat(leader, LAST, 12345))  # an alarm is another kind
     for _ in range(REPORT_EVERY_TICKS):
         follower.driver.tick()
     lie()
@@ -211,17 +232,16 @@ def test_own_log_is_not_read_again_and_again() -> None:
     world, leader, follower = running()
 
     def looks() -> int:
-        return sum(isinstance(event, OwnLogVerified) for event in follower.record.events)
+        return sum(isinstance(event, OwnLogVerified) for event in follower.events)
 
     for _ in range(20):
-        refuse(follower, leader.name, heartbeat(leader, 5, 12345))
+        refuse(follower, leader.name, heartbeat(leader, LAST, 12345))
         world.tick()
         world.settle()
     assert looks() == 1
     for _ in range(LOOK_EVERY_TICKS):
         follower.driver.tick()
-        follower.soon.clear()
     with pytest.raises(InvalidMessage):
-        follower.driver.on_message(leader.name, heartbeat(leader, 5, 12345))
+        follower.driver.on_message(leader.name, heartbeat(leader, LAST, 12345))
     follower.driver.tick()
     assert looks() == 2

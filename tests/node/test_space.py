@@ -4,95 +4,100 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.core.types import EntryKind, HandOverBegun, RaftOptions
+from dledger.core.types import HandOverBegun
 from dledger.driver import NOOPS_HEAD_ROOM, LogBehind, LogFull
-from tests.node.world import MemoryLog, World, WorldNode
+from dledger.reading.entry import HEADER_SIZE
+from tests.broker.leader import batch
+from tests.node.world import Kind, World, WorldNode
 
 INTERVAL = 100  # ticks: RaftOptions.hand_over_interval_ticks
-AMPLE = (8 << 20) + NOOPS_HEAD_ROOM * 56  # what may be under way, and the room of later no-ops
-LARGE = 10 << 20
+SEGMENT_RETRY_TICKS = 101  # from finding no space for a segment to trying again
+MIB = 1 << 20
+AMPLE = 8 * MIB + NOOPS_HEAD_ROOM * HEADER_SIZE  # what may be under way, and later no-ops' room
+LARGE = 10 * MIB
+SEGMENT = 12 * MIB
+HEADERS = 1 << 10  # more than those of an entry take
+KIND = Kind(segment_bytes=SEGMENT)
 
 
 def leader_of_a_while(world: World) -> WorldNode:
     """A leader that has led long enough to hand over of itself."""
     leader = world.elect()
-    for _ in range(INTERVAL):
-        world.tick()
-        world.settle()
+    world.run_for(INTERVAL)
     return leader
 
 
-def propose(node: WorldNode, size: int) -> None:
-    node.driver.propose(EntryKind.COMMAND, 0, bytes(size), None)
+def limit(world: World, free_bytes: int, *short: WorldNode) -> None:
+    """The disks of `short`, which have a segment to spare, take so many more bytes of the log."""
+    for node in short:
+        node.disk.capacity_bytes = node.disk.used_bytes()
+    leader = world.elect()
+    for name, size in (("all-of-one", SEGMENT - MIB), ("some-of-the-next", SEGMENT - free_bytes)):
+        leader.propose(name, size - HEADERS)
+        world.settle()
+    for node in short:
+        left = SEGMENT - node.log.end_offset % SEGMENT
+        assert node.log.statistics().is_full
+        assert free_bytes <= left <= free_bytes + 2 * HEADERS
 
 
-def limit(log: MemoryLog, free_bytes: int) -> None:
-    """The disk takes so many more bytes of the log."""
-    log.capacity_bytes = sum(map(len, log.frames)) + free_bytes
-
-
-def leading(world: World) -> WorldNode | None:
-    ready = (node for node in world.nodes.values() if node.up and node.driver.core.is_ready_leader)
-    return max(ready, key=lambda node: node.driver.core.term, default=None)
+def leading(world: World) -> WorldNode:
+    leader = world.ready_leader()
+    assert leader is not None
+    return leader
 
 
 def test_leadership_moves_before_a_proposal_is_refused() -> None:
     """The disk says so while there is still room for some more appends."""
-    world = World()
+    world = World(kind=KIND)
     full = leader_of_a_while(world)
-    limit(full.log, AMPLE + (64 << 10))
-    taken = 0
-    for _ in range(400):
+    limit(world, AMPLE + 64 * 1024, full)
+    taken: list[str] = []
+    for number in range(400):
         world.tick()
-        world.settle()
-        leader = leading(world)
+        leader = world.ready_leader()
         if leader is not None and leader.driver.core.statistics().transfer_target is None:
-            propose(leader, 4 << 10)  # never LogFull
-            taken += 1
+            leader.propose(f"t{number}", 4 << 10)  # never LogFull
+            taken.append(f"t{number}")
     world.settle()
-    assert leading(world) not in (None, full)
-    assert taken > 350
-    applied = leader_bodies(world)
-    assert len(applied) == taken
-
-
-def leader_bodies(world: World) -> list[bytes]:
-    leader = leading(world)
-    assert leader is not None
-    return leader.record.bodies()
+    assert leading(world) is not full
+    assert len(taken) > 350
+    assert leading(world).topics()[2:] == taken
 
 
 def test_a_refused_proposal_makes_a_leader_short_of_space() -> None:
     """A large message finds no room although a small one would: who has room leads."""
-    world = World()
+    world = World(kind=KIND)
     full = leader_of_a_while(world)
-    limit(full.log, AMPLE + (1 << 20))
+    limit(world, AMPLE + MIB, full)
     assert not full.driver.statistics().is_short_of_space
     with pytest.raises(LogFull):
-        propose(full, LARGE)
-    for _ in range(30):
-        world.tick()
-        world.settle()
+        full.propose("large", LARGE)
+    world.run_for(30)
     leader = leading(world)
-    assert leader not in (None, full)
-    assert leader is not None
-    propose(leader, LARGE)
+    assert leader is not full
+    leader.propose("large", LARGE)
     world.settle()
-    assert max(map(len, leader.record.bodies())) == LARGE
+    assert leader.topics()[-1] == "large"
 
 
 def test_space_that_comes_back_is_noticed() -> None:
     """What was refused once is forgotten as soon as it would fit."""
-    world = World(count=1)
+    world = World(count=1, kind=KIND)
     leader = world.elect()
-    limit(leader.log, AMPLE + (1 << 20))
+    limit(world, AMPLE + MIB, leader)
     with pytest.raises(LogFull):
-        propose(leader, LARGE)
+        leader.propose("large", LARGE)
     world.tick()
     assert leader.driver.statistics().is_short_of_space
-    limit(leader.log, 2 * LARGE)
-    world.tick()
-    limit(leader.log, AMPLE + (1 << 20))
+    leader.disk.make_room()
+    world.run_for(SEGMENT_RETRY_TICKS)
+    assert not leader.driver.statistics().is_short_of_space
+    leader.disk.capacity_bytes = leader.disk.used_bytes()
+    for name, size in (("rest-of-this", AMPLE), ("some-of-the-next", SEGMENT - AMPLE - MIB)):
+        leader.propose(name, size)
+        world.settle()
+    assert leader.log.statistics().is_full
     assert not leader.driver.statistics().is_short_of_space
 
 
@@ -100,48 +105,46 @@ def test_leader_that_cannot_apply_hands_over() -> None:
     """Its log has room, and what is derived from it hasn't: nobody would be answered."""
     world = World()
     full = leader_of_a_while(world)
-    full.record.full_from = full.driver.applied_index + 1
-    propose(full, 10)
-    for _ in range(30):
-        world.tick()
-        world.settle()
+    full.propose("t")
+    world.settle()
+    full.disk.fill_up(0)
+    with full.running():
+        full.replica.appender.send(b"", [batch(0, b"x")])
+    world.run_for(30)
     leader = leading(world)
-    assert leader not in (None, full)
-    assert leader_bodies(world) == [bytes(10)]
-    assert full.record.bodies() == []
+    assert leader is not full
+    assert leader.replica.machine.topics["t"].next_offsets == [1]
+    assert full.replica.machine.topics["t"].next_offsets == [0]
 
 
 def test_what_waits_for_a_stalled_disk_is_bounded() -> None:
     """The followers commit without it, so the bound on uncommitted bytes never bites."""
-    limit_bytes = 1 << 20
-    world = World(options=RaftOptions(max_uncommitted_bytes=limit_bytes))
+    limit_bytes = MIB
+    world = World(kind=Kind(max_uncommitted_bytes=limit_bytes))
     leader = world.elect()
-    followers = [node for node in world.nodes.values() if node is not leader]
-    for _ in range(100):
-        if leader.log.unwritten_bytes > limit_bytes:
-            break
-        propose(leader, 100 << 10)
+    number = 0
+    while leader.log.unwritten_bytes <= limit_bytes:
+        leader.propose(f"t{number}", 100 << 10)
+        number += 1
+        assert number < 100
         world.settle(flush=False)
-        for node in followers:
-            node.log.flush()
+        for node in world.others(leader.name):
+            node.sync()
         world.settle(flush=False)
         assert leader.driver.core.statistics().uncommitted_bytes == 0
     with pytest.raises(LogBehind):
-        propose(leader, 10)
+        leader.propose("refused")
     world.settle()
-    propose(leader, 10)
+    leader.propose("taken")
 
 
 def test_follower_says_that_it_has_no_room() -> None:
     """Its heartbeat answers carry it over the wire, so no leader hands over to it."""
-    world = World(count=5)
+    world = World(count=5, kind=KIND)
     full = leader_of_a_while(world)
-    first = next(node for node in world.nodes.values() if node is not full)
-    for node in (full, first):
-        limit(node.log, 0)
-    for _ in range(30):
-        world.tick()
-        world.settle()
-    begun = [event for event in full.record.events if isinstance(event, HandOverBegun)]
+    first = world.others(full.name)[0]
+    limit(world, MIB, full, first)
+    world.run_for(30)
+    begun = [event for event in full.events if isinstance(event, HandOverBegun)]
     assert len(begun) == 1
     assert begun[0].target != first.name, "of equals it would have been the first"

@@ -1,371 +1,305 @@
-"""A world for the real driver: real cores, a log in memory, hand-delivered messages.
+"""A broker group of the product's replicas in which nothing happens but by a test's hand.
 
-Nothing happens by itself: a test ticks, delivers, makes durable. The log builds real frames, so
-that what travels between nodes is what travels in production. A crash keeps what was durable.
+The members are those of `tests.node.machine`; between them lie wires, on which messages wait until
+they are delivered. A test ticks, delivers, syncs, crashes. What travels is what travels in
+production, as bytes.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
-from dledger.core import Raft
-from dledger.core.types import (
-    Configuration,
-    Event,
-    HardState,
-    Index,
-    LogSummary,
-    NodeId,
-    RaftOptions,
-    Term,
-    TermRun,
-)
-from dledger.driver import Ports, RaftDriver
-from dledger.errors import ApplyPaused, InvalidFrames
-from dledger.hard_state import HardStateStore
-from dledger.ports import never_enough
-from dledger.reading.entry import (
-    EntryHeader,
-    build_frame,
-    digest_of,
-    parse_header,
-    position_after,
-    verify_frame,
-    walk_frames,
-)
-from dledger.records.errors import InvalidFrame
+from broker.ports import Connect, OnBroken, OnMessage
+from broker.replica import Replica
+from chaos.forming import form_disks
+from chaos.sim.loop import WALL_START_MS
+from chaos.sim.timeline import Timeline
+from dledger.core.types import EntryKind, Event, NodeId
+from dledger.driver import RaftDriver
+from dledger.greeting import Identity
+from dledger.level import KNOWN_LEVEL
+from dledger.peers import PeerLink
+from dledger.promises import Promises
+from dledger.reading.entry import EntryHeader
+from dledger.wire.commands_pb2 import Command, CreateTopicCommand
 from dledger.wire.raft_pb2 import PeerMessage
-from store.errors import StorageFull
+from store.commitlog import CommitLog
+from tests.node.machine import (
+    ALLOCATOR,
+    FLUSHER,
+    MAX_ROUNDS,
+    USUALLY,
+    Kind,
+    Machine,
+    make_configs,
+)
 
-SEGMENT = 64 << 20
+T = TypeVar("T")
+TICK_MS = 10
+MAX_TICKS = 2_000  # that anything is waited for
 
 
-def parse(blob: bytes) -> list[EntryHeader]:
-    try:
-        return walk_frames(blob)
-    except InvalidFrame as error:
-        raise InvalidFrames(str(error)) from error
+class WorldNode(Machine):
+    """A member, and what was told of it in its present life. What is proposed here are topics: the
+    order in which the state machine has them is the order in which it applied them."""
 
-
-class MemoryLog:
-    """`ReplicatedLog` without files; `flush` makes everything submitted durable."""
-
-    def __init__(self, frames: list[bytes]) -> None:
-        self.frames = list(frames)
-        self.room = True
-        self.capacity_bytes = SEGMENT
-        self.durable: list[bytes] = list(frames)
-        self._submitted: deque[tuple[int, Callable[[], None] | None, list[bytes]]] = deque()
-        self.on_durable: Callable[[int], None] = lambda _: None
-
-    @property
-    def last_index(self) -> int:
-        return len(self.frames)
+    events: list[Event]
 
     @property
-    def last_append_time_ms(self) -> int:
-        return parse_header(self.frames[-1], 0).append_time_ms if self.frames else 0
-
-    def _end(self) -> tuple[int, int]:
-        if not self.frames:
-            return 0, 0
-        last = parse_header(self.frames[-1], 0)
-        return last.physical_offset + last.total_size, last.digest
-
-    def next_position(self, frame_size: int) -> int:
-        return position_after(self._end()[0], frame_size, SEGMENT)
-
-    def has_room(self, frame_bytes: int) -> bool:
-        return self.room and self._end()[0] + frame_bytes <= self.capacity_bytes
+    def driver(self) -> RaftDriver[EntryHeader]:
+        return self.replica.driver
 
     @property
-    def unwritten_bytes(self) -> int:
-        return sum(map(len, self.frames[len(self.durable) :]))
-
-    def is_short_of_space(self, frame_bytes: int) -> bool:
-        return not self.has_room(frame_bytes)
-
-    def append(
-        self,
-        kind: int,
-        index: int,
-        term: int,
-        append_time_ms: int,
-        record_count: int,
-        body: bytes | bytearray,
-    ) -> int:
-        assert index == self.last_index + 1
-        at = self.next_position(56 + len(body))
-        if at + 56 + len(body) > self.capacity_bytes:
-            raise StorageFull("memory", 56 + len(body), self.capacity_bytes - at)
-        header, _ = build_frame(
-            kind, index, term, at, append_time_ms, record_count, body, self._end()[1]
-        )
-        self.frames.append(header + bytes(body))
-        return at
-
-    def refusal_of(self, blob: memoryview, headers: list[EntryHeader]) -> str | None:
-        at, digest = 0, self.digest_at(headers[0].index - 1)
-        for header in headers:
-            digest = digest_of(blob, at, header.total_size, digest)
-            if digest != header.digest:
-                return f"digest {header.digest:016x}, expected {digest:016x}"
-            at += header.total_size
-        return None
-
-    def verify(self, first: int, last: int, digest: int) -> int:
-        for frame in self.durable[first - 1 : last]:
-            digest = verify_frame(frame, 0, digest).digest
-        return digest
+    def log(self) -> CommitLog:
+        return self.replica.log
 
     @property
-    def synced_index(self) -> int:
-        return len(self.durable)
+    def failure(self) -> BaseException | None:
+        return self.replica.failure
 
-    def append_frames(self, blob: memoryview, headers: list[EntryHeader]) -> None:
-        at = 0
-        for header in headers:
-            assert header.index == self.last_index + 1
-            self.frames.append(bytes(blob[at : at + header.total_size]))
-            at += header.total_size
+    def open(self) -> Replica:
+        replica = super().open()
+        self.events = []
+        tell = replica.leadership.on_event
 
-    def truncate_from(self, index: int) -> None:
-        del self.frames[index - 1 :]
+        def on_event(event: Event) -> None:
+            self.events.append(event)
+            tell(event)
 
-    def submit(self, ticket: int, prelude: Callable[[], None] | None) -> None:
-        self._submitted.append((ticket, prelude, list(self.frames)))
+        replica.leadership.on_event = on_event  # type: ignore[method-assign]
+        return replica
 
-    def flush(self) -> None:
-        """Everything submitted is on disk, one ticket after the other."""
-        while self._submitted:
-            ticket, prelude, frames = self._submitted.popleft()
-            if prelude is not None:
-                prelude()
-            self.durable = frames
-            self.on_durable(ticket)
+    def topics(self) -> list[str]:
+        """What was applied, in this order."""
+        found = self.replica.machine.topics.values()
+        return [each.name for each in sorted(found, key=lambda each: each.incarnation)]
 
-    def read(self, first: int, last: int) -> bytes:
-        return b"".join(self.frames[first - 1 : last])
+    def propose(self, name: str, size: int = 0) -> int:
+        """Proposes a topic, in an entry of `size` bytes at least; its index."""
+        command = Command(create_topic=CreateTopicCommand(name=name, queue_count=1))
+        body = padded(command.SerializeToString(), size)
+        return self.driver.propose(EntryKind.COMMAND, 0, body, None).index
 
-    def last_that_fits(self, first: int, last: int, max_bytes: int) -> int:
-        size, index = 0, first
-        for candidate in range(first, last + 1):
-            size += len(self.frames[candidate - 1])
-            if size > max_bytes and candidate > first:
-                break
-            index = candidate
-        return index
-
-    def digest_at(self, index: int) -> int:
-        return parse_header(self.frames[index - 1], 0).digest if index else 0
+    def frames(self) -> bytes:
+        """All of its log."""
+        return self.log.read(1, self.log.last_index) if self.log.last_index else b""
 
 
-@dataclass
-class MemoryFile:
-    """`AtomicFile` without a disk."""
-
-    content: bytes | None = None
-    writes: int = 0
-
-    def read(self) -> bytes | None:
-        return self.content
-
-    def replace(self, content: bytes) -> None:
-        self.content = content
-        self.writes += 1
+def padded(message: bytes, size: int) -> bytes:
+    """The protobuf message with a field that nobody knows, so that it is longer."""
+    if size <= len(message):
+        return message
+    length, varint = size, bytearray()
+    while length:
+        varint.append(length & 0x7F | (0x80 if length > 0x7F else 0))
+        length >>= 7
+    return message + b"\xc2\x3e" + bytes(varint) + bytes(size)  # field 1000, of bytes
 
 
-class ManualTurns:
-    """`Turns` that a test gives: a piece has as many steps as the world says."""
+class Wires:
+    """`broker.ports.Peers` of one member of a world."""
 
-    def __init__(self, soon: deque[Callable[[], None]], world: World) -> None:
-        self._soon = soon
-        self._world = world
-
-    def share(self) -> Callable[[], bool]:
-        steps = iter(range(self._world.turn_steps - 1))
-        return lambda: next(steps, None) is None
-
-    def later(self, call: Callable[[], None]) -> object:
-        self._soon.append(call)
-        return None
-
-    async def pause(self) -> None:
-        raise AssertionError("nothing here waits for a turn")
-
-
-@dataclass
-class Recorder:
-    """State machine and observer: remembers what it was told."""
-
-    applied: list[bytes] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    failures: list[BaseException] = field(default_factory=list)
-    applied_index: int = 0
-    full_from: int | None = None  # the machine has no space for this entry and later ones
-
-    def apply(self, frames: bytes, is_enough: Callable[[], bool] = never_enough) -> int:
-        last = 0
-        for header in parse(frames):
-            if self.full_from is not None and header.index >= self.full_from:
-                raise ApplyPaused(header.index - 1, "full")
-            at = header.physical_offset - parse_header(frames, 0).physical_offset
-            self.applied.append(frames[at + 56 : at + header.total_size])
-            last = header.index
-            if is_enough():
-                break
-        return last
-
-    def on_event(self, event: Event) -> None:
-        self.events.append(event)
-
-    def on_applied(self, index: Index) -> None:
-        self.applied_index = index
-
-    def bodies(self) -> list[bytes]:
-        """The bodies that were applied, no-ops left out."""
-        return [body for body in self.applied if body]
-
-
-@dataclass
-class WorldNode:
-    """One node and what survives its crash."""
-
-    name: NodeId
-    log: MemoryLog
-    file: MemoryFile
-    record: Recorder
-    driver: RaftDriver[EntryHeader]
-    soon: deque[Callable[[], None]]
-    up: bool = True
-
-
-class World:
-    """A group of drivers. Names are n1, n2, …"""
-
-    def __init__(self, count: int = 3, seed: int = 1, options: RaftOptions | None = None) -> None:
-        self.random = random.Random(seed)
-        self.options = options or RaftOptions()
-        self.members = [NodeId(f"n{i + 1}") for i in range(count)]
-        self.wires: deque[tuple[NodeId, NodeId, PeerMessage]] = deque()
-        self.cut: set[tuple[NodeId, NodeId]] = set()
-        self.now_ms = 1_000_000
-        self.turn_steps = 1_000
-        self.clock_off_ms: dict[NodeId, int] = {}  # how far wall clocks are ahead of it
-        self.nodes: dict[NodeId, WorldNode] = {}
-        for name in self.members:
-            self._boot(name, MemoryLog([]), MemoryFile())
-
-    def _boot(self, name: NodeId, log: MemoryLog, file: MemoryFile) -> None:
-        record = Recorder()
-        soon: deque[Callable[[], None]] = deque()
-        store = HardStateStore(file)
-        runs: list[TermRun] = []
-        for frame in log.frames:
-            header = parse_header(frame, 0)
-            if not runs or runs[-1].term != header.term:
-                runs.append(TermRun(Index(header.index), Term(header.term)))
-        core = Raft(
-            name,
-            Configuration(voters=frozenset(self.members)),
-            view=log,
-            rng=random.Random(self.random.random()),
-            options=self.options,
-            log=LogSummary(last_index=Index(log.last_index), term_runs=tuple(runs)),
-            hard_state=store.load(),
-        )
-        ports = Ports(
-            log=log,
-            parse_frames=parse,
-            hard_state=store,
-            transport=_Wires(self, name),
-            machine=record,
-            observer=record,
-            configuration_of=lambda _: Configuration(voters=frozenset(self.members)),
-            call_soon=soon.append,
-            turns=ManualTurns(soon, self),
-            wall_ms=lambda: self.now_ms + self.clock_off_ms.get(name, 0),
-            monotonic_s=lambda: self.now_ms / 1000,
-            fail=record.failures.append,
-        )
-        driver = RaftDriver(core, name, ports, Index(0))
-        log.on_durable = driver.on_durable
-        self.nodes[name] = WorldNode(name, log, file, record, driver, soon)
-        driver.start()
-
-    def crash(self, name: NodeId) -> None:
-        """The process dies: what was not durable is gone, its streams break."""
-        self.nodes[name].up = False
-        self.nodes[name].driver.stop()
-        for other in self.members:
-            if other != name and self.nodes[other].up:
-                self.nodes[other].driver.suspect(name)
-
-    def restart(self, name: NodeId) -> None:
-        """The process starts again from what was durable."""
-        node = self.nodes[name]
-        self._boot(name, MemoryLog(node.log.durable), MemoryFile(node.file.content))
-
-    def tick(self, *names: NodeId) -> None:
-        """One tick for each of `names`, or for everybody."""
-        self.now_ms += 10
-        for name in names or self.members:
-            if self.nodes[name].up:
-                self.nodes[name].driver.tick()
-
-    def settle(self, *, flush: bool = True) -> None:
-        """Runs callbacks, disks and the network until nothing moves."""
-        for _ in range(10_000):
-            moved = False
-            for node in self.nodes.values():
-                while node.soon:
-                    node.soon.popleft()()
-                    moved = True
-                if flush and node.up:
-                    node.log.flush()
-            while self.wires:
-                moved = True
-                self._deliver(*self.wires.popleft())
-            if not moved:
-                return
-        raise AssertionError("the world does not come to rest")
-
-    def _deliver(self, sender: NodeId, to: NodeId, message: PeerMessage) -> None:
-        node = self.nodes[to]
-        if node.up and (sender, to) not in self.cut:
-            node.driver.on_message(sender, PeerMessage.FromString(message.SerializeToString()))
-
-    def elect(self, ticks: int = 400) -> WorldNode:
-        """Ticks until somebody leads and has committed in its term."""
-        for _ in range(ticks):
-            self.tick()
-            self.settle()
-            for node in self.nodes.values():
-                if node.up and node.driver.core.is_ready_leader:
-                    return node
-        raise AssertionError("nobody was elected")
-
-    def isolate(self, name: NodeId) -> None:
-        """No message to or from `name` arrives."""
-        for other in self.members:
-            self.cut |= {(name, other), (other, name)}
-
-
-class _Wires:
-    def __init__(self, world: World, name: NodeId) -> None:
+    def __init__(
+        self, world: World, name: NodeId, on_message: OnMessage, on_broken: OnBroken
+    ) -> None:
+        self.on_message = on_message
+        self.on_broken = on_broken
         self._world = world
         self._name = name
 
+    def start(self) -> None:
+        self._world.ends[self._name] = self
+
+    async def stop(self) -> None:
+        self._world.hang_up(self._name)
+
+    def links(self) -> Mapping[NodeId, PeerLink]:
+        up = PeerLink(True, 0, 0, 0, level=KNOWN_LEVEL)
+        return {name: up for name in self._world.ends if name != self._name}
+
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
         self._world.wires.append((self._name, peer, message))
+        self._world.said.append(message.WhichOneof("body"))
 
     send_answer = send_request
 
     def know(self, place: object, disks: object, *, is_known: bool) -> None:
         """Nobody here has another's disk."""
 
+    def speak_for(self, holding: object) -> None:
+        """Nobody here is asked for a sign of life."""
 
-HARD_STATE_ZERO = HardState()
+    def recall(self, promises: object) -> None:
+        """Nobody here is put back."""
+
+    def promises(self) -> dict[NodeId, Promises]:
+        return {}
+
+
+class World:
+    """A group with its clock. Names are n1, n2, …"""
+
+    def __init__(self, count: int = 3, seed: int = 1, kind: Kind = USUALLY) -> None:
+        self.random = random.Random(seed)
+        self.timeline = Timeline()
+        self.wires: deque[tuple[NodeId, NodeId, PeerMessage]] = deque()
+        self.said: list[str | None] = []  # the kinds of all messages so far
+        self.ends: dict[NodeId, Wires] = {}
+        self.cut: set[tuple[NodeId, NodeId]] = set()
+        configs = make_configs(count, kind)
+        self.members = [NodeId(config.node_id) for config in configs]
+        self.nodes = {
+            NodeId(config.node_id): WorldNode(
+                config,
+                self.timeline,
+                self._connect(NodeId(config.node_id)),
+                kind,
+                self.random.getrandbits(32),
+            )
+            for config in configs
+        }
+        form_disks(
+            configs,
+            lambda name: self.nodes[NodeId(name)].files,
+            lambda name: self.nodes[NodeId(name)].machinery,
+        )
+        for node in self.nodes.values():
+            node.boot()
+
+    def _connect(self, name: NodeId) -> Connect:
+        def connect(_: Identity, on_message: OnMessage, on_broken: OnBroken) -> Wires:
+            return Wires(self, name, on_message, on_broken)
+
+        return connect
+
+    # --- time ---------------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        """What right wall clocks show."""
+        return WALL_START_MS + self.timeline.now // 1000
+
+    def pass_time(self, ms: int) -> None:
+        """So much time has passed, and nothing else: whoever has timers was late."""
+        self.timeline.run(self.timeline.now + ms * 1000)
+
+    def stand_still(self, ms: int) -> None:
+        """All processes were stopped for so long, as those of a machine that slept."""
+        loops = [node.loop for node in self.nodes.values() if node.is_up]
+        for loop in loops:
+            loop.paused = True
+        self.pass_time(ms)
+        for loop in loops:
+            self.timeline.resume(loop)
+        self.settle()
+
+    def tick(self, *, flush: bool = True) -> None:
+        """A tick has passed, and all that follows from it has happened."""
+        self.pass_time(TICK_MS)
+        self.settle(flush=flush)
+
+    def run_for(self, ticks: int) -> None:
+        """So many ticks have passed."""
+        for _ in range(ticks):
+            self.tick()
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def settle(self, *, flush: bool = True) -> None:
+        """Runs callbacks, disks and the network until nothing moves."""
+        for _ in range(MAX_ROUNDS):
+            self.turn()
+            moved = False
+            for node in self._up():
+                moved |= node.take_turns()
+                moved |= flush and node.sync()
+            while self.wires:
+                moved = True
+                self.deliver()
+            if not moved:
+                self.timeline.run(self.timeline.now)
+                return
+        raise AssertionError("the world does not come to rest")
+
+    def turn(self) -> None:
+        """Everybody's event loop has run what was ready."""
+        for node in self._up():
+            node.turn()
+
+    def deliver(self) -> None:
+        """The message that waits longest arrives, unless its wire is cut."""
+        sender, to, message = self.wires.popleft()
+        if to in self.ends and (sender, to) not in self.cut:
+            wire = PeerMessage.FromString(message.SerializeToString())
+            with self.nodes[to].running():
+                self.ends[to].on_message(sender, wire)
+
+    def _up(self) -> list[WorldNode]:
+        return [node for node in self.nodes.values() if node.is_up]
+
+    # --- lives --------------------------------------------------------------------------------
+
+    def crash(self, name: NodeId) -> None:
+        """Its power goes off: what was not durable may be gone, its streams break."""
+        self.nodes[name].crash()
+        self.hang_up(name)
+
+    def restart(self, name: NodeId) -> None:
+        """It starts again from what its disk has."""
+        self.nodes[name].boot()
+
+    def hang_up(self, name: NodeId) -> None:
+        """A process is over: its peers notice."""
+        if self.ends.pop(name, None) is not None:
+            for other, end in list(self.ends.items()):
+                with self.nodes[other].running():
+                    end.on_broken(name)
+
+    def isolate(self, name: NodeId) -> None:
+        """No message to or from `name` arrives."""
+        for other in self.members:
+            self.cut |= {(name, other), (other, name)}
+
+    # --- what tests wait for ------------------------------------------------------------------
+
+    def ready_leader(self) -> WorldNode | None:
+        """Who leads and has committed in its term; the latest, if two believe so."""
+        ready = [node for node in self._up() if node.driver.core.is_ready_leader]
+        return max(ready, key=lambda node: node.driver.core.term, default=None)
+
+    def elect(self, ticks: int = 400) -> WorldNode:
+        """Ticks until somebody leads and has committed in its term."""
+        for _ in range(ticks):
+            self.tick()
+            if leader := self.ready_leader():
+                return leader
+        raise AssertionError("nobody was elected")
+
+    def serving(self) -> WorldNode:
+        """Ticks until somebody serves."""
+        for _ in range(MAX_TICKS):
+            leader = self.ready_leader()
+            if leader is not None and leader.replica.leadership.serving:
+                return leader
+            self.tick()
+        raise AssertionError("nobody serves")
+
+    def others(self, name: NodeId) -> list[WorldNode]:
+        """Everybody else."""
+        return [node for node in self.nodes.values() if node.name != name]
+
+    def run(self, node: WorldNode, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives, which the process of `node` has run."""
+        task = node.begin(work)
+        for _ in range(MAX_TICKS):
+            self.settle()
+            if task.done():
+                return task.result()
+            self.pass_time(TICK_MS)
+        raise AssertionError("it doesn't end")
+
+
+__all__ = ["ALLOCATOR", "FLUSHER", "Kind", "World", "WorldNode", "padded"]

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
+from dledger.records.layout import BOOT
 from store.directory import Birth, DataDirectory, DirectoryState, Identity, write_sealed
 from store.errors import CorruptionFound, DirectoryInUse, IdentityMissing, WrongIdentity
 from store.files import AtomicFile, OsFiles, first_nonzero, read_exactly, write_all, zero_range
@@ -353,3 +354,21 @@ def test_real_files_do_what_the_simulated_disk_does(tmp_path: Path) -> None:
         files.close(handle)
         answers.append(seen)
     assert answers[0] == answers[1]
+
+
+def test_boot_number_that_nobody_has_reached_is_damage(tmp_path: Path) -> None:
+    """The next one must have room in its field."""
+    with contextlib.closing(DataDirectory.open(tmp_path, IDENTITY)) as directory:
+        directory.next_boot()
+        for number in ((1 << 62) + 1, (1 << 64) - 1):
+            content = BOOT.struct().pack(BOOT.constant("magic"), BOOT.constant("version"), number)
+            AtomicFile(OsFiles(), tmp_path / "raft" / "boot").replace(content)
+            with pytest.raises(CorruptionFound, match="starts"):
+                directory.next_boot()
+
+
+def test_sealed_file_that_is_too_deep_is_damage(tmp_path: Path) -> None:
+    """JSON can nest deeper than a reader can follow."""
+    (tmp_path / "identity.json").write_text("[" * 60_000)
+    with pytest.raises(CorruptionFound, match="JSON object"):
+        DataDirectory.open(tmp_path, IDENTITY)

@@ -21,11 +21,17 @@ class ViewContext(Protocol):
 class ClusterDoor:
     """Handlers of `dledger.v1.Cluster`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, admin_address: str = "") -> None:
+        """Args:
+        admin_address: told to who asks; see `Entrance`.
+        """
         self._cluster = cluster
+        self._admin_address = admin_address
 
     async def get_status(self, request: cpb.GetStatusRequest, context: object) -> cpb.NodeStatus:
-        return wire_status(await self._cluster.status())
+        status = wire_status(await self._cluster.status())
+        status.admin_address = self._admin_address
+        return status
 
     async def watch_leader(self, request: cpb.WatchLeaderRequest, context: ViewContext) -> None:
         async with aclosing(self._cluster.watch_leader(request.broker_group)) as views:
@@ -92,4 +98,5 @@ def _peer(peer: PeerStatus) -> cpb.PeerStatus:
         state=peer.state,
         match_index=peer.match_index,
         recently_active=peer.is_recently_active,
+        older_copy=peer.is_older_copy,
     )

@@ -67,11 +67,13 @@ class Entrance:
         address: host:port.
         offers: for whom.
         credentials: None for a server without TLS.
+        admin_address: where administration is, if not here; callers are told.
     """
 
     address: str
     offers: For
     credentials: grpc.ServerCredentials | None = None
+    admin_address: str = ""
 
 
 class _PeerDoor:
@@ -122,7 +124,7 @@ class GrpcDoor:
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._max_calls)
         offers = entrance.offers
         broker = broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)
-        cluster = cluster_pb2.DESCRIPTOR, "Cluster", ClusterDoor(self._services.cluster)
+        cluster = cluster_pb2.DESCRIPTOR, "Cluster", self._cluster(entrance)
         audit = audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)
         formation = formation_pb2.DESCRIPTOR, "Formation", FormationDoor(self._member)
         peers = raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)
@@ -147,6 +149,9 @@ class GrpcDoor:
         bind(server, entrance)
         self._servers.append(server)
         await server.start()
+
+    def _cluster(self, entrance: Entrance) -> ClusterDoor:
+        return ClusterDoor(self._services.cluster, entrance.admin_address)
 
     def say_serving(self) -> None:
         """The standard health service says that this node and each of its services is up."""

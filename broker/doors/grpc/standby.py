@@ -66,7 +66,7 @@ class StandbyDoor:
         nobody = _NotReady(self._member)
         handlers: list[tuple[Any, str, object]] = [
             (broker_pb2.DESCRIPTOR, "Broker", nobody),
-            (cluster_pb2.DESCRIPTOR, "Cluster", _Status(self._member, self._status)),
+            (cluster_pb2.DESCRIPTOR, "Cluster", self._cluster(entrance)),
             (audit_pb2.DESCRIPTOR, "Audit", nobody),
             (health_pb2.DESCRIPTOR, "Health", self._health),
         ]
@@ -81,6 +81,14 @@ class StandbyDoor:
         bind(server, entrance)
         self._servers.append(server)
         await server.start()
+
+    def _cluster(self, entrance: Entrance) -> _Status:
+        def status() -> cluster_pb2.NodeStatus:
+            told = self._status()
+            told.admin_address = entrance.admin_address
+            return told
+
+        return _Status(self._member, status)
 
     async def close(self) -> None:
         """No call is taken any more; those under way are answered."""

@@ -8,6 +8,7 @@ _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
 _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
+_TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 
@@ -167,10 +168,26 @@ CLIENT = (
     Mutant(
         "commit-covers-what-is-in-hand",
         "dledger/client/consumer.py",
-        "        done = self._finished if message is None",
-        "        done = self._handed_over if message is None",
+        "        done = self._progress.finished if message is None",
+        "        done = self._progress.positions if message is None",
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,
+    ),
+    Mutant(
+        "what-is-passed-over-is-never-committed",
+        "dledger/client/consumer.py",
+        "        if first > begins:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_TAGS,
+    ),
+    Mutant(
+        "passed-over-before-its-turn",
+        "dledger/client/progress.py",
+        "        is_last = after == self._handed_over.get(queue_id)\n",
+        "        is_last = queue_id in self._read\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_TAGS,
     ),
     Mutant(
         "group-begins-at-the-first",
@@ -190,8 +207,8 @@ CLIENT = (
     ),
     Mutant(
         "commit-of-what-was-never-given",
-        "dledger/client/consumer.py",
-        "        if message.topic != self.topic or after > self._furthest.get(",
+        "dledger/client/progress.py",
+        "        if message.topic != self._topic or after > self._furthest.get(",
         "        if after < 0 and self._furthest.get(",
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,

@@ -255,4 +255,16 @@ CORE = (
         masked="the leader of two terms has to be cut between them while an answer travels",
         tests=("tests/core/test_admission.py",),
     ),
+    Mutant(
+        "append-of-any-number-of-entries",
+        "dledger/core/replication.py",
+        "last = Index(min(log.last_index, previous + state.options.max_append_entries))",
+        "last = log.last_index",
+    ),
+    Mutant(
+        "all-appends-in-one-turn",
+        "dledger/core/replication.py",
+        "    if _is_behind(state, progress):\n        _send_one(state, progress)\n",
+        "    while _is_behind(state, progress):\n        _send_one(state, progress)\n",
+    ),
 )

@@ -9,7 +9,6 @@ _FORMING = ("tests/forming/test_forming.py",)
 _MEMBERSHIP = ("tests/core/test_membership.py",)
 _DISKS = ("tests/links/test_disks.py",)
 _DIRECTORY = ("tests/store/test_directory.py",)
-_NO_COPIES = "the simulator puts no older copy of a whole disk back"
 
 DISKS = (
     Mutant(
@@ -35,22 +34,6 @@ DISKS = (
         "answers=call.is_dialed):",
         "            if speaker is not None or peer is not None:",
         masked="a lost disk's process is dead before another one is named",
-        tests=_DISKS,
-    ),
-    Mutant(
-        "older-copy-is-heard",
-        "dledger/greeting.py",
-        "is_older = speaker.boot_number < known.boot_number",
-        "is_older = False",
-        masked=_NO_COPIES,
-        tests=_DISKS,
-    ),
-    Mutant(
-        "twin-is-heard",
-        "dledger/greeting.py",
-        "if is_older or (is_twin and speaker.boot_nonce != known.boot_nonce):",
-        "if is_older:",
-        masked=_NO_COPIES,
         tests=_DISKS,
     ),
     Mutant(
@@ -123,8 +106,6 @@ DISKS = (
         "store/directory.py",
         "            file.replace(_BOOT.pack(_BOOT_MAGIC, _BOOT_VERSION, number))\n",
         "",
-        masked=_NO_COPIES,
-        tests=_DIRECTORY,
     ),
     Mutant(
         "committed-before-all-prepared",
@@ -155,7 +136,7 @@ DISKS = (
     ),
     Mutant(
         "member-starts-without-its-log",
-        "broker/recovery.py",
+        "store/starting/opening.py",
         "if not configurations and (founding is None or not founding.is_adopted):",
         "if configurations and (founding is None or not founding.is_adopted) and False:",
         masked=_FORMED_BEFORE,

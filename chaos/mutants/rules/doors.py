@@ -109,6 +109,22 @@ DOORS = (
         tests=NOISE,
     ),
     Mutant(
+        "replaced-streams-said-every-time",
+        "dledger/transport.py",
+        "            and (unreported := self._sparing.due((why, peer))) is not None\n",
+        "            and (unreported := self._sparing.due(object())) is not None\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
+        "void-batches-said-every-time",
+        "broker/announcing.py",
+        "        if (unreported := self._sparing.due(type(refusal).__name__)) is not None:\n",
+        "        if (unreported := self._sparing.due(index)) is not None:\n",
+        masked="no leader writes them",
+        tests=NOISE,
+    ),
+    Mutant(
         "what-was-said-is-remembered-without-bound",
         "dledger/sparing.py",
         "        if len(self._said) > MAX_KEYS:\n",

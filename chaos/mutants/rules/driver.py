@@ -12,6 +12,12 @@ DRIVER = (
         "self._applier.apply(self._core.last_index)",
     ),
     Mutant(
+        "who-is-behind-is-sent-one-append-only",
+        "dledger/driver.py",
+        "            self._ports.turns.later(self._send_more)\n",
+        "            pass\n",
+    ),
+    Mutant(
         "hard-state-never-written",
         "dledger/driver.py",
         "        return lambda: store.save(state)\n",
@@ -68,20 +74,21 @@ DRIVER = (
         "dledger/driver.py",
         "            self._fail(error)\n            raise\n        self._heed_configuration()\n",
         "            raise\n        self._heed_configuration()\n",
-        seed=387,
+        under="write-error",
     ),
     Mutant(
         "paused-applying-asks-again-at-once",
         "dledger/applying.py",
         "if not self._is_scheduled and not self._ticks_to_wait:",
         "if not self._is_scheduled:",
-        seed=12,
+        under="disk-full",
     ),
     Mutant(
         "no-head-room-for-no-ops",
         "dledger/driver.py",
         "self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size",
         "self._head_room = 0",
+        under="disk-full",
     ),
     Mutant(
         "answers-on-the-newest-stream-only",

@@ -7,7 +7,7 @@ from chaos.mutants.mutant import Mutant
 REPLICA = (
     Mutant(
         "term-and-vote-taken-from-the-page-cache",
-        "broker/recovery.py",
+        "store/starting/opening.py",
         "        if file.settle() is None:\n",
         "        file.keep_space()\n        if file.read() is None:\n",
         seed=398,
@@ -245,9 +245,9 @@ REPLICA = (
     ),
     Mutant(
         "note-ahead-of-the-log-is-trusted",
-        "broker/recovery.py",
-        "    if noted <= durable:\n",
-        "    if True:\n",
+        "store/starting/derived.py",
+        "    return noted if noted <= log.ends_by(log.recovery.watermark) else 0\n",
+        "    return noted\n",
         masked="only an earlier version notes so",
     ),
 )

@@ -1,0 +1,112 @@
+"""Defects in what is remembered of other members' disks, and held against them (ADR 30)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_PROMISES = ("tests/links/test_promises.py",)
+_FILE = "dledger/promises.py"
+
+COPIES = (
+    Mutant(
+        "older-start-is-heard",
+        _FILE,
+        "        if start.number <= newest.number:\n",
+        "        if start.number == newest.number:\n",
+    ),
+    Mutant(
+        "twin-is-heard",
+        _FILE,
+        "        if start.number <= newest.number:\n",
+        "        if start.number < newest.number:\n",
+    ),
+    Mutant(
+        "forgotten-term-is-heard",
+        _FILE,
+        "        if start.term < self.term:\n",
+        "        if start.term < 0:\n",
+    ),
+    Mutant(
+        "forgotten-vote-is-heard",
+        _FILE,
+        "self.vote not in (NOBODY, start.vote):",
+        "self.vote not in (NOBODY, start.vote, self.vote):",
+    ),
+    Mutant(
+        "shorter-log-is-heard",
+        _FILE,
+        "        if start.last_index < kept:\n",
+        "        if start.last_index < NO_INDEX:\n",
+    ),
+    Mutant(
+        "held-entries-are-forgiven",
+        _FILE,
+        "            kept = max(kept, self.held_index)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "settled-entries-are-forgiven",
+        _FILE,
+        "        kept = self.settled_index\n",
+        "        kept = NO_INDEX\n",
+    ),
+    Mutant(
+        "promises-forgotten-at-a-restart",
+        "broker/replica.py",
+        "        self.transport.recall(self._memory.read())\n",
+        "        self._memory.read()\n",
+    ),
+    Mutant(
+        "promises-not-written",
+        "broker/replica.py",
+        "        return self._memory.step(self.transport.promises())\n",
+        "        return None\n",
+    ),
+    Mutant(
+        "keep-alives-hold-nothing",
+        "broker/replica.py",
+        "        self.transport.speak_for(lambda: self.driver.core.holding)\n",
+        "",
+    ),
+    Mutant(
+        "term-told-before-it-is-durable",
+        "dledger/core/raft.py",
+        "if state.has_failed or not state.persists.hard_state_is_durable:\n"
+        "            return Holding()",
+        "if state.has_failed:\n            return Holding()",
+    ),
+    Mutant(
+        "campaigned-for-term-held-against-it",
+        _FILE,
+        "self._note_term(Term(term - 1))",
+        "self._note_term(term)",
+    ),
+    Mutant(
+        "echoed-term-held-against-it",
+        _FILE,
+        "                pass  # echoes the asker's term\n",
+        "                self._note_term(term)\n",
+    ),
+    Mutant(
+        "held-entries-outlive-their-term",
+        _FILE,
+        "        if start.term == self.held_term:\n",
+        "        if start.term >= self.held_term:\n",
+    ),
+    Mutant(
+        "unsynced-entries-held-against-it",
+        _FILE,
+        '        if not newest.is_synced:\n            return ""\n',
+        "",
+        masked="groups that flush later have no power cuts there",
+        tests=_PROMISES,
+    ),
+    Mutant(
+        "stranger-has-a-member-called-a-copy",
+        "dledger/greeting.py",
+        "            if answers:\n                self._older[peer] = speaker.disk\n",
+        "            self._older[peer] = speaker.disk\n",
+        masked="it costs an operator a look and no truth",
+        tests=_PROMISES,
+    ),
+)

@@ -1,0 +1,179 @@
+"""The broker group as drivers and tasks ask it: blocking calls, a connection for as long as needed.
+
+`Access` is what an option list says of the way there: a value that travels to executors. `Brokers`
+is the connection, made in the process that uses it and closed there; it never travels. What is
+asked here names incarnations and sequence numbers, which the public client keeps to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from dledger.addresses import parse_addresses
+from dledger.client.broker_group import BrokerGroup, Effect
+from dledger.client.connection import (
+    DESCRIBE_TOPIC,
+    GET_OFFSET_BY_TIME,
+    PULL,
+    Method,
+    Request,
+    Response,
+)
+from dledger.client.errors import TopicNotFound
+from dledger.client.loop_thread import LoopThread
+from dledger.client.options import ClientOptions
+from dledger.credentials.tls import TlsFiles
+from dledger.spark import options as opt
+from dledger.spark.errors import BadOption
+from dledger.wire import broker_pb2 as pb
+
+ACCESS_OPTIONS: Final = (
+    *("bootstrap", "brokerGroup", "timeoutSeconds"),
+    *("tlsAuthority", "tlsCertificate", "tlsKey"),
+)
+PULL_BYTES: Final = 4 << 20  # An answer; nodes give 8 MiB at most.
+PULL_MESSAGES: Final = 32_768
+DEFAULT_TIMEOUT_S: Final = 60.0  # A call with all its retries: several elections.
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a broker group is reached.
+
+    Attributes:
+        addresses: `host:port`; one living node is enough.
+        broker_group: its name, where a mix-up must show itself; empty: any.
+        timeout_s: for a call with all its retries.
+        tls: PEM files, which lie at the same paths on every executor; None: in the clear.
+    """
+
+    addresses: tuple[str, ...]
+    broker_group: str
+    timeout_s: float
+    tls: TlsFiles | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """What the options say.
+
+        Raises:
+            BadOption: they make no sense.
+        """
+        try:
+            addresses = parse_addresses(options.get("bootstrap", ""))
+        except ValueError as error:
+            raise BadOption(f"bootstrap: {error}") from error
+        timeout_s = opt.seconds(options, "timeoutSeconds", DEFAULT_TIMEOUT_S)
+        return cls(tuple(addresses), options.get("brokerGroup", ""), timeout_s, _tls(options))
+
+
+def _tls(options: Mapping[str, str]) -> TlsFiles | None:
+    found = {name: options.get(name, "") for name in ACCESS_OPTIONS if name.startswith("tls")}
+    ca, certificate, key = found.values()
+    if not any(found.values()):
+        return None
+    if not ca:
+        raise BadOption("tlsCertificate and tlsKey need tlsAuthority, which nodes are believed of")
+    if bool(certificate) != bool(key):
+        raise BadOption("tlsCertificate and tlsKey come together")
+    for name, path in found.items():
+        if path and not Path(path).is_file():
+            raise BadOption(f"{name} is {path!r}: no such file")
+    return TlsFiles(Path(ca), Path(certificate) if key else None, Path(key) if key else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now; of each queue, by its id, the first offset kept and the one past the
+    last message."""
+
+    name: str
+    incarnation: int
+    bounds: tuple[tuple[int, int], ...]
+
+
+class Brokers:
+    """A connection; a context manager. Calls find the leader, whoever that is by then.
+
+    Every call raises `ClientError` where the brokers refuse or can't be reached in time.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._thread = LoopThread()
+        self._group: BrokerGroup | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._group = self._thread.call(self._open())
+        except BaseException:
+            self._thread.stop()
+            raise
+        return self
+
+    async def _open(self) -> BrokerGroup:
+        access = self._access
+        options = ClientOptions(deadline_s=access.timeout_s, tls=access.tls)
+        return BrokerGroup(access.addresses, access.broker_group or None, options)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Every connection is closed."""
+        group, self._group = self._group, None
+        if group is not None:
+            self._thread.call(group.close())
+        self._thread.stop()
+
+    def _call(
+        self, method: Method[Request, Response], request: Request, effect: Effect
+    ) -> Response:
+        assert self._group is not None
+        return self._thread.call(self._group.call(method, request, effect))
+
+    # --- what is there ------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic; None if there is none."""
+        try:
+            answer = self._call(DESCRIBE_TOPIC, pb.DescribeTopicRequest(name=name), Effect.NONE)
+        except TopicNotFound:
+            return None
+        bounds = {queue.queue_id: (queue.min_offset, queue.max_offset) for queue in answer.queues}
+        in_order = tuple(bounds[queue_id] for queue_id in range(answer.topic.queue_count))
+        return Topic(answer.topic.name, answer.topic.incarnation, in_order)
+
+    def offset_by_time(self, topic: Topic, queue_id: int, time_ms: int) -> int:
+        """Of the first message stored at or after `time_ms`, or one past the last."""
+        request = pb.GetOffsetByTimeRequest(
+            topic=topic.name,
+            queue_id=queue_id,
+            time_ms=time_ms,
+            topic_incarnation=topic.incarnation,
+        )
+        return self._call(GET_OFFSET_BY_TIME, request, Effect.NONE).offset
+
+    def pull(
+        self, topic: str, incarnation: int, queue_id: int, offset: int, limit: int
+    ) -> pb.PullResponse:
+        """At most `limit` messages from `offset` on, none at the queue's end."""
+        request = pb.PullRequest(
+            topic=topic,
+            topic_incarnation=incarnation,
+            queue_id=queue_id,
+            offset=offset,
+            max_messages=min(limit, PULL_MESSAGES),
+            max_bytes=PULL_BYTES,
+            hold_ms=0,
+        )
+        return self._call(PULL, request, Effect.NONE)

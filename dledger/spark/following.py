@@ -1,0 +1,224 @@
+"""Topics as a stream: how it goes on from batch to batch, and what it makes of topics that change.
+
+A stream's offset is, by topic, its incarnation and the next offset of each queue:
+
+    {"orders": {"incarnation": 17, "offsets": [23, 40]}}
+
+What becomes of it when the topics change, from one batch to the next:
+
+    topic                            failOnDataLoss       otherwise
+    as before                        up to the new end
+    new in `topics`                  from its first message
+    no longer in `topics`            left out; it begins anew if it is ever named again
+    deleted                          DataLost             waits where it is
+    deleted and made anew            DataLost             from the new one's first message
+    messages kept no longer          DataLost             from the first that is kept
+
+Ranges follow from two offsets alone, so a batch that is repeated is the same batch. What is planned
+is looked up at whoever leads; a connection lasts as long as the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from dledger.spark.brokers import Brokers
+from dledger.spark.edges import Edge, resolved
+from dledger.spark.errors import DataLost
+from dledger.spark.topics import QueueRange, Reading, read_range
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Offsets = dict[str, Any]  # as the picture above has it
+
+
+class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows topics.
+
+    Args:
+        starting: where it begins if it has no checkpoint.
+        max_rows: of a batch, over all queues, where the trigger sets no other; 0: all there is.
+    """
+
+    def __init__(self, reading: Reading, starting: Edge, max_rows: int = 0) -> None:
+        self._reading = reading
+        self._starting = starting
+        self._max_rows = max_rows
+        self._target: Offsets | None = None
+        self._brokers: Brokers | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """It travels to executors with its `read`; a connection does not."""
+        return self.__dict__ | {"_brokers": None}
+
+    def initialOffset(self) -> Offsets:
+        asked = self._connection()
+        found: Offsets = {}
+        for name in self._reading.topics:
+            topic = asked.topic(name)
+            if topic is None:
+                raise DataLost(f"there is no topic {name!r} (topics)")
+            strict = self._reading.fails_on_loss
+            offsets = resolved(self._starting, topic, asked.offset_by_time, fails_on_loss=strict)
+            found[name] = {"incarnation": topic.incarnation, "offsets": offsets}
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is stored from now on is another run's."""
+        self._target = self._ends()
+
+    def reportLatestOffset(self) -> Offsets:
+        return self._ends()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """As far as `limit` lets a batch go.
+
+        Raises:
+            DataLost: what comes next is there no longer.
+        """
+        ends = self._ends()
+        if self._target is not None:
+            ends = earlier(ends, self._target)
+        known = {name: continued(start, ends, name) for name in self._reading.topics}
+        if self._reading.fails_on_loss:
+            for name in known:
+                self._check(start, ends, name)
+        if not isinstance(limit, ReadMaxRows):
+            return known
+        return limited(start, known, limit.max_rows)
+
+    def _check(self, start: Offsets, ends: Offsets, name: str) -> None:
+        """Nothing that comes next in the topic is lost, as far as is known before it is read."""
+        before, now = start.get(name), ends.get(name)
+        if now is None:
+            raise DataLost(f"there is no topic {name!r}, from which this stream reads")
+        if before is not None and before["incarnation"] not in (0, now["incarnation"]):
+            raise DataLost(
+                f"topic {name!r} was deleted and made anew: this stream reads incarnation "
+                f"{before['incarnation']}, there is {now['incarnation']}"
+            )
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """The ranges between two offsets; nothing is looked up, so it is always the same."""
+        return [
+            InputPartition(part)
+            for name in sorted(end)
+            for whole in ranges_between(start, end, name)
+            for part in whole.cut(self._reading.max_range)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return read_range(self._reading, partition.value)
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing is kept here: the offset is the checkpoint's."""
+
+    def stop(self) -> None:
+        """The connection is closed."""
+        brokers, self._brokers = self._brokers, None
+        if brokers is not None:
+            brokers.close()
+
+    def _connection(self) -> Brokers:
+        """One for the query: a new one would look for the leader before each batch."""
+        if self._brokers is None:
+            self._brokers = Brokers(self._reading.access).__enter__()
+        return self._brokers
+
+    def _ends(self) -> Offsets:
+        """Of the topics that there are."""
+        found = [self._connection().topic(name) for name in self._reading.topics]
+        return {
+            topic.name: {
+                "incarnation": topic.incarnation,
+                "offsets": [high for _, high in topic.bounds],
+            }
+            for topic in found
+            if topic is not None
+        }
+
+
+def earlier(ends: Offsets, target: Offsets) -> Offsets:
+    """What there is, as far as there was when the run began."""
+    found: Offsets = {}
+    for name, now in ends.items():
+        then = target.get(name)
+        if then is not None and then["incarnation"] == now["incarnation"]:
+            found[name] = now | {"offsets": [*map(min, now["offsets"], then["offsets"])]}
+    return found
+
+
+def continued(start: Offsets, ends: Offsets, name: str) -> Offsets:
+    """Where the topic's reading may go to: its end, but never back, and nowhere if it is gone."""
+    before, now = start.get(name), ends.get(name)
+    if now is None:
+        return before or {"incarnation": 0, "offsets": []}
+    offsets = now["offsets"]
+    if before is not None and before["incarnation"] == now["incarnation"]:
+        offsets = [*map(max, offsets, _padded(before["offsets"], len(offsets)))]
+    return {"incarnation": now["incarnation"], "offsets": offsets}
+
+
+def _padded(offsets: Sequence[int], count: int) -> list[int]:
+    """`count` offsets: a queue that wasn't there before begins at 0."""
+    return [*offsets, *[0] * (count - len(offsets))]
+
+
+def starts_of(start: Offsets, end: Offsets, name: str) -> list[int]:
+    """Where the topic's reading begins, a number for each queue of `end`."""
+    before, count = start.get(name), len(end[name]["offsets"])
+    if before is None or before["incarnation"] != end[name]["incarnation"]:
+        return [0] * count
+    return _padded(before["offsets"], count)
+
+
+def ranges_between(start: Offsets, end: Offsets, name: str) -> Iterator[QueueRange]:
+    for queue_id, (low, high) in enumerate(
+        zip(starts_of(start, end, name), end[name]["offsets"], strict=True)
+    ):
+        if low < high:
+            yield QueueRange(name, end[name]["incarnation"], queue_id, low, high)
+
+
+def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
+    """At most `most` messages further than `start`: each queue its share of what is there, and the
+    rest, less than one a queue, to the first ones that lack it."""
+    lags = {
+        (name, queue_id): high - low
+        for name in end
+        for queue_id, (low, high) in enumerate(
+            zip(starts_of(start, end, name), end[name]["offsets"], strict=True)
+        )
+    }
+    total = sum(lags.values())
+    if total <= most:
+        return end
+    shares = {place: lag * most // total for place, lag in lags.items()}
+    left = most - sum(shares.values())
+    for place in sorted(lags, key=lambda each: shares[each] - lags[each] * most / total):
+        if left and shares[place] < lags[place]:
+            shares[place] += 1
+            left -= 1
+    return {
+        name: {
+            "incarnation": each["incarnation"],
+            "offsets": [
+                low + shares[name, queue_id]
+                for queue_id, low in enumerate(starts_of(start, end, name))
+            ],
+        }
+        for name, each in end.items()
+    }

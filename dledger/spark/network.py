@@ -1,0 +1,76 @@
+"""The format `dledger`: topics of a running broker group, read over the network.
+
+    spark.read.format("dledger").option("bootstrap", "h1:7001,h2:7001").option("topics", "orders")
+
+Reading is `dledger.spark.topics` and `dledger.spark.following`; this
+turns options into what they take, and nothing else. Every option is in docs/spark.md. A group's
+files stay readable beside it (`dledger.spark.source`), which needs no broker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource
+
+from dledger.reading.arrow import SQL_TYPES
+from dledger.reading.schema import COLUMNS
+from dledger.spark import options as opt
+from dledger.spark.brokers import ACCESS_OPTIONS, Access
+from dledger.spark.edges import EARLIEST, EDGE_OPTIONS, LATEST, edge_of
+from dledger.spark.errors import BadOption
+from dledger.spark.following import TopicsStream
+from dledger.spark.topics import DEFAULT_RANGE, Reading, TopicsReader
+
+# What a message over the network says of itself: entries, with index and term, stay inside.
+NETWORK_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("index", "term"))
+READ_OPTIONS: Final = (
+    *("topics", "columns", "maxOffsetsPerPartition", "maxOffsetsPerTrigger", "failOnDataLoss"),
+    *EDGE_OPTIONS,
+)
+KNOWN: Final = (*ACCESS_OPTIONS, *READ_OPTIONS)
+
+
+class TopicsSource(DataSource):
+    """Topics of a broker group."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dledger"
+
+    def schema(self) -> str:
+        opt.check_names(self.options, KNOWN)
+        chosen = opt.columns(self.options, NETWORK_COLUMNS)
+        return ", ".join(f"{name} {SQL_TYPES[name]}" for name in chosen)
+
+    def reader(self, schema: Any) -> TopicsReader:
+        reading = self._reading()
+        starting = edge_of(self.options, "starting", EARLIEST, reading.topics)
+        ending = edge_of(self.options, "ending", LATEST, reading.topics)
+        if "maxOffsetsPerTrigger" in self.options:
+            raise BadOption("maxOffsetsPerTrigger is a stream's; a batch has no trigger")
+        return TopicsReader(reading, starting, ending)
+
+    def streamReader(self, schema: Any) -> TopicsStream:
+        reading = self._reading()
+        for name in EDGE_OPTIONS:
+            if name.startswith("ending") and self.options.get(name):
+                raise BadOption(f"{name} is a batch's; a stream has no end")
+        starting = edge_of(self.options, "starting", LATEST, reading.topics)
+        most = 0
+        if "maxOffsetsPerTrigger" in self.options:
+            most = opt.count(self.options, "maxOffsetsPerTrigger", 0)
+        return TopicsStream(reading, starting, most)
+
+    def _reading(self) -> Reading:
+        opt.check_names(self.options, KNOWN)
+        topics = opt.names(self.options, "topics")
+        if not topics:
+            raise BadOption("topics: which ones are to be read isn't said")
+        return Reading(
+            Access.of(self.options),
+            topics,
+            opt.columns(self.options, NETWORK_COLUMNS),
+            opt.count(self.options, "maxOffsetsPerPartition", DEFAULT_RANGE),
+            opt.is_true(self.options, "failOnDataLoss"),
+        )

@@ -1,0 +1,65 @@
+"""Why a node doesn't start as a member, though what is on its disk can be read.
+
+StartRefused
+├── NotAMember          this directory belongs to no group: somebody has to form it
+├── LogMissing          a member's directory without its log
+└── DiskReplaced        the group's log names another disk for this member
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dledger.outcome import ExitCode, Outcome
+
+
+class StartRefused(Exception):
+    """Root of them; the text says what to do."""
+
+    retriable: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
+
+class NotAMember(StartRefused):
+    """The node waits to be formed, or to be taken in."""
+
+    def __init__(self, directory: str, node_id: str, state: str) -> None:
+        what = (
+            "was made by the version before: `dledger group init --adopt`, once for the whole group"
+            if state == "legacy"
+            else f"is no member's. A new group: `dledger group init`. If {node_id} was a member "
+            "before, its disk is missing (a mount?); if that disk is lost: "
+            f"`dledger group replace {node_id}`"
+        )
+        super().__init__(f"data directory {directory} is {state} and {what}")
+        self.directory = directory
+        self.node_id = node_id
+        self.state = state
+
+
+class LogMissing(StartRefused):
+    """What this member promised is in its log; without it it must not promise anything more."""
+
+    def __init__(self, directory: str, node_id: str) -> None:
+        super().__init__(
+            f"data directory {directory} is a member's, and its log is missing: put it back, or "
+            f"empty the directory and run `dledger group replace {node_id}`"
+        )
+        self.directory = directory
+        self.node_id = node_id
+
+
+class DiskReplaced(StartRefused):
+    """The group went on with another disk."""
+
+    def __init__(self, directory: str, node_id: str, named: bytes, own: bytes) -> None:
+        super().__init__(
+            f"data directory {directory} is disk {own.hex()}, and the group's log names "
+            f"{named.hex() or 'none'} as {node_id}'s: start the node on that one, or empty this "
+            f"directory and run `dledger group replace {node_id}`"
+        )
+        self.directory = directory
+        self.node_id = node_id
+        self.named = named
+        self.own = own

@@ -1,0 +1,281 @@
+"""Would a node start on this directory? Found out by letting it, on a rehearsal.
+
+`judge` calls what a start calls, over `store.rehearsal`, and puts what comes of it into values. It
+must know no rule of a start by itself: a rule that stood here could differ from the one that it is
+about. What it adds is what a refusal hides: steps behind it are rehearsed alone, and what lies in
+the directory is counted (docs/adr/0031-one-reader-of-a-directory.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from dledger.errors import HardStateCorrupt, HardStateOlder
+from dledger.records.layout import UNITS_PER_FILE
+from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
+from store.consumequeue import ConsumeQueues
+from store.directory import Identity, read_sealed, stored_boot_number
+from store.errors import (
+    CorruptionFound,
+    IdentityMissing,
+    NotARegularFile,
+    StoreError,
+    WrongIdentity,
+)
+from store.rehearsal import RehearsedFiles
+from store.starting import opening
+from store.starting.census import printable, take_census
+from store.starting.derived import read_replayed, recover_queues, trusted_index
+from store.starting.errors import DiskReplaced, LogMissing, NotAMember, StartRefused
+from store.starting.founding import read_founding
+from store.starting.judgement import DirectoryFacts, Effect, FileId, Findings, Judgement, Kind
+from store.starting.opening import Opened, Site, open_member
+from store.worker import ManualWorker
+
+# What a start ends with; anything else would be a defect, in the start as well.
+REFUSALS: Final = (StartRefused, StoreError, HardStateCorrupt, OSError)
+# Of a directory that doesn't say whose it is; its start is refused before this matters.
+_NOBODYS: Final = Identity("", "", CommitLogOptions().segment_size_bytes)
+
+_KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
+    (NotARegularFile, Kind.NOT_A_FILE),
+    (IdentityMissing, Kind.IDENTITY_MISSING),
+    (WrongIdentity, Kind.IDENTITY_OTHER),
+    (NotAMember, Kind.NOT_A_MEMBER),
+    (LogMissing, Kind.LOG_MISSING),
+    (DiskReplaced, Kind.DISK_REPLACED),
+    (HardStateOlder, Kind.HARD_STATE_OLDER),
+    (HardStateCorrupt, Kind.HARD_STATE_DAMAGED),
+)
+_FILES: Final[tuple[tuple[str, Kind], ...]] = (
+    ("identity.json", Kind.IDENTITY_DAMAGED),
+    ("formation.json", Kind.FOUNDING_DAMAGED),
+    ("raft/hard_state", Kind.HARD_STATE_DAMAGED),
+    ("raft/boot", Kind.BOOT_DAMAGED),
+    ("truncation", Kind.INTENT_DAMAGED),
+    ("consumequeue", Kind.QUEUES_DAMAGED),
+)
+
+
+def judge(
+    path: Path, expected: Identity | None = None, *, units_per_file: int = UNITS_PER_FILE
+) -> Judgement:
+    """Whether a node would start on the directory, and what there is to say of it. Nothing in it
+    changes, whatever is found.
+
+    Args:
+        expected: whose it must be; None: whose it says it is.
+        units_per_file: of the ConsumeQueues.
+    """
+    return _Judge(path, expected, units_per_file).judgement()
+
+
+@contextmanager
+def rehearsed(path: Path, identity: Identity) -> Iterator[Site]:
+    """The directory as it is now, for one rehearsal."""
+    files = RehearsedFiles()
+    options = CommitLogOptions(segment_size_bytes=identity.segment_size_bytes, reserve_bytes=0)
+    try:
+        yield Site(path, identity, files, options, workers=ManualWorker)
+    finally:
+        files.close_all()
+
+
+def start(site: Site, units_per_file: int) -> Opened:
+    """Everything that a start does with files, but for what the state machine decides: that only
+    has units mended."""
+    opened = open_member(site)
+    queues = ConsumeQueues(site.path, site.files, units_per_file=units_per_file)
+    through = recover_queues(opened.log, queues, trusted_index(opened.log))
+    if opened.log.recovery.clean_shutdown:  # else the walk has read every byte
+        read_replayed(opened.log, through)
+    return opened
+
+
+def stated_identity(site: Site) -> Identity | None:
+    """Whose the directory says it is; None if that is nothing that a node could be called."""
+    fields = read_sealed(site.files, site.path / "identity.json")
+    group, node, size = (fields.get(key) for key in ("group", "node_id", "segment_size_bytes"))
+    if not (isinstance(group, str) and isinstance(node, str) and isinstance(size, int)):
+        return None
+    try:
+        CommitLogOptions(segment_size_bytes=size)
+    except ValueError:
+        return None
+    return Identity(group, node, size)
+
+
+class _Judge:
+    """One judgement of one directory."""
+
+    def __init__(self, path: Path, expected: Identity | None, units_per_file: int) -> None:
+        self._path = path
+        self._identity = expected or _NOBODYS
+        self._is_expected = expected is not None
+        self._units_per_file = units_per_file
+        self._findings = Findings()
+        self._facts = DirectoryFacts()
+
+    def judgement(self) -> Judgement:
+        """See `judge`."""
+        if not os.path.isdir(self._path):
+            error: Exception = NotADirectoryError(f"{self._path} is no directory")
+            self._refused(error)
+            return self._judged(error, ())
+        self._learn_identity()
+        refusal = self._alone(self._start)
+        if refusal is not None:
+            for step in (self._directory, self._founding, self._log, self._hard_state, self._boot):
+                self._alone(step)
+        is_clean = not os.path.lexists(self._path / "abort")
+        self._learn(stopped_cleanly=is_clean)
+        return self._judged(refusal, take_census(self._path, self._findings))
+
+    def _judged(self, refusal: Exception | None, files: tuple[FileId, ...]) -> Judgement:
+        return Judgement(
+            path=os.fspath(self._path),
+            starts=refusal is None,
+            refusal="" if refusal is None else self._words(refusal),
+            findings=self._findings.found(),
+            findings_left_out=self._findings.left_out(),
+            facts=self._facts,
+            files=files,
+        )
+
+    def _alone(self, step: Callable[[Site], object]) -> Exception | None:
+        """The step over a rehearsal of its own; what it was refused with is a finding."""
+        with rehearsed(self._path, self._identity) as site:
+            try:
+                step(site)
+            except REFUSALS as error:
+                self._refused(error)
+                return error
+        return None
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def _learn_identity(self) -> None:
+        """Whose it is, as far as it says so; what is wrong with that the start will meet."""
+        with rehearsed(self._path, self._identity) as site, suppress(*REFUSALS):
+            stated = stated_identity(site)
+            if stated is not None and not self._is_expected:
+                self._identity = stated
+            if stated is not None:
+                self._learn(
+                    broker_group=stated.broker_group,
+                    node_id=stated.node_id,
+                    segment_size_bytes=stated.segment_size_bytes,
+                )
+
+    def _start(self, site: Site) -> None:
+        opened = start(site, self._units_per_file)
+        disk = opened.directory.disk
+        self._learn(disk_id=disk.disk_id.hex(), state=disk.state.value)
+        self._learn(term=opened.hard_state.term, vote=opened.hard_state.vote)
+        self._learn_boot(opened.boot_number - 1, opened.log)
+        self._learn_log(opened.log)
+
+    def _directory(self, site: Site) -> None:
+        disk = opening.open_directory(site).disk
+        self._learn(disk_id=disk.disk_id.hex(), state=disk.state.value)
+
+    def _founding(self, site: Site) -> None:
+        read_founding(site.path, site.files)
+
+    def _log(self, site: Site) -> None:
+        log = opening.open_log(site)
+        self._learn_log(log)
+        opening.summarize(log, site.path)
+        queues = ConsumeQueues(site.path, site.files, units_per_file=self._units_per_file)
+        recover_queues(log, queues, trusted_index(log))
+
+    def _hard_state(self, site: Site) -> None:
+        if site.files.exists(site.path / "raft" / "hard_state"):
+            _, hard_state = opening.open_hard_state(site)
+            self._learn(term=hard_state.term, vote=hard_state.vote)
+
+    def _boot(self, site: Site) -> None:
+        self._learn(boot_number=stored_boot_number(site.files, site.path))
+
+    # --- what they found ----------------------------------------------------------------------
+
+    def _learn(self, **facts: object) -> None:
+        self._facts = replace(self._facts, **facts)  # type: ignore[arg-type]
+
+    def _learn_boot(self, number: int, log: CommitLog) -> None:
+        self._learn(boot_number=number)
+        if number == 0 and log.last_index > 1:
+            detail = "a start would be the first; peers that have seen a later one refuse it"
+            self._findings.add(Kind.BOOT_MISSING, Effect.IGNORED, "raft/boot", detail)
+
+    def _learn_log(self, log: CommitLog) -> None:
+        report, noted = log.recovery, log.checkpoint.state.consume_queue_index
+        self._learn(
+            first_index=log.first_index,
+            last_index=log.last_index,
+            last_term=log.last_term,
+            end_offset=log.end_offset,
+            watermark=report.watermark,
+            derived_index=trusted_index(log),
+        )
+        for kind, file, detail in _mended(report, is_there=(self._path / "checkpoint").exists()):
+            self._findings.add(kind, Effect.MENDED, self._relative(file), detail)
+        if trusted_index(log) < noted:
+            detail = f"it notes entry {noted}, beyond what this log held: all is derived again"
+            self._findings.add(Kind.QUEUES_AHEAD, Effect.MENDED, "checkpoint", detail)
+
+    def _refused(self, error: Exception) -> None:
+        file = self._relative(file_of(error))
+        self._findings.add(kind_of(error, file), Effect.REFUSED, file, self._words(error))
+
+    def _relative(self, file: str) -> str:
+        """The file as the findings name it."""
+        inner = os.path.relpath(file, self._path) if file else ""
+        return "" if inner == "." or inner.startswith("..") else printable(inner)
+
+    def _words(self, error: Exception) -> str:
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            return printable(f"{error.filename}: {error.strerror}")
+        return printable(str(error))
+
+
+def file_of(error: Exception) -> str:
+    """The file that a refusal is about; empty if it is about none alone."""
+    if isinstance(error, HardStateCorrupt):
+        return ""
+    file = error.filename if isinstance(error, OSError) else getattr(error, "file", None)
+    return os.fspath(file) if isinstance(file, str | Path) else ""
+
+
+def kind_of(error: Exception, file: str) -> Kind:
+    """What a refusal is called, by its kind and the file that it is about."""
+    for refusal, kind in _KINDS:
+        if isinstance(error, refusal):
+            return kind
+    if not isinstance(error, CorruptionFound):
+        return Kind.UNREADABLE
+    for name, kind in _FILES:
+        if file.startswith(name):
+            return kind
+    return Kind.SEGMENT_MISSING if error.expected == "a segment" else Kind.LOG_DAMAGED
+
+
+def _mended(report: RecoveryReport, *, is_there: bool) -> Iterator[tuple[Kind, str, str]]:
+    """What opening the log put right: kind, file and detail of each."""
+    if not report.checkpoint_readable:
+        kind = Kind.CHECKPOINT_DAMAGED if is_there else Kind.CHECKPOINT_MISSING
+        detail = "nothing says how far the log was durable: where it breaks off, it ends"
+        yield kind, "checkpoint", detail
+    if report.redone_cut is not None:
+        yield Kind.CUT_UNFINISHED, "truncation", f"the log is cut at {report.redone_cut}"
+    if report.extended_file is not None:
+        detail = "what is missing lies behind what was durable"
+        yield Kind.SEGMENT_SHORT, report.extended_file, detail
+    if report.cut_from is not None:
+        detail = f"{report.cut_bytes} bytes from {report.cut_from} on: {report.reason}"
+        yield Kind.TAIL_TORN, "", detail

@@ -1,0 +1,241 @@
+"""From a data directory to an open member's store: every check of a start that reads only files.
+
+Order matters: the lock first (two processes must never write one log), then whether the directory
+is a member's at all, then the log (what was torn is cut, what is corrupt stops here), then term and
+vote, then whether the log names this disk, then the number of this start. A hard state that is
+older than the log cannot be: term and vote are made durable before any entry of that term, so it
+was lost or put back from a copy, and this node may have voted since.
+
+A node does this over its disk, a judgement over a rehearsal (`store.starting.judging`); neither has
+a rule of its own. What it must never do is ask which of the two it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from dledger.codec import decode_configuration
+from dledger.core.types import (
+    MAX_TERM,
+    NO_TERM,
+    Configuration,
+    HardState,
+    Index,
+    LogSummary,
+    NodeId,
+    Term,
+    TermRun,
+)
+from dledger.errors import HardStateCorrupt, HardStateOlder
+from dledger.hard_state import HardStateStore
+from dledger.records.layout import file_name
+from dledger.wire import raft_pb2
+from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
+from store.directory import Birth, DataDirectory, DirectoryState, Identity, born_now
+from store.errors import CorruptionFound, StorageFull
+from store.files import FULL_ERRNOS, AtomicFile, FileSystem, make_directory
+from store.starting.errors import DiskReplaced, LogMissing, NotAMember
+from store.starting.founding import Founding, end_of_unformed, read_founding
+from store.worker import ThreadWorker, WorkerFactory
+
+HARD_STATE_SPARE_BYTES: Final = 512  # a term and a vote, whatever the node's name
+
+
+def _untold(report: RecoveryReport) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is to be opened, for whom, and with what.
+
+    Args:
+        identity: whose the directory must be.
+        peers: names of the group's members, as configured; all that is known of a group by one who
+            takes a lost disk's place.
+        told: what opening the log found, before what follows may refuse.
+    """
+
+    path: Path
+    identity: Identity
+    files: FileSystem
+    options: CommitLogOptions
+    peers: frozenset[str] = frozenset()
+    workers: WorkerFactory = ThreadWorker
+    clock: Callable[[], float] = time.monotonic
+    birth: Callable[[], Birth] = born_now
+    told: Callable[[RecoveryReport], None] = _untold
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A member's store, open. `base`: the configuration in force where the log holds none."""
+
+    directory: DataDirectory
+    log: CommitLog
+    hard_state_store: HardStateStore
+    hard_state: HardState
+    summary: LogSummary
+    base: Configuration
+    boot_number: int
+
+
+def open_member(site: Site) -> Opened:
+    """The directory is a member's, this process's alone, and everything in it that a start reads
+    is what it must be.
+
+    Raises:
+        StartRefused: the node must not take part with it; the subclass says why.
+        StoreError: DirectoryInUse, WrongIdentity, IdentityMissing, CorruptionFound, StorageFull,
+            NotARegularFile.
+        HardStateCorrupt: term and vote can't be trusted.
+        OSError: the directory can't be used.
+    """
+    opened = contextlib.ExitStack()
+    directory = opened.enter_context(contextlib.closing(open_directory(site)))
+    try:
+        founding = settle_forming(site, directory)
+        log = opened.enter_context(contextlib.closing(open_log(site)))
+        site.told(log.recovery)
+        store, hard_state = open_hard_state(site)
+        summary = summarize(log, site.path)
+        check_terms(summary, hard_state)
+        base = base_configuration(site, founding)
+        check_own_disk(directory, summary, base, founding)
+        boot_number = directory.next_boot()
+    except BaseException:
+        opened.close()
+        raise
+    return Opened(directory, log, store, hard_state, summary, base, boot_number)
+
+
+def open_directory(site: Site) -> DataDirectory:
+    """The data directory, made at the first start, and locked. Raises: see `DataDirectory.open`."""
+    return DataDirectory.open(site.path, site.identity, site.files, birth=site.birth)
+
+
+def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:
+    """The directory is a member's; what it was formed as, if that is known here.
+
+    Raises:
+        NotAMember: it isn't.
+        CorruptionFound: what it was prepared for, or the log that should begin with it, is damaged.
+    """
+    founding = read_founding(site.path, site.files)
+    if not directory.disk.state.is_member:
+        end_of_unformed(directory, founding, site.files, site.options)
+    if not directory.disk.state.is_member:
+        raise NotAMember(str(site.path), site.identity.node_id, directory.disk.state.value)
+    return founding
+
+
+def open_log(site: Site) -> CommitLog:
+    """The log, recovered. Raises: see `CommitLog.open`."""
+    return CommitLog.open(
+        site.path, site.options, site.files, workers=site.workers, clock=site.clock
+    )
+
+
+def open_hard_state(site: Site) -> tuple[HardStateStore, HardState]:
+    """Term and vote; nothing may be promised by a vote that only the page cache knows. From here on
+    the next ones need no space: there is a file already, and one to exchange it with.
+
+    Raises:
+        StorageFull: there is no space for the next term.
+        HardStateCorrupt, CorruptionFound: they can't be trusted.
+    """
+    path, files = site.path, site.files
+    make_directory(files, path / "raft")
+    file = AtomicFile(files, path / "raft" / "hard_state", HARD_STATE_SPARE_BYTES)
+    store = HardStateStore(file)
+    try:
+        if file.settle() is None:
+            store.save(HardState())
+            file.keep_space()
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+        free = files.free_bytes(path)
+        raise StorageFull(str(path / "raft"), HARD_STATE_SPARE_BYTES, free) from error
+    return store, store.load()
+
+
+def summarize(log: CommitLog, path: Path) -> LogSummary:
+    """The log as the core wants to know it.
+
+    Raises:
+        CorruptionFound: no log of ours begins like this, or a configuration in it is none.
+    """
+    commitlog, runs = path / "commitlog", log.term_runs()
+    if log.last_index and log.first_index != 1:
+        # There is no snapshot on disk yet that could stand for what was before.
+        raise CorruptionFound(str(commitlog), 0, "entry 1", f"entry {log.first_index}")
+    if runs and runs[0][1] == NO_TERM:
+        raise CorruptionFound(str(commitlog / file_name(0)), 0, "a term from 1 on", NO_TERM)
+    configurations: list[tuple[Index, Configuration]] = []
+    for index, body in log.configuration_entries():
+        try:
+            configuration = decode_configuration(raft_pb2.Configuration.FromString(body))
+        except DecodeError as error:
+            raise CorruptionFound(
+                str(commitlog), 0, f"a configuration in entry {index}", error
+            ) from error
+        configurations.append((Index(index), configuration))
+    return LogSummary(
+        last_index=Index(log.last_index),
+        term_runs=tuple(TermRun(Index(first), Term(term)) for first, term in runs),
+        configurations=tuple(configurations),
+    )
+
+
+def check_terms(summary: LogSummary, hard_state: HardState) -> None:
+    """Term and vote are as new as the log, and of a term that a group can reach.
+
+    Raises:
+        HardStateCorrupt: they aren't.
+    """
+    last_term = summary.term_runs[-1].term if summary.term_runs else NO_TERM
+    if hard_state.term < last_term:
+        raise HardStateOlder(
+            f"term {last_term} or later, which the log holds", str(hard_state.term)
+        )
+    if hard_state.term > MAX_TERM:
+        raise HardStateCorrupt(f"a term up to {MAX_TERM}", str(hard_state.term))
+
+
+def base_configuration(site: Site, founding: Founding | None) -> Configuration:
+    """What is in force where the log holds no configuration."""
+    if founding is not None:
+        return founding.members
+    # A disk that takes another's place: until its log says more it knows no disk, its own included.
+    own = frozenset({NodeId(site.identity.node_id)})
+    return Configuration(voters=frozenset(map(NodeId, site.peers)) - own, learners=own)
+
+
+def check_own_disk(
+    directory: DataDirectory,
+    summary: LogSummary,
+    base: Configuration,
+    founding: Founding | None,
+) -> None:
+    """A formed directory has its log, and the log names this disk.
+
+    Raises:
+        LogMissing, DiskReplaced: it hasn't, or names another.
+    """
+    path, node = str(directory.path), NodeId(directory.identity.node_id)
+    if directory.disk.state is not DirectoryState.FORMED:
+        return
+    configurations = summary.configurations
+    if not configurations and (founding is None or not founding.is_adopted):
+        raise LogMissing(path, node)
+    named = (configurations[-1][1] if configurations else base).disk_of(node)
+    if named != directory.disk.disk_id:
+        raise DiskReplaced(path, node, named, directory.disk.disk_id)

@@ -1,0 +1,266 @@
+"""Every command that dials a node, against nodes that talk under TLS alone.
+
+Clients show certificates, and clients, peers and administration have an address each. Commands are
+given what a user has at hand: where the clients of one node come in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from audit.commands.app import app as audit_app
+from audit.commands.selection import wanted_replicas
+from audit.engines.choice import EngineName
+from broker.config import NodeConfig, dump_toml
+from dledger.terminal.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
+from dledger_cli.app import app
+from tests.certificates import Authority
+from tests.integration.group import free_ports
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("n1", "n2", "n3")
+WAIT_S = 30.0
+
+
+@dataclass
+class Machines:
+    """Three nodes as processes, each with a folder that could be a machine's."""
+
+    folder: Path
+    configs: dict[str, NodeConfig]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, folder: Path, authority: Authority) -> Machines:
+        ports = iter(free_ports(9))
+        at = {name: [f"127.0.0.1:{next(ports)}" for _ in range(3)] for name in NAMES}
+        configs = {
+            name: NodeConfig.model_validate(
+                {
+                    "broker_group": "g1",
+                    "node_id": name,
+                    "data_directory": str(folder / name / "data"),
+                    "listen": at[name][0],
+                    "peer_listen": at[name][1],
+                    "admin_listen": at[name][2],
+                    "peers": {each: at[each][0] for each in NAMES},
+                    "dial": {each: at[each][1] for each in NAMES if each != name},
+                    "tls": {**authority.node(name), "client_certificates": "required"},
+                    "store": {"segment_size_bytes": 8 << 20, "reserve_bytes": 0},
+                }
+            )
+            for name in NAMES
+        }
+        for name, config in configs.items():
+            (folder / name).mkdir()
+            (folder / name / "node.toml").write_text(dump_toml(config, folder / name))
+        return cls(folder, configs)
+
+    def start(self, name: str) -> None:
+        command = [sys.executable, "-m", "dledger_cli", "node", "--config", "node.toml"]
+        with (self.folder / name / "node.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, cwd=self.folder / name, stderr=log)
+
+    def kill(self, name: str) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.processes[name].kill()
+        self.processes.pop(name).wait()
+
+    @property
+    def bootstrap(self) -> str:
+        return self.configs["n1"].listen
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certs") / "certs")
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Machines]:
+    """A group that isn't formed yet; nothing runs afterwards."""
+    made = Machines.make(tmp_path_factory.mktemp("machines"), authority)
+    try:
+        for name in NAMES:
+            made.start(name)
+        yield made
+    finally:
+        for name in list(made.processes):
+            made.kill(name)
+
+
+@pytest.fixture(autouse=True)
+def certificates(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a shell that talks to this group all day has set."""
+    files = authority.client() if not (authority.folder / "client.pem").exists() else None
+    assert files is None or files.certificate is not None
+    monkeypatch.setenv(CA_VARIABLE, str(authority.ca))
+    monkeypatch.setenv(CERTIFICATE_VARIABLE, str(authority.folder / "client.pem"))
+    monkeypatch.setenv(KEY_VARIABLE, str(authority.folder / "client.key"))
+
+
+def invoked(*arguments: str) -> tuple[int, str, str]:
+    """Exit code and both outputs of a command, run within this process."""
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def told(*arguments: str) -> str:
+    """What a command that must succeed prints."""
+    code, out, error = invoked(*arguments)
+    assert code == 0, (arguments, out, error)
+    return out
+
+
+def dialing() -> set[str]:
+    """Every command that can be told where nodes are."""
+    found = set()
+    commands = [("", typer.main.get_command(app)), ("audit ", typer.main.get_command(audit_app))]
+    while commands:
+        name, command = commands.pop()
+        parts: dict[str, Any] = getattr(command, "commands", {})
+        commands += [(f"{name}{each} ", part) for each, part in parts.items()]
+        if any("--bootstrap" in option.opts for option in command.params):
+            found.add(name.strip())
+    return found
+
+
+# In their order; {…} is filled in. What is done to the group comes before what looks at it.
+TABLE: dict[str, list[str]] = {
+    "group init": [],
+    "group status": ["--json"],
+    "group transfer": ["n2"],
+    "topic create": ["t", "--queues", "1"],
+    "topic list": ["--json"],
+    "topic describe": ["t"],
+    "produce": ["t", "--input", "{lines}", "--json"],
+    "consume": ["t", "--max", "2", "--from", "first", "--output", "{out}"],
+    "query offset": ["t", "0", "0", "--json"],
+    "query id": ["{message_id}"],
+    "audit replicas": ["--over", "grpc", "--json", "--processes", "1"],
+    "audit delivery": ["--history", "{history}", "--processes", "1"],
+    "bench consume": ["--messages", "50", "--rounds", "1"],
+    "topic delete": ["t"],
+    "group replace": ["{follower}", "--wait", "30", "--json"],
+}
+BY_ITSELF = "audit watch"  # goes on until it is ended
+ALIKE = {"bench produce", "bench e2e"}  # connect as `bench consume` does, and take their time
+
+
+def test_table_has_every_command_that_dials() -> None:
+    """A new one has to be seen under TLS as well."""
+    assert dialing() == {*TABLE, BY_ITSELF, *ALIKE}
+
+
+def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> None:
+    """Given the clients' address of one node, which tells where the rest is."""
+    words = {name: str(tmp_path / name) for name in ("lines", "out", "history")}
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    (tmp_path / "history").write_text("")
+    wait_until_all_answer(machines)
+    said: dict[str, str] = {}
+    for name, arguments in TABLE.items():
+        if name == "group replace":
+            words["follower"] = a_disk_is_lost(machines)
+        given = [word.format_map(words) for word in arguments]
+        said[name] = told(*name.split(), *given, "--bootstrap", machines.bootstrap)
+        if name == "group init":
+            wait_until_served(machines)
+        elif name == "query offset":
+            words["message_id"] = json.loads(said[name])["message_id"]
+    assert len(json.loads(said["group status"])["nodes"]) == 3
+    assert (tmp_path / "out").read_bytes() == b"one\ntwo\n"
+    audited = json.loads(said["audit replicas"])
+    assert (audited["verdict"], len(audited["coverage"])) == ("identical", 3)
+    assert json.loads(said["group replace"])["votes"] is True
+    admin = ",".join(config.admin_listen or "" for config in machines.configs.values())
+    nodes = json.loads(told("group", "status", "--json", "--bootstrap", admin))["nodes"]
+    assert sorted(node["id"] for node in nodes) == list(NAMES)  # each once
+    assert told("group", "transfer", "--bootstrap", admin).endswith(" leads\n")
+    watched(machines, tmp_path)
+
+
+def status_of(machines: Machines) -> dict[str, Any]:
+    out = invoked("group", "status", "--json", "--bootstrap", machines.bootstrap)[1]
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def wait_until_all_answer(machines: Machines) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not all(node["alive"] for node in status_of(machines)["nodes"]):
+        assert time.monotonic() < deadline
+
+
+def wait_until_served(machines: Machines) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while invoked("group", "status", "--bootstrap", machines.bootstrap)[0] != 0:
+        assert time.monotonic() < deadline
+
+
+def a_disk_is_lost(machines: Machines) -> str:
+    """A follower runs on an empty disk."""
+    leader = status_of(machines)["leader"]
+    name = next(each for each in ("n3", "n2") if each != leader)
+    machines.kill(name)
+    rmtree(machines.folder / name / "data")
+    machines.start(name)
+    wait_until_all_answer(machines)
+    return name
+
+
+def watched(machines: Machines, folder: Path) -> None:
+    """`audit watch`, until its first verdict."""
+    command = [sys.executable, "-m", "dledger_cli", "audit", "watch", "--every", "1s"]
+    command += ["--bootstrap", machines.bootstrap, "--reports", str(folder / "reports")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "identical" in process.stdout.readline().lower()
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("name", [*TABLE, BY_ITSELF, *ALIKE])
+def test_authority_that_is_not_there_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line and exit code 2 from each command, before anything is dialed."""
+    monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "nowhere.pem"))
+    (tmp_path / "file").write_text("x\n")
+    words = dict.fromkeys(("lines", "history", "out"), str(tmp_path / "file"))
+    words |= {"message_id": "7F00000100001B5900000000000000F0", "follower": "n2"}
+    given = [word.format_map(words) for word in TABLE.get(name, [])]
+    if name == BY_ITSELF:
+        given = ["--reports", str(tmp_path)]
+    code, out, error = invoked(*name.split(), *given, "--bootstrap", "127.0.0.1:1")
+    assert (code, out) == (2, ""), error
+    assert error.startswith("dledger: ")
+    assert "nowhere.pem: No such file or directory" in error
+    assert error.count("\n") == 1
+
+
+def test_local_groups_are_audited_in_the_clear(tmp_path: Path) -> None:
+    """Whatever the shell has set for another group: silent nodes would be audited as copies."""
+    told("group", "up", "--nodes", "1", "--dir", str(tmp_path / "run"))
+    try:
+        (replica,) = wanted_replicas(None, tmp_path / "run", None, EngineName.LOCAL)
+        assert replica.position is not None
+    finally:
+        told("group", "down", "--dir", str(tmp_path / "run"))

@@ -1,0 +1,187 @@
+"""Topics as a stream: how far a batch goes, and what becomes of topics that change."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from dledger.client.blocking import BlockingClient
+from dledger.spark import BadOption
+from dledger.spark.errors import DataLost
+from dledger.spark.following import Offsets, TopicsStream, limited, ranges_between
+from dledger.testing import BrokerGroup
+from tests.spark.group import fill, renewed, rows_of, source
+
+BODIES = [f"m{number}".encode() for number in range(10)]
+ALL = ReadAllAvailable()
+
+
+def stream_of(group: BrokerGroup, topics: str, **options: str) -> TopicsStream:
+    told = {"startingOffsets": "earliest", **options}
+    return source(group.addresses, topics, **told).streamReader(None)
+
+
+def through_json(offsets: Offsets) -> Offsets:
+    """As a checkpoint keeps it."""
+    kept: Offsets = json.loads(json.dumps(offsets))
+    return kept
+
+
+def test_stream_goes_on_where_its_offset_says(dledger_group: BrokerGroup) -> None:
+    """Batches together are everything, each once, whoever made the offset."""
+    topic = dledger_group.topic(2)
+    stream = stream_of(dledger_group, topic, columns="body")
+    start = through_json(stream.initialOffset())
+    found = []
+    for bodies in (BODIES[:4], BODIES[4:], []):
+        fill(dledger_group.addresses, topic, 1, bodies)
+        end = through_json(stream.latestOffset(start, ALL))
+        found += rows_of(stream, stream.partitions(start, end))
+        start = end
+    stream.stop()
+    assert [row["body"] for row in found] == BODIES
+    assert start[topic]["offsets"] == [0, 10]
+
+
+def test_stream_begins_at_the_end_unless_told(dledger_group: BrokerGroup) -> None:
+    """As Kafka's does; and travels without its connection."""
+    topic = dledger_group.topic()
+    fill(dledger_group.addresses, topic, 0, BODIES)
+    stream = source(dledger_group.addresses, topic).streamReader(None)
+    start = stream.initialOffset()
+    assert start[topic]["offsets"] == [10]
+    assert pickle.loads(pickle.dumps(stream))._brokers is None
+    assert stream.latestOffset(start, ALL) == start == stream.reportLatestOffset()
+    stream.stop()
+
+
+@given(
+    lags=st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 50), max_size=4)),
+    most=st.integers(1, 200),
+)
+def test_limited_batch_is_full_and_goes_on(lags: dict[str, list[int]], most: int) -> None:
+    """Never more than the limit, nor less than there is of it; nothing goes back."""
+    start: Offsets = {
+        name: {"incarnation": 1, "offsets": [5] * len(each)} for name, each in lags.items()
+    }
+    end: Offsets = {
+        name: {"incarnation": 1, "offsets": [5 + lag for lag in each]}
+        for name, each in lags.items()
+    }
+    got = limited(start, end, most)
+    parts = [part for name in end for part in ranges_between(start, got, name)]
+    assert sum(part.end - part.start for part in parts) == min(most, sum(map(sum, lags.values())))
+    for name, each in lags.items():
+        for lag, offset in zip(each, got[name]["offsets"], strict=True):
+            assert 5 <= offset <= 5 + lag
+
+
+def test_batch_has_no_more_messages_than_allowed(dledger_group: BrokerGroup) -> None:
+    """The option is the limit where the trigger sets none."""
+    topic = dledger_group.topic(2)
+    for queue_id in (0, 1):
+        fill(dledger_group.addresses, topic, queue_id, BODIES)
+    stream = stream_of(dledger_group, topic, maxOffsetsPerTrigger="7")
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(7)
+    at, sizes = stream.initialOffset(), []
+    while (end := stream.latestOffset(at, limit)) != at:
+        sizes.append(sum(part.value.end - part.value.start for part in stream.partitions(at, end)))
+        at = end
+    stream.stop()
+    assert sizes == [7, 7, 6]
+
+
+def test_available_now_means_when_the_run_began(dledger_group: BrokerGroup) -> None:
+    """What is stored later is left to the next run, and the run ends."""
+    topic = dledger_group.topic()
+    fill(dledger_group.addresses, topic, 0, BODIES[:3])
+    stream = stream_of(dledger_group, topic)
+    start = stream.initialOffset()
+    stream.prepareForTriggerAvailableNow()
+    fill(dledger_group.addresses, topic, 0, BODIES[3:])
+    end = stream.latestOffset(start, ALL)
+    assert end[topic]["offsets"] == [3]
+    assert stream.latestOffset(end, ALL) == end
+    assert stream.reportLatestOffset()[topic]["offsets"] == [10]
+    stream.stop()
+
+
+def test_topic_made_anew_ends_a_stream_or_begins_anew_in_it(dledger_group: BrokerGroup) -> None:
+    """Its messages are other ones; what was unread of the old one is lost."""
+    topic = dledger_group.topic()
+    fill(dledger_group.addresses, topic, 0, BODIES)
+    strict = stream_of(dledger_group, topic)
+    lenient = stream_of(dledger_group, topic, failOnDataLoss="false")
+    start = strict.initialOffset()
+    at = through_json(strict.latestOffset(start, ReadMaxRows(4)))
+    incarnation = renewed(dledger_group.addresses, topic, queues=2)
+    fill(dledger_group.addresses, topic, 1, [b"new"])
+    with pytest.raises(DataLost, match=f"topic '{topic}' was deleted and made anew"):
+        strict.latestOffset(at, ALL)
+    end = lenient.latestOffset(at, ALL)
+    assert end == {topic: {"incarnation": incarnation, "offsets": [0, 1]}}
+    found = rows_of(lenient, lenient.partitions(at, end))
+    assert [(row["incarnation"], row["body"]) for row in found] == [(incarnation, b"new")]
+    # A batch of the old topic that is repeated is lost, in whole or as it was told to be.
+    with pytest.raises(DataLost, match=r"messages 0 to 4 .* can't be read"):
+        rows_of(strict, strict.partitions(start, at))
+    assert rows_of(lenient, lenient.partitions(start, at)) == []
+    strict.stop()
+    lenient.stop()
+
+
+def test_deleted_topic_is_waited_for_or_ends_the_stream(dledger_group: BrokerGroup) -> None:
+    """A lenient stream stays where it is until there is a topic of the name again."""
+    topic = dledger_group.topic()
+    fill(dledger_group.addresses, topic, 0, BODIES)
+    strict = stream_of(dledger_group, topic)
+    lenient = stream_of(dledger_group, topic, failOnDataLoss="false")
+    at = lenient.latestOffset(lenient.initialOffset(), ALL)
+    with BlockingClient.connect(dledger_group.addresses) as client:
+        client.delete_topic(topic)
+        with pytest.raises(DataLost, match=f"there is no topic '{topic}'"):
+            strict.latestOffset(at, ALL)
+        assert lenient.latestOffset(at, ALL) == at
+        client.create_topic(topic, queues=1)
+    fill(dledger_group.addresses, topic, 0, [b"new"])
+    end = lenient.latestOffset(at, ALL)
+    assert [row["body"] for row in rows_of(lenient, lenient.partitions(at, end))] == [b"new"]
+    strict.stop()
+    lenient.stop()
+
+
+def test_topics_come_and_go_with_the_option(dledger_group: BrokerGroup) -> None:
+    """A topic that is named anew is read from its first message; one no longer named is left."""
+    one, other = dledger_group.topic(), dledger_group.topic()
+    for topic in (one, other):
+        fill(dledger_group.addresses, topic, 0, BODIES[:2])
+    first, both, last = (
+        stream_of(dledger_group, names) for names in (one, f"{one},{other}", other)
+    )
+    start = first.latestOffset(first.initialOffset(), ALL)
+    end = both.latestOffset(start, ALL)
+    assert [part.value.topic for part in both.partitions(start, end)] == [other]
+    assert last.latestOffset(end, ALL) == {other: end[other]}
+    for stream in (first, both, last):
+        stream.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets is a batch's"),
+        ({"maxOffsetsPerTrigger": "none"}, "maxOffsetsPerTrigger is 'none'"),
+    ],
+)
+def test_options_of_batches_are_none_of_a_stream(options: dict[str, str], said: str) -> None:
+    """Named, before any node is asked."""
+    with pytest.raises(BadOption, match=said):
+        source("127.0.0.1:1", "a", **options).streamReader(None)

@@ -1,0 +1,301 @@
+"""A judgement says of a directory what a start does with it: the same, for whatever befell it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from dledger.core.types import HardState, Term
+from dledger.hard_state import encode_hard_state
+from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
+from store.directory import write_sealed
+from store.files import AtomicFile, OsFiles
+from store.starting.judgement import MAX_FINDINGS, Effect, Judgement, Kind, shared_files
+from store.starting.judging import REFUSALS, judge
+from tests.audit.replicas import copy_sparse, flip_bit
+from tests.starting.changes import CHANGES, Change
+from tests.starting.members import SEGMENT, UNITS, WHOSE, Lived, lived, open_replica
+
+# `make judgement` draws thousands.
+DRAWS = int(os.environ.get("DRAWS", "100"))
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Lived:
+    return lived(tmp_path_factory.mktemp("lived"))
+
+
+def judged(path: Path) -> Judgement:
+    return judge(path, WHOSE, units_per_file=UNITS)
+
+
+def started(path: Path) -> str:
+    """Why the replica doesn't start; empty if it does."""
+
+    async def start() -> str:
+        try:
+            replica = open_replica(path)
+        except REFUSALS as error:
+            return f"{type(error).__name__}: {error}"
+        await replica.close()
+        return ""
+
+    return asyncio.run(asyncio.wait_for(start(), 20))
+
+
+def listed(path: Path) -> list[tuple[Path, int, int, int, int]]:
+    """Names, kinds, sizes and times of everything below."""
+    found = []
+    for each in sorted(path.rglob("*")):
+        state = each.lstat()
+        found.append((each, state.st_mode, state.st_ino, state.st_size, state.st_mtime_ns))
+    return found
+
+
+@settings(max_examples=DRAWS, suppress_health_check=list(HealthCheck))
+@given(change=CHANGES, is_clean=st.booleans())
+def test_what_is_judged_to_start_starts_and_nothing_else(
+    healthy: Lived, change: Change, *, is_clean: bool
+) -> None:
+    """One change to any file of a member's directory: the judgement and the start agree, and the
+    judgement has left everything as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "n1"
+        source = healthy.clean if is_clean else healthy.killed
+        shutil.copytree(source, path, copy_function=copy_sparse)
+        note(change.apply(path))
+        before = listed(path)
+        said = judged(path)
+        assert listed(path) == before
+        refusal = started(path)
+        note(f"judged: {said.refusal or 'starts'}; started: {refusal or 'yes'}")
+        assert said.starts == (not refusal)
+        assert said.starts == (not [f for f in said.findings if f.effect == "refused"])
+
+
+Damage = Callable[[Path], object]
+
+
+def hard_state(term: int) -> Damage:
+    content = encode_hard_state(HardState(Term(term)))
+    return lambda path: AtomicFile(OsFiles(), path / "raft" / "hard_state").replace(content)
+
+
+def segment(number: int) -> str:
+    return f"commitlog/{number * SEGMENT:020d}"
+
+
+REFUSED: dict[str, tuple[Damage, Kind, str]] = {
+    "no identity": (
+        lambda path: (path / "identity.json").unlink(), Kind.IDENTITY_MISSING, "",
+    ),
+    "another's identity": (
+        lambda path: relabelled(path, node_id="n2"), Kind.IDENTITY_OTHER, "",
+    ),
+    "identity of another disk": (
+        lambda path: relabelled(path, disk_id="00" * 16), Kind.DISK_REPLACED, "",
+    ),
+    "a bit of the identity": (
+        lambda path: flip_bit(path / "identity.json", 40), Kind.IDENTITY_DAMAGED, "identity.json",
+    ),
+    "no member's identity": (
+        lambda path: relabelled(path, state="legacy"), Kind.NOT_A_MEMBER, "",
+    ),
+    "a bit of term and vote": (
+        lambda path: flip_bit(path / "raft" / "hard_state", 9),
+        Kind.HARD_STATE_DAMAGED, "raft/hard_state",
+    ),
+    "no term and vote": (
+        lambda path: (path / "raft" / "hard_state").unlink(), Kind.HARD_STATE_OLDER, "",
+    ),
+    "an old term": (hard_state(2), Kind.HARD_STATE_OLDER, ""),
+    "an impossible term": (hard_state((1 << 62) + 5), Kind.HARD_STATE_DAMAGED, ""),
+    "a bit of the boot number": (
+        lambda path: flip_bit(path / "raft" / "boot", 9), Kind.BOOT_DAMAGED, "raft/boot",
+    ),
+    "a first segment less": (
+        lambda path: (path / segment(0)).unlink(), Kind.SEGMENT_MISSING, segment(0),
+    ),
+    "a segment less": (
+        lambda path: (path / segment(2)).unlink(), Kind.SEGMENT_MISSING, segment(2),
+    ),
+    "a segment off its place": (
+        lambda path: shutil.copy(path / segment(1), path / f"commitlog/{SEGMENT + 1:020d}"),
+        Kind.SEGMENT_MISSING, segment(2),
+    ),
+    "a segment beyond all offsets": (
+        lambda path: (path / "commitlog" / ("9" * 20)).touch(), Kind.SEGMENT_MISSING, segment(7),
+    ),
+    "a last segment too long": (
+        lambda path: os.truncate(path / segment(6), SEGMENT + 1), Kind.LOG_DAMAGED, segment(6),
+    ),
+    "a segment too short": (
+        lambda path: os.truncate(path / segment(1), 100), Kind.LOG_DAMAGED, segment(1),
+    ),
+    "a bit of an entry": (
+        lambda path: flip_bit(path / segment(1), 300), Kind.LOG_DAMAGED, segment(1),
+    ),
+    "a watermark beyond all offsets": (
+        lambda path: (path / "checkpoint").write_bytes(
+            encode_checkpoint(CheckpointState(watermark=1 << 63))
+        ),
+        Kind.LOG_DAMAGED, segment(5),
+    ),
+    "another founding": (
+        lambda path: (path / "formation.json").write_text("{}"),
+        Kind.FOUNDING_DAMAGED, "formation.json",
+    ),
+    "an empty log": (lambda path: emptied(path), Kind.LOG_MISSING, ""),
+    "a pipe among the queues": (
+        lambda path: replaced_by_pipe(path / f"consumequeue/orders@3/0/{0:020d}"),
+        Kind.NOT_A_FILE, f"consumequeue/orders@3/0/{0:020d}",
+    ),
+    "a file among the topics": (
+        lambda path: (path / "consumequeue" / "stray").touch(), Kind.UNREADABLE,
+        "consumequeue/stray",
+    ),
+}  # fmt: skip
+
+
+def relabelled(path: Path, **fields: object) -> None:
+    stored = json.loads((path / "identity.json").read_text())
+    del stored["crc32c"]
+    write_sealed(OsFiles(), path / "identity.json", stored | fields)
+
+
+def replaced_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def emptied(path: Path) -> None:
+    for each in (*(path / "commitlog").iterdir(), path / "checkpoint"):
+        each.unlink()
+
+
+@pytest.fixture
+def path(healthy: Lived, tmp_path: Path) -> Path:
+    """A member that was killed."""
+    shutil.copytree(healthy.killed, tmp_path / "n1", copy_function=copy_sparse)
+    return tmp_path / "n1"
+
+
+@pytest.mark.parametrize(("damage", "kind", "file"), REFUSED.values(), ids=REFUSED.keys())
+def test_refusal_has_a_name_and_a_file(path: Path, damage: Damage, kind: Kind, file: str) -> None:
+    """The gravest finding is what the start ends with."""
+    damage(path)
+    said = judged(path)
+    assert not said.starts
+    assert (said.findings[0].kind, said.findings[0].effect) == (kind, Effect.REFUSED)
+    assert said.findings[0].file == file
+
+
+def test_healthy_member_starts_and_says_who_it_is(healthy: Lived) -> None:
+    """After a clean stop and after a kill, and whoever is expected."""
+    for place, is_clean in ((healthy.clean, True), (healthy.killed, False)):
+        said = judge(place, units_per_file=UNITS)
+        assert said.starts
+        assert said.findings == ()
+        facts = said.facts
+        assert (facts.broker_group, facts.node_id, facts.state) == ("g1", "n1", "formed")
+        assert (facts.term, facts.vote, facts.boot_number) == (5, "n1", 4)
+        assert facts.last_term == 5
+        assert facts.end_offset == facts.watermark
+        assert facts.stopped_cleanly is is_clean
+
+
+MENDED: dict[str, tuple[Damage, Kind]] = {
+    "no checkpoint": (lambda path: (path / "checkpoint").unlink(), Kind.CHECKPOINT_MISSING),
+    "a bit of the checkpoint": (
+        lambda path: flip_bit(path / "checkpoint", 700), Kind.CHECKPOINT_DAMAGED,
+    ),
+    "a torn tail": (lambda path: flip_bit(path / segment(5), 8000), Kind.TAIL_TORN),
+    "a last segment too short": (
+        lambda path: os.truncate(path / segment(6), 5), Kind.SEGMENT_SHORT,
+    ),
+    "an unfinished file": (
+        lambda path: (path / "commitlog" / f"{7 * SEGMENT:020d}.tmp").touch(), Kind.UNFINISHED,
+    ),
+    "a note from beyond": (
+        lambda path: (path / "checkpoint").write_bytes(
+            encode_checkpoint(CheckpointState(consume_queue_index=1 << 40))
+        ),
+        Kind.QUEUES_AHEAD,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "kind"), MENDED.values(), ids=MENDED.keys())
+def test_what_a_start_mends_is_told(path: Path, damage: Damage, kind: Kind) -> None:
+    """It starts, and not as if nothing were."""
+    damage(path)
+    said = judged(path)
+    assert said.starts
+    assert kind in {each.kind for each in said.of(Effect.MENDED)}
+
+
+def test_strays_and_second_names_are_told_and_ignored(path: Path, tmp_path: Path) -> None:
+    """Also names that are no text; a terminal gets nothing that it would obey."""
+    (path / "commitlog" / "notes.txt").touch()
+    Path(os.fsdecode(os.fsencode(path) + b"/\xff\x1b[2J")).touch()
+    os.link(path / segment(0), tmp_path / "backup")
+    said = judged(path)
+    assert said.starts
+    ignored = {(each.kind, each.file) for each in said.of(Effect.IGNORED)}
+    assert ignored == {
+        (Kind.STRAY, "commitlog/notes.txt"),
+        (Kind.STRAY, r"\xff\x1b[2J"),
+        (Kind.LINKED, segment(0)),
+    }
+
+
+def test_replicas_that_share_a_file_are_one(healthy: Lived, path: Path, tmp_path: Path) -> None:
+    """By a hard link, or by a directory that is a link."""
+    other = tmp_path / "n2"
+    shutil.copytree(path, other, copy_function=copy_sparse)
+    assert shared_files([judged(path), judged(other)]) == []
+    (other / segment(1)).unlink()
+    os.link(path / segment(1), other / segment(1))
+    ((file, places),) = shared_files([judged(path), judged(other)])
+    assert (file.file, places) == (segment(1), (str(path), str(other)))
+    shutil.rmtree(other / "commitlog")
+    (other / "commitlog").symlink_to(path / "commitlog")
+    assert len(shared_files([judged(path), judged(other)])) == 7
+
+
+def test_many_strays_hide_nothing(path: Path) -> None:
+    """They are counted; what a start refuses is first."""
+    for number in range(MAX_FINDINGS + 7):
+        (path / "commitlog" / f"stray-{number}").touch()
+    flip_bit(path / "raft" / "hard_state", 9)
+    flip_bit(path / "raft" / "boot", 9)
+    said = judged(path)
+    assert [each.kind for each in said.findings[:2]] == [
+        Kind.HARD_STATE_DAMAGED, Kind.BOOT_DAMAGED,
+    ]  # fmt: skip
+    assert said.findings_left_out == ((Effect.IGNORED, 7),)
+
+
+def test_directory_that_is_none(tmp_path: Path) -> None:
+    """A file, or nothing."""
+    (tmp_path / "file").touch()
+    for place in ("file", "nothing"):
+        said = judge(tmp_path / place)
+        assert not said.starts
+        assert "no directory" in said.refusal
+
+
+def test_directory_that_was_never_used(tmp_path: Path) -> None:
+    """It is no member's, and nothing is made in it."""
+    said = judge(tmp_path)
+    assert said.findings[0].kind is Kind.NOT_A_MEMBER
+    assert list(tmp_path.iterdir()) == []
