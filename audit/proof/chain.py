@@ -266,6 +266,9 @@ class _ChainReader:
             self._keep(Fault(cause, item.start, item.size, item.index, item.term, item.detail))
             if item.kind is not ItemKind.STRAY:
                 self._gap(at, min(at + item.size, end))
+        elif item.kind is ItemKind.ENTRY:  # It reaches beyond what is claimed.
+            self._previous = None
+            self._gap(at, end)
         return at + max(item.size, FILLER_HEADER_SIZE)
 
     def _check_units(self, header: EntryHeader, frame: bytes) -> None:

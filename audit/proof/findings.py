@@ -56,6 +56,8 @@ class Cause(StrEnum):
     ALONE = "nobody to be compared with"
     NOT_COMMITTED = "entries that it doesn't know to have committed"
     NOT_LOCATED = "blocks that differ and were not looked into"
+    WOULD_NOT_START = "a node would not start on it"
+    SHARED_FILE = "files that are another replica's too"
     CHECKPOINT_LOST = "no readable checkpoint"
     LOG_LACKS = "consume queue units of entries that the log lacks"
     QUEUE_SIZE = "consume queue file of another size"
@@ -84,6 +86,8 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.ALONE: Verdict.INCOMPLETE,
     Cause.NOT_COMMITTED: Verdict.INCOMPLETE,
     Cause.NOT_LOCATED: Verdict.INCOMPLETE,
+    Cause.WOULD_NOT_START: Verdict.INCOMPLETE,
+    Cause.SHARED_FILE: Verdict.INCOMPLETE,
     Cause.CHECKPOINT_LOST: Verdict.INCOMPLETE,
     Cause.LOG_LACKS: Verdict.INCOMPLETE,
     Cause.QUEUE_SIZE: Verdict.INCOMPLETE,

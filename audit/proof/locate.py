@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.proof.findings import Cause, EntryView, Finding
-from audit.proof.merging import merged
+from audit.proof.merging import BREAKS, merged
 from audit.proof.plan import Plan, SegmentPlan, holds
 from audit.proof.scan import Item, ItemKind, Scanned, ScanTask
 from dledger.records.layout import file_name
@@ -260,7 +260,7 @@ def who_is_right(
         camps.setdefault((item.size, item.fingerprint) if item else None, []).append(replica)
     whole = [camp for print_, camp in camps.items() if print_ and broken.isdisjoint(camp)]
     if broken and len(whole) == 1:
-        return tuple(whole[0]), "the others' running digests break"
+        return tuple(whole[0]), BREAKS
     most = max(camps.values(), key=len)
     if 2 * len(most) > replicas and broken.isdisjoint(most):
         return tuple(most), "a majority agrees"

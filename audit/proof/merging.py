@@ -20,6 +20,9 @@ _ONE_STORY: Final = frozenset({Cause.DIFFERENT_BYTES, Cause.NOT_COMMITTED, Cause
 _CONSEQUENCES: Final = frozenset({Cause.DIGEST_BROKEN, Cause.RECORDS_LIE})
 
 
+BREAKS: Final = "the others' running digests break"
+
+
 def merged(found: Iterable[Finding]) -> list[Finding]:
     """One finding for blocks or files in a row that fail alike, and for all blocks in which the
     same replicas diverge. `found` is in the log's order, and so is what comes out."""
@@ -108,6 +111,9 @@ def _overlap(one: Finding, other: Finding) -> bool:
 def _with(known: Finding, each: Finding) -> Finding:
     """`known`, of which `each` is a part. Whose own digests break isn't right."""
     if known.cause is not each.cause:
+        others = tuple(r for r in known.replicas if r not in each.replicas)
+        if known.right_by != BREAKS and len(others) == 1:
+            return replace(known, right=others, right_by=BREAKS)
         is_right = not set(each.replicas).isdisjoint(known.right)
         return replace(known, right=(), right_by="") if is_right else known
     if known.entry_offset == each.entry_offset:

@@ -25,6 +25,7 @@ from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, SegmentPlan, digest_task
 from audit.proof.report import Audit, Coverage, DerivedSummary, Report, Timings, verdict_of
 from audit.proof.scan import scan_segment
 from audit.proof.scope import Files, Scope, not_located, scope_findings, scope_of
+from audit.proof.starting import judge_starts, start_findings, start_notes
 from audit.reading.replica import Replica, check_replicas
 from audit.reading.survey import SurveyTask, survey
 
@@ -75,6 +76,7 @@ class _Clock:
             digest_s=seconds["digest"],
             locate_s=seconds["locate"],
             derived_s=seconds["derived"],
+            start_s=seconds["start"],
             total_s=round(time.monotonic() - self._start, 4),
             digested_bytes=digested_bytes,
         )
@@ -120,10 +122,14 @@ def audit_replicas(
         more, derived = check_derived(plan, scope, engine, replicas, options.bytes_per_s, started)
         found = with_second_look(found, more)
     clock.finished("derived")
+    judged = judge_starts(plan, engine, replicas, started) if files is Files.ALL else []
+    found += start_findings(judged, found)
+    scope = replace(scope, starts=bool(judged))
+    clock.finished("start")
     found.sort(key=by_gravity)
-    report = _report(replicas, engine, plan, scope, comparison, tuple(found), located,
-                     len(skipped), derived, clock.timings(digested))  # fmt: skip
-    return Audit(report, plan, comparison)
+    notes = (*notes_of(plan, scope, located), *start_notes(judged))
+    seen = _Seen(plan, scope, comparison, tuple(found), notes, len(skipped), derived)
+    return Audit(_report(replicas, engine, seen, clock.timings(digested)), plan, comparison)
 
 
 def _files(replicas: Sequence[Replica], options: Options) -> Files:
@@ -203,19 +209,22 @@ def _position_findings(replicas: Sequence[Replica]) -> list[Finding]:
     ]
 
 
-def _report(
-    replicas: Sequence[Replica],
-    engine: Engine,
-    plan: Plan,
-    scope: Scope,
-    comparison: Comparison,
-    findings: tuple[Finding, ...],
-    located: Located,
-    skipped: int,
-    derived: DerivedSummary | None,
-    timings: Timings,
-) -> Report:
-    blocks = comparison.differing_blocks()
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the passes gave; `skipped`: blocks that nothing more is known of."""
+
+    plan: Plan
+    scope: Scope
+    comparison: Comparison
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    skipped: int
+    derived: DerivedSummary | None
+
+
+def _report(replicas: Sequence[Replica], engine: Engine, seen: _Seen, timings: Timings) -> Report:
+    plan = seen.plan
+    blocks = seen.comparison.differing_blocks()
     ranges = [(segment.edges[b], segment.edges[b + 1]) for segment, b in blocks]
     return Report(
         engine=engine.name,
@@ -223,13 +232,13 @@ def _report(
         segment_size=plan.segment_size,
         block_size=plan.block_size,
         blocks=sum(len(segment.edges) - 1 for segment in plan.segments),
-        scope=scope,
-        coverage=tuple(_coverage(each, plan, comparison, findings) for each in replicas),
+        scope=seen.scope,
+        coverage=tuple(_coverage(each, plan, seen.comparison, seen.findings) for each in replicas),
         differing=merged_ranges(ranges, len(ranges)),
-        findings=findings,
-        notes=tuple(notes_of(plan, scope, located)),
-        not_located=skipped,
-        derived=derived,
+        findings=seen.findings,
+        notes=seen.notes,
+        not_located=seen.skipped,
+        derived=seen.derived,
         timings=timings,
     )
 

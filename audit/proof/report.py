@@ -57,6 +57,7 @@ class Timings:
     digest_s: float
     locate_s: float
     derived_s: float
+    start_s: float
     total_s: float
     digested_bytes: int
 

@@ -29,13 +29,15 @@ class Files(StrEnum):
 class Scope:
     """What was to be compared: of the log the bytes `[start, end)`, physical offsets, and of
     `files` what is derived from them. `index`: the last entry below `end`; 0 if nobody knows it.
-    `derived_index`: up to there the derived files; nodes that run may be behind with them."""
+    `derived_index`: up to there the derived files; nodes that run may be behind with them.
+    `starts`: whether those that don't run would start was asked as well."""
 
     files: Files
     start: int
     end: int
     index: int
     derived_index: int
+    starts: bool = False
 
 
 def scope_of(surveys: Sequence[Survey], files: Files, *, accept_retention: bool) -> Scope:

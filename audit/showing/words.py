@@ -15,10 +15,10 @@ def scope_in_words(scope: Scope) -> str:
     start = f"from byte {scope.start:,} " if scope.start else ""
     said = f"{scope.files}, {start}up to {to}"
     if scope.files is Files.LOG:
-        return said + "; not ConsumeQueues and running digests"
+        return said + "; not ConsumeQueues, running digests, whether they start"
     if scope.derived_index < scope.index:
         said += f", derived files up to entry {scope.derived_index:,}"
-    return said
+    return said + ("; whether they start, too" if scope.starts else "; not whether they start")
 
 
 def where_in_words(finding: Finding) -> str:

@@ -5,8 +5,8 @@ where. `apply` does it to a copy of a directory. `Expected` says what an audit m
 what was done and from a map of the *original* files: nothing of `audit` is asked, so that the two
 can't be wrong in the same way.
 
-Not drawn: what only a start looks at (identity, formation, term and vote, boot, intents, marks and
-strays). Segments aren't made longer either: what lies behind a segment's size is no log.
+Not drawn: strays and links, marks that a node leaves (`LOCK`, `abort`) and spare files. Segments
+aren't made longer either: what lies behind a segment's size is no log.
 """
 
 from __future__ import annotations
@@ -104,7 +104,11 @@ class Map:
             for path in (data / "consumequeue").glob("*@*/*/*")
             if FILE_NAME.fullmatch(path.name)
         )
-        self.files = [*self.segments, *self.queues, Path("checkpoint")]
+        self.sealed = [Path("identity.json"), Path("raft/hard_state")]
+        self.others = [Path("formation.json"), Path("raft/boot")]
+        self.files = [
+            *self.segments, *self.queues, Path("checkpoint"), *self.sealed, *self.others,
+        ]  # fmt: skip
         self.segment_size = (data / self.segments[0]).stat().st_size
         self.entries = [each for path in self.segments for each in self._entries(path)]
         self.used = {path: _used(data / path) for path in self.queues}
@@ -162,7 +166,8 @@ def apply(change: Change, known: Map, target: Path) -> None:
             entry = known.entries[change.file % len(known.entries)]
             os.truncate(target / "commitlog" / f"{entry.base:020d}", entry.at)
         case Kind.GROW:
-            path = ([*known.queues, Path("checkpoint")])[change.file % (len(known.queues) + 1)]
+            growing_files = [path for path in known.files if path not in known.segments]
+            path = growing_files[change.file % len(growing_files)]
             with (target / path).open("ab") as growing:
                 growing.write(bytes((change.bit % 2,)) * change.size)
         case Kind.SWAP_FILES:
@@ -290,6 +295,8 @@ def allowed(change: Change, known: Map, target: Path, *, derived: bool) -> froze
             each = _of_queue(path, known, target) if derived else NOTHING
         elif path.name == "checkpoint":
             each = _of_checkpoint(change, derived=derived)
+        elif path not in known.segments:
+            each = _of_start(path, known, target) if derived else NO_MATTER
         else:
             each = _of_segment(path, known, target, forged=forged)
         verdicts = frozenset(max(a, b, key=list(Verdict).index) for a in verdicts for b in each)
@@ -333,7 +340,10 @@ def _of_segment(path: Path, known: Map, target: Path, *, forged: bool) -> frozen
     since = entry.at if entry is not None else wrong
     if not any(after[since:]):
         return frozenset({Verdict.INCOMPLETE, Verdict.BIT_ROT})  # As an old copy has it.
-    return frozenset({Verdict.BIT_ROT, Verdict.MISPLACED})
+    is_short = len(after) < size  # Then what it ends with is taken for what was cut.
+    return frozenset(
+        {Verdict.BIT_ROT, Verdict.MISPLACED} | ({Verdict.INCOMPLETE} if is_short else set())
+    )
 
 
 def _of_new_segment(verdicts: frozenset[Verdict], known: Map, path: Path) -> frozenset[Verdict]:
@@ -352,6 +362,16 @@ def _of_queue(path: Path, known: Map, target: Path) -> frozenset[Verdict]:
     if before == after or (other_size < size and before.startswith(after)):
         return LACKS
     return frozenset({Verdict.INCOMPLETE, Verdict.BIT_ROT})
+
+
+def _of_start(path: Path, known: Map, target: Path) -> frozenset[Verdict]:
+    """Without its identity, its term and vote, no node starts; what it does about other files, and
+    about what lies behind the end of these, is for it to say."""
+    if path in known.sealed:
+        after = (target / path).read_bytes() if (target / path).exists() else b""
+        if not after.startswith((known.data / path).read_bytes()):
+            return LACKS
+    return NO_MATTER
 
 
 def _of_checkpoint(change: Change, *, derived: bool) -> frozenset[Verdict]:

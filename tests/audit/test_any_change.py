@@ -123,6 +123,8 @@ def test_replicas_are_what_they_should_be(group: Group) -> None:
     report = audited(group.replicas, derived=True)
     assert report.verdict is Verdict.IDENTICAL, said(report)
     assert not report.findings
+    assert not report.notes
+    assert report.scope.starts
     assert report.scope.index == group.known.entries[-1].index
     assert report.scope.end == group.known.end
     assert report.derived is not None
@@ -170,7 +172,13 @@ def test_damage_to_the_checkpoint_hides_nothing(stopped: Group) -> None:
 
 def _of_checkpoint(change: Change, known: Map) -> Change:
     return Change(
-        change.kind, len(known.files) - 1, change.at, change.size, 0, change.to, change.bit
+        change.kind,
+        known.files.index(Path("checkpoint")),
+        change.at,
+        change.size,
+        0,
+        change.to,
+        change.bit,
     )
 
 
