@@ -83,7 +83,7 @@ picture: setup   ## draw the import pictures into docs/ from the test that holds
 	$(BIN)/python -m tests.test_architecture
 
 architecture: setup  ## the import picture holds
-	$(BIN)/pytest -q tests/test_architecture.py
+	$(BIN)/pytest -q tests/test_architecture.py tests/test_one_replica.py
 
 check: lint types verify-proto architecture test  ## all that a commit must pass
 

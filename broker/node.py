@@ -26,13 +26,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import grpc
 import structlog
 
 from broker.assembly import facts_of
 from broker.config import NodeConfig
 from broker.descriptors import RESERVED, raised
 from broker.doors.grpc.bounds import ConnectionBounds
+from broker.doors.grpc.callers import RevokedCallers
 from broker.doors.grpc.door import Entrance, For, GrpcDoor
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
@@ -55,7 +55,9 @@ from store.files import FileSystem, OsFiles
 SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT_ALLOCATION_BYTES = 8 << 20
-COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # young objects die by reference count
+# Young objects die by reference count. The middle generation is looked at before it has more than
+# a hundred thousand new objects: a turn of the loop waits for that (ADR 27).
+COLLECTOR_THRESHOLDS = (20_000, 5, 20)
 
 HAND_WIDTH = 4  # fsyncs of housekeeping at once
 
@@ -258,19 +260,18 @@ def entrances(config: NodeConfig, tls: TlsSource | None) -> list[Entrance]:
             found.append((address, purpose))
     found.append((config.listen, main))
 
-    def credentials(offers: For) -> grpc.ServerCredentials | None:
-        if tls is None or config.tls is None:
-            return None
-        asks = config.tls.client_certificates == "required" or offers == For.PEERS
-        return tls.server_credentials(asks_for_certificate=asks)
+    def asks(offers: For) -> bool:
+        required = config.tls is not None and config.tls.client_certificates == "required"
+        return required or offers == For.PEERS
 
     elsewhere = config.admin_address or ""
     return [
         Entrance(
             address,
             offers,
-            credentials(offers),
+            None if tls is None else tls.server_credentials(asks_for_certificate=asks(offers)),
             admin_address="" if offers & For.ADMINISTRATION else elsewhere,
+            refusal_of=None if tls is None or not asks(offers) else RevokedCallers(tls),
         )
         for address, offers in found
     ]

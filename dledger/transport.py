@@ -29,7 +29,7 @@ from dledger.greeting import Identity
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.links import LinkTimes, Why
 from dledger.outbox import Outbox
-from dledger.peer_security import OPEN, PeerSecurity, Shown
+from dledger.peer_security import OPEN, At, PeerSecurity, Shown
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
 from dledger.proof import Parties
 from dledger.sparing import Sparing
@@ -96,6 +96,7 @@ class GrpcTransport:
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._endings: dict[int, asyncio.Future[str]] = {}  # of accepted calls
         self._callers: dict[int, tuple[NodeId, Shown]] = {}  # who accepted calls are of
+        self._answering: dict[int, tuple[NodeId, str]] = {}  # what who was dialed has shown
         self._checking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sparing = Sparing()
@@ -113,7 +114,7 @@ class GrpcTransport:
         """Starts dialing every peer."""
         self._links.start()
         if self._security.checks_names:
-            self._checking = asyncio.create_task(self._check_callers(), name="check callers")
+            self._checking = asyncio.create_task(self._check_certificates(), name="check peers")
 
     async def stop(self) -> None:
         """Closes the streams; nothing is dialed any more."""
@@ -208,7 +209,9 @@ class GrpcTransport:
             outbox = self._outboxes[generation]
             writer: asyncio.Task[None] | None = None
             try:
-                await self._security.prove(Parties(group, node, peer), call.read, call.write)
+                parties = Parties(group, node, peer)
+                shown = await self._security.prove(parties, call.read, call.write)
+                self._answering[generation] = peer, shown
                 writer = asyncio.create_task(_write_all(outbox, call.write), name=f"write {peer}")
                 await self._read_all(generation, call.read)
                 raise _broken(await call.details(), await call.code(), peer)
@@ -219,6 +222,7 @@ class GrpcTransport:
             except asyncio.InvalidStateError as error:
                 raise ConnectionError(f"the call to {peer} is over") from error
             finally:
+                self._answering.pop(generation, None)
                 call.cancel()
                 if writer is not None:
                     await _cancelled(writer)
@@ -239,10 +243,9 @@ class GrpcTransport:
         identity, shown = self._identity, context.auth_context()
         try:
             async with asyncio.timeout(self._greeting_s):
-                proved = await self._security.examine(
-                    identity.broker_group, identity.node, context.read, context.write
-                )
-                first = await context.read()
+                at = At(identity.broker_group, identity.node)
+                examined = await self._security.examine(at, context.read, context.write, shown)
+            first, proved = examined.first, examined.proved
             if first is EOF:
                 return
             if not isinstance(first, PeerMessage) or not first.HasField("hello"):
@@ -286,8 +289,8 @@ class GrpcTransport:
             self._tell("peer_sent_invalid_message", peer, error=str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
-    async def _check_callers(self) -> None:
-        """Ends the streams of callers whose certificates are believed no longer."""
+    async def _check_certificates(self) -> None:
+        """Ends the streams with peers whose certificates are believed no longer."""
         group = self._identity.broker_group
         while True:
             await asyncio.sleep(CALLERS_CHECKED_EVERY_S)
@@ -299,6 +302,12 @@ class GrpcTransport:
                     if ending is not None and not ending.done():
                         log.warning("peer_rejected", error=str(error))
                         ending.set_result(str(error))
+            for generation, (peer, fingerprint) in list(self._answering.items()):
+                try:
+                    self._security.check_shown(peer, fingerprint)
+                except PeerRefused as error:
+                    log.warning("peer_refused", peer=peer, error=str(error))
+                    self._dials[generation].cancel()
 
 
 def _no_hello(first: object) -> str:

@@ -9,7 +9,7 @@ not at all, and nothing that was cut is found again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dledger.reading.entry import (
     ENTRY_VERSION,
@@ -30,6 +30,10 @@ from store.preallocation import Preallocator
 from store.segments import Segment, SegmentTable
 from store.tail import TailCache
 from store.truncation import ZeroRange
+
+# A smaller frame is copied as it is taken: the cache may hold a hundred thousand of them, and the
+# interpreter's collector visits views, but no `bytes` (ADR 27). A view is the larger of the two.
+SMALL_FRAME_SIZE: Final = 1_024
 
 
 class _Base(NamedTuple):
@@ -146,7 +150,9 @@ class LogEnd:
             self._require_segments(headers[-1].physical_offset)
         at = 0
         for header in headers:
-            frame = view[at : at + header.total_size]
+            frame: Buffer = view[at : at + header.total_size]
+            if header.total_size <= SMALL_FRAME_SIZE:
+                frame = bytes(frame)
             is_configuration = header.kind == EntryKind.CONFIGURATION
             self._add(header, (frame,), bytes(frame[HEADER_SIZE:]) if is_configuration else None)
             at += header.total_size

@@ -2,11 +2,11 @@
 
 This owns `<data>/consumequeue`. The files are derived from the committed log, disposable (ADR 7):
 deleting them and dispatching the log again gives the same bytes. They are written without being
-synced; what counts as durable is what a `flush` has covered, and after a restart everything else
-is dropped and dispatched again. Nothing here may accept units that don't follow each other: a gap
-or a difference means that this replica has diverged, and it must stop. What the files hold is no
-witness of anything: whoever reads units compares them with the log (`broker/reading/proof.py`), and
-a queue whose files are wrong is mended in place (ADR 28).
+synced; what counts as durable is what a `flush` has covered. After a restart the log says how far
+that is, and everything behind is cut and dispatched again (ADR 27). Nothing here may accept units
+that don't follow each other: a gap or a difference means that this replica has diverged, and it
+must stop. What the files hold is no witness of anything: whoever reads units compares them with the
+log (`broker/reading/proof.py`), and a queue whose files are wrong is mended in place (ADR 28).
 
     consumequeue/<topic>@<incarnation>/<queueId>/<20 digits>
     consumequeue/.deleted-<n>        what a deleted topic left, until the next flush
@@ -28,24 +28,16 @@ from __future__ import annotations
 import errno
 import re
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
-from dledger.records.record import MIN_RECORD_SIZE
-from store.dispatch import UNIT, UNIT_DTYPE, UNIT_SIZE
+from store.dispatch import UNIT, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
 from store.files import PASSING_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
 from store.queue_flush import FlushWork, remove_topic
-from store.stamping import OFFSETS, OFFSETS_AT
 
 OPEN_FILES: Final = 512
-
-# Physical offset and size to bytes, as `CommitLog.read_at`.
-ReadAt = Callable[[int, int], bytes]
 
 _DELETED: Final = ".deleted-"  # No topic's name holds a dot.
 _QUEUE_NAME: Final = re.compile(r"[0-9]{1,10}")
@@ -99,6 +91,10 @@ class ConsumeQueues:
 
     # --- what is there ---------------------------------------------------------------------
 
+    def folders(self) -> list[str]:
+        """The names of the topics' folders, sorted."""
+        return sorted(self._topics)
+
     def queues(self) -> list[tuple[str, int]]:
         """`(topic, queue id)` of every queue that holds or held a unit, sorted."""
         return sorted(self._queues)
@@ -127,12 +123,14 @@ class ConsumeQueues:
         return self._read(queue, first, count) if queue and count > 0 else b""
 
     def holds(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> bool:
-        """Whether the queue's files have exactly these units from `base_queue_offset` on."""
-        queue = self._queues.get((topic, queue_id))
-        count = len(units) // UNIT_SIZE
-        if queue is None or not queue.first <= base_queue_offset <= queue.next - count:
+        """Whether the queue's files have exactly these units from `base_queue_offset` on, whatever
+        is known of the queue."""
+        if topic not in self._topics:
             return False
-        return self._read(queue, base_queue_offset, count) == units
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = _Queue(self._root / topic / str(queue_id), 0, 0)
+        return self._read(queue, base_queue_offset, len(units) // UNIT_SIZE) == units
 
     # --- what changes ----------------------------------------------------------------------
 
@@ -188,17 +186,11 @@ class ConsumeQueues:
         for path in [path for path in self._handles if path.parent.parent == directory]:
             self._files.close(self._handles.pop(path))
 
-    def recover(self, keep_below: int, read_at: ReadAt) -> None:
-        """The queues hold the units of records below `keep_below`, and no others.
-
-        Args:
-            keep_below: physical offset up to which units are known to be durable and committed:
-                that of the entry behind the checkpoint's `consume_queue_index`. The caller
-                dispatches from that entry on, or from an earlier one.
-            read_at: reads the log. The last unit kept of each queue is checked against its
-                record, as a page that was half lost can make one up that looks right.
-        """
+    def look(self) -> None:
+        """Which topics have files is known, by one look at their folders' names; no queue is. What
+        deleted topics left is removed. For a start, before anything else is done."""
         self._queues.clear()
+        self._topics.clear()
         for topic in self._files.listdir(self._root):
             if topic.startswith(_DELETED):
                 remove_topic(self._files, self._root / topic)
@@ -207,15 +199,56 @@ class ConsumeQueues:
             # Made by a process that died before its flush, these names may be known to the page
             # cache only; what is dispatched to their queues must not count as durable then.
             self._renamed[self._root] = self._renamed[directory] = None
-            for name in self._files.listdir(directory):
-                if _QUEUE_NAME.fullmatch(name):
-                    self._recover_queue(topic, int(name), keep_below, read_at)
+
+    def inspect(self) -> None:
+        """Whatever has the name of a queue's file can be opened as one. For a rehearsal, which
+        knows no topics: a start opens those of its topics only, and removes the others'.
+
+        Raises:
+            StoreError, OSError: something else lies there.
+        """
+        self.look()
+        for directory in self._topics.values():
+            for queue_id in filter(_QUEUE_NAME.fullmatch, self._files.listdir(directory)):
+                queue = directory / queue_id
+                for name in filter(FILE_NAME.fullmatch, self._files.listdir(queue)):
+                    self._handle(queue / name)
+
+    def settle(self, topic: str, queue_id: int) -> bool:
+        """Nothing lies behind the end of a queue that is expected: what an earlier life derived
+        from entries that this one hasn't applied yet is gone, and will be derived again. False if
+        a file isn't there or not of its size: then nothing has happened."""
+        queue = self._queues.get((topic, queue_id))
+        if topic not in self._topics:
+            return queue is None
+        if queue is None:
+            queue = _Queue(self._root / topic / str(queue_id), 0, 0)
+        try:
+            is_whole, has_rest = self._examine(queue)
+        except OSError as error:
+            if error.errno not in _LOST:
+                raise
+            return False
+        if is_whole and has_rest:
+            self._cut(queue, queue.next)
+        return is_whole
+
+    def drop_stray(self, topic: str) -> None:
+        """A folder that is no topic's is put aside, as a deleted topic's is.
+
+        Raises:
+            StorageFull: not now.
+            OSError: it isn't even a folder; who put it there?
+        """
+        self._files.listdir(self._root / topic)
+        self.delete_topic(topic)
 
     def expect(self, topic: str, queue_id: int, next_offset: int) -> None:
         """The queue reaches from 0 to `next_offset`, whatever its files hold: what they lack reads
-        as zeros, and they are to be mended. No file is touched."""
-        directory = self._root / topic / str(queue_id)
-        self._queues[(topic, queue_id)] = _Queue(directory, 0, next_offset)
+        as zeros, and they are to be mended. No file is touched. One that ends at 0 isn't known."""
+        if next_offset:
+            directory = self._root / topic / str(queue_id)
+            self._queues[(topic, queue_id)] = _Queue(directory, 0, next_offset)
 
     def lay_out(self, topic: str, queue_id: int) -> None:
         """The queue's files are those that it needs, each of its size, zeros behind the last unit.
@@ -426,75 +459,23 @@ class ConsumeQueues:
         self._written.pop(path, None)
         self._files.unlink(path)
 
-    # --- recovery --------------------------------------------------------------------------
+    # --- cutting ---------------------------------------------------------------------------
 
-    def _recover_queue(self, topic: str, queue_id: int, keep_below: int, read_at: ReadAt) -> None:
-        directory = self._root / topic / str(queue_id)
-        names = [name for name in self._files.listdir(directory) if FILE_NAME.fullmatch(name)]
-        bases = [int(name) for name in names]
-        queue = _Queue(directory, bases[0] // UNIT_SIZE if bases else 0, 0)
-        queue.next = queue.first
-        for base in bases:
-            handle = self._handle(directory / file_name(base))
-            if base != queue.next * UNIT_SIZE or self._files.size(handle) != self._file_size:
-                break
-            try:
-                held = self._count_units(handle, keep_below)
-            except OSError as error:
-                if error.errno not in _LOST:
-                    raise
-                held = 0
-            queue.next += held
-            if held * UNIT_SIZE < self._file_size:
-                break
-        while queue.next > queue.first and not self._is_recorded(queue, read_at):
-            queue.next -= 1
-        self._queues[(topic, queue_id)] = queue
-        if self._has_rest(queue, bases):
-            self._cut(queue, queue.next)
-
-    def _has_rest(self, queue: _Queue, bases: list[int]) -> bool:
-        """Whether anything lies behind the queue's last unit. As a rule nothing does, and then a
-        start leaves the file as it is: it would be synced once more for nothing, and so would ten
-        thousand others, right when the node starts to work."""
-        _, at = self._place(queue, queue.next)
-        if at == 0:
-            return bool(bases) and bases[-1] >= queue.file_base
-        if bases[-1] != queue.file_base:
-            return True
-        handle = self._handle(queue.file_path)
+    def _examine(self, queue: _Queue) -> tuple[bool, bool]:
+        """Whether the queue's last file is of its size, and whether anything lies behind its last
+        unit. As a rule nothing does, and a start leaves the file as it is: it would be synced once
+        more for nothing, and so would ten thousand others, right when the node starts to work."""
+        if queue.next == 0:
+            return True, self._files.exists(self._place(queue, 0)[0])
+        path, at = self._place(queue, queue.next - 1)
+        handle = self._handle(path)
         if self._files.size(handle) != self._file_size:
-            return True
-        ranges = self._files.data_ranges(handle, at, self._file_size)
-        return any(any(self._files.pread(handle, end - start, start)) for start, end in ranges)
-
-    def _count_units(self, handle: Handle, keep_below: int) -> int:
-        """How many units from the file's start are whole and of records below `keep_below`.
-
-        A file whose last unit is one of these is full of them: units ascend, and what isn't
-        durable lies behind what is."""
-        last = self._files.pread(handle, UNIT_SIZE, self._file_size - UNIT_SIZE)
-        physical_offset, size, _ = UNIT.unpack(last)
-        if size >= MIN_RECORD_SIZE and physical_offset < keep_below:
-            return self._file_size // UNIT_SIZE
-        end = 0
-        for _, data_end in self._files.data_ranges(handle, 0, self._file_size):
-            end = data_end
-        content = self._files.pread(handle, end - end % UNIT_SIZE, 0)
-        units = np.frombuffer(content, dtype=UNIT_DTYPE)
-        offsets = units["physical_offset"].astype(np.int64)
-        good = (units["size"] >= MIN_RECORD_SIZE) & (offsets < keep_below)
-        good[1:] &= offsets[1:] > offsets[:-1]
-        return len(good) if good.all() else int(np.argmin(good))
-
-    def _is_recorded(self, queue: _Queue, read_at: ReadAt) -> bool:
-        """The last unit's record says that it lies there and belongs to that offset."""
-        physical_offset, _, _ = UNIT.unpack(self._read(queue, queue.next - 1, 1))
-        try:
-            stamped = read_at(physical_offset + OFFSETS_AT, OFFSETS.size)
-        except OutOfRange:
-            return False
-        return OFFSETS.unpack(stamped) == (queue.next - 1, physical_offset)
+            return False, False
+        ranges = self._files.data_ranges(handle, at + UNIT_SIZE, self._file_size)
+        pread = self._files.pread
+        rest = any(pread(handle, end - start, start).strip(b"\0") for start, end in ranges)
+        following = queue.directory / file_name(queue.file_base + self._file_size)
+        return True, rest or self._files.exists(following)
 
     def _cut(self, queue: _Queue, next_offset: int) -> None:
         """The queue ends at `next_offset`; everything behind reads as zeros."""

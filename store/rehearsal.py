@@ -100,6 +100,7 @@ class RehearsedFiles:
         self._disk = OsFiles()
         self._handles: dict[Handle, _File] = {}
         self._files: dict[Path, _File] = {}  # that were opened, made or named
+        self._inodes: dict[tuple[int, int], _File] = {}  # those of the disk among them
         # Names that the disk doesn't have, and those that only it still has, by directory.
         self._added: defaultdict[Path, set[str]] = defaultdict(set)
         self._gone: defaultdict[Path, set[str]] = defaultdict(set)
@@ -133,7 +134,7 @@ class RehearsedFiles:
 
     def held_pages(self) -> int:
         """How much differs from the disk, in pages."""
-        return sum(len(file.pages) for file in self._files.values())
+        return sum(len(file.pages) for file in set(self._files.values()))
 
     def lock(self, path: Path) -> Handle | None:
         return self.open(path) if self.exists(path) else self.create(path)
@@ -253,10 +254,12 @@ class RehearsedFiles:
             if self._is_gone(path):
                 raise _error(errno.ENOENT, path)
             descriptor = open_regular(path, os.O_RDONLY)
-            try:
-                file = self._files[path] = _File(path, os.fstat(descriptor).st_size)
-            finally:
-                os.close(descriptor)
+            state = os.fstat(descriptor)
+            os.close(descriptor)
+            # Two names of one file are one file here, too: what is written by one is read by both.
+            key = state.st_dev, state.st_ino
+            file = self._inodes.setdefault(key, _File(path, state.st_size))
+            self._files[path] = file
         return file
 
     def _name(self, path: Path, file: _File) -> None:

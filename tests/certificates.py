@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -47,7 +48,19 @@ class Authority:
         }
 
     def expired_node(self, name: str, broker_group: str = "g1") -> dict[str, str]:
-        """The same, believed until yesterday: signed by hand, since no command makes such."""
+        """The same, believed until yesterday."""
+        return self.odd_node(name, broker_group, days=(-9, -1))
+
+    def odd_node(
+        self,
+        name: str,
+        broker_group: str = "g1",
+        *,
+        days: tuple[int, int] = (-1, 9),
+        names: Sequence[str] = (),
+    ) -> dict[str, str]:
+        """The same, signed by hand, since no command makes such: believed on those days from now,
+        and for these DNS names instead of its own."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
 
@@ -62,11 +75,14 @@ class Authority:
             .issuer_name(good.issuer)
             .public_key(good.public_key())
             .serial_number(good.serial_number)
-            .not_valid_before(now - datetime.timedelta(days=9))
-            .not_valid_after(now - datetime.timedelta(days=1))
+            .not_valid_before(now + datetime.timedelta(days=days[0]))
+            .not_valid_after(now + datetime.timedelta(days=days[1]))
         )
+        others = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])
         for extension in good.extensions:
-            builder = builder.add_extension(extension.value, extension.critical)
+            is_names = isinstance(extension.value, x509.SubjectAlternativeName)
+            value = others if names and is_names else extension.value
+            builder = builder.add_extension(value, extension.critical)
         signed = builder.sign(key, hashes.SHA256())  # type: ignore[arg-type]
         path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         return files

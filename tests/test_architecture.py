@@ -42,7 +42,8 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.records": {"dledger.outcome"},
     "dledger.reading": {"dledger.outcome", "dledger.records"},
     "dledger.spark": FLOOR
-    | {"dledger.client", "dledger.credentials", "dledger.reading", "dledger.wire"},
+    | {"dledger.client", "dledger.credentials", "dledger.limits", "dledger.reading"}
+    | {"dledger.records", "dledger.wire"},
     "dledger.credentials": {"dledger.outcome"},
     "dledger.client": FLOOR
     | {"dledger.credentials", "dledger.limits", "dledger.wire", "dledger.records"},
@@ -112,12 +113,6 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 EVERYBODYS = {"audit.errors"}
 # Page -> the graphs that it draws, in their order.
 PICTURES = {"architecture.md": (ALLOWED, ROOMS["broker"]), "audit.md": (ROOMS["audit"],)}
-# What decides behaviour in a member of a group, and the two modules that make it.
-PARTS = {
-    *("Announcer", "Appender", "Commands", "CommitProbe", "Gate", "HeldPulls", "Housekeeping"),
-    *("Leadership", "Lookups", "Offsets", "Pulls", "RaftDriver", "Sends", "Ticker", "Topics"),
-}
-MAKERS = {"broker.assembly", "broker.replica"}
 # What carries calls and what they look like on the way: doors know it, services don't.
 WIRES = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf", "dledger.wire")
 
@@ -327,23 +322,6 @@ def test_nothing_of_a_service_needs_grpc() -> None:
     """The services with all that they stand on are imported without it."""
     code = "import sys, broker.services.services; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
-def made_in(tree: ast.AST) -> set[str]:
-    """The parts of a replica that the code makes."""
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    names = {call.id if isinstance(call, ast.Name) else getattr(call, "attr", "") for call in calls}
-    return names & PARTS
-
-
-def test_a_replica_is_made_in_one_place() -> None:
-    """Whoever made a part of it elsewhere, the simulator above all, would test or run a copy."""
-    made = {name: made_in(ast.parse(path.read_text(encoding="utf-8"))) for name, path in modules()}
-    # Owners of state have the names of the services before them, and are the machine's to make.
-    made["broker.state.machine"] -= {"Offsets", "Topics"}
-    assert {name for name, parts in made.items() if parts} == MAKERS
-    assert set().union(*(made[maker] for maker in MAKERS)) == PARTS
-    assert made_in(ast.parse("self.kept = housekeeping.Housekeeping(1)")) == {"Housekeeping"}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -17,6 +17,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from audit.proof.findings import Cause
+from audit.proof.invariants import Broken, SegmentEnds, SegmentRules
 from audit.proof.queue_files import QueueFiles, QueueKey, is_deleted
 from audit.proof.scan import ItemKind, ScanTask, Window, next_item
 from audit.reading.pace import Pace
@@ -100,7 +101,8 @@ class Chain:
     its last; None if that entry is damaged, or isn't the segment's last by what is there.
     `queue_ends`: next queue offset of each queue. `deleted`: topics whose deletion is in this
     segment, as their folders are called, and the index of the entry that says so. `more`: how many
-    faults of a cause weren't kept. `gaps`: physical ranges of which nothing intact is known."""
+    faults of a cause weren't kept. `gaps`: physical ranges of which nothing intact is known.
+    `ends`: what the segments beside it must fit."""
 
     replica: str
     base: int
@@ -111,6 +113,7 @@ class Chain:
     queue_ends: tuple[tuple[QueueKey, int], ...]
     deleted: tuple[tuple[str, int], ...]
     gaps: tuple[tuple[int, int], ...]
+    ends: SegmentEnds
     entries: int
     records: int
     verified_bytes: int
@@ -166,6 +169,7 @@ class _ChainReader:
         self.queues = QueueFiles(task.queues_root)
         self._task = task
         self._pace = Pace(task.bytes_per_s)
+        self._rules = SegmentRules(task.base)
         self._faults: list[Fault] = []
         self._of_queues: dict[tuple[Cause, QueueKey], Fault] = {}
         self._more: Counter[Cause] = Counter()
@@ -189,6 +193,7 @@ class _ChainReader:
             tuple(sorted(self._ends.items())),
             tuple(self._deleted.items()),
             tuple(self._gaps),
+            self._rules.ends(),
             self._entries,
             self._records,
             self._verified,
@@ -202,6 +207,8 @@ class _ChainReader:
             if header.index == self._task.said[0] and header.digest != self._task.said[1]:
                 detail = f"{header.digest:016x} in the file, {self._task.said[1]:016x} said"
                 self._keep(_fault(Cause.POSITION_DIGEST, header, detail))
+            for why in self._rules.broken_by(header, frame):
+                self._keep(_fault(Cause.NO_LEADERS, header, why))
             if header.kind == EntryKind.DATA:
                 self._check_units(header, frame)
             elif header.kind == EntryKind.COMMAND:
@@ -209,7 +216,7 @@ class _ChainReader:
 
     def give_up(self) -> None:
         """What follows can't be read."""
-        self._previous = None
+        self._lose()
         self._gap(self._at, min(self._task.end - self._task.base, self._task.segment_size))
 
     def _frames(self, window: Window, length: int) -> Iterator[tuple[EntryHeader, bytes]]:
@@ -256,20 +263,25 @@ class _ChainReader:
         item = next_item(window, scan, at, 0)
         end = min(task.end - task.base, task.segment_size)
         if item is None or (length < end and at + item.size >= length):
-            self._previous = None
+            self._lose()
             self._gap(at, end)
             return task.segment_size
         self._spend(item.size)
         cause = _CAUSES.get(item.kind)
         if cause is not None:
-            self._previous = None
+            self._lose()
             self._keep(Fault(cause, item.start, item.size, item.index, item.term, item.detail))
             if item.kind is not ItemKind.STRAY:
                 self._gap(at, min(at + item.size, end))
         elif item.kind is ItemKind.ENTRY:  # It reaches beyond what is claimed.
-            self._previous = None
+            self._lose()
             self._gap(at, end)
         return at + max(item.size, FILLER_HEADER_SIZE)
+
+    def _lose(self) -> None:
+        """What the next entry follows isn't known."""
+        self._previous = None
+        self._rules.damaged()
 
     def _check_units(self, header: EntryHeader, frame: bytes) -> None:
         try:
@@ -351,6 +363,11 @@ def _fault(cause: Cause, header: EntryHeader, detail: str) -> Fault:
     return Fault(
         cause, header.physical_offset, header.total_size, header.index, header.term, detail
     )
+
+
+def broken_fault(broken: Broken) -> Fault:
+    """The fault of an entry that doesn't follow what other segments hold."""
+    return _fault(Cause.NO_LEADERS, broken.header, broken.why)
 
 
 def _digest_fault(start: int, header: EntryHeader, digest: int) -> Fault:

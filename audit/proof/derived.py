@@ -18,8 +18,17 @@ from dataclasses import replace
 from typing import Final
 
 from audit.engines.engine import Engine, PassStarted
-from audit.proof.chain import Chain, ChainTask, Fault, SeamTask, check_seam, read_chain
+from audit.proof.chain import (
+    Chain,
+    ChainTask,
+    Fault,
+    SeamTask,
+    broken_fault,
+    check_seam,
+    read_chain,
+)
 from audit.proof.findings import Cause, EntryView, Finding
+from audit.proof.invariants import between_segments
 from audit.proof.plan import Plan
 from audit.proof.queue_ends import Ending, QueueEndTask, check_queue_ends
 from audit.proof.queue_files import QueueKey, is_deleted
@@ -52,14 +61,19 @@ def check_derived(
         own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
         found += [_finding(survey, plan, fault) for fault in _lasting(own)]
         found += _not_named(survey, own)
+        ends = [chain.ends for chain in own]
+        found += [
+            _finding(survey, plan, broken_fault(broken))
+            for broken in between_segments(ends, plan.segment_size, survey.retained_from)
+        ]
     found += _seams(plan, engine, chains, hosts)
-    ends = [_end_task(plan, each, chains, hosts) for each in plan.surveys if not each.problem]
-    for task, beyond in zip(ends, engine.run(check_queue_ends, ends), strict=True):
+    tails = [_end_task(plan, each, chains, hosts) for each in plan.surveys if not each.problem]
+    for task, beyond in zip(tails, engine.run(check_queue_ends, tails), strict=True):
         found += [_finding(plan.survey_of(task.replica), plan, fault) for fault in beyond]
     summary = DerivedSummary(
         entries=sum(chain.entries for chain in chains),
         records=sum(chain.records for chain in chains),
-        queues=sum(len(task.queues) for task in ends),
+        queues=sum(len(task.queues) for task in tails),
         verified_bytes=sum(chain.verified_bytes for chain in chains),
     )
     return _gathered(found), summary

@@ -42,6 +42,7 @@ class Cause(StrEnum):
     WRONG_PLACE = "entries of another place"
     DIFFERENT_BYTES = "different bytes with good crcs"
     DIGEST_BROKEN = "running digest does not continue"
+    NO_LEADERS = "an entry that no leader writes there"
     RECORDS_LIE = "records with wrong sizes or stamps in an intact entry"
     POSITION_DIGEST = "digest differs from what the node says"
     OLD_COPY = "zeros below what it calls durable"
@@ -72,6 +73,7 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.WRONG_PLACE: Verdict.MISPLACED,
     Cause.DIFFERENT_BYTES: Verdict.DIVERGENCE,
     Cause.DIGEST_BROKEN: Verdict.DIVERGENCE,
+    Cause.NO_LEADERS: Verdict.DIVERGENCE,
     Cause.RECORDS_LIE: Verdict.DIVERGENCE,
     Cause.POSITION_DIGEST: Verdict.DIVERGENCE,
     Cause.OLD_COPY: Verdict.INCOMPLETE,

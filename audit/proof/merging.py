@@ -17,7 +17,7 @@ MAX_RANGES: Final = 1000  # A finding names so many; the last one takes what fol
 _ONE_STORY: Final = frozenset({Cause.DIFFERENT_BYTES, Cause.NOT_COMMITTED, Cause.POSITION_DIGEST})
 
 
-_CONSEQUENCES: Final = frozenset({Cause.DIGEST_BROKEN, Cause.RECORDS_LIE})
+_CONSEQUENCES: Final = frozenset({Cause.DIGEST_BROKEN, Cause.NO_LEADERS, Cause.RECORDS_LIE})
 
 
 BREAKS: Final = "the others' running digests break"
@@ -112,7 +112,8 @@ def _with(known: Finding, each: Finding) -> Finding:
     """`known`, of which `each` is a part. Whose own digests break isn't right."""
     if known.cause is not each.cause:
         others = tuple(r for r in known.replicas if r not in each.replicas)
-        if known.right_by != BREAKS and len(others) == 1:
+        breaks = each.cause is Cause.DIGEST_BROKEN and len(others) == 1
+        if breaks and known.right_by != BREAKS:
             return replace(known, right=others, right_by=BREAKS)
         is_right = not set(each.replicas).isdisjoint(known.right)
         return replace(known, right=(), right_by="") if is_right else known

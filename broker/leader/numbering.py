@@ -14,7 +14,7 @@ from broker.leader.batches import Batch
 from broker.leader.flight import InFlight, Lane, SequenceInFlight
 from broker.state.producers import Producer, Producers
 from broker.state.refusals import ProducerFenced, ProducerUnknown, TooManySequences
-from broker.state.sequences import Recent, StoredBatch, next_sequence
+from broker.state.sequences import Recent, StoredBatch, batches_of, next_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Numbers:
         for index, sent in self.flight.batches if self.flight is not None else ():
             if (sent.base_sequence, sent.record_count) == cut:
                 return StoredInFlight(index, sent)
-        for stored in self.stored or ():
+        for stored in batches_of(self.stored):
             if (stored.base_sequence, stored.record_count) == cut:
                 return stored
         if batch.base_sequence + batch.count <= next_sequence(self.stored):

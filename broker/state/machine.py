@@ -59,7 +59,7 @@ from broker.state.registration import (
     Registration,
     could_be_given,
 )
-from broker.state.sequences import StoredBatch
+from broker.state.sequences import StoredBatch, batches_of
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topics import TopicRef, Topics
 from dledger.core.errors import InvariantViolation
@@ -455,7 +455,7 @@ class StateMachine:
             for (incarnation, queue_id), recent in producer.queues.items():
                 if incarnation not in names:
                     raise InvariantViolation(f"{who} stored in topic {incarnation}, which is gone")
-                newest = recent[-1]
+                newest = batches_of(recent)[-1]
                 end = newest.base_queue_offset + newest.record_count
                 self._check_within(f"a batch of {who}", names[incarnation], queue_id, end)
                 if newest.store_time_ms > self.append_time_ms:

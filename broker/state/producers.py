@@ -56,8 +56,10 @@ from broker.state.sequences import (
     RECENT_BATCHES,
     Recent,
     StoredBatch,
+    batches_of,
     check_recent,
     next_sequence,
+    recent_of,
     with_batch,
 )
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
@@ -319,7 +321,8 @@ class Producers:
             if not 0 < batches <= RECENT_BATCHES or (incarnation, queue_id) in last.queues:
                 found = f"{batches} batches of {identity.hex()} in {incarnation}/{queue_id}"
                 raise SnapshotDamaged(SECTION, f"1 to {RECENT_BATCHES}, once", found)
-            recent = tuple(StoredBatch(*each) for each in reader.take_many(_BATCH, batches))
+            taken = (StoredBatch(*each) for each in reader.take_many(_BATCH, batches))
+            recent = recent_of(taken)
             last.queues[incarnation, queue_id] = recent
             self._pairs += 1
         return last
@@ -386,5 +389,5 @@ def _records(producers: Sequence[Producer]) -> Iterator[bytes]:
 
 
 def _packed(queue: tuple[Place, Recent]) -> bytes:
-    place, recent = queue
-    return _QUEUE.pack(*place, len(recent)) + b"".join([_BATCH.pack(*each) for each in recent])
+    place, batches = queue[0], batches_of(queue[1])
+    return _QUEUE.pack(*place, len(batches)) + b"".join([_BATCH.pack(*each) for each in batches])

@@ -3,14 +3,14 @@
 The state machine lives in memory, so a start replays the log from its first entry up to the
 index that the ConsumeQueues are known to hold durably; the rest follows once a leader says what
 is committed. The ConsumeQueues are not written meanwhile: each entry's units are compared with
-those that their files hold. A queue that is wrong anywhere is told to the caller, who has it mended
-while the replica works (ADR 28); no other queue is touched. It must never take ConsumeQueues on
+those that their files hold, many at once (ADR 27). A queue that is wrong anywhere is told to the
+caller, who has it mended while the replica works (ADR 28); no other queue is touched, but what lies
+behind its end is cut. It must never take ConsumeQueues on
 trust that the log doesn't bear out (RocketMQ #7355, #7599, #8032).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,9 +20,9 @@ from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
 from broker.state.topics import TopicState
 from dledger.errors import ApplyStopped
 from dledger.level import KNOWN_LEVEL
-from store.starting.derived import recover_queues
 
 SLICE_BYTES = 4 << 20
+GATHERED_BYTES = 16 << 20  # of units that are compared at once, over all queues
 
 FolderKey = tuple[str, int]  # of a topic's derived files, queue id
 
@@ -34,23 +34,19 @@ class ReplayLog(Protocol):
 
     @property
     def last_index(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    def position_of(self, index: int) -> int: ...
     def read(self, first: int, last: int) -> bytes: ...
-    def read_at(self, physical_offset: int, size: int) -> bytes: ...
     def last_that_fits(self, first: int, last: int, max_bytes: int) -> int: ...
 
 
 class DerivedQueues(QueueFiles, Protocol):
     """The ConsumeQueues, as far as comparing them with the log goes."""
 
-    def recover(self, keep_below: int, read_at: Callable[[int, int], bytes]) -> None: ...
+    def look(self) -> None: ...
+    def folders(self) -> list[str]: ...
     def holds(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> bool: ...
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-    def queues(self) -> list[FolderKey]: ...
+    def settle(self, topic: str, queue_id: int) -> bool: ...
     def expect(self, topic: str, queue_id: int, next_offset: int) -> None: ...
+    def drop_stray(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,8 @@ def replay_derived(
     Raises:
         StorageFull: a topic's files can't be put aside.
     """
-    derived_through = recover_queues(source, queues, derived_through)
+    derived_through = min(derived_through, source.last_index)
+    queues.look()
     compared = _Compared(queues)
     machine = StateMachine(compared, options=options, known_level=known_level)
     try:
@@ -100,14 +97,13 @@ def replay_derived(
         compared.is_over = True
         return Replayed(machine, ())
     compared.is_over = True
-    wrong = _drop_strays(machine, queues) | compared.wrong
+    _drop_strays(machine, queues)
     found: list[WrongQueue] = []
     for topic in machine.topics.values():
         for queue_id, end in enumerate(topic.next_offsets):
             key = (topic.folder, queue_id)
-            reach = (queues.min_offset(*key), queues.max_offset(*key))
-            if key in wrong or reach != (0, end):
-                queues.expect(*key, end)
+            queues.expect(*key, end)
+            if not compared.is_right(*key) or not queues.settle(*key):
                 found.append(WrongQueue(topic, queue_id))
     return Replayed(machine, tuple(found))
 
@@ -120,37 +116,62 @@ def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
         first = last + 1
 
 
-def _drop_strays(machine: StateMachine, queues: DerivedQueues) -> set[FolderKey]:
-    """Files of queues that are in no topic are gone; which queues have lost theirs by that."""
-    counts = {topic.folder: len(topic.next_offsets) for topic in machine.topics.values()}
-    strays = {folder for folder, queue_id in queues.queues() if queue_id >= counts.get(folder, 0)}
-    lost = {key for key in queues.queues() if key[0] in strays}
+def _drop_strays(machine: StateMachine, queues: DerivedQueues) -> None:
+    """Files of no topic are gone: nobody reads them, and a topic of the name would find them."""
+    strays = set(queues.folders()) - {topic.folder for topic in machine.topics.values()}
     for name in sorted(strays):
         log.warning("consume_queues_of_no_topic_removed", folder=name)
-        queues.delete_topic(name)
-    return lost
+        queues.drop_stray(name)
 
 
 class _Compared:
-    """`QueueFiles` of a machine that replays: nothing is written, and what differs is noted. Once
-    that is over everything goes on to the queues."""
+    """`QueueFiles` of a machine that replays: nothing is written, and what differs is noted. Units
+    are gathered over many entries, so that a file is opened once for all of them. Once that is over
+    everything goes on to the queues."""
 
     def __init__(self, queues: DerivedQueues) -> None:
         self.is_over = False
         self.wrong: set[FolderKey] = set()
         self._queues = queues
+        # By folder and queue id: the first one's queue offset, and the units that follow it.
+        self._gathered: dict[str, dict[int, tuple[int, bytearray]]] = {}
+        self._gathered_bytes = 0
 
     def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
         if self.is_over:
             self._queues.dispatch(topic, queue_id, base_queue_offset, units)
-        elif (topic, queue_id) not in self.wrong and not self._queues.holds(
-            topic, queue_id, base_queue_offset, units
-        ):
-            self.wrong.add((topic, queue_id))
+            return
+        queues = self._gathered.setdefault(topic, {})
+        gathered = queues.get(queue_id)
+        if gathered is None:
+            gathered = queues[queue_id] = (base_queue_offset, bytearray())
+        gathered[1].extend(units)
+        self._gathered_bytes += len(units)
+        if self._gathered_bytes >= GATHERED_BYTES:
+            self._compare()
 
     def delete_topic(self, topic: str) -> None:
         if self.is_over:
             self._queues.delete_topic(topic)
-        else:
-            # Files of that name, should there be any, are a later topic's.
+            return
+        # Files of that name, should there be any, are a later topic's.
+        self._gathered.pop(topic, None)
+        if self.wrong:
             self.wrong = {key for key in self.wrong if key[0] != topic}
+
+    def is_right(self, topic: str, queue_id: int) -> bool:
+        """Whether all units so far were in the queue's files; compares those that it gathered."""
+        key = (topic, queue_id)
+        gathered = self._gathered.get(topic, {}).pop(queue_id, None)
+        if gathered is not None and key not in self.wrong:
+            base, units = gathered
+            if not self._queues.holds(*key, base, bytes(units)):
+                self.wrong.add(key)
+        return key not in self.wrong
+
+    def _compare(self) -> None:
+        for topic, queues in self._gathered.items():
+            for queue_id in list(queues):
+                self.is_right(topic, queue_id)
+        self._gathered.clear()
+        self._gathered_bytes = 0

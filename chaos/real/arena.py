@@ -146,7 +146,10 @@ class Arena:
         orders.pop(name, None)
         if change is not None:
             orders[name] = change(NO_FAULTS)
-        combined = reduce(FaultOrders.and_also, orders.values(), NO_FAULTS)
+        self._give_orders(node_id)
+
+    def _give_orders(self, node_id: str) -> None:
+        combined = reduce(FaultOrders.and_also, self._orders[node_id].values(), NO_FAULTS)
         give_orders(self.faults_folder(node_id), combined)
 
     def cut_power(self, node_id: str, chance: Random) -> Loss:
@@ -191,6 +194,50 @@ class Arena:
         shutil.rmtree(copies, ignore_errors=True)
         return changed
 
+    def empty(self, node_id: str) -> None:
+        """Nothing is left in the node's directory, which is still there; under it, if it runs."""
+        for path in self.data_directory(node_id).iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)  # a process may be making files there
+            else:
+                path.unlink(missing_ok=True)
+        if not self.is_running(node_id):
+            self._renew_faults(node_id)
+
+    def unmount(self, node_id: str) -> None:
+        """The dead node's directory isn't there."""
+        aside = self._unmounted(node_id)
+        aside.mkdir(parents=True)
+        self.data_directory(node_id).rename(aside / "data")
+        self.faults_folder(node_id).rename(aside / "faults")
+        self._renew_faults(node_id)
+
+    def mount_again(self, node_id: str) -> None:
+        """The dead node's directory is there again, as it was; what was in its place is gone."""
+        aside = self._unmounted(node_id)
+        for name, place in (
+            ("data", self.data_directory(node_id)),
+            ("faults", self.faults_folder(node_id)),
+        ):
+            shutil.rmtree(place)
+            (aside / name).rename(place)
+        aside.rmdir()
+        self._give_orders(node_id)
+
+    async def waits(self, node_id: str) -> bool:
+        """Whether the node, which runs, says that it is no member yet."""
+        status = await self.group.status()
+        return any(view.id == node_id and view.waits for view in status.nodes)
+
+    def _renew_faults(self, node_id: str) -> None:
+        """What was known of a directory that is gone is forgotten; the orders stay."""
+        shutil.rmtree(self.faults_folder(node_id), ignore_errors=True)
+        self.faults_folder(node_id).mkdir()
+        self._give_orders(node_id)
+
+    def _unmounted(self, node_id: str) -> Path:
+        return self.group.directory / node_id / "unmounted"
+
     def _copies(self, node_id: str, name: str) -> Path:
         return self.group.directory / node_id / "copies" / name
 
@@ -205,13 +252,11 @@ class Arena:
         """
         await self._held_by_others(node_id)
         shutil.rmtree(self.data_directory(node_id))
-        shutil.rmtree(self.faults_folder(node_id))
-        self.faults_folder(node_id).mkdir()
-        self.order("none", node_id, None)
+        self._renew_faults(node_id)
         await self.start(node_id)
-        await self._take_in(node_id)
+        await self.take_in(node_id)
 
-    async def _take_in(self, node_id: str) -> None:
+    async def take_in(self, node_id: str) -> None:
         """The group has the node's new disk in the place of the old one, and it votes: what
         `dledger group replace` does, again after each change of the leader."""
         deadline = time.monotonic() + OTHERS_TIMEOUT_S

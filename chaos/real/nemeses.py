@@ -45,6 +45,7 @@ from chaos.real.links import (
     unreached,
     worsening,
 )
+from chaos.real.lost_disks import WAYS, lose, make_good
 from chaos.real.processes import (
     kill,
     pause,
@@ -318,6 +319,15 @@ NEMESES: Final[dict[str, Nemesis]] = {
             {"file": FILES},
             set_aside,
             put_back,
+        ),
+        Nemesis(
+            "lost-disk",
+            "a directory is emptied below its node, or is no longer mounted: it must be no member",
+            "one",
+            {"how": WAYS},
+            lose,
+            make_good,
+            ends_leadership=True,
         ),
         Nemesis(
             "clock-step",

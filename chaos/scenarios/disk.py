@@ -6,7 +6,8 @@ LOAD = Load(rate=800, size_bytes=2048)  # segments roll, so that there is cold d
 
 
 def schedule(plan: Plan) -> Steps:
-    # A node that is given an empty disk has to fetch everything, so files come once a round.
+    # A node that is given an empty disk has to fetch everything, so files and directories come once
+    # a round.
     while True:
         yield wait(1)
         yield from spell("slow-disk", "leader", seconds=2, delay_ms=200)
@@ -52,4 +53,12 @@ def _old_vote(_: Plan) -> Steps:
     yield heal("old-copy")
 
 
-FILES = (_rot, _live_rot, _old_copy, _old_vote)
+def _emptied(_: Plan) -> Steps:
+    yield from spell("lost-disk", "one", seconds=1, how="emptied")
+
+
+def _unmounted(_: Plan) -> Steps:
+    yield from spell("lost-disk", "leader", seconds=1, how="unmounted")
+
+
+FILES = (_rot, _live_rot, _old_copy, _old_vote, _emptied, _unmounted)

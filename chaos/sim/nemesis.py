@@ -69,6 +69,7 @@ class Nemesis:
             Fault.CLIENT_CUT: self._client_cut,
             Fault.CLOCK_STEP: self._clock_step,
             Fault.CLOCK_LEAP: self._clock_leap,
+            Fault.CLOCKS_LEAP: self._clocks_leap,
             Fault.CLOCK_DRIFT: self._clock_drift,
             Fault.SLOW_DISK: self._slow_disk,
             Fault.WRITE_ERROR: self._write_error,
@@ -367,10 +368,22 @@ class Nemesis:
         if len(wrong) >= (len(self._nodes) - 1) // 2:
             self._set_clock(chance.choice(wrong), 0)
             return
-        far_ms = chance.choice((5 * MINUTE_MS, DAY_MS, 8 * DAY_MS, YEAR_MS, 60 * YEAR_MS))
-        self._set_clock(node, chance.choice((-far_ms, far_ms, far_ms)))
+        self._set_clock(node, _leap_ms(chance))
         if chance.random() < 0.5:
             self._later(chance.randrange(500, 6_000), self._set_clock, node, 0)
+
+    def _clocks_leap(self, chance: Random) -> None:
+        """Of any number of clocks: to the same time, each to another, or to the right one."""
+        names = self._names(chance)
+        leaping = [self._world.nodes[name] for name in names[: chance.randint(1, len(names))]]
+        is_together = chance.random() < 0.5
+        same_ms = chance.choice((0, _leap_ms(chance), _leap_ms(chance)))
+        for node in leaping:
+            self._set_clock(node, same_ms if is_together else _leap_ms(chance))
+        if chance.random() < 0.3:
+            after_ms = chance.randrange(500, 6_000)
+            for node in leaping:
+                self._later(after_ms, self._set_clock, node, 0)
 
     def _set_clock(self, node: SimNode, offset_ms: int) -> None:
         self._look_at_clocks()
@@ -587,3 +600,9 @@ class Nemesis:
 
         self._later(step, swap)
         self._later(2 * step + 100, self._heal, second)
+
+
+def _leap_ms(chance: Random) -> int:
+    """So far that whatever is forgotten by time would be; back before 1970, too."""
+    far_ms = chance.choice((5 * MINUTE_MS, DAY_MS, 8 * DAY_MS, YEAR_MS, 60 * YEAR_MS))
+    return chance.choice((-far_ms, far_ms, far_ms))

@@ -58,6 +58,7 @@ class Fault(Enum):
     GARBLE = "garble"  # bits flip in messages between nodes
     QUEUE_ROT = "queue-rot"  # a ConsumeQueue's file has other bytes, or more, or fewer
     CLOCK_LEAP = "clock-leap"  # a wall clock is minutes to decades off, for a while or for good
+    CLOCKS_LEAP = "clocks-leap"  # as many of them as there are, together or one by one
     WIPE = "wipe"  # a node's disk is lost: it starts on an empty one, and an operator replaces it
     SWAP = "swap"  # two nodes start with each other's disk
     OLDER_COPY = "older-copy"  # a copy of a node's disk is put back later, where others can tell
@@ -305,15 +306,17 @@ def _with_link_faults(plan: Plan) -> Plan:
 
 def _with_leaps(plan: Plan) -> Plan:
     """In some groups wall clocks leap, beside what else happens; numbered and ordered as the
-    faults of links are."""
+    faults of links are. In half of them never more than a minority is wrong, and nothing may come
+    of it; in the others all of them may be."""
     chance = plan.random("leaping")
     if chance.random() >= LEAPS_SHARE:
         return plan
     every_ms = chance.choice((1_000, 3_000, 8_000))
+    kind = plan.random("leaping-all").choice((Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP))
     events: list[FaultEvent] = []
     at = 500 + chance.expovariate(1 / every_ms)
     while at < plan.duration_ms:
-        events.append(FaultEvent(FIRST_LEAP + len(events), int(at), Fault.CLOCK_LEAP))
+        events.append(FaultEvent(FIRST_LEAP + len(events), int(at), kind))
         at += chance.expovariate(1 / every_ms)
     ordered = sorted((*plan.faults, *events), key=lambda event: (event.time_ms, event.number))
     return replace(plan, faults=tuple(ordered))
@@ -361,7 +364,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
     apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY}
-    apart |= {Fault.CLOCK_LEAP, Fault.QUEUE_ROT}
+    apart |= {Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.QUEUE_ROT}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

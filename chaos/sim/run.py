@@ -303,7 +303,8 @@ class _Run:
 def _life_span(plan: Plan, name: str) -> LifeSpan:
     """For how long a producer that isn't used must be known all the same: for as long as the log's
     own time can't have run ahead of ours."""
-    if any(fault.kind in (Fault.CLOCK_STEP, Fault.CLOCK_DRIFT) for fault in plan.faults):
+    ahead = (Fault.CLOCK_STEP, Fault.CLOCK_DRIFT, Fault.CLOCKS_LEAP)
+    if any(fault.kind in ahead for fault in plan.faults):
         return LifeSpan(name, 0)
     bounds = plan.tuning.producers
     unused_ms = bounds.named_unused_ms if name else bounds.unnamed_unused_ms

@@ -418,7 +418,7 @@ def _from_status(status: grpc.StatusCode, details: str, text: str) -> ClientErro
             return Busy(text, outcome=unknown)
         case grpc.StatusCode.CANCELLED | grpc.StatusCode.ABORTED:
             return Unavailable(text, outcome=unknown)
-        case grpc.StatusCode.UNIMPLEMENTED:
+        case grpc.StatusCode.UNIMPLEMENTED | grpc.StatusCode.UNAUTHENTICATED:
             return ServerError(text, outcome=Outcome.DID_NOT_HAPPEN)
         case _:
             return ServerError(text, outcome=unknown)

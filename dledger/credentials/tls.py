@@ -54,11 +54,18 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """What was read from the files."""
+    """What was read from the files.
+
+    Attributes:
+        shows: handshakes in which the certificate is shown; None without one.
+        checks: handshakes in which the other side's is asked for, and its authority checked.
+    """
 
     ca: bytes
     certificate: bytes | None
     key: bytes | None
+    shows: ssl.SSLContext | None
+    checks: ssl.SSLContext
     revoked: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
@@ -134,25 +141,29 @@ def read_material(files: TlsFiles) -> TlsMaterial:
         CredentialUnusable: one of them can't be used.
     """
     ca = read_credential(files.ca)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    checks = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    checks.check_hostname = False  # Names are compared byte by byte, by whoever asks.
+    checks.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
-        context.load_verify_locations(cadata=ca.decode("ascii"))
+        checks.load_verify_locations(cadata=ca.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
         raise CredentialUnusable(files.ca, f"holds no certificates in PEM: {error}") from None
-    certificate = key = None
+    certificate = key = shows = None
     if files.certificate is not None and files.key is not None:
         certificate, key = (
             read_credential(files.certificate),
             read_credential(files.key, is_private=True),
         )
+        shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        shows.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
             # Without a password: a key that asks for one would make the node wait at a terminal.
-            context.load_cert_chain(files.certificate, files.key, password=_no_password)
+            shows.load_cert_chain(files.certificate, files.key, password=_no_password)
         except (ssl.SSLError, ValueError, OSError) as error:
             reason = f"and {files.key}: not a certificate and its key in PEM ({error})"
             raise CredentialUnusable(files.certificate, reason) from None
     revoked = frozenset[str]() if files.revoked is None else _fingerprints(files.revoked)
-    return TlsMaterial(ca, certificate, key, revoked)
+    return TlsMaterial(ca, certificate, key, shows, checks, revoked)
 
 
 def peer_name(broker_group: str, node: str) -> str:
@@ -169,11 +180,18 @@ def refusal_of(
         auth: of a gRPC call that the authority's signature has been checked for.
     """
     shown = [each.decode("ascii", "replace") for each in auth.get(_NAMES, ())]
+    return refusal_of_names(shown, fingerprint_of(auth), expected_name, revoked)
+
+
+def refusal_of_names(
+    shown: Sequence[str], found: str | None, expected_name: str, revoked: frozenset[str]
+) -> str | None:
+    """The same of a certificate with these names and this fingerprint."""
     if not shown:
         return "no certificate with a name was shown"
     if expected_name not in shown:  # Not by a pattern: a wildcard stands for no node.
         return f"its certificate is for {', '.join(shown)}, not for {expected_name}"
-    if (found := fingerprint_of(auth)) is None or found in revoked:
+    if found is None or found in revoked:
         return f"its certificate is revoked (SHA-256 {found})"
     return None
 

@@ -16,9 +16,12 @@ from typing import Final, Self
 from dledger.addresses import parse_addresses
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import (
+    CREATE_TOPIC,
     DESCRIBE_TOPIC,
     GET_OFFSET_BY_TIME,
     PULL,
+    REGISTER_PRODUCER,
+    SEND,
     Method,
     Request,
     Response,
@@ -177,3 +180,20 @@ class Brokers:
             hold_ms=0,
         )
         return self._call(PULL, request, Effect.NONE)
+
+    # --- what is written ----------------------------------------------------------------------
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """The topic exists, with so many queues."""
+        request = pb.CreateTopicRequest(name=name, queue_count=queues, if_not_exists=True)
+        self._call(CREATE_TOPIC, request, Effect.IDEMPOTENT)
+
+    def register(self, name: str, token: bytes) -> pb.RegisterProducerResponse:
+        """The producer `name` is whoever drew `token`; who was it before is fenced."""
+        request = pb.RegisterProducerRequest(token=token, name=name)
+        return self._call(REGISTER_PRODUCER, request, Effect.IDEMPOTENT)
+
+    def send(self, producer_id: bytes, batches: list[pb.SendBatch]) -> list[pb.SendResult]:
+        """What became of each batch, in order; sent again it is the same batch."""
+        request = pb.SendRequest(producer_id=producer_id, batches=batches)
+        return list(self._call(SEND, request, Effect.IDEMPOTENT).results)

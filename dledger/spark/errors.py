@@ -4,7 +4,9 @@
     ├── BadOption           an option, a master or a setting makes no sense; nothing was started
     ├── SparkUnavailable    Spark can't run here: no pyspark, no Java, no session
     ├── ClusterUnreachable  the master doesn't answer, or gives no executor (retriable)
-    └── DataLost            messages that were to be read are there no longer
+    ├── DataLost            messages that were to be read are there no longer
+    ├── RowRefused          a row can't be a message; nothing of its task was written
+    └── WriteRefused        a task isn't what it was when it began to write
 
 What is wrong with the log is in `dledger.reading.errors`, what brokers refuse in
 `dledger.client.errors`.
@@ -18,7 +20,7 @@ from dledger.outcome import ExitCode, Outcome
 
 
 class SparkError(Exception):
-    """Root of these errors. Nothing was changed: the log is only read."""
+    """Root of these errors. Nothing was changed, but for `WriteRefused`."""
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
@@ -58,3 +60,17 @@ class DataLost(SparkError):
     def __reduce__(self) -> tuple[type[DataLost], tuple[str]]:
         """Workers hand it to drivers."""
         return DataLost, (self.lost,)
+
+
+class RowRefused(SparkError):
+    """A row can't be a message; the text says which column."""
+
+    exit_code = ExitCode.FAILED
+
+
+class WriteRefused(SparkError):
+    """A task that is repeated isn't the one that began: going on would store messages twice. What
+    the first attempt stored is there."""
+
+    outcome = Outcome.MAY_HAVE_HAPPENED
+    exit_code = ExitCode.FAILED

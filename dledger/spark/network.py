@@ -1,8 +1,9 @@
-"""The format `dledger`: topics of a running broker group, read over the network.
+"""The format `dledger`: topics of a running broker group, read and written over the network.
 
     spark.read.format("dledger").option("bootstrap", "h1:7001,h2:7001").option("topics", "orders")
+    frame.write.format("dledger").mode("append").option("bootstrap", ...).option("topic", "totals")
 
-Reading is `dledger.spark.topics` and `dledger.spark.following`; this
+Reading is `dledger.spark.topics` and `dledger.spark.following`, writing `dledger.spark.sink`; this
 turns options into what they take, and nothing else. Every option is in docs/spark.md. A group's
 files stay readable beside it (`dledger.spark.source`), which needs no broker.
 """
@@ -20,6 +21,8 @@ from dledger.spark.brokers import ACCESS_OPTIONS, Access
 from dledger.spark.edges import EARLIEST, EDGE_OPTIONS, LATEST, edge_of
 from dledger.spark.errors import BadOption
 from dledger.spark.following import TopicsStream
+from dledger.spark.rows import check_columns
+from dledger.spark.sink import WRITE_OPTIONS, TopicsStreamWriter, TopicsWriter, Writing
 from dledger.spark.topics import DEFAULT_RANGE, Reading, TopicsReader
 
 # What a message over the network says of itself: entries, with index and term, stay inside.
@@ -28,11 +31,12 @@ READ_OPTIONS: Final = (
     *("topics", "columns", "maxOffsetsPerPartition", "maxOffsetsPerTrigger", "failOnDataLoss"),
     *EDGE_OPTIONS,
 )
-KNOWN: Final = (*ACCESS_OPTIONS, *READ_OPTIONS)
+KNOWN: Final = (*ACCESS_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)
 
 
 class TopicsSource(DataSource):
-    """Topics of a broker group."""
+    """Topics of a broker group. A table of the catalog may be read and written, with the options
+    of both, so each passes over the other's."""
 
     @classmethod
     def name(cls) -> str:
@@ -62,6 +66,15 @@ class TopicsSource(DataSource):
             most = opt.count(self.options, "maxOffsetsPerTrigger", 0)
         return TopicsStream(reading, starting, most)
 
+    def writer(self, schema: Any, overwrite: bool) -> TopicsWriter:  # noqa: FBT001 - Spark's
+        return TopicsWriter(self._writing(schema, is_anew=overwrite))
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> TopicsStreamWriter:  # noqa: FBT001 - Spark's
+        writing = self._writing(schema, is_anew=overwrite)
+        if "batchId" in self.options:
+            raise BadOption("batchId: a stream numbers its batches itself")
+        return TopicsStreamWriter(writing)
+
     def _reading(self) -> Reading:
         opt.check_names(self.options, KNOWN)
         topics = opt.names(self.options, "topics")
@@ -74,3 +87,12 @@ class TopicsSource(DataSource):
             opt.count(self.options, "maxOffsetsPerPartition", DEFAULT_RANGE),
             opt.is_true(self.options, "failOnDataLoss"),
         )
+
+    def _writing(self, schema: Any, *, is_anew: bool) -> Writing:
+        opt.check_names(self.options, KNOWN)
+        if is_anew:
+            raise BadOption("a topic is never overwritten: mode append, or output mode append")
+        writing = Writing.of(self.options)
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        check_columns(types, writing.topic)
+        return writing

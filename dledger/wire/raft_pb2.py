@@ -24,45 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64ledger/wire/raft.proto\x12\ndledger.v1\"\xd6\x02\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0c\x62roker_group\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x12\n\nto_node_id\x18\x04 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07\x64isk_id\x18\n \x01(\x0c\x12\x13\n\x0b\x62oot_number\x18\x0b \x01(\x04\x12\x12\n\nboot_nonce\x18\x0c \x01(\x06\x12\x1a\n\x12\x63onfiguration_term\x18\r \x01(\x04\x12\x1b\n\x13\x63onfiguration_index\x18\x0e \x01(\x04\x12\r\n\x05level\x18\x14 \x01(\r\x12\x12\n\nbegun_term\x18\x15 \x01(\x04\x12\x12\n\nbegun_vote\x18\x16 \x01(\t\x12\x13\n\x0b\x62\x65gun_index\x18\x17 \x01(\x04\x12\x1d\n\x15\x61\x63knowledges_unsynced\x18\x18 \x01(\x08\"\xac\x05\n\x0bPeerMessage\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\"\n\x05hello\x18\x02 \x01(\x0b\x32\x11.dledger.v1.HelloH\x00\x12\x36\n\x10pre_vote_request\x18\x03 \x01(\x0b\x32\x1a.dledger.v1.PreVoteRequestH\x00\x12\x38\n\x11pre_vote_response\x18\x04 \x01(\x0b\x32\x1b.dledger.v1.PreVoteResponseH\x00\x12/\n\x0cvote_request\x18\x05 \x01(\x0b\x32\x17.dledger.v1.VoteRequestH\x00\x12\x31\n\rvote_response\x18\x06 \x01(\x0b\x32\x18.dledger.v1.VoteResponseH\x00\x12\x33\n\x0e\x61ppend_request\x18\x07 \x01(\x0b\x32\x19.dledger.v1.AppendRequestH\x00\x12\x35\n\x0f\x61ppend_response\x18\x08 \x01(\x0b\x32\x1a.dledger.v1.AppendResponseH\x00\x12\x39\n\x11heartbeat_request\x18\t \x01(\x0b\x32\x1c.dledger.v1.HeartbeatRequestH\x00\x12;\n\x12heartbeat_response\x18\n \x01(\x0b\x32\x1d.dledger.v1.HeartbeatResponseH\x00\x12-\n\x0btimeout_now\x18\x0b \x01(\x0b\x32\x16.dledger.v1.TimeoutNowH\x00\x12+\n\nkeep_alive\x18\x0e \x01(\x0b\x32\x15.dledger.v1.KeepAliveH\x00\x12/\n\x0csecret_proof\x18\x14 \x01(\x0b\x32\x17.dledger.v1.SecretProofH\x00\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x42\x06\n\x04\x62odyJ\x04\x08\x0c\x10\rJ\x04\x08\r\x10\x0e\"7\n\x0ePreVoteRequest\x12\x12\n\nlast_index\x18\x01 \x01(\x04\x12\x11\n\tlast_term\x18\x02 \x01(\x04\"\"\n\x0fPreVoteResponse\x12\x0f\n\x07granted\x18\x01 \x01(\x08\"`\n\x0bVoteRequest\x12\x12\n\nlast_index\x18\x01 \x01(\x04\x12\x11\n\tlast_term\x18\x02 \x01(\x04\x12*\n\x06reason\x18\x03 \x01(\x0e\x32\x1a.dledger.v1.CampaignReason\"0\n\x0cVoteResponse\x12\x0f\n\x07granted\x18\x01 \x01(\x08\x12\x0f\n\x07wall_ms\x18\x02 \x01(\x04\"q\n\rAppendRequest\x12\x12\n\nprev_index\x18\x01 \x01(\x04\x12\x11\n\tprev_term\x18\x02 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x03 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x0c\x12\x13\n\x0b\x66rames_size\x18\x05 \x01(\x04\"\x9d\x01\n\x0e\x41ppendResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x13\n\x0bmatch_index\x18\x02 \x01(\x04\x12\x1b\n\x13rejected_prev_index\x18\x03 \x01(\x04\x12\x15\n\rconflict_term\x18\x04 \x01(\x04\x12\x1c\n\x14\x63onflict_first_index\x18\x05 \x01(\x04\x12\x12\n\nlast_index\x18\x06 \x01(\x04\"d\n\x10HeartbeatRequest\x12\x14\n\x0c\x63ommit_index\x18\x01 \x01(\x04\x12\x14\n\x0cread_context\x18\x02 \x01(\x04\x12\x14\n\x0c\x64igest_index\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x06\"i\n\x11HeartbeatResponse\x12\x14\n\x0cread_context\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x19\n\x11is_short_of_space\x18\x03 \x01(\x08\x12\x0f\n\x07wall_ms\x18\x04 \x01(\x04\"\x0c\n\nTimeoutNow\"6\n\tKeepAlive\x12\x12\n\nheld_index\x18\x01 \x01(\x04\x12\x15\n\rsettled_index\x18\x02 \x01(\x04\"d\n\x0bSecretProof\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nto_node_id\x18\x03 \x01(\t\x12\r\n\x05nonce\x18\x04 \x01(\x0c\x12\x0b\n\x03mac\x18\x05 \x01(\x0c\"o\n\rConfiguration\x12\x0e\n\x06voters\x18\x01 \x03(\t\x12\x17\n\x0fvoters_outgoing\x18\x02 \x03(\t\x12\x10\n\x08learners\x18\x03 \x03(\t\x12#\n\x07members\x18\x04 \x03(\x0b\x32\x12.dledger.v1.Member\";\n\x06Member\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t*K\n\x0e\x43\x61mpaignReason\x12\x1b\n\x17\x43\x41MPAIGN_REASON_TIMEOUT\x10\x00\x12\x1c\n\x18\x43\x41MPAIGN_REASON_TRANSFER\x10\x01\x32M\n\x08RaftPeer\x12\x41\n\tReplicate\x12\x17.dledger.v1.PeerMessage\x1a\x17.dledger.v1.PeerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64ledger/wire/raft.proto\x12\ndledger.v1\"\xd6\x02\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0c\x62roker_group\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x12\n\nto_node_id\x18\x04 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07\x64isk_id\x18\n \x01(\x0c\x12\x13\n\x0b\x62oot_number\x18\x0b \x01(\x04\x12\x12\n\nboot_nonce\x18\x0c \x01(\x06\x12\x1a\n\x12\x63onfiguration_term\x18\r \x01(\x04\x12\x1b\n\x13\x63onfiguration_index\x18\x0e \x01(\x04\x12\r\n\x05level\x18\x14 \x01(\r\x12\x12\n\nbegun_term\x18\x15 \x01(\x04\x12\x12\n\nbegun_vote\x18\x16 \x01(\t\x12\x13\n\x0b\x62\x65gun_index\x18\x17 \x01(\x04\x12\x1d\n\x15\x61\x63knowledges_unsynced\x18\x18 \x01(\x08\"\xe7\x05\n\x0bPeerMessage\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\"\n\x05hello\x18\x02 \x01(\x0b\x32\x11.dledger.v1.HelloH\x00\x12\x36\n\x10pre_vote_request\x18\x03 \x01(\x0b\x32\x1a.dledger.v1.PreVoteRequestH\x00\x12\x38\n\x11pre_vote_response\x18\x04 \x01(\x0b\x32\x1b.dledger.v1.PreVoteResponseH\x00\x12/\n\x0cvote_request\x18\x05 \x01(\x0b\x32\x17.dledger.v1.VoteRequestH\x00\x12\x31\n\rvote_response\x18\x06 \x01(\x0b\x32\x18.dledger.v1.VoteResponseH\x00\x12\x33\n\x0e\x61ppend_request\x18\x07 \x01(\x0b\x32\x19.dledger.v1.AppendRequestH\x00\x12\x35\n\x0f\x61ppend_response\x18\x08 \x01(\x0b\x32\x1a.dledger.v1.AppendResponseH\x00\x12\x39\n\x11heartbeat_request\x18\t \x01(\x0b\x32\x1c.dledger.v1.HeartbeatRequestH\x00\x12;\n\x12heartbeat_response\x18\n \x01(\x0b\x32\x1d.dledger.v1.HeartbeatResponseH\x00\x12-\n\x0btimeout_now\x18\x0b \x01(\x0b\x32\x16.dledger.v1.TimeoutNowH\x00\x12+\n\nkeep_alive\x18\x0e \x01(\x0b\x32\x15.dledger.v1.KeepAliveH\x00\x12/\n\x0csecret_proof\x18\x14 \x01(\x0b\x32\x17.dledger.v1.SecretProofH\x00\x12\x39\n\x11\x63\x65rtificate_proof\x18\x15 \x01(\x0b\x32\x1c.dledger.v1.CertificateProofH\x00\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x07\x42\x06\n\x04\x62odyJ\x04\x08\x0c\x10\rJ\x04\x08\r\x10\x0e\"7\n\x0ePreVoteRequest\x12\x12\n\nlast_index\x18\x01 \x01(\x04\x12\x11\n\tlast_term\x18\x02 \x01(\x04\"\"\n\x0fPreVoteResponse\x12\x0f\n\x07granted\x18\x01 \x01(\x08\"`\n\x0bVoteRequest\x12\x12\n\nlast_index\x18\x01 \x01(\x04\x12\x11\n\tlast_term\x18\x02 \x01(\x04\x12*\n\x06reason\x18\x03 \x01(\x0e\x32\x1a.dledger.v1.CampaignReason\"0\n\x0cVoteResponse\x12\x0f\n\x07granted\x18\x01 \x01(\x08\x12\x0f\n\x07wall_ms\x18\x02 \x01(\x04\"q\n\rAppendRequest\x12\x12\n\nprev_index\x18\x01 \x01(\x04\x12\x11\n\tprev_term\x18\x02 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x03 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x0c\x12\x13\n\x0b\x66rames_size\x18\x05 \x01(\x04\"\x9d\x01\n\x0e\x41ppendResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x13\n\x0bmatch_index\x18\x02 \x01(\x04\x12\x1b\n\x13rejected_prev_index\x18\x03 \x01(\x04\x12\x15\n\rconflict_term\x18\x04 \x01(\x04\x12\x1c\n\x14\x63onflict_first_index\x18\x05 \x01(\x04\x12\x12\n\nlast_index\x18\x06 \x01(\x04\"d\n\x10HeartbeatRequest\x12\x14\n\x0c\x63ommit_index\x18\x01 \x01(\x04\x12\x14\n\x0cread_context\x18\x02 \x01(\x04\x12\x14\n\x0c\x64igest_index\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x06\"i\n\x11HeartbeatResponse\x12\x14\n\x0cread_context\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x19\n\x11is_short_of_space\x18\x03 \x01(\x08\x12\x0f\n\x07wall_ms\x18\x04 \x01(\x04\"\x0c\n\nTimeoutNow\"6\n\tKeepAlive\x12\x12\n\nheld_index\x18\x01 \x01(\x04\x12\x15\n\rsettled_index\x18\x02 \x01(\x04\"d\n\x0bSecretProof\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nto_node_id\x18\x03 \x01(\t\x12\r\n\x05nonce\x18\x04 \x01(\x0c\x12\x0b\n\x03mac\x18\x05 \x01(\x0c\"`\n\x10\x43\x65rtificateProof\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nto_node_id\x18\x03 \x01(\t\x12\x11\n\thandshake\x18\x04 \x01(\x0c\"o\n\rConfiguration\x12\x0e\n\x06voters\x18\x01 \x03(\t\x12\x17\n\x0fvoters_outgoing\x18\x02 \x03(\t\x12\x10\n\x08learners\x18\x03 \x03(\t\x12#\n\x07members\x18\x04 \x03(\x0b\x32\x12.dledger.v1.Member\";\n\x06Member\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t*K\n\x0e\x43\x61mpaignReason\x12\x1b\n\x17\x43\x41MPAIGN_REASON_TIMEOUT\x10\x00\x12\x1c\n\x18\x43\x41MPAIGN_REASON_TRANSFER\x10\x01\x32M\n\x08RaftPeer\x12\x41\n\tReplicate\x12\x17.dledger.v1.PeerMessage\x1a\x17.dledger.v1.PeerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.wire.raft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CAMPAIGNREASON']._serialized_start=2142
-  _globals['_CAMPAIGNREASON']._serialized_end=2217
+  _globals['_CAMPAIGNREASON']._serialized_start=2299
+  _globals['_CAMPAIGNREASON']._serialized_end=2374
   _globals['_HELLO']._serialized_start=40
   _globals['_HELLO']._serialized_end=382
   _globals['_PEERMESSAGE']._serialized_start=385
-  _globals['_PEERMESSAGE']._serialized_end=1069
-  _globals['_PREVOTEREQUEST']._serialized_start=1071
-  _globals['_PREVOTEREQUEST']._serialized_end=1126
-  _globals['_PREVOTERESPONSE']._serialized_start=1128
-  _globals['_PREVOTERESPONSE']._serialized_end=1162
-  _globals['_VOTEREQUEST']._serialized_start=1164
-  _globals['_VOTEREQUEST']._serialized_end=1260
-  _globals['_VOTERESPONSE']._serialized_start=1262
-  _globals['_VOTERESPONSE']._serialized_end=1310
-  _globals['_APPENDREQUEST']._serialized_start=1312
-  _globals['_APPENDREQUEST']._serialized_end=1425
-  _globals['_APPENDRESPONSE']._serialized_start=1428
-  _globals['_APPENDRESPONSE']._serialized_end=1585
-  _globals['_HEARTBEATREQUEST']._serialized_start=1587
-  _globals['_HEARTBEATREQUEST']._serialized_end=1687
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1689
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1794
-  _globals['_TIMEOUTNOW']._serialized_start=1796
-  _globals['_TIMEOUTNOW']._serialized_end=1808
-  _globals['_KEEPALIVE']._serialized_start=1810
-  _globals['_KEEPALIVE']._serialized_end=1864
-  _globals['_SECRETPROOF']._serialized_start=1866
-  _globals['_SECRETPROOF']._serialized_end=1966
-  _globals['_CONFIGURATION']._serialized_start=1968
-  _globals['_CONFIGURATION']._serialized_end=2079
-  _globals['_MEMBER']._serialized_start=2081
-  _globals['_MEMBER']._serialized_end=2140
-  _globals['_RAFTPEER']._serialized_start=2219
-  _globals['_RAFTPEER']._serialized_end=2296
+  _globals['_PEERMESSAGE']._serialized_end=1128
+  _globals['_PREVOTEREQUEST']._serialized_start=1130
+  _globals['_PREVOTEREQUEST']._serialized_end=1185
+  _globals['_PREVOTERESPONSE']._serialized_start=1187
+  _globals['_PREVOTERESPONSE']._serialized_end=1221
+  _globals['_VOTEREQUEST']._serialized_start=1223
+  _globals['_VOTEREQUEST']._serialized_end=1319
+  _globals['_VOTERESPONSE']._serialized_start=1321
+  _globals['_VOTERESPONSE']._serialized_end=1369
+  _globals['_APPENDREQUEST']._serialized_start=1371
+  _globals['_APPENDREQUEST']._serialized_end=1484
+  _globals['_APPENDRESPONSE']._serialized_start=1487
+  _globals['_APPENDRESPONSE']._serialized_end=1644
+  _globals['_HEARTBEATREQUEST']._serialized_start=1646
+  _globals['_HEARTBEATREQUEST']._serialized_end=1746
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1748
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1853
+  _globals['_TIMEOUTNOW']._serialized_start=1855
+  _globals['_TIMEOUTNOW']._serialized_end=1867
+  _globals['_KEEPALIVE']._serialized_start=1869
+  _globals['_KEEPALIVE']._serialized_end=1923
+  _globals['_SECRETPROOF']._serialized_start=1925
+  _globals['_SECRETPROOF']._serialized_end=2025
+  _globals['_CERTIFICATEPROOF']._serialized_start=2027
+  _globals['_CERTIFICATEPROOF']._serialized_end=2123
+  _globals['_CONFIGURATION']._serialized_start=2125
+  _globals['_CONFIGURATION']._serialized_end=2236
+  _globals['_MEMBER']._serialized_start=2238
+  _globals['_MEMBER']._serialized_end=2297
+  _globals['_RAFTPEER']._serialized_start=2376
+  _globals['_RAFTPEER']._serialized_end=2453
 # @@protoc_insertion_point(module_scope)

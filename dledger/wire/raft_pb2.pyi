@@ -49,7 +49,7 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "secret_proof", "checksum")
+    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "secret_proof", "certificate_proof", "checksum")
     TERM_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PRE_VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,7 @@ class PeerMessage(_message.Message):
     TIMEOUT_NOW_FIELD_NUMBER: _ClassVar[int]
     KEEP_ALIVE_FIELD_NUMBER: _ClassVar[int]
     SECRET_PROOF_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_PROOF_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     term: int
     hello: Hello
@@ -77,8 +78,9 @@ class PeerMessage(_message.Message):
     timeout_now: TimeoutNow
     keep_alive: KeepAlive
     secret_proof: SecretProof
+    certificate_proof: CertificateProof
     checksum: int
-    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., secret_proof: _Optional[_Union[SecretProof, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., secret_proof: _Optional[_Union[SecretProof, _Mapping]] = ..., certificate_proof: _Optional[_Union[CertificateProof, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class PreVoteRequest(_message.Message):
     __slots__ = ("last_index", "last_term")
@@ -191,6 +193,18 @@ class SecretProof(_message.Message):
     nonce: bytes
     mac: bytes
     def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., nonce: _Optional[bytes] = ..., mac: _Optional[bytes] = ...) -> None: ...
+
+class CertificateProof(_message.Message):
+    __slots__ = ("broker_group", "node_id", "to_node_id", "handshake")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    node_id: str
+    to_node_id: str
+    handshake: bytes
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., handshake: _Optional[bytes] = ...) -> None: ...
 
 class Configuration(_message.Message):
     __slots__ = ("voters", "voters_outgoing", "learners", "members")

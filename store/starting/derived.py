@@ -1,35 +1,16 @@
-"""What a start takes of the ConsumeQueues before the state machine is there.
+"""What a start takes from the checkpoint's word on the ConsumeQueues, and from the log for it.
 
 They are derived, so next to nothing about them keeps a node from starting: what is wrong is mended
-from the log. But their names and files have to be of the kind that they must be, and the entries
-that they were derived from are read again, whole.
+from the log. But the entries that they were derived from are read again, whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from store.commitlog import CommitLog
 
 SLICE_BYTES: Final = 4 << 20
-
-
-class ReplayedLog(Protocol):
-    """The log, as far as the reach of the ConsumeQueues is found in it."""
-
-    @property
-    def last_index(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    def position_of(self, index: int) -> int: ...
-    def read_at(self, physical_offset: int, size: int) -> bytes: ...
-
-
-class RecoveredQueues(Protocol):
-    """The ConsumeQueues, as far as that goes."""
-
-    def recover(self, keep_below: int, read_at: Callable[[int, int], bytes]) -> None: ...
 
 
 def trusted_index(log: CommitLog) -> int:
@@ -39,21 +20,6 @@ def trusted_index(log: CommitLog) -> int:
     committed, and everything is derived again as a leader says what is."""
     noted = log.checkpoint.state.consume_queue_index
     return noted if noted <= log.ends_by(log.recovery.watermark) else 0
-
-
-def recover_queues(source: ReplayedLog, queues: RecoveredQueues, derived_through: int) -> int:
-    """The ConsumeQueues hold what they did of entries up to `derived_through`, and nothing behind;
-    the entry up to which the state is to be replayed.
-
-    Raises:
-        StoreError, OSError: something that isn't theirs lies where their files should.
-    """
-    derived_through = min(derived_through, source.last_index)
-    keep_below = source.end_offset
-    if derived_through < source.last_index:
-        keep_below = source.position_of(derived_through + 1)
-    queues.recover(keep_below, source.read_at)
-    return derived_through
 
 
 def read_replayed(log: CommitLog, through: int) -> None:

@@ -30,7 +30,7 @@ from store.errors import (
 from store.rehearsal import RehearsedFiles
 from store.starting import opening
 from store.starting.census import printable, take_census
-from store.starting.derived import read_replayed, recover_queues, trusted_index
+from store.starting.derived import read_replayed, trusted_index
 from store.starting.errors import DiskReplaced, LogMissing, NotAMember, StartRefused
 from store.starting.founding import read_founding
 from store.starting.judgement import DirectoryFacts, Effect, FileId, Findings, Judgement, Kind
@@ -90,10 +90,9 @@ def start(site: Site, units_per_file: int) -> Opened:
     """Everything that a start does with files, but for what the state machine decides: that only
     has units mended."""
     opened = open_member(site)
-    queues = ConsumeQueues(site.path, site.files, units_per_file=units_per_file)
-    through = recover_queues(opened.log, queues, trusted_index(opened.log))
+    ConsumeQueues(site.path, site.files, units_per_file=units_per_file).inspect()
     if opened.log.recovery.clean_shutdown:  # else the walk has read every byte
-        read_replayed(opened.log, through)
+        read_replayed(opened.log, trusted_index(opened.log))
     return opened
 
 
@@ -191,8 +190,7 @@ class _Judge:
         log = opening.open_log(site)
         self._learn_log(log)
         opening.summarize(log, site.path)
-        queues = ConsumeQueues(site.path, site.files, units_per_file=self._units_per_file)
-        recover_queues(log, queues, trusted_index(log))
+        ConsumeQueues(site.path, site.files, units_per_file=self._units_per_file).inspect()
 
     def _hard_state(self, site: Site) -> None:
         if site.files.exists(site.path / "raft" / "hard_state"):

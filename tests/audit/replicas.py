@@ -17,6 +17,7 @@ from audit.reading.replica import Replica
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
 from dledger.records.layout import topic_folder
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, record_starts
+from dledger.wire.commands_pb2 import Command
 from store.commitlog import CommitLog, CommitLogOptions
 from store.consumequeue import ConsumeQueues
 from store.directory import DataDirectory, Identity
@@ -31,6 +32,7 @@ BORN_HOST = ("10.0.0.1", 5000)
 STORE_HOST = (bytes((10, 0, 0, 9)), 9000)
 TIME_MS = 1_700_000_000_000
 TOPICS = ("orders", "events")
+COMMAND = Command(commit_offsets={"group": "g", "topic": "orders"}).SerializeToString()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def usual_entries(count: int = 60) -> Iterator[Entry]:
     for number in range(1, count):
         term = 1 + number // 25
         if number % 11 == 0:
-            yield Entry(term, EntryKind.COMMAND, body=b"\x1a\x08" + bytes(8))
+            yield Entry(term, EntryKind.COMMAND, body=COMMAND)
         else:
             topic = TOPICS[number % 2]
             yield Entry(

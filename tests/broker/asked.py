@@ -1,67 +1,27 @@
-"""The services of one leader without a node, a network or a door: built by hand, one line each.
+"""A group whose leader can be asked everything: the product's services, without a door.
 
-`Asked` joins them to a `Bench` that commits by itself in the next turn of the loop.
+What is asked runs in the process of one of the members (`tests.node.world`), with all the time that
+it takes; nobody waits for the clock.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
-from broker.errors import BrokerError, ErrorCode, NodeAddress
-from broker.leader.commands import Commands
-from broker.leader.leadership import LeaderView
-from broker.reading.held import HeldPulls
-from broker.services.audit import Audit, AuditedPlace
-from broker.services.cluster import Cluster, NodeStatus
-from broker.services.gate import Gate
-from broker.services.messages import HoldTimes, Lookups, Pulls, Sends
-from broker.services.offsets import Offsets
-from broker.services.producers import Producers
+from broker.errors import NodeAddress
 from broker.services.services import Services
-from broker.services.soundness import Soundness
-from broker.services.topics import Topics
-from broker.turns import LoopTurns
-from dledger.core.errors import ReadRefused
-from dledger.core.types import EntryKind, NodeId, Proposed
-from dledger.driver import Stamp
+from broker.state.machine import StateMachine
+from broker.state.registration import Registration
+from dledger.core.types import NodeId
 from dledger.ports import Turns
-from tests.broker.leader import Bench
+from tests.broker.leader import PRODUCER, TOKEN, batch
+from tests.node.machine import HOST
+from tests.node.world import Kind, World, WorldNode
 
-SEGMENT = 1 << 20
-N1 = NodeAddress("n1", "10.0.0.1:7000")
-
-
-class Leader:
-    """Leadership and ReadIndex as a test wants them. `confirms` None: reads are refused."""
-
-    def __init__(self) -> None:
-        self.serves = True
-        self.confirms: bool | None = True
-        self.confirmed = 0
-
-    def check_serving(self) -> None:
-        if not self.serves:
-            raise self.not_leader("")
-
-    def check_writable(self) -> None:
-        return None
-
-    def not_leader(self, reason: str) -> BrokerError:
-        return BrokerError(ErrorCode.NOT_LEADER, reason or "elsewhere", leader=N1, term=7)
-
-    def read_index(self, done: Callable[[bool], None]) -> None:
-        if self.confirms is None:
-            raise ReadRefused("no majority", None)
-        self.confirmed += 1
-        done(self.confirms)
-
-    def view(self) -> LeaderView:
-        return LeaderView("g", "n1", N1 if self.serves else None, 7, self.serves, (N1,))
-
-    async def hand_over(self, target: NodeId | None) -> LeaderView:
-        return self.view()
+T = TypeVar("T")
+N1 = NodeAddress("n1", f"127.0.0.1:{HOST[1]}")  # who leads
 
 
 class EndlessCall:
@@ -78,93 +38,47 @@ class EndlessCall:
             callback()
 
 
-class CommittingBench(Bench):
-    """Commits what is proposed, soon after."""
-
-    def propose(
-        self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
-    ) -> Proposed:
-        placed = super().propose(kind, record_count, body, stamp)
-        asyncio.get_running_loop().call_soon(self.commit, placed.index)
-        return placed
-
-
-class WholeLog:
-    """All of the bench's log is committed and on disk."""
-
-    first_index = 1
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-
-    def start(self) -> int:
-        return 0
-
-    def durable_end(self) -> int:
-        return sum(map(len, self._bench.log.frames))
-
-    def record_at(self, physical_offset: int) -> bytes | None:
-        end = self.durable_end()
-        if not 0 <= physical_offset < end:
-            return None
-        size = int.from_bytes(self._bench.read_at(physical_offset, 4), "big")
-        return self._bench.read_at(physical_offset, size)
-
-
-class Membership:
-    """Nobody's disk is ever lost."""
-
-    async def replace(self, node_id: str, disk_id: bytes) -> bool:
-        raise BrokerError(ErrorCode.BUSY, f"{node_id} keeps its disk")
-
-
-def status() -> NodeStatus:
-    """Of a node that leads and is idle."""
-    return NodeStatus(
-        broker_group="g",
-        node_id="n1",
-        role="leader",
-        term=7,
-        leader=N1,
-        first_index=1,
-        last_index=0,
-        durable_index=0,
-        commit_index=0,
-        applied_index=0,
-        end_offset=0,
-        committed_offset=0,
-        committed_digest=0,
-        peers=(),
-        version="0",
-        segment_size_bytes=SEGMENT,
-        data_directory="/data",
-        is_serving=True,
-        apply_stopped="",
-        level=1,
-        known_level=1,
-    )
-
-
 class Asked:
-    """A leader that can be asked everything."""
+    """A group led by n1, in which one producer is registered.
 
-    def __init__(self, folder: Path, turns: Turns | None = None) -> None:
-        turns = turns or LoopTurns()
-        self.leader = Leader()
-        self.bench = bench = CommittingBench()
-        self.held = HeldPulls(10)
-        self.failures: list[BaseException] = []
-        gate, commands = Gate(self.leader, self.leader), Commands(bench.appender)
-        log = WholeLog(bench)
-        soundness = Soundness(self.failures.append)
-        hold = HoldTimes(default_ms=0, max_ms=1_000)
-        self.services = Services(
-            sends=Sends(gate, bench.appender, turns),
-            pulls=Pulls(gate, bench.reader, self.held, hold, turns, soundness),
-            lookups=Lookups(gate, bench.reader, log, soundness),
-            offsets=Offsets(gate, bench.reader, commands, bench.machine, soundness),
-            producers=Producers(gate, commands, bench.machine),
-            topics=Topics(gate, bench.reader, commands, bench.machine),
-            cluster=Cluster("g", self.leader, Membership(), status, max_watchers=2),
-            audit=Audit(AuditedPlace("g", "n1", folder, SEGMENT), log, bytes_per_s=0),
-        )
+    Args:
+        count: members.
+        folder: on the real disk, where who is asked for files finds them.
+        turns: how long work shares the event loop.
+    """
+
+    def __init__(
+        self, count: int = 1, *, folder: Path | None = None, turns: Turns | None = None
+    ) -> None:
+        self.world = World(count, kind=Kind(folder=folder, turns=turns))
+        self.leader = self.world.lead(NodeId(N1.node_id))
+        registration = self.services.producers.register(Registration(TOKEN))
+        assert self.ask(registration).producer_id == PRODUCER
+
+    @property
+    def services(self) -> Services:
+        """The leader's."""
+        return self.leader.replica.services
+
+    @property
+    def machine(self) -> StateMachine:
+        return self.leader.replica.machine
+
+    def ask(self, question: Coroutine[Any, Any, T], node: WorldNode | None = None) -> T:
+        """The answer, of the leader's process or another's."""
+        return self.world.run(node or self.leader, question)
+
+    def filled(self) -> Asked:
+        """With topic t of two queues and three messages in t/0."""
+        self.ask(self.services.topics.create("t", 2, if_not_exists=False))
+        self.ask(self.services.sends.send(PRODUCER, [batch(0, b"a", b"b", b"c")]))
+        return self
+
+
+def play(asked: Asked, scenario: Callable[[], Awaitable[None]]) -> None:
+    """The leader's process runs `scenario`."""
+
+    async def whole() -> None:
+        await scenario()
+
+    asked.ask(whole())

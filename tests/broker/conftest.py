@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 
+from tests.node.machine import end_machines
 
-@pytest.fixture
-def running_loop() -> Iterator[None]:
-    """A loop that futures can be made in, without anything running: tests drive it all."""
-    loop = asyncio.new_event_loop()
-    asyncio._set_running_loop(loop)
+
+@pytest.fixture(autouse=True)
+def machines_end() -> Iterator[None]:
+    """What a test has left running ends with it."""
     yield
-    asyncio._set_running_loop(None)
-    loop.close()
+    end_machines()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Batch, BatchAnswer, Placed, StoredBefore
-from broker.leader.commands import Commands
 from broker.state.machine import MachineOptions
 from broker.state.refusals import TooManyProducers
-from broker.state.registration import ProducerBounds, Registration
+from broker.state.registration import ProducerBounds
 from broker.state.topics import TopicRef, Topics
 from dledger.core.errors import NotLeader, TooMuchUncommitted, TransferInProgress
 from dledger.core.types import EntryKind, NodeId
@@ -22,15 +23,21 @@ from dledger.driver import LogFull
 from dledger.limits import MAX_SEND_BATCHES
 from dledger.outcome import Outcome
 from dledger.records.record import decode_records
-from dledger.wire.commands_pb2 import Command, CreateTopicCommand, DeleteTopicCommand
-from store.errors import StorageFailed
-from tests.broker.leader import PRODUCER, Bench, batch
-
-pytestmark = pytest.mark.usefixtures("running_loop")
-
+from dledger.wire.commands_pb2 import (
+    Command,
+    CreateTopicCommand,
+    DeleteTopicCommand,
+    ForgetProducersCommand,
+    RegisterProducerCommand,
+)
+from tests.broker.leader import FIRST_TOPIC, PRODUCER, Bench, batch
+from tests.node.machine import SEGMENT
+from tests.node.world import padded
 
 Answer = asyncio.Future[list[BatchAnswer]]
 DAY_MS = 24 * 3600 * 1000
+UNUSED_MINUTES = 3  # after which a producer may be forgotten, in lived time
+UNUSED_MS = UNUSED_MINUTES * 60_000
 
 
 def failure(answer: Answer, position: int = 0) -> Failure:
@@ -60,17 +67,21 @@ def committed(bench: Bench, sent: Batch, producer: bytes = PRODUCER) -> Answer:
     return answer
 
 
+def registering(token: bytes, name: str = "") -> Command:
+    return Command(register_producer=RegisterProducerCommand(token=token, name=name))
+
+
 def crowded() -> Bench:
     """A group that has room for one producer."""
-    return Bench(MachineOptions(producers=ProducerBounds(producers=1)))
+    return Bench(MachineOptions(producers=ProducerBounds(producers=1, unnamed_unused_ms=UNUSED_MS)))
 
 
-def live(bench: Bench, days: int) -> None:
-    """So many days of lived time: an entry a minute."""
-    for _ in range(days * DAY_MS // 60_000):
-        bench.now_ms += 60_000
-        bench.propose(EntryKind.NOOP, 0, b"", None)
-    bench.commit()
+def live(bench: Bench, minutes: int) -> None:
+    """So many minutes of lived time: an entry each, which changes nothing."""
+    for _ in range(minutes):
+        bench.later(60_000)
+        bench.appender.submit(Command(forget_producers=ForgetProducersCommand()))
+        bench.commit()
 
 
 def test_a_batch_is_answered_when_it_is_applied_and_not_before() -> None:
@@ -107,7 +118,7 @@ def test_a_retry_after_the_commit_is_answered_as_the_first_time() -> None:
     bench.topic()
     first = bench.send(batch(0, b"once"))
     bench.commit()
-    before = bench.proposed
+    before = bench.log.last_index
     again = bench.send(batch(0, b"once"))
     result = placed(again)
     assert result.is_duplicate
@@ -115,7 +126,7 @@ def test_a_retry_after_the_commit_is_answered_as_the_first_time() -> None:
     assert result.base_queue_offset == original.base_queue_offset
     assert result.base_physical_offset == original.base_physical_offset
     assert result.store_host == original.store_host
-    assert bench.proposed == before
+    assert bench.log.last_index == before
     assert pulled(bench) == [b"once"]
 
 
@@ -136,11 +147,12 @@ def test_a_retry_at_the_next_leader_is_stored_once() -> None:
     bench = Bench()
     bench.topic()
     answer = bench.send(batch(0, b"once"))
-    bench.machine.apply(bench.log.read(3, 3))  # committed, but this leader never told
-    bench.appender.end(BrokerError(ErrorCode.LEADERSHIP_LOST, "lost"))
+    bench.node.turn()
+    bench.node.sync()  # on disk, and this leader never hears of it
+    bench.node.replica.fail(RuntimeError("a defect"))
     assert code(answer) == "LEADERSHIP_LOST"
     assert failure(answer).traits.outcome == Outcome.MAY_HAVE_HAPPENED
-    bench.appender.begin(3)
+    bench.reboot()
     again = bench.send(batch(0, b"once"))
     assert placed(again).is_duplicate
     assert pulled(bench) == [b"once"]
@@ -165,7 +177,7 @@ def test_a_forgotten_producer_is_told_so(sequence: int) -> None:
     bench.topic()
     bench.send(batch(0, b"a"))
     bench.commit()
-    live(bench, days=1)
+    live(bench, UNUSED_MINUTES)
     other = bench.register(b"newcomer")
     assert placed(committed(bench, batch(0, b"b"), producer=other)).base_queue_offset == 1
     answer = bench.send(batch(sequence, b"a"))
@@ -184,7 +196,7 @@ def test_neither_others_nor_a_step_of_eight_days_make_a_retry_new() -> None:
         producer = bench.register(number.to_bytes(8, "big"))
         for queue_id in range(2):
             bench.send(batch(0, b"x", queue_id=queue_id), producer=producer)
-    bench.now_ms += 8 * DAY_MS
+    bench.later(8 * DAY_MS)
     committed(bench, batch(0, b"x"), producer=bench.register(b"after it"))
     again = bench.send(batch(0, b"once"))
     assert placed(again) == replace(placed(first), is_duplicate=True)
@@ -238,7 +250,7 @@ def test_a_registration_on_its_way_closes_its_name() -> None:
     bench = Bench()
     bench.topic()
     first = bench.register(b"process1", "billing")
-    Commands(bench.appender).register_producer(Registration(b"process2", "billing"))
+    bench.appender.submit(registering(b"process2", "billing"))
     answer = bench.send(batch(0, b"a"), producer=first)
     assert code(answer) == "NOT_READY"
     bench.commit()
@@ -250,9 +262,9 @@ def test_whoever_is_being_forgotten_is_closed() -> None:
     bench = crowded()
     bench.topic()
     committed(bench, batch(0, b"a"))
-    live(bench, days=1)
+    live(bench, UNUSED_MINUTES)
     on_its_way = bench.send(batch(1, b"b"))
-    Commands(bench.appender).register_producer(Registration(b"newcomer"))
+    bench.appender.submit(registering(b"newcomer"))
     assert code(bench.send(batch(2, b"c"))) == "NOT_READY"
     bench.commit()
     assert placed(on_its_way).base_queue_offset == 1
@@ -262,9 +274,8 @@ def test_whoever_is_being_forgotten_is_closed() -> None:
 def test_a_full_group_refuses_newcomers_and_forgets_nobody_alive() -> None:
     """By name, and for as long as nobody has been unused for long."""
     bench = crowded()
-    refused = Commands(bench.appender).register_producer(Registration(b"newcomer"))
+    refused = bench.appender.submit(registering(b"newcomer"))
     bench.commit()
-    assert isinstance(refused, asyncio.Future)
     assert refused.result() == TooManyProducers(1)
 
 
@@ -275,7 +286,7 @@ def test_a_full_group_that_is_silent_lives_on() -> None:
     committed(bench, batch(0, b"x"))
     other, before = bench.register(b"another1"), bench.machine.lived_time.lived_ms
     for expected in ("LIMIT_REACHED", "LIMIT_REACHED"):
-        bench.now_ms += 40_000
+        bench.later(40_000)
         assert code(bench.send(batch(0, b"x"), producer=other)) == expected
         bench.commit()
     assert bench.machine.lived_time.lived_ms == before + 80_000
@@ -283,7 +294,7 @@ def test_a_full_group_that_is_silent_lives_on() -> None:
 
 def test_a_producer_sends_to_so_many_queues_and_no_more() -> None:
     """Its own bound is LIMIT_REACHED; that of all is BUSY while others give way."""
-    bounds = ProducerBounds(queues_each=2, pairs=3)
+    bounds = ProducerBounds(queues_each=2, pairs=3, unnamed_unused_ms=UNUSED_MS)
     bench = Bench(MachineOptions(producers=bounds))
     bench.topic("t", 4)
     bench.send(batch(0, b"x", queue_id=0))
@@ -294,7 +305,7 @@ def test_a_producer_sends_to_so_many_queues_and_no_more() -> None:
     other = bench.register(b"another1")
     bench.send(batch(0, b"x", queue_id=0), producer=other)
     assert code(bench.send(batch(0, b"x", queue_id=1), producer=other)) == "LIMIT_REACHED"
-    live(bench, days=1)
+    live(bench, UNUSED_MINUTES)
     assert code(bench.send(batch(0, b"x", queue_id=1), producer=other)) == "BUSY"
     bench.commit()
     third = bench.register(b"another2")
@@ -343,11 +354,11 @@ def test_bad_batches_are_refused_and_nothing_is_proposed(
     """Lengths, counts and CRCs that lie, queues out of range, too many bytes."""
     bench = Bench()
     bench.topic()
-    before = bench.proposed
+    before = bench.log.last_index
     answer = bench.send(change(batch(0, b"hello world")))
     assert code(answer) == expected
     assert failure(answer).traits.outcome == Outcome.DID_NOT_HAPPEN
-    assert bench.proposed == before
+    assert bench.log.last_index == before
 
 
 def test_a_message_at_the_limit_is_stored_and_one_byte_more_is_not() -> None:
@@ -356,7 +367,7 @@ def test_a_message_at_the_limit_is_stored_and_one_byte_more_is_not() -> None:
     bench.topic()
     largest = bytes(4 << 20)
     assert code(bench.send(batch(0, largest + b"!"))) == "MESSAGE_TOO_LARGE"
-    assert bench.proposed == 2, "only the producer and the topic"
+    assert bench.log.last_index == FIRST_TOPIC
     fits = bench.send(batch(0, largest))
     bench.commit()
     assert placed(fits)
@@ -377,7 +388,6 @@ def test_an_empty_body_is_a_message_like_any_other() -> None:
         (TooMuchUncommitted(100, 50), "BUSY"),
         (NotLeader(NodeId("n2")), "NOT_LEADER"),
         (TransferInProgress(NodeId("n2")), "NOT_READY"),
-        (LogFull("no room"), "STORAGE_FULL"),
     ],
 )
 def test_refused_proposals_are_retriable_and_hand_out_no_offset(
@@ -386,16 +396,46 @@ def test_refused_proposals_are_retriable_and_hand_out_no_offset(
     """A refusal leaves no trace: the retry gets the offset and the sequence it would have had."""
     bench = Bench()
     bench.topic()
-    bench.refuse = refusal
-    answer = bench.send(batch(0, b"a"))
+    with patch.object(bench.node.driver, "propose", side_effect=refusal):
+        answer = bench.send(batch(0, b"a"))
+    check_left_no_trace(bench, answer, batch(0, b"a"), expected)
+
+
+def check_left_no_trace(bench: Bench, answer: Answer, refused: Batch, expected: str) -> None:
     error = failure(answer)
     assert error.code.name == expected
     assert (error.traits.is_retriable, error.traits.outcome) == (True, Outcome.DID_NOT_HAPPEN)
-    bench.refuse = None
-    again = bench.send(batch(0, b"a"))
-    bench.commit()
+    again = committed(bench, refused)
     result = placed(again)
     assert (result.base_queue_offset, result.is_duplicate) == (0, False)
+
+
+MIB = 1 << 20
+
+
+def fill(bench: Bench) -> None:
+    """The log has no place for another mebibyte, for now."""
+    nothing = Command(forget_producers=ForgetProducersCommand()).SerializeToString()
+    for _ in range(2 * SEGMENT // MIB):
+        try:
+            bench.propose(EntryKind.COMMAND, 0, padded(nothing, MIB), None)
+        except LogFull:
+            return
+    raise AssertionError("two segments take more than they can hold")
+
+
+def test_a_full_disk_is_told_until_space_is_back() -> None:
+    """As what it is: it doesn't pass by itself."""
+    bench = Bench()
+    bench.topic()
+    bench.disk.capacity_bytes = bench.disk.used_bytes()
+    fill(bench)
+    bench.commit()
+    large = batch(0, bytes(MIB))
+    answer = bench.send(large)
+    bench.disk.make_room()
+    bench.later(1_000)
+    check_left_no_trace(bench, answer, large, "STORAGE_FULL")
 
 
 @pytest.mark.parametrize("count", [0, MAX_SEND_BATCHES + 1])
@@ -448,21 +488,23 @@ def test_a_topic_is_made_anew_while_its_batches_are_in_flight(queues: int) -> No
     assert bench.replay().topics == bench.machine.topics
 
 
-def test_a_new_topic_is_sent_to_before_the_old_batches_are_retired() -> None:
-    """The state machine is ahead of what was told to be applied: the new topic's queue and sequence
-    start afresh, and retiring the old batch takes nothing of them away."""
+def test_a_new_topic_is_sent_to_while_what_came_with_it_is_applied() -> None:
+    """Batch, delete and creation were applied in one piece, and what came behind them waits for
+    another turn: the new topic's queue and sequence start afresh, and nothing takes them away."""
     bench = Bench()
     bench.topic("t", 1)
     old = bench.send(batch(0, b"old"))
     bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
     bench.appender.submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=1)))
     through = bench.log.last_index
-    bench.machine.apply(bench.log.read(bench.machine.applied_index + 1, through))
+    behind = bench.appender.submit(Command(forget_producers=ForgetProducersCommand()))
+    bench.commit(through)
+    assert not behind.done()
+    assert placed(old).base_queue_offset == 0
     new = [bench.send(batch(0, b"new"))]
-    bench.appender.on_applied(through)
+    bench.commit(through + 1)
     new.append(bench.send(batch(1, b"new")))
     bench.commit()
-    assert placed(old).base_queue_offset == 0
     assert [placed(answer).base_queue_offset for answer in new] == [0, 1]
 
 
@@ -493,7 +535,7 @@ def test_two_deletes_under_way_keep_the_topic_closed() -> None:
     bench.appender.submit(delete)
     bench.appender.submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=1)))
     bench.appender.submit(delete)
-    bench.commit(through=4)  # the first delete and the create; the second is still under way
+    bench.commit(through=FIRST_TOPIC + 2)  # all but the second delete, which is still under way
     assert code(bench.send(batch(0, b"too early"))) == "TOPIC_NOT_FOUND"
     bench.commit()
     assert bench.replay().topics == bench.machine.topics == Topics()
@@ -544,8 +586,11 @@ def test_a_log_that_fails_leaves_the_outcome_open() -> None:
     """The next leader knows what became of the batch: retriable, may have happened."""
     bench = Bench()
     bench.topic()
-    bench.refuse = StorageFailed("write", OSError("gone"))
-    error = failure(bench.send(batch(0, b"x")))
+    bench.send(batch(0, b"x"))
+    bench.node.turn()
+    bench.disk.fail_next("fdatasync", errno.EIO)
+    bench.node.sync()  # it fails, and nobody has heard of it yet
+    error = failure(bench.send(batch(1, b"y")))
     assert error.code.name == "LEADERSHIP_LOST"
     assert (error.traits.is_retriable, error.traits.outcome) == (True, Outcome.MAY_HAVE_HAPPENED)
 
@@ -554,9 +599,11 @@ def test_a_segment_that_is_being_prepared_is_no_full_disk() -> None:
     """No room for a moment is BUSY; STORAGE_FULL is said only of a full disk."""
     bench = Bench()
     bench.topic()
-    bench.refuse = LogFull("no room")
-    bench.is_full = False
-    assert code(bench.send(batch(0, b"x"))) == "BUSY"
+    fill(bench)
+    large = batch(0, bytes(MIB))
+    answer = bench.send(large)
+    bench.commit()
+    check_left_no_trace(bench, answer, large, "BUSY")
 
 
 def test_a_follower_that_rejoins_walks_no_entries() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+import errno
 
-from broker.leader.append import Appender
+import pytest
+from structlog.testing import capture_logs
+
 from broker.state.level import COMMAND_LEVELS
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.offsets import Offsets
@@ -21,9 +23,10 @@ from broker.state.refusals import (
 )
 from broker.state.registration import Registration
 from broker.state.sequences import StoredBatch
+from dledger.applying import APPLY_RETRY_TICKS
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
-from dledger.errors import ApplyPaused, ApplyStopped
+from dledger.errors import ApplyStopped
 from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
 from dledger.outcome import Outcome
 from dledger.wire.commands_pb2 import (
@@ -34,10 +37,9 @@ from dledger.wire.commands_pb2 import (
     DeleteTopicCommand,
     RaiseLevelCommand,
 )
-from tests.broker.leader import HOST, PRODUCER, Bench, MemoryQueues, batch
+from store.dispatch import UNIT_SIZE
+from tests.broker.leader import FIRST_TOPIC, PRODUCER, Bench, NoQueues, batch
 from tests.broker.test_append import code, failure, placed
-
-pytestmark = pytest.mark.usefixtures("running_loop")
 
 
 def commit_offset(
@@ -126,7 +128,7 @@ def test_entries_must_follow_each_other() -> None:
     bench = Bench()
     bench.topic()
     bench.send(batch(0, b"x"))
-    machine = StateMachine(MemoryQueues())
+    machine = StateMachine(NoQueues())
     with pytest.raises(InvariantViolation, match="entry 2 can't be applied after 0"):
         machine.apply(bench.log.read(2, 2))
 
@@ -148,6 +150,13 @@ def test_a_batch_that_does_not_continue_its_queue_is_void() -> None:
     assert bench.machine.topics == bench.replay().topics
     assert placed(answer).base_queue_offset == 1
     assert bench.machine.topics["t"].next_offsets == [2, 0]
+
+
+def units_of_all(bench: Bench) -> int:
+    """How many units there are, in the files of topics that exist."""
+    paths = [path for path in bench.disk.paths() if "consumequeue" in path.parts]
+    living = [path for path in paths if not path.parts[-3].startswith(".deleted")]
+    return sum(len(bench.disk.content(path)) // UNIT_SIZE for path in living)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +204,7 @@ def test_a_batch_for_an_earlier_topic_is_void(
     assert failure(late).traits.outcome == Outcome.DID_NOT_HAPPEN
     again = bench.replay()
     assert (again.topics, again.producers) == (bench.machine.topics, bench.machine.producers)
-    held = {key: len(units) // 20 for key, units in bench.queues.held.items()}
-    assert sum(held.values()) == sent_before
+    assert units_of_all(bench) == sent_before
     bench.topic("next", 1)
     assert "next" in bench.machine.topics, "the group goes on"
 
@@ -220,10 +228,12 @@ def test_what_nobody_understands_is_void_on_every_replica(kind: EntryKind, body:
     bench = Bench()
     bench.topic()
     bench.propose(kind, 1 if kind == EntryKind.DATA else 0, body, None)
-    bench.topic("next", 1)
+    with capture_logs() as told:
+        bench.topic("next", 1)
     assert list(bench.machine.topics) == ["t", "next"]
     assert bench.machine.statistics().entries_void == 1
-    assert len(bench.voided) == (kind != EntryKind.DATA)
+    expected = "batch_voided" if kind == EntryKind.DATA else "entry_voided"
+    assert [line["event"] for line in told] == [expected]
     assert bench.machine.applied_index == bench.log.last_index
     assert list(bench.replay().snapshot()) == list(bench.machine.snapshot())
 
@@ -233,11 +243,12 @@ def test_an_entry_version_of_a_later_release_is_void() -> None:
     bench = Bench()
     bench.topic()
     command = Command(create_topic=CreateTopicCommand(name="u", queue_count=1))
-    bench.propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
-    frame = bytearray(bench.log.read(3, 3))
+    machine = bench.replay()
+    index = bench.propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
+    frame = bytearray(bench.log.read(index, index))
     frame[9] = 3
-    bench.machine.apply(bytes(frame))
-    assert (list(bench.machine.topics), bench.machine.statistics().entries_void) == (["t"], 1)
+    machine.apply(bytes(frame))
+    assert (list(machine.topics), machine.statistics().entries_void) == (["t"], 1)
 
 
 def raise_to(level: int) -> Command:
@@ -246,18 +257,14 @@ def raise_to(level: int) -> Command:
 
 def test_levels_are_raised_one_by_one() -> None:
     """Any other step is refused, and changes nothing."""
-    bench = Bench()
-    bench.machine = StateMachine(bench.queues, known_level=3)
-    bench.appender = Appender(bench, bench.machine, bench.read_at, lambda: True, HOST, 4 << 20)
-    bench.appender.begin(0)
-    bench.machine.listen(bench)
+    bench = Bench(known_level=3)
     wanted = [1, 0, 3, 2, 2, 3]
     found = bench.submit(*map(raise_to, wanted))
     assert found == [
         LevelNotNext(1, 1), LevelNotNext(0, 1), LevelNotNext(3, 1), None, LevelNotNext(2, 2), None,
     ]  # fmt: skip
     assert bench.machine.level.current == 3
-    restored = StateMachine.restore(bench.machine.snapshot(), MemoryQueues(), known_level=3)
+    restored = StateMachine.restore(bench.machine.snapshot(), NoQueues(), known_level=3)
     assert restored.level == bench.machine.level
 
 
@@ -268,14 +275,16 @@ def test_applying_stops_in_front_of_a_level_that_the_program_does_not_know() -> 
     bench.topic()
     for command in (raise_to(2), Command(create_topic=CreateTopicCommand(name="u", queue_count=1))):
         bench.propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
-    for _ in range(2):
-        first = bench.machine.applied_index + 1
-        with pytest.raises(ApplyStopped, match=r"raises the level .* to 2.* knows 1") as stopped:
-            bench.machine.apply(bench.log.read(first, 4))
-        assert stopped.value.applied_index == bench.machine.applied_index == 2
+    bench.commit()
+    assert "raises the level" in bench.node.driver.statistics().apply_stopped
+    last = bench.log.last_index
+    with pytest.raises(ApplyStopped, match=r"raises the level .* to 2.* knows 1") as stopped:
+        bench.machine.apply(bench.log.read(FIRST_TOPIC + 1, last))
+    assert stopped.value.applied_index == bench.machine.applied_index == FIRST_TOPIC
+    assert bench.node.failure is None
     assert (bench.machine.level.current, list(bench.machine.topics)) == (1, ["t"])
-    newer = StateMachine(MemoryQueues(), known_level=2)
-    newer.apply(bench.log.read(1, 4))
+    newer = StateMachine(NoQueues(), known_level=2)
+    newer.apply(bench.log.read(1, last))
     assert (newer.level.current, list(newer.topics)) == (2, ["t", "u"])
 
 
@@ -295,25 +304,37 @@ def test_a_command_above_the_level_in_use_is_void(monkeypatch: pytest.MonkeyPatc
     assert not len(bench.machine.topics)
 
 
-@pytest.mark.parametrize("named", [2, 5, 1 << 40])
+@pytest.mark.parametrize("named", [FIRST_TOPIC, FIRST_TOPIC + 3, 1 << 40])
 def test_commands_for_another_topic_of_the_name_are_refused(named: int) -> None:
     """A delete or a commit that was sent late, or again, is none of the topic made anew."""
     bench = Bench()
     bench.topic("t", 2)
-    bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t", incarnation=2)))
+    delete = DeleteTopicCommand(name="t", incarnation=FIRST_TOPIC)
+    bench.appender.submit(Command(delete_topic=delete))
     bench.topic("t", 1)
-    assert bench.machine.topics["t"].incarnation == 4
+    present = bench.machine.topics["t"].incarnation
+    assert present == FIRST_TOPIC + 2
     before = bench.replay()
     delete = DeleteTopicCommand(name="t", incarnation=named)
     commit = CommitOffsetsCommand(group="g", topic="t", topic_incarnation=named)
     commit.offsets.add(queue_id=0, offset=0)
     answers = bench.submit(Command(delete_topic=delete), Command(commit_offsets=commit))
-    assert answers == [TopicReplaced("t", named, 4)] * 2
+    assert answers == [TopicReplaced("t", named, present)] * 2
     assert (bench.machine.topics, bench.machine.offsets) == (before.topics, before.offsets)
     commit.topic_incarnation = 0
-    delete.incarnation = 4
+    delete.incarnation = present
     right = bench.submit(Command(commit_offsets=commit), Command(delete_topic=delete))
     assert right == [None, None]
+
+
+class Dispatched(NoQueues):
+    """Remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.units: list[tuple[str, int, int, bytes]] = []
+
+    def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
+        self.units.append((topic, queue_id, base_queue_offset, units))
 
 
 def test_replaying_derived_entries_writes_no_units() -> None:
@@ -323,12 +344,12 @@ def test_replaying_derived_entries_writes_no_units() -> None:
     bench.send(batch(0, b"a"))
     bench.send(batch(1, b"b"))
     bench.commit()
-    queues = MemoryQueues()
-    queues.held["t@2", 0] += bench.queues.held["t@2", 0][:20]
-    machine = StateMachine(queues, derived_through=3)
-    machine.apply(bench.log.read(1, 4))
+    queues = Dispatched()
+    machine = StateMachine(queues, derived_through=FIRST_TOPIC + 1)
+    machine.apply(bench.log.read(1, bench.log.last_index))
     assert machine.topics == bench.machine.topics
-    assert queues.held == bench.queues.held
+    folder = bench.machine.topics["t"].folder
+    assert queues.units == [(folder, 0, 1, bench.units()[UNIT_SIZE:])]
 
 
 def test_full_disk_stops_before_an_entry_and_changes_nothing_of_it() -> None:
@@ -339,21 +360,25 @@ def test_full_disk_stops_before_an_entry_and_changes_nothing_of_it() -> None:
     bench.send(batch(0, b"x"))
     bench.commit()
     bench.topic("other")
+    applied = bench.machine.applied_index
     bench.send(batch(1, b"y"))
     bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
-    machine, queues, log = bench.machine, bench.queues, bench.log
-    for stuck_at in (log.last_index - 1, log.last_index):
-        queues.is_full = True
-        before = (machine.append_time_ms, list(machine.topics), list(machine.producers))
-        with pytest.raises(ApplyPaused) as paused:
-            machine.apply(log.read(machine.applied_index + 1, log.last_index))
-        assert paused.value.applied_index == machine.applied_index == stuck_at - 1
-        assert (machine.append_time_ms, list(machine.topics), list(machine.producers)) == before
-        assert stuck_at == log.last_index or machine.topics["t"].next_offsets == [1, 0]
-        queues.is_full = False
-        machine.apply(log.read(stuck_at, stuck_at))
-    assert machine.topics == bench.replay().topics
-    assert machine.producers == bench.replay().producers
+    bench.disk.fill_up(0)
+    for stuck_at in (applied + 1, applied + 2):
+        if stuck_at == applied + 2:  # the unit has found space, and then the rename doesn't
+            bench.disk.make_room()
+            bench.disk.fail_next("rename", errno.ENOSPC, "consumequeue")
+            bench.world.run_for(APPLY_RETRY_TICKS)
+        before = list(bench.machine.snapshot())
+        bench.commit()
+        assert bench.node.driver.statistics().is_apply_paused
+        assert bench.machine.applied_index == stuck_at - 1
+        assert list(bench.machine.snapshot()) == before
+        assert bench.machine.topics["t"].next_offsets == [stuck_at - applied, 0]
+    bench.world.run_for(APPLY_RETRY_TICKS)
+    assert bench.machine.applied_index == bench.log.last_index
+    assert "t" not in bench.machine.topics
+    assert list(bench.machine.snapshot()) == list(bench.replay().snapshot())
 
 
 def test_batches_of_the_format_before_are_applied_without_a_producer() -> None:

@@ -35,7 +35,15 @@ from broker.state.refusals import (
     TopicReplaced,
 )
 from broker.state.registration import ProducerBounds, Registration, producer_id
-from broker.state.sequences import RECENT_BATCHES, StoredBatch, next_sequence
+from broker.state.sequences import (
+    RECENT_BATCHES,
+    Recent,
+    StoredBatch,
+    batches_of,
+    next_sequence,
+    recent_of,
+    with_batch,
+)
 from broker.state.snapshot import MAX_PAYLOAD_BYTES, Section
 from broker.state.topics import Topics
 
@@ -286,8 +294,22 @@ def test_only_the_last_batches_are_remembered() -> None:
         producers.remember(known, (1, 0), stored(sequence, count=2), 0)
     (producer,) = producers
     recent = producer.queues[1, 0]
-    assert [batch.base_sequence for batch in recent] == [10, 12, 14, 16, 18]
-    assert (len(recent), next_sequence(recent)) == (RECENT_BATCHES, 20)
+    batches = batches_of(recent)
+    assert [batch.base_sequence for batch in batches] == [10, 12, 14, 16, 18]
+    assert (len(batches), next_sequence(recent)) == (RECENT_BATCHES, 20)
+
+
+@given(st.lists(st.tuples(*(st.integers(0, (1 << bits) - 1) for bits in (64, 16, 64, 64, 64)))))
+def test_what_is_remembered_of_batches_is_what_they_were(values: list[tuple[int, ...]]) -> None:
+    """Whatever an entry can hold, and the newest few of them."""
+    batches = [StoredBatch(*each) for each in values]
+    recent: Recent | None = None
+    for batch in batches:
+        recent = with_batch(recent, batch)
+    assert batches_of(recent) == batches[-RECENT_BATCHES:]
+    assert next_sequence(recent) == (batches[-1][0] + batches[-1][1] if batches else 0)
+    if recent is not None:
+        assert recent_of(batches_of(recent)) == recent
 
 
 def test_a_registration_that_is_there_twice_is_one() -> None:

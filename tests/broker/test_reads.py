@@ -9,13 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.assembly import committed_log
 from broker.errors import BrokerError, ErrorCode
+from broker.mending import MendStatistics
 from broker.reading import proof
 from broker.reading.held import HeldPulls
 from broker.state.topics import TopicRef
+from dledger.records.layout import file_name
 from dledger.records.record import decode_records
 from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
+from store.errors import CorruptionFound
 from tests.broker.leader import Bench, batch
+from tests.node.world import World
 
 
 def filled() -> Bench:
@@ -30,7 +35,6 @@ def filled() -> Bench:
     return bench
 
 
-@pytest.mark.usefixtures("running_loop")
 @pytest.mark.parametrize("start", range(11))
 @pytest.mark.parametrize("count", [1, 3, 100])
 def test_pull_gives_the_asked_messages_wherever_they_lie(start: int, count: int) -> None:
@@ -44,7 +48,6 @@ def test_pull_gives_the_asked_messages_wherever_they_lie(start: int, count: int)
     assert (found.min_offset, found.max_offset) == (0, 10)
 
 
-@pytest.mark.usefixtures("running_loop")
 def test_max_bytes_bounds_a_pull_but_never_below_one_message() -> None:
     """A message longer than the bound is given alone: a consumer never gets stuck."""
     bench = filled()
@@ -54,24 +57,25 @@ def test_max_bytes_bounds_a_pull_but_never_below_one_message() -> None:
     assert bench.reader.pull(TopicRef("t"), 0, 0, 100, size * 3 - 1).count == 2
 
 
-@pytest.mark.usefixtures("running_loop")
 @pytest.mark.parametrize("byte", [0, 5, 8, 11])
 def test_a_unit_that_has_rotted_gives_no_message(byte: int) -> None:
     """A unit that points elsewhere, or is of another size, is no answer: what lies before it is
-    given, what it hides is refused for now, and the queue is told of, to be mended."""
+    given, what it hides is refused for now, and the queue is mended."""
     bench = filled()
-    bench.queues.held["t@2", 0][20 * 5 + byte] ^= 1
+    bench.disk.flip(bench.queue_file(), 20 * 5 + byte, 0)
     found = bench.reader.pull(TopicRef("t"), 0, 3, 5, 1 << 20)
     assert [record.queue_offset for record in decode_records(found.records)] == [3, 4]
-    assert bench.suspected == [("t", 0)]
+    mender = bench.node.replica.mender
+    assert mender.statistics().queues_wrong == 1
     with pytest.raises(BrokerError) as refused:
         bench.reader.pull(TopicRef("t"), 0, 5, 3, 1 << 20)
     assert refused.value.code is ErrorCode.NOT_READY
     assert refused.value.traits.is_retriable
-    assert bench.suspected == [("t", 0)] * 2
+    bench.world.tick()
+    assert mender.statistics() == MendStatistics(queues_wrong=0, queues_found=1, units_mended=1)
+    assert bench.reader.pull(TopicRef("t"), 0, 3, 5, 1 << 20).count == 5
 
 
-@pytest.mark.usefixtures("running_loop")
 @pytest.mark.parametrize("other", ["offset", "queue", "topic", "incarnation"])
 def test_a_unit_of_another_message_is_noticed_though_its_record_is_whole(other: str) -> None:
     """The same size, the same offset, an intact record: but of another queue or topic, or of an
@@ -83,12 +87,11 @@ def test_a_unit_of_another_message_is_noticed_though_its_record_is_whole(other: 
         for queue_id in (0, 1):
             bench.send(batch(sequence, b"body", b"next", topic=name, queue_id=queue_id))
         bench.commit()
-    held = bench.queues.held
     wrong = {
-        "offset": held["t@2", 0][20:40],
-        "queue": held["t@2", 1][:20],
-        "topic": held[bench.machine.topics["u"].folder, 0][:20],
-        "incarnation": held["t@2", 0][:20],
+        "offset": bench.units("t", 0)[20:40],
+        "queue": bench.units("t", 1)[:20],
+        "topic": bench.units("u", 0)[:20],
+        "incarnation": bench.units("t", 0)[:20],
     }[other]
     if other == "incarnation":
         bench.appender.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
@@ -97,46 +100,62 @@ def test_a_unit_of_another_message_is_noticed_though_its_record_is_whole(other: 
         bench.send(batch(0, b"body", b"next"))
         bench.commit()
     assert bench.reader.pull(TopicRef("t"), 0, 0, 2, 1 << 20).count == 2
-    held[bench.machine.topics["t"].folder, 0][:20] = wrong
+    bench.disk.spoil(bench.queue_file(), 0, wrong)
     with pytest.raises(BrokerError, match="has rotted"):
         bench.reader.pull(TopicRef("t"), 0, 0, 2, 1 << 20)
 
 
-@pytest.mark.usefixtures("running_loop")
 def test_offset_by_time_is_right_or_refused() -> None:
     """Whatever unit has rotted: a search that meets it says so, one that doesn't is right."""
+    bench = filled()
+    stored_ms, mender = bench.machine.append_time_ms, bench.node.replica.mender
+    right = bench.units()
     for position in range(10):
         for byte in range(12):
-            bench = filled()
-            bench.queues.held["t@2", 0][20 * position + byte] ^= 1 << (position % 8)
-            for time_ms, expected in ((0, 0), (bench.now_ms, 0), (bench.now_ms + 1, 10)):
+            bench.disk.flip(bench.queue_file(), 20 * position + byte, position % 8)
+            for time_ms, expected in ((0, 0), (stored_ms, 0), (stored_ms + 1, 10)):
                 try:
                     assert bench.reader.offset_by_time(TopicRef("t"), 0, time_ms) == expected
                 except BrokerError as refused:
                     assert refused.code is ErrorCode.NOT_READY  # noqa: PT017  or it was right
-                    assert bench.suspected
+                    assert mender.is_at_work
+            bench.disk.spoil(bench.queue_file(), 0, right)
+            bench.world.tick()
+            assert not mender.is_at_work
 
 
-@pytest.mark.usefixtures("running_loop")
-@given(data=st.data())
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_pulls_of_rotten_units_give_the_truth_or_nothing(data: st.DataObject) -> None:
-    """Any units whatever, few and many: each message that is given is the right one."""
+@pytest.fixture
+def long_queue() -> Bench:
+    """140 messages in t/0, over two entries."""
     bench = Bench()
     bench.topic()
-    bodies = [b"%d" % n for n in range(140)]
     for first in range(0, 140, 70):
-        bench.send(batch(first, *bodies[first : first + 70]))
+        bench.send(batch(first, *[b"%d" % n for n in range(first, first + 70)]))
     bench.commit()
-    units = bench.queues.held["t@2", 0]
+    return bench
+
+
+def places(units: bytes) -> list[tuple[int, int]]:
+    """Where the units say that the records lie, and how long they are."""
+    return [(physical, size) for physical, size, _ in struct.iter_unpack(">QIq", units)]
+
+
+@given(data=st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_pulls_of_rotten_units_give_the_truth_or_nothing(
+    long_queue: Bench, data: st.DataObject
+) -> None:
+    """Any units whatever, few and many: each message that is given is the right one."""
+    bench, bodies = long_queue, [b"%d" % n for n in range(140)]
+    right = bench.units()
+    units = bytearray(right)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(units) - 1))
         size = min(data.draw(st.sampled_from([1, 2, 20, 300])), len(units) - at)
         units[at : at + size] = data.draw(
             st.one_of(st.just(bytes(size)), st.binary(min_size=size, max_size=size))
         )
+    bench.disk.spoil(bench.queue_file(), 0, bytes(units))
     offset = 0
     while offset < 140:
         try:
@@ -148,41 +167,37 @@ def test_pulls_of_rotten_units_give_the_truth_or_nothing(data: st.DataObject) ->
         given_bodies = [record.body for record in decode_records(found.records)]
         assert given_bodies == bodies[offset : offset + found.count]
         offset = found.next_offset
+    bench.world.run_for(20)
+    assert places(bench.units()) == places(right), "whoever met a wrong one has had it mended"
+    bench.disk.spoil(bench.queue_file(), 0, right)  # hashes of tags, which no pull looks at
 
 
-@pytest.mark.usefixtures("running_loop")
 @pytest.mark.parametrize("byte", [20, 27, 28, 35])
 def test_a_record_whose_place_has_rotted_is_not_given(byte: int) -> None:
-    """The stamped offsets of each record are compared with where it was found."""
+    """The log's own bytes are checked before anything is believed of them, the stamped offsets as
+    well: that is no wrong queue, which could be mended."""
     bench = filled()
-    physical = int.from_bytes(bench.queues.held["t@2", 0][20 * 5 : 20 * 5 + 8], "big")
-    flat = bytearray(b"".join(bench.log.frames))
-    flat[physical + byte] ^= 1
-    frames, at = bench.log.frames, 0
-    for number, frame in enumerate(frames):
-        frames[number] = bytes(flat[at : at + len(frame)])
-        at += len(frame)
-    assert bench.reader.pull(TopicRef("t"), 0, 4, 3, 1 << 20).count == 1
-    with pytest.raises(BrokerError, match="has rotted"):
-        bench.reader.pull(TopicRef("t"), 0, 5, 3, 1 << 20)
+    bench.topic("next")  # what was written before isn't kept in memory any more
+    physical = int.from_bytes(bench.units()[20 * 5 : 20 * 5 + 8], "big")
+    segment = bench.node.config.data_directory / "commitlog" / file_name(0)
+    bench.disk.flip(segment, physical + byte, 0)
+    assert bench.reader.pull(TopicRef("t"), 0, 0, 4, 1 << 20).count == 4, "of the entry before"
+    with pytest.raises(CorruptionFound):
+        bench.reader.pull(TopicRef("t"), 0, 5, 1, 1 << 20)
+    assert not bench.node.replica.mender.is_at_work
 
 
-@pytest.mark.usefixtures("running_loop")
 @given(data=st.data())
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_units_are_proven_alike_by_loop_and_by_vector(data: st.DataObject) -> None:
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_units_are_proven_alike_by_loop_and_by_vector(
+    long_queue: Bench, data: st.DataObject
+) -> None:
     """Few units and many: the same bytes, the same verdict, whatever has changed in either."""
-    bench = Bench()
-    bench.topic()
-    for first in range(0, 30, 6):
-        bench.send(batch(first, *[b"%d" % n for n in range(6)]))
-    bench.commit()
-    units = bytearray(bench.queues.held["t@2", 0])
+    units = bytearray(long_queue.units()[: 20 * data.draw(st.sampled_from([3, 30, 140]))])
     records = bytearray(
         b"".join(
-            bench.read_at(physical, size) for physical, size, _ in struct.iter_unpack(">QIq", units)
+            long_queue.log.read_at(physical, size)
+            for physical, size, _ in struct.iter_unpack(">QIq", units)
         )
     )
     for changed in data.draw(st.lists(st.sampled_from([units, records]), max_size=2)):
@@ -196,7 +211,6 @@ def test_units_are_proven_alike_by_loop_and_by_vector(data: st.DataObject) -> No
         assert proof._proven_by_vector(*arguments) == by_loop
 
 
-@pytest.mark.usefixtures("running_loop")
 def test_nothing_uncommitted_is_given() -> None:
     """A proposed message is invisible until it is applied."""
     bench = filled()
@@ -206,7 +220,6 @@ def test_nothing_uncommitted_is_given() -> None:
     assert bench.reader.pull(TopicRef("t"), 0, 10, 1, 1).count == 1
 
 
-@pytest.mark.usefixtures("running_loop")
 @pytest.mark.parametrize(
     ("topic", "queue_id", "offset", "code"),
     [
@@ -224,6 +237,25 @@ def test_pulls_outside_of_what_exists_say_so(
         filled().reader.pull(TopicRef(topic), queue_id, offset, 1, 1)
     assert refused.value.code.name == code
     assert topic in refused.value.message
+
+
+def test_what_is_committed_and_not_written_yet_is_not_told() -> None:
+    """A leader may commit by its followers' disks: of its own it has zeros there still."""
+    world = World()
+    leader = world.serving()
+    written = leader.log.last_index
+    for number in range(3):
+        leader.propose(f"t{number}")
+    world.settle(flush=False)
+    for node in world.others(leader.name):
+        node.sync()
+    world.settle(flush=False)
+    assert leader.driver.core.commit_index == written + 3
+    committed = committed_log(leader.replica.parts)
+    assert committed.durable_end() == committed.end_of_entry(written)
+    leader.sync()
+    leader.turn()
+    assert committed.durable_end() == leader.log.end_offset
 
 
 def test_a_held_pull_wakes_on_arrival_in_its_queue_only() -> None:

@@ -34,9 +34,7 @@ from dledger.wire.commands_pb2 import (
     CreateTopicCommand,
     DeleteTopicCommand,
 )
-from tests.broker.leader import Bench, MemoryQueues, batch
-
-pytestmark = pytest.mark.usefixtures("running_loop")
+from tests.broker.leader import Bench, NoQueues, batch
 
 
 def do_something(bench: Bench, rng: random.Random) -> None:
@@ -64,7 +62,7 @@ def do_something(bench: Bench, rng: random.Random) -> None:
             sequence = next_of(bench, producer, topic, queue_id)
             bodies = [b"x"] * rng.randint(1, 3)
             bench.send(batch(sequence, *bodies, topic=topic, queue_id=queue_id), producer=producer)
-    bench.now_ms += rng.randrange(200)
+    bench.later(rng.randrange(200))
     bench.commit()
 
 
@@ -95,7 +93,7 @@ def test_a_restored_machine_goes_on_as_the_first(seed: int) -> None:
     bounds = ProducerBounds(4, 3, 5, named_unused_ms=3_000, unnamed_unused_ms=1_000)
     options = MachineOptions(producers=bounds, max_queues=5)
     bench = Bench(options)
-    second = StateMachine(MemoryQueues(), options=options)
+    second = StateMachine(NoQueues(), options=options)
     for _ in range(60):
         do_something(bench, rng)
         if rng.random() < 0.2:
@@ -107,16 +105,6 @@ def test_a_restored_machine_goes_on_as_the_first(seed: int) -> None:
         assert same(second, bench.machine)
     assert list(second.snapshot()) == list(bench.machine.snapshot())
     second.check_invariants()
-
-
-class NoQueues:
-    """`QueueFiles` that keep nothing."""
-
-    def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
-        return None
-
-    def delete_topic(self, topic: str) -> None:
-        return None
 
 
 def some_state() -> Bench:

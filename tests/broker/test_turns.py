@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -14,16 +13,17 @@ from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_T
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
 from dledger.records.record import decode_records
-from tests.broker.asked import Asked, EndlessCall
-from tests.broker.leader import PRODUCER, batch, run
+from tests.broker.asked import Asked, EndlessCall, play
+from tests.broker.leader import PRODUCER, batch
 
 
 class Interrupted:
-    """`Turns` of one step each; `between` is called in every pause."""
+    """`Turns` of one step each; `between` is awaited in every pause but its own."""
 
     def __init__(self) -> None:
         self.pauses = 0
-        self.between: Callable[[], object] = lambda: None
+        self.between: Callable[[], Awaitable[None]] = _nothing
+        self._is_between = False
 
     def share(self) -> Callable[[], bool]:
         return lambda: True
@@ -32,82 +32,89 @@ class Interrupted:
         return asyncio.get_running_loop().call_soon(call)
 
     async def pause(self) -> None:
-        self.pauses += 1
-        self.between()
+        if not self._is_between:
+            self.pauses += 1
+            self._is_between = True
+            await self.between()
+            self._is_between = False
         await asyncio.sleep(0)
 
 
-def test_a_pull_in_pieces_gives_what_was_there_when_it_began(tmp_path: Path) -> None:
+async def _nothing() -> None:
+    """Comes between."""
+
+
+def test_a_pull_in_pieces_gives_what_was_there_when_it_began() -> None:
     """Messages that arrive and a topic that goes away between two pieces change nothing in it, and
     its bytes are in the budget meanwhile."""
+    turns = Interrupted()
+    asked = Asked(turns=turns)
+    services, taken = asked.services, []
+
+    async def send(number: int, body: bytes) -> None:
+        await services.sends.send(PRODUCER, [batch(number, body)])
+
+    async def between() -> None:
+        taken.append(services.pulls.budget.used_bytes)
+        if turns.pauses == 1:
+            await send(6, b"late")
+        if turns.pauses == 3:
+            await services.topics.delete(TopicRef("t"))
 
     async def test() -> None:
-        turns = Interrupted()
-        asked = Asked(tmp_path, turns)
-        asked.bench.topic(queues=1)
+        await services.topics.create("t", 1, if_not_exists=False)
         for number in range(6):
-            asked.bench.send(batch(number, b"%d" % number))
-        asked.bench.commit()
-        taken: list[int] = []
-
-        def between() -> None:
-            taken.append(asked.services.pulls.budget.used_bytes)
-            if turns.pauses == 1:
-                asked.bench.send(batch(6, b"late"))
-                asked.bench.commit()
-            if turns.pauses == 3:
-                asked.bench.machine.topics.delete("t")
-
-        turns.between = between
-        found = await asked.services.pulls.pull(
+            await send(number, b"%d" % number)
+        turns.pauses, turns.between = 0, between
+        found = await services.pulls.pull(
             PullRequest(TopicRef("t"), 0, 0, 100, 1 << 20), EndlessCall()
         )
         bodies = [record.body for record in decode_records(found.records)]
         assert bodies == [b"%d" % number for number in range(6)]
         assert (found.next_offset, found.max_offset) == (6, 6)
+        assert "t" not in asked.machine.topics
         assert turns.pauses >= 6
         assert set(taken) == {1 << 20}
-        assert asked.services.pulls.budget.used_bytes == len(found.records)
+        assert services.pulls.budget.used_bytes == len(found.records)
 
-    run(test)
+    play(asked, test)
 
 
-def test_a_long_send_is_not_overtaken_by_a_later_one(tmp_path: Path) -> None:
+def test_a_long_send_is_not_overtaken_by_a_later_one() -> None:
     """A producer's next batch for the queue arrives while the first Send waits for its turn."""
+    turns = Interrupted()
+    asked = Asked(turns=turns)
+    count = PART_WEIGHT // 2
+    whole = [batch(at * count, *[b""] * count) for at in range(5)]
+    later: list[asyncio.Task[list[BatchAnswer]]] = []
+
+    async def send(batches: list[Batch]) -> list[BatchAnswer]:
+        return await asked.services.sends.send(PRODUCER, batches)
+
+    async def between() -> None:
+        if turns.pauses == 1:
+            later.append(asyncio.get_running_loop().create_task(send([batch(5 * count, b"next")])))
 
     async def test() -> None:
-        turns = Interrupted()
-        asked = Asked(tmp_path, turns)
-        asked.bench.topic(queues=1)
-        count = PART_WEIGHT // 2
-        whole = [batch(at * count, *[b""] * count) for at in range(5)]
-        later: list[asyncio.Task[list[BatchAnswer]]] = []
-
-        async def send(batches: list[Batch]) -> list[BatchAnswer]:
-            return await asked.services.sends.send(PRODUCER, batches)
-
-        def between() -> None:
-            if turns.pauses == 1:
-                later.append(asyncio.create_task(send([batch(5 * count, b"next")])))
-
-        turns.between = between
+        await asked.services.topics.create("t", 1, if_not_exists=False)
+        turns.pauses, turns.between = 0, between
         answers = await send(whole) + await later[0]
         assert turns.pauses >= 2
         places = [each.base_queue_offset for each in answers if isinstance(each, Placed)]
         assert places == [at * count for at in range(6)]
 
-    run(test)
+    play(asked, test)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, PAGE_TOPICS + 1])
-def test_pages_of_topics_follow_each_other_by_name(tmp_path: Path, size: int) -> None:
+def test_pages_of_topics_follow_each_other_by_name(size: int) -> None:
     """Every topic is on exactly one of them, and only the last one has no successor."""
+    asked = Asked()
 
     async def test() -> None:
-        asked = Asked(tmp_path)
         names = [f"t{number % 7}-{number}" for number in range(15)]
         for name in names:
-            asked.bench.topic(name, queues=1)
+            await asked.services.topics.create(name, 1, if_not_exists=False)
         found: list[str] = []
         after = ""
         while True:
@@ -119,23 +126,21 @@ def test_pages_of_topics_follow_each_other_by_name(tmp_path: Path, size: int) ->
             after = page.following
         assert found == sorted(names)
 
-    run(test)
+    play(asked, test)
 
 
 @pytest.mark.parametrize(("queues", "groups"), [(MAX_QUEUES, 20), (1, PAGE_GROUPS + 5)])
-def test_pages_of_a_description_hold_every_group_once(
-    tmp_path: Path, queues: int, groups: int
-) -> None:
+def test_pages_of_a_description_hold_every_group_once(queues: int, groups: int) -> None:
     """Bounded by offsets where groups have many, by groups where they have few."""
+    asked = Asked()
 
     async def test() -> None:
-        asked = Asked(tmp_path)
-        asked.bench.topic(queues=queues)
+        await asked.services.topics.create("t", queues, if_not_exists=False)
         wanted = tuple((queue_id, 0) for queue_id in range(queues))
         ends = [0] * queues
         for number in range(groups):
             commit = OffsetCommit(f"g{number:05}", "t", wanted, is_reset=False)
-            asked.bench.machine.offsets.commit(commit, ends)
+            asked.machine.offsets.commit(commit, ends)
         found: list[str] = []
         after, pages = "", 0
         while True:
@@ -150,4 +155,4 @@ def test_pages_of_a_description_hold_every_group_once(
         assert found == [f"g{number:05}" for number in range(groups)]
         assert pages > 1
 
-    run(test)
+    play(asked, test)

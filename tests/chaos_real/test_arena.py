@@ -146,7 +146,7 @@ def test_node_gets_an_empty_disk_only_when_all_others_hold_everything(
 
     monkeypatch.setattr(LocalGroup, "status", next_status)
     monkeypatch.setattr(Arena, "start", nothing)
-    monkeypatch.setattr(Arena, "_take_in", nothing)
+    monkeypatch.setattr(Arena, "take_in", nothing)
     monkeypatch.setattr(arenas, "POLL_S", 0)
 
     async def act(made: Arena) -> None:

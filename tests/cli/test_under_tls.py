@@ -34,7 +34,8 @@ from tests.integration.group import free_ports
 pytestmark = pytest.mark.slow
 
 NAMES = ("n1", "n2", "n3")
-WAIT_S = 30.0
+WAIT_S = 90.0
+PAUSE_S = 0.2  # the nodes' own start needs the processors
 
 
 @dataclass
@@ -207,12 +208,14 @@ def wait_until_all_answer(machines: Machines) -> None:
     deadline = time.monotonic() + WAIT_S
     while not all(node["alive"] for node in status_of(machines)["nodes"]):
         assert time.monotonic() < deadline
+        time.sleep(PAUSE_S)
 
 
 def wait_until_served(machines: Machines) -> None:
     deadline = time.monotonic() + WAIT_S
     while invoked("group", "status", "--bootstrap", machines.bootstrap)[0] != 0:
         assert time.monotonic() < deadline
+        time.sleep(PAUSE_S)
 
 
 def a_disk_is_lost(machines: Machines) -> str:

@@ -22,21 +22,18 @@ import structlog
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from grpc_health.v1 import health_pb2
 
-from broker.announcing import Announcer
 from broker.doors.grpc import health
 from broker.logging import LibraryComplaints, configure_logging
-from broker.reading.held import HeldPulls
-from broker.state.refusals import Malformed, QueueNotFound, TopicNotFound
 from chaos.fuzz.target import harassed, vitals
 from dledger import endpoint
-from dledger.core.types import NodeId
+from dledger.core.types import EntryKind, NodeId
 from dledger.endpoint import MAX_CONNECTIONS, MAX_HEAD_BYTES, Endpoint
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.links.effects import Why
 from dledger.sparing import EVERY_S, MAX_KEYS, Sparing
 from dledger.transport import GrpcTransport
-from tests.broker.leader import Bench
+from tests.broker.leader import Bench, batch
 from tests.integration.group import Group
 
 WAIT_S = 20.0
@@ -313,17 +310,24 @@ def test_streams_that_are_replaced_again_and_again_are_told_of_once() -> None:
     ]
 
 
-def test_void_entries_are_told_of_once_in_a_while(running_loop: None) -> None:
+def test_void_entries_are_told_of_once_in_a_while() -> None:
     """A leader of a wrong program writes thousands of them, and each replica applies them all.
     One line a cause; the metric counts each."""
-    announcer = Announcer(Bench().appender, HeldPulls(10))
+    bench = Bench()
+    bench.topic("gone")
+    bench.topic("small")
+    first = bench.log.last_index + 1
+    for _ in range(300):
+        for topic in ("gone", "small"):
+            bench.send(batch(0, b"x", topic=topic, queue_id=1), producer=b"")
+        bench.propose(EntryKind.COMMAND, 0, b"\xff\xff", None)
+    bench.machine.topics.delete("gone")
+    del bench.machine.topics["small"].next_offsets[1:]
     with structlog.testing.capture_logs() as told:
-        for index in range(1_000):
-            announcer.batch_voided(index, TopicNotFound("t"))
-            announcer.batch_voided(index, QueueNotFound("t", index, 1))
-            announcer.entry_voided(index, Malformed(f"no command: {index}"))
+        bench.commit()
     assert [(line["event"], line["index"], line["unreported"]) for line in told] == [
-        ("batch_voided", 0, 0),
-        ("batch_voided", 0, 0),
-        ("entry_voided", 0, 0),
+        ("batch_voided", first, 0),
+        ("batch_voided", first + 1, 0),
+        ("entry_voided", first + 2, 0),
     ]
+    assert bench.machine.statistics().entries_void == 900

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,6 @@ from broker.reading.segments import hash_blocks, slices
 from broker.replica import Replica
 from broker.services import audit
 from broker.services.audit import Meter
-from dledger.core.types import Index
 from dledger.wire import audit_pb2 as apb
 from dledger.wire import errors_pb2 as epb
 from tests.integration.group import SEGMENT_BYTES, WAIT_S, Group, error_of, running_group
@@ -235,19 +233,6 @@ def test_a_segment_before_the_logs_begin_was_deleted_by_retention(
         (answer,) = await digests_of(group, wanted([0, BLOCK]))
         assert answer.problem == apb.SEGMENT_RETAINED
         path.with_name("kept").rename(path)
-
-    run_in(tmp_path, story)
-
-
-def test_what_is_committed_and_not_written_yet_is_not_told(tmp_path: Path) -> None:
-    """A leader may commit by its followers' disks: of its own it has zeros there still."""
-
-    async def story(group: Group) -> None:
-        node = group.nodes["n1"]
-        real = node.driver.core.statistics()
-        behind = replace(real, durable_index=Index(real.commit_index - 3))
-        log = CommittedLog(node.log, applied_index=lambda: 0, core=lambda: behind)
-        assert log.durable_end() == log.end_of_entry(real.commit_index - 3) < committed(node)
 
     run_in(tmp_path, story)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from broker.config import NodeConfig
+from dledger.certificate_proof import Question
 from dledger.client import Client, ClientError, ClientOptions, InvalidArgument, TlsFiles
 from dledger.core.types import Index, NodeId, Term
 from dledger.credentials.secret import GroupSecret
@@ -260,6 +261,124 @@ def test_stream_of_a_certificate_that_is_revoked_later_ends(tmp_path: Path) -> N
                 await asyncio.sleep(0.05)
             else:
                 raise AssertionError("n3 is still connected")
+
+    asyncio.run(run())
+
+
+def test_client_whose_certificate_is_revoked_is_served_no_more(tmp_path: Path) -> None:
+    """On the connections that it has, too, and at the administration's address."""
+
+    async def run() -> None:
+        authority = Authority(tmp_path / "certs")
+        revoked = tmp_path / "revoked"
+        revoked.write_text("")
+        (plain,) = make_configs(tmp_path, 1)
+        admin = f"127.0.0.1:{free_ports(1)[0]}"
+        keys = {"client_certificates": "required", "revoked": str(revoked)}
+        (config,) = with_tls([changed(plain, admin_listen=admin)], authority, **keys)
+        mine, others = authority.client(), authority.client("other")
+        async with running([config]):
+            assert await talk([config], mine) == 10
+            opened: Any = open_channel(config.listen, (), read_material(mine))
+            status = opened.unary_unary("/dledger.v1.Cluster/GetStatus")
+            assert await status(b"", timeout=5)
+            revoked.write_text(certs("fingerprint", str(mine.certificate)))
+            for _ in range(100):
+                if await status(b"", timeout=5).code() is grpc.StatusCode.UNAUTHENTICATED:
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                raise AssertionError("it is served still")
+            await opened.close()
+            opened = open_channel(admin, (), read_material(mine))
+            survey = opened.unary_unary("/dledger.v1.Audit/SurveyLog")
+            assert await survey(b"", timeout=5).code() is grpc.StatusCode.UNAUTHENTICATED
+            await opened.close()
+            with pytest.raises(ClientError, match="revoked"):
+                await read([config], mine)
+            assert len((await read([config], others)).messages) == 10
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["revoked", "for all nodes"])
+def test_who_is_dialed_is_looked_up_as_well(tmp_path: Path, kind: str) -> None:
+    """A stolen key that answers in a node's place: TLS believes it, the dialer doesn't."""
+
+    async def run() -> None:
+        authority = Authority(tmp_path / "certs")
+        revoked = tmp_path / "revoked"
+        revoked.write_text("")
+        first, second, _ = make_configs(tmp_path)
+        good = with_tls([first], authority, client_certificates="required", revoked=revoked)[0]
+        if kind == "revoked":
+            files = authority.node("n2")
+            revoked.write_text(certs("fingerprint", files["certificate"]))
+        else:
+            files = authority.odd_node("n2", names=["*.g1.dledger"])
+        thief = changed(second, tls={**files, "client_certificates": "required"})
+        group = Group([good, thief])
+        await group.start()
+        try:
+            await asyncio.sleep(1.0)
+            assert not group.nodes["n1"].transport.links()[N2].connected
+        finally:
+            await group.close()
+
+    asyncio.run(run())
+
+
+def test_stream_to_who_is_revoked_later_ends(tmp_path: Path) -> None:
+    """On the node that dialed; the other side knows of no list."""
+
+    async def run() -> None:
+        authority = Authority(tmp_path / "certs")
+        revoked = tmp_path / "revoked"
+        revoked.write_text("")
+        first, second, _ = make_configs(tmp_path)
+        (knowing,) = with_tls([first], authority, client_certificates="required", revoked=revoked)
+        (other,) = with_tls([second], authority, client_certificates="required")
+        async with running([knowing, other]) as group:
+            link = group.nodes["n1"].transport.links
+            assert await becomes(lambda: link()[N2].connected, wanted=True)
+            revoked.write_text(certs("fingerprint", str(authority.folder / "n2.pem")))
+            assert await becomes(lambda: link()[N2].connected, wanted=False)
+
+    asyncio.run(run())
+
+
+async def becomes(state: Callable[[], bool], *, wanted: bool) -> bool:
+    for _ in range(400):
+        if state() is wanted:
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("kind", ["client", "n3"])
+def test_certificate_is_shown_to_the_dialer_alone(tmp_path: Path, kind: str) -> None:
+    """Else who sits between, with a stolen key, could pass a node's question on to the node."""
+
+    async def run() -> None:
+        authority = Authority(tmp_path / "certs")
+        configs = with_tls(make_configs(tmp_path, 1), authority, client_certificates="required")
+        group = Group(configs)
+        await group.start()
+        try:
+            authority.node("n2")
+            stranger = authority.client() if kind == "client" else None
+            if stranger is None:
+                files = authority.node("n3")
+                stranger = TlsFiles(**{key: Path(path) for key, path in files.items()})
+            of_n2 = read_material(
+                TlsFiles(**{key: Path(path) for key, path in authority.files("n2").items()})
+            )
+            opening = Question(of_n2, Parties("g1", N2, N1)).opening()
+            channel = open_channel(configs[0].listen, (), read_material(stranger))
+            said = await said_to(configs[0], opening, channel=channel)
+            assert "not for n2.g1.dledger" in said
+        finally:
+            await group.close()
 
     asyncio.run(run())
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from broker.config import NodeConfig
 from broker.ports import Connect, ReplicaPorts
@@ -55,6 +55,7 @@ class Kind:
         state: bounds of the replicated state.
         known_level: to the program that runs.
         folder: a directory of the real disk, for who reads the files past the replica.
+        turns: how long work shares the event loop; None: as `HandTurns` has it.
     """
 
     segment_bytes: int = SEGMENT
@@ -63,6 +64,7 @@ class Kind:
     state: MachineOptions = USUAL
     known_level: int = KNOWN_LEVEL
     folder: Path | None = None
+    turns: Turns | None = None
 
 
 USUALLY = Kind()
@@ -137,7 +139,13 @@ class Unmeasured:
 
 
 class HandLoop(ProcessLoop):
-    """A process whose threads work in a moment."""
+    """A process whose threads work in a moment; it lives until `end_machines` at the latest."""
+
+    living: ClassVar[list[HandLoop]] = []
+
+    def __init__(self, timeline: Timeline, name: str, number: int) -> None:
+        super().__init__(timeline, name, number)
+        self.living.append(self)
 
     def run_in_executor(
         self, executor: None, call: Callable[..., T], *arguments: object
@@ -145,6 +153,13 @@ class HandLoop(ProcessLoop):
         done = self.create_future()
         done.set_result(call(*arguments))
         return done
+
+
+def end_machines() -> None:
+    """No process of a test's machines is left, nor anything that one of them had still to do."""
+    asyncio._set_running_loop(None)
+    while HandLoop.living:
+        HandLoop.living.pop().die()
 
 
 class Machine:
@@ -163,7 +178,7 @@ class Machine:
         self.disk = SimulatedDisk()
         self.files: FileSystem = self.disk if kind.folder is None else OsFiles()
         self.hand = HandTurns()
-        self.turns: Turns = self.hand
+        self.turns = kind.turns or self.hand
         self.wall_offset_ms = 0
         self.is_up = False
         self.replica: Replica

@@ -7,6 +7,7 @@ production, as bytes.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Coroutine, Mapping
@@ -183,8 +184,10 @@ class World:
         return WALL_START_MS + self.timeline.now // 1000
 
     def pass_time(self, ms: int) -> None:
-        """So much time has passed, and nothing else: whoever has timers was late."""
+        """So much time has passed, and timers have come due."""
+        before = self.timeline.current
         self.timeline.run(self.timeline.now + ms * 1000)
+        self.timeline.switch(before)
 
     def stand_still(self, ms: int) -> None:
         """All processes were stopped for so long, as those of a machine that slept."""
@@ -220,7 +223,7 @@ class World:
                 moved = True
                 self.deliver()
             if not moved:
-                self.timeline.run(self.timeline.now)
+                self.pass_time(0)
                 return
         raise AssertionError("the world does not come to rest")
 
@@ -291,9 +294,24 @@ class World:
         """Everybody else."""
         return [node for node in self.nodes.values() if node.name != name]
 
+    def lead(self, name: NodeId) -> WorldNode:
+        """Ticks until `name` serves; it is handed leadership."""
+        leader = self.serving()
+        for _ in range(MAX_TICKS):
+            if leader.name == name:
+                return leader
+            if leader.driver.core.statistics().transfer_target is None:
+                leader.driver.transfer_leadership(name)
+            self.tick()
+            leader = self.serving()
+        raise AssertionError(f"{name} doesn't lead")
+
     def run(self, node: WorldNode, work: Coroutine[Any, Any, T]) -> T:
         """What `work` gives, which the process of `node` has run."""
-        task = node.begin(work)
+        return self.outcome(node.begin(work))
+
+    def outcome(self, task: asyncio.Task[T]) -> T:
+        """What `task` gives in the end, with all the time that it takes."""
         for _ in range(MAX_TICKS):
             self.settle()
             if task.done():

@@ -70,8 +70,38 @@ def readme_example() -> str:
     return str(program)
 
 
+# Each example of the guide as a program of its own, one after the other.
+TRYING = """
+import re, sys
+for number, example in enumerate(re.findall(r"```python\\n(.*?)```", sys.stdin.read(), re.S), 1):
+    exec(compile(example, f"example {number}", "exec"), {"addresses": sys.argv[1]})
+    print(f"example {number} has run")
+"""
+TRYING_ON_FAKES = """
+import subprocess, sys
+from dledger.testing import BlockingFakeGroup
+with BlockingFakeGroup() as group:
+    sys.exit(subprocess.call([sys.executable, "-c", sys.argv[1], group.addresses]))
+"""
+
+
+def guide_tried(python: Path, *arguments: str, folder: Path) -> None:
+    """What the guide shows works, outside of the tree, with what is installed there."""
+    guide = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+    done = subprocess.run(
+        [python, "-c", *arguments],
+        cwd=folder,
+        input=guide,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("has run") == guide.count("```python") >= 8
+
+
 def test_base_install_is_the_client(tmp_path: Path) -> None:
-    """Small, typed for its users, and `dledger` says what it lacks."""
+    """Small, typed for its users, all that the guide needs, and `dledger` says what it lacks."""
     programs = environment(tmp_path / "env", str(build(tmp_path / "dist", "wheel")))
     assert installed_bytes(programs) <= MOST_BYTES
     done = run(programs / "dledger", "--help", folder=tmp_path)
@@ -85,10 +115,12 @@ def test_base_install_is_the_client(tmp_path: Path) -> None:
     python = programs / "python"
     done = run(*mypy, "--python-executable", python, "example.py", folder=user)
     assert done.returncode == 0, done.stdout
+    guide_tried(python, TRYING_ON_FAKES, TRYING, folder=user)
 
 
 def test_extra_brings_the_program(tmp_path: Path) -> None:
-    """A group is started, asked and stopped by what was installed."""
+    """A group is started, asked and stopped by what was installed, and is all that the guide and
+    the README's program need."""
     programs = environment(tmp_path / "env", f"{build(tmp_path / 'dist', 'wheel')}[node]")
     user = tmp_path / "user"
     (user / "broker").mkdir(parents=True)
@@ -99,6 +131,11 @@ def test_extra_brings_the_program(tmp_path: Path) -> None:
         done = run(programs / "dledger", "group", "status", folder=user)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("yes") == 3
+        addresses = ",".join(re.findall(r"127\.0\.0\.1:\d+", done.stdout))
+        guide_tried(programs / "python", TRYING, addresses, folder=user)
+        program = readme_example().replace("127.0.0.1:7001,127.0.0.1:7002", addresses)
+        done = run(programs / "python", "-c", program, folder=user)
+        assert (done.returncode, len(done.stdout.strip())) == (0, 32), done.stderr
     finally:
         done = run(programs / "dledger", "group", "down", "--wipe", folder=user)
     assert done.returncode == 0, done.stderr

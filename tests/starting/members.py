@@ -77,7 +77,7 @@ def config_of(path: Path) -> NodeConfig:
     return config.model_copy(update={"store": store})
 
 
-def open_replica(path: Path) -> Replica:
+def open_replica(path: Path, units_per_file: int = UNITS) -> Replica:
     """The replica, not started. Raises: see `Replica.open`."""
     loop, wires = asyncio.get_running_loop(), Wires()
 
@@ -98,23 +98,23 @@ def open_replica(path: Path) -> Replica:
         now_ms=lambda: int(time.time() * 1000),
         random=random.Random(NODE),
         latencies=Seconds(),
-        machinery=StoreMachinery(units_per_file=UNITS),
+        machinery=StoreMachinery(units_per_file=units_per_file),
     )
     return Replica.open(config_of(path), ports)
 
 
-def lived(root: Path) -> Lived:
+def lived(root: Path, units_per_file: int = UNITS) -> Lived:
     """A member's directory after some lives."""
     path = root / "n1"
     form_disks([config_of(path)], lambda _: Unsynced())
-    asyncio.run(_live(path, root / "killed"))
+    asyncio.run(_live(path, root / "killed", units_per_file))
     return Lived(path, root / "killed")
 
 
-async def _live(path: Path, killed: Path) -> None:
+async def _live(path: Path, killed: Path, units_per_file: int) -> None:
     sequence = 0
     for life in range(LIVES):
-        replica = open_replica(path)
+        replica = open_replica(path, units_per_file)
         replica.start()
         deadline = time.monotonic() + 20
         while not replica.leadership.serving:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from dledger.core.types import HardState, Term
@@ -61,6 +61,7 @@ def listed(path: Path) -> list[tuple[Path, int, int, int, int]]:
     return found
 
 
+@example(change=Change("to a second name", 0, 0, 3, 0), is_clean=False)  # LOCK is a segment's
 @settings(max_examples=DRAWS, suppress_health_check=list(HealthCheck))
 @given(change=CHANGES, is_clean=st.booleans())
 def test_what_is_judged_to_start_starts_and_nothing_else(
@@ -211,6 +212,16 @@ def test_healthy_member_starts_and_says_who_it_is(healthy: Lived) -> None:
         assert facts.last_term == 5
         assert facts.end_offset == facts.watermark
         assert facts.stopped_cleanly is is_clean
+
+
+def test_entry_that_a_clean_start_would_replay_is_read(healthy: Lived, tmp_path: Path) -> None:
+    """The walk passes over it, as its header is right; the replay doesn't."""
+    path = tmp_path / "n1"
+    shutil.copytree(healthy.clean, path, copy_function=copy_sparse)
+    flip_bit(path / segment(0), SEGMENT // 2)
+    said = judged(path)
+    assert said.facts.stopped_cleanly
+    assert (said.findings[0].kind, said.findings[0].file) == (Kind.LOG_DAMAGED, segment(0))
 
 
 MENDED: dict[str, tuple[Damage, Kind]] = {

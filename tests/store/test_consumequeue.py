@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dledger.reading.entry import EntryKind, build_frame, parse_header, walk_frames
 from dledger.records.errors import InvalidRecord
+from dledger.records.layout import file_name
 from dledger.records.record import (
     BATCH_PREAMBLE,
     RecordTemplate,
@@ -81,6 +82,24 @@ class Broker:
             if header.kind == EntryKind.DATA:
                 queues.dispatch(*units_for_entry(header, frame))
 
+    def ends(self, through: int) -> dict[tuple[str, int], int]:
+        """Where each queue ends if the log ended with entry `through`."""
+        log, found = self.made.log, dict.fromkeys(self.next, 0)
+        for index in range(1, through + 1):
+            frame = log.read(index, index)
+            topic, queue_id, base, units = units_for_entry(parse_header(frame, 0), frame)
+            found[(topic, queue_id)] = base + len(units) // UNIT_SIZE
+        return found
+
+    def started(self, through: int) -> ConsumeQueues:
+        """The queues of a start that takes them for derived up to entry `through`."""
+        queues = self.queues()
+        queues.look()
+        for key, end in self.ends(through).items():
+            queues.expect(*key, end)
+            assert queues.settle(*key)
+        return queues
+
     def queues(self) -> ConsumeQueues:
         return ConsumeQueues(DATA, self.made.disk, units_per_file=PER_FILE)
 
@@ -146,8 +165,7 @@ def test_deleted_queues_are_rebuilt_to_the_same_bytes() -> None:
     queues.close()
     for path in before:
         broker.made.disk.unlink(path)
-    again = broker.queues()
-    again.recover(0, broker.made.log.read_at)
+    again = broker.started(0)
     broker.dispatch(again)
     assert broker.files() == before
 
@@ -305,9 +323,9 @@ def test_what_a_deleted_topic_left_is_removed_at_the_next_start() -> None:
         queues.flush()
     queues.close()
     again = broker.queues()
-    again.recover(broker.made.log.end_offset, broker.made.log.read_at)
+    again.look()
     assert broker.made.disk.listdir(ROOT) == ["%RETRY%group"]
-    assert {topic for topic, _ in again.queues()} == {"%RETRY%group"}
+    assert again.folders() == ["%RETRY%group"]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -390,8 +408,7 @@ def test_flush_after_a_crash_covers_names_that_only_the_page_cache_knew() -> Non
     broker.dispatch(broker.queues())
     broker.made.disk.kill()
     broker.made = LogUnderTest(broker.made.disk)
-    queues = broker.queues()
-    queues.recover(0, broker.made.log.read_at)
+    queues = broker.started(0)
     broker.dispatch(queues)
     queues.flush()
     flushed = broker.files()
@@ -454,26 +471,71 @@ def test_power_cut_then_replay_gives_the_same_bytes(seed: int) -> None:
             queues.flush()
     broker.made.disk.power_cut(chance)
     broker.made = LogUnderTest(broker.made.disk)
-    again = broker.queues()
-    again.recover(broker.made.log.position_of(durable + 1), broker.made.log.read_at)
+    again = broker.started(durable)
     broker.dispatch(again, chance.randrange(1, durable + 2))
     assert broker.files() == expected
 
 
-def test_unit_that_half_a_page_made_up_is_dropped() -> None:
-    """It ascends and has a size, but no record says that it belongs there."""
+def test_unit_that_half_a_page_made_up_is_no_witness() -> None:
+    """It ascends and has a size, but no record says that it belongs there: a start that knows of
+    four units doesn't find them, and one that knows of three cuts it off."""
     broker = Broker()
     for _ in range(4):
         broker.send("t", 0, [b"x"])
     queues = broker.queues()
     broker.dispatch(queues)
+    units = queues.units("t", 0, 0, 4)
     content = broker.made.disk.bytes_of(ROOT / "t" / "0" / ("0" * 20))
     content[3 * UNIT_SIZE : 4 * UNIT_SIZE] = UNIT.pack(broker.made.log.end_offset - 90, 100, 0)
     queues.close()
-    again = broker.queues()
-    again.recover(broker.made.log.end_offset, broker.made.log.read_at)
+    again = broker.started(3)
+    assert not again.holds("t", 0, 0, units)
+    assert again.holds("t", 0, 0, units[: 3 * UNIT_SIZE])
     assert again.max_offset("t", 0) == 3
     assert not any(broker.made.disk.bytes_of(ROOT / "t" / "0" / ("0" * 20))[60:])
+
+
+@pytest.mark.parametrize("end", [PER_FILE - 1, PER_FILE, PER_FILE + 3])
+def test_queue_whose_last_file_is_lost_or_short_is_not_whole(end: int) -> None:
+    """Whoever starts has it mended; nothing is changed until then."""
+    broker = Broker()
+    broker.send("t", 0, [b""] * end)
+    queues = broker.queues()
+    broker.dispatch(queues)
+    units = queues.units("t", 0, 0, end)
+    queues.close()
+    last = ROOT / "t" / "0" / file_name((end - 1) // PER_FILE * PER_FILE * UNIT_SIZE)
+    disk = broker.made.disk
+    handle = disk.open(last)
+    disk.truncate(handle, PER_FILE * UNIT_SIZE - 1)
+    disk.close(handle)
+    for _ in range(2):
+        before = broker.files()
+        again = broker.queues()
+        again.look()
+        again.expect("t", 0, end)
+        assert not (again.settle("t", 0) and again.holds("t", 0, 0, units))
+        assert broker.files() == before
+        if disk.exists(last):
+            disk.unlink(last)
+
+
+def test_a_files_worth_of_units_behind_the_end_goes_with_its_file() -> None:
+    """The end is a file's last unit, or the next file has begun while the rest was lost."""
+    for end in (PER_FILE, PER_FILE - 2):
+        broker = Broker()
+        broker.send("t", 0, [b""] * end)
+        broker.send("t", 0, [b""] * (PER_FILE + 1 - end))
+        queues = broker.queues()
+        broker.dispatch(queues)
+        queues.close()
+        whole = broker.files()
+        content = broker.made.disk.bytes_of(ROOT / "t" / "0" / file_name(0))
+        content[end * UNIT_SIZE :] = bytes((PER_FILE - end) * UNIT_SIZE)
+        again = broker.started(1)
+        assert [path.name for path in broker.files()] == [file_name(0)]
+        broker.dispatch(again, 2)
+        assert broker.files() == whole
 
 
 def test_few_files_are_kept_open_for_many_queues() -> None:
@@ -499,11 +561,10 @@ def test_a_start_leaves_queues_alone_that_end_where_they_should() -> None:
     queues.close()
     log, disk = broker.made.log, broker.made.disk
     disk.calls.clear()
-    broker.queues().recover(log.end_offset, log.read_at)
+    broker.started(log.last_index)
     assert not [call for call in disk.calls if call[0] in ("truncate", "unlink", "pwritev")]
-    again = broker.queues()
     before = broker.files()
-    again.recover(log.position_of(log.last_index), log.read_at)
+    again = broker.started(log.last_index - 1)
     assert broker.files() != before
     broker.dispatch(again, log.last_index)
     assert broker.files() == before

@@ -84,8 +84,10 @@ def test_rehearsal_is_like_the_disk(tmp_path: Path, seed: int) -> None:
     (tmp_path / "real" / "d").mkdir(parents=True)
     for name in FILES[:4]:
         (tmp_path / "real" / name).write_bytes(random.randbytes(random.choice(SIZES)))
-    shutil.copytree(tmp_path / "real", tmp_path / "copy")
-    shutil.copytree(tmp_path / "real", tmp_path / "untouched")
+    for folder in ("copy", "untouched"):
+        shutil.copytree(tmp_path / "real", tmp_path / folder)
+    for folder in ("real", "copy", "untouched"):  # two names of one file
+        os.link(tmp_path / folder / "a", tmp_path / folder / "d" / "f")
     rehearsal, disk = RehearsedFiles(), OsFiles()
     for _ in range(150):
         call, step = random.choice(CALLS), random.random()

@@ -29,7 +29,7 @@ from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.health import HealthDoor, ReflectionDoor
-from broker.doors.grpc.methods import service_handler
+from broker.doors.grpc.methods import RefusalOf, service_handler
 from broker.forming.member import Member
 from broker.services.services import Services
 from dledger.listening import why_not_listening
@@ -68,12 +68,14 @@ class Entrance:
         offers: for whom.
         credentials: None for a server without TLS.
         admin_address: where administration is, if not here; callers are told.
+        refusal_of: is asked about each caller but peers, whose streams look for themselves.
     """
 
     address: str
     offers: For
     credentials: grpc.ServerCredentials | None = None
     admin_address: str = ""
+    refusal_of: RefusalOf | None = None
 
 
 class _PeerDoor:
@@ -144,7 +146,10 @@ class GrpcDoor:
         offered.append((reflection_pb2.DESCRIPTOR, "ServerReflection", reflected))
         services = [(file.services_by_name[name], handlers) for file, name, handlers in offered]
         server.add_generic_rpc_handlers(
-            tuple(service_handler(service, each, left_out) for service, each in services)
+            tuple(
+                service_handler(service, each, left_out, _asked(each, entrance))
+                for service, each in services
+            )
         )
         bind(server, entrance)
         self._servers.append(server)
@@ -161,6 +166,10 @@ class GrpcDoor:
         """No call is taken any more; those under way end within the grace."""
         self._health.say(is_serving=False)
         await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
+
+
+def _asked(handlers: object, entrance: Entrance) -> RefusalOf | None:
+    return None if isinstance(handlers, _PeerDoor) else entrance.refusal_of
 
 
 def bind(server: grpc.aio.Server, entrance: Entrance) -> None:

@@ -26,6 +26,8 @@ from dledger.sparing import Sparing
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[Any, Context], Awaitable[Any]]
+# Why a caller isn't served; None if it is.
+RefusalOf = Callable[[Context], str | None]
 
 
 class Malformed:
@@ -36,9 +38,15 @@ MALFORMED: Final = Malformed()
 
 
 def service_handler(
-    service: ServiceDescriptor, handlers: object, left_out: frozenset[str] = frozenset()
+    service: ServiceDescriptor,
+    handlers: object,
+    left_out: frozenset[str] = frozenset(),
+    refusal_of: RefusalOf | None = None,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Registers `handlers.<method_in_snake_case>` for each method of `service` not left out.
+
+    Args:
+        refusal_of: is asked as each call begins; None: everybody is served.
 
     Raises:
         AttributeError: a method has no handler.
@@ -48,7 +56,7 @@ def service_handler(
         if method.name in left_out:
             continue
         handler: Handler = getattr(handlers, _snake_case(method.name))
-        methods[method.name] = _method_handler(method, handler)
+        methods[method.name] = _method_handler(method, _guard(handler, refusal_of))
     generic: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
         service.full_name, methods
     )
@@ -63,14 +71,14 @@ def _method_handler(method: MethodDescriptor, handler: Handler) -> grpc.RpcMetho
     deserialize = _deserializer(GetMessageClass(method.input_type))
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            _guard(handler), request_deserializer=deserialize, response_serializer=_serialize
+            handler, request_deserializer=deserialize, response_serializer=_serialize
         )
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(
-            _guard(handler), request_deserializer=deserialize, response_serializer=_serialize
+            handler, request_deserializer=deserialize, response_serializer=_serialize
         )
     return grpc.unary_unary_rpc_method_handler(
-        _guard(handler), request_deserializer=deserialize, response_serializer=_serialize
+        handler, request_deserializer=deserialize, response_serializer=_serialize
     )
 
 
@@ -88,10 +96,14 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def _guard(handler: Handler) -> Handler:
+def _guard(handler: Handler, refusal_of: RefusalOf | None) -> Handler:
     sparing = Sparing()
 
     async def guarded(request: Any, context: Context) -> Any:
+        if refusal_of is not None and (reason := refusal_of(context)) is not None:
+            if (unreported := sparing.due("refused")) is not None:
+                log.warning("caller_refused", reason=reason, unreported=unreported)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         try:
             if request is MALFORMED:
                 raise malformed_request()

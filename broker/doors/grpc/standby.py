@@ -75,7 +75,8 @@ class StandbyDoor:
             handlers.append((formation_pb2.DESCRIPTOR, "Formation", door))
         server.add_generic_rpc_handlers(
             tuple(
-                service_handler(file.services_by_name[name], each) for file, name, each in handlers
+                service_handler(file.services_by_name[name], each, refusal_of=entrance.refusal_of)
+                for file, name, each in handlers
             )
         )
         bind(server, entrance)

@@ -13,10 +13,9 @@ CORE = (
     ),
     Mutant(
         "acknowledge-before-fsync",
-        "dledger/core/follower.py",
-        "    log = state.log\n    match_index = min(log.durable_index, "
-        "max(state.verified_index, log.commit_index))",
-        "    log = state.log\n    match_index = max(state.verified_index, log.commit_index)",
+        "dledger/core/state.py",
+        "return min(log.durable_index, max(self.verified_index, log.commit_index))",
+        "return max(self.verified_index, log.commit_index)",
     ),
     Mutant(
         "commit-an-old-term-by-counting",

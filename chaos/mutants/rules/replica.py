@@ -22,8 +22,14 @@ REPLICA = (
     Mutant(
         "queue-files-taken-on-trust-at-a-start",
         "broker/state/replay.py",
-        "            if key in wrong or reach != (0, end):\n",
-        "            if reach != (0, end):\n",
+        "            if not compared.is_right(*key) or not queues.settle(*key):\n",
+        "            if not queues.settle(*key):\n",
+    ),
+    Mutant(
+        "units-of-a-start-not-compared",
+        "broker/state/replay.py",
+        "        if gathered is not None and key not in self.wrong:\n",
+        "        if False:\n",
     ),
     Mutant(
         "mended-without-its-files-laid-out",
@@ -45,9 +51,9 @@ REPLICA = (
         "            for stage in work.stages():\n"
         "                await self._hand.run_all(stage)\n"
         "            if settled and not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(self._note, settled))\n",
+        "                await self._hand.run(partial(notes.note, settled))\n",
         "            if settled and not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(self._note, settled))\n"
+        "                await self._hand.run(partial(notes.note, settled))\n"
         "            for stage in work.stages():\n"
         "                await self._hand.run_all(stage)\n",
     ),
@@ -66,8 +72,8 @@ REPLICA = (
     Mutant(
         "rest-behind-a-queues-last-unit-left-at-a-start",
         "store/consumequeue.py",
-        "        if self._has_rest(queue, bases):\n",
-        "        if not self._place(queue, queue.next)[1]:\n",
+        "        if is_whole and has_rest:\n",
+        "        if is_whole and not self._place(queue, next_offset)[1]:\n",
     ),
     Mutant(
         "later-sends-overtake-one-in-pieces",
@@ -92,8 +98,8 @@ REPLICA = (
     Mutant(
         "noted-what-was-applied-meanwhile",
         "broker/housekeeping.py",
-        "await self._hand.run(partial(self._note, settled))",
-        "await self._hand.run(partial(self._note, self._settled()))",
+        "await self._hand.run(partial(notes.note, settled))",
+        "await self._hand.run(partial(notes.note, notes.settled()))",
     ),
     Mutant(
         "noted-after-a-sync-that-failed",

@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _NO_SOCKETS = "the simulator has no sockets, so no strangers"
 _PROOF = ("tests/node/test_secret.py",)
+_SHOWN = ("tests/node/test_certificate_proof.py",)
 _WIRE = ("tests/integration/test_strangers_on_the_wire.py",)
 
 STRANGERS = (
@@ -58,6 +59,71 @@ STRANGERS = (
         tests=_PROOF,
     ),
     Mutant(
+        "any-server-of-the-authority-is-the-peer",
+        "dledger/certificate_proof.py",
+        "if refusal := refusal_of_names(names, fingerprint, expected, self._material.revoked):",
+        "if refusal := refusal_of_names([expected], fingerprint, expected, frozenset()):",
+        masked=_NO_SOCKETS,
+        tests=_SHOWN,
+    ),
+    Mutant(
+        "certificate-without-its-key",
+        "dledger/certificate_proof.py",
+        "if not is_through or self._handshake",
+        "if is_through and self._handshake",
+        masked=_NO_SOCKETS,
+        tests=_SHOWN,
+    ),
+    Mutant(
+        "certificate-shown-to-another-dialer",
+        "dledger/certificate_proof.py",
+        "if not is_through or self._handshake.selected_alpn_protocol() "
+        "!= _protocol(self._parties):",
+        "if not is_through:",
+        masked=_NO_SOCKETS,
+        tests=_SHOWN,
+    ),
+    Mutant(
+        "certificate-shown-to-anybody",
+        "dledger/peer_security.py",
+        "            self.check_caller(at.broker_group, dialer, None, shown)\n",
+        "",
+        masked=_NO_SOCKETS,
+        tests=_WIRE,
+    ),
+    Mutant(
+        "server-certificate-not-asked-for",
+        "dledger/peer_security.py",
+        "        if self.tls is not None and self.checks_names:\n            question",
+        "        if self.tls is not None and not self.checks_names:\n            question",
+        masked=_NO_SOCKETS,
+        tests=_WIRE,
+    ),
+    Mutant(
+        "dialed-stream-outlives-its-certificate",
+        "dledger/peer_security.py",
+        "if self.tls is not None and fingerprint in self.tls.material().revoked:",
+        "if self.tls is None and fingerprint:",
+        masked=_NO_SOCKETS,
+        tests=_WIRE,
+    ),
+    Mutant(
+        "revoked-client-is-served",
+        "broker/doors/grpc/callers.py",
+        "if found is None or found in self._revoked:",
+        "if found is None:",
+        masked=_NO_SOCKETS,
+        tests=_WIRE,
+    ),
+    Mutant(
+        "host-that-is-a-nodes-name",
+        "dledger_cli/certs.py",
+        'if f".{host.lower()}".endswith(PEER_NAMES):',
+        "if host.endswith(PEER_NAMES.upper()):",
+        masked=_NO_SOCKETS,
+        tests=("tests/cli/test_certs.py",),
+    ),
+    Mutant(
         "local-group-without-its-secret",
         "broker/local_group/layout.py",
         "            secret_file=secret_file,\n",
@@ -100,8 +166,8 @@ STRANGERS = (
     Mutant(
         "revoked-certificate-believed",
         "dledger/credentials/tls.py",
-        "if (found := fingerprint_of(auth)) is None or found in revoked:",
-        "if (found := fingerprint_of(auth)) is None:",
+        "if found is None or found in revoked:",
+        "if found is None:",
         masked=_NO_SOCKETS,
         tests=_WIRE,
     ),

@@ -1,0 +1,306 @@
+"""What holds between the entries of any log that leaders wrote, and no checksum tells.
+
+A log can be forged, or written by a broken leader, so that every CRC and every running digest is
+right, on all replicas alike. What then still gives it away is what entries say to each other:
+indexes follow each other, terms and times never go back, an entry's body is of its kind, each
+batch's records are as a leader takes them (`validate_records`, the leader's own check), and each
+queue and each producer goes on where it stopped. Pure: bytes in, words out.
+
+A segment is checked by itself; what spans segments is compared where all of them are at hand
+(`between_segments`). Behind damage, which is found elsewhere, an entry may be further than the next
+one, never before it.
+
+Entries of the first version don't name their topic's incarnation: what they say of a queue is
+forgotten where a topic of that name is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from dledger.reading.entry import (
+    HEADER_SIZE,
+    OLD_VERSION,
+    EntryHeader,
+    EntryKind,
+    preamble_of,
+)
+from dledger.records.errors import FormatError
+from dledger.records.layout import RECORD
+from dledger.records.record import validate_records
+from dledger.wire.commands_pb2 import Command
+from dledger.wire.raft_pb2 import Configuration
+from store.dispatch import units_for_entry
+from store.errors import DivergenceFound
+
+_STORE_TIME: Final = RECORD.run("store_time_ms")
+_STORE_TIME_AT: Final = RECORD.at("store_time_ms")
+_EPOCH_BYTES: Final = 8
+
+
+class Lane(NamedTuple):
+    """What is numbered without gaps: a queue's messages, or a producer's to one queue."""
+
+    topic: str
+    incarnation: int
+    queue_id: int
+    producer: bytes  # empty: the queue itself
+
+    def __str__(self) -> str:
+        queue = f"{self.topic}@{self.incarnation}/{self.queue_id}"
+        return f"producer {self.producer.hex()} in {queue}" if self.producer else f"queue {queue}"
+
+
+class Broken(NamedTuple):
+    """An entry that no leader writes, and why."""
+
+    header: EntryHeader
+    why: str
+
+
+class _Place(NamedTuple):
+    """Where a lane goes on, and after how many damaged places that was seen."""
+
+    number: int
+    damages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnds:
+    """What the segments before and behind must fit.
+
+    `first`, `last`: entries; None in a segment without an intact one. `begins_whole`: nothing lies
+    before the first; `ends_whole`: no damage behind the last. `begins`: each lane's first number,
+    the entry that has it, and whether only intact entries lie before that. `ends`: each lane's next
+    number, and whether only intact ones lie behind. `deleted`: names of topics.
+    """
+
+    base: int
+    first: EntryHeader | None
+    last: EntryHeader | None
+    begins_whole: bool
+    ends_whole: bool
+    is_whole: bool
+    begins: tuple[tuple[Lane, int, EntryHeader, bool], ...]
+    ends: tuple[tuple[Lane, int, bool], ...]
+    deleted: frozenset[str]
+
+
+@dataclass(slots=True)
+class SegmentRules:
+    """The rules over one segment's intact entries, in order."""
+
+    base: int
+    _first: EntryHeader | None = None
+    _last: EntryHeader | None = None
+    _begins_whole: bool = False
+    _is_next: bool = True  # Nothing damaged lies between the last entry and what comes.
+    _damages: int = 0
+    _begins: dict[Lane, tuple[int, EntryHeader, bool]] = field(default_factory=dict)
+    _ends: dict[Lane, _Place] = field(default_factory=dict)
+    _deleted: set[str] = field(default_factory=set)
+
+    def damaged(self) -> None:
+        """What lies behind the last entry isn't one: other entries may have been there."""
+        self._is_next = False
+        self._damages += 1
+
+    def broken_by(self, header: EntryHeader, frame: bytes) -> list[str]:
+        """Why no leader writes this entry here; empty if one does.
+
+        Args:
+            frame: the whole entry, whose CRC is right.
+        """
+        found: list[str] = []
+        if self._last is not None:
+            found += succession(self._last, header, is_next=self._is_next)
+        else:
+            self._first = header
+            self._begins_whole = self._is_next and header.physical_offset == self.base
+        self._last, self._is_next = header, True
+        if header.kind == EntryKind.DATA and header.is_known:
+            found += self._data(header, frame)
+        else:
+            found += self._other(header, frame[HEADER_SIZE:])
+        return found
+
+    def ends(self) -> SegmentEnds:
+        """What was seen."""
+        return SegmentEnds(
+            self.base,
+            self._first,
+            self._last,
+            self._begins_whole,
+            self._is_next,
+            self._damages == 0,
+            tuple((lane, *begin) for lane, begin in self._begins.items()),
+            tuple(
+                (lane, place.number, place.damages == self._damages)
+                for lane, place in self._ends.items()
+            ),
+            frozenset(self._deleted),
+        )
+
+    def _other(self, header: EntryHeader, body: bytes) -> Iterator[str]:
+        """An entry that holds no messages."""
+        if not header.is_known:
+            yield f"kind {header.kind}, version {header.version}: no release known here writes it"
+            return
+        if header.record_count:
+            yield f"{header.record_count} records in an entry of kind {header.kind}"
+        if header.kind == EntryKind.NOOP and body:
+            yield f"a no-op with a body of {len(body)} bytes"
+        try:
+            if header.kind == EntryKind.COMMAND:
+                command = Command.FromString(body)
+                if command.WhichOneof("body") is None:
+                    yield "a command that says nothing known here"
+                elif command.HasField("delete_topic"):
+                    self._forget(command.delete_topic.name)
+            if header.kind == EntryKind.CONFIGURATION and not _voters(body):
+                yield "a configuration without voters"
+        except DecodeError:
+            yield f"its body is none of kind {header.kind}"
+
+    def _forget(self, topic: str) -> None:
+        """What entries of the first version said of the name is over."""
+        self._deleted.add(topic)
+        for lane in [lane for lane in self._ends if lane[:2] == (topic, 0)]:
+            del self._ends[lane]
+
+    def _data(self, header: EntryHeader, frame: bytes) -> Iterator[str]:
+        """A batch of messages. One whose records can't be told apart is told elsewhere."""
+        try:
+            topic, queue_id, offset, _ = units_for_entry(header, frame)
+            preamble = preamble_of(header, frame)
+        except (FormatError, DivergenceFound):
+            return
+        records, start = frame[header.first_record_at :], header.first_record_at
+        try:
+            starts = validate_records(
+                records, topic=topic, queue_id=queue_id, max_record_size=len(records)
+            )
+        except FormatError as error:
+            yield f"no leader takes its records: {error}"
+            return
+        for at in starts:
+            (time_ms,) = _STORE_TIME.unpack_from(frame, start + at + _STORE_TIME_AT)
+            if time_ms != header.append_time_ms:
+                yield f"stored at {time_ms} by its record, at {header.append_time_ms} by its entry"
+                break
+        incarnation, producer = preamble.incarnation, preamble.producer_id
+        if header.version != OLD_VERSION and not 0 < incarnation < header.index:
+            yield f"it is for the topic that entry {incarnation} created"
+        lane = Lane(topic, incarnation, queue_id, b"")
+        yield from self._number(lane, offset, header)
+        if 0 < int.from_bytes(producer[:_EPOCH_BYTES], "big") < header.index:
+            lane = lane._replace(producer=producer)
+            yield from self._number(lane, preamble.base_sequence, header)
+
+    def _number(self, lane: Lane, number: int, header: EntryHeader) -> Iterator[str]:
+        """The lane goes on with `number`."""
+        place = self._ends.get(lane)
+        if place is not None:
+            yield from out_of_line(
+                lane, number, place.number, is_next=place.damages == self._damages
+            )
+        elif lane not in self._begins and not (
+            lane.incarnation == 0 and lane.topic in self._deleted
+        ):
+            self._begins[lane] = number, header, self._damages == 0
+        self._ends[lane] = _Place(number + header.record_count, self._damages)
+
+
+def _voters(body: bytes) -> int:
+    return len(Configuration.FromString(body).voters)
+
+
+def succession(before: EntryHeader, header: EntryHeader, *, is_next: bool) -> Iterator[str]:
+    """What is wrong with an entry that follows another.
+
+    Args:
+        is_next: nothing was between them.
+    """
+    follows = header.index == before.index + 1 if is_next else header.index > before.index
+    if not follows:
+        yield f"index {header.index} follows {before.index}"
+    if header.term < before.term:
+        yield f"term {header.term} follows {before.term}"
+    if header.append_time_ms < before.append_time_ms:
+        yield f"time {header.append_time_ms} follows {before.append_time_ms}"
+
+
+def out_of_line(lane: Lane, number: int, expected: int, *, is_next: bool) -> Iterator[str]:
+    """What is wrong with a lane that goes on with `number` where `expected` is the next."""
+    if number != expected if is_next else number < expected:
+        yield f"{lane} goes on with {number}, the next is {expected}"
+
+
+def between_segments(
+    segments: Iterable[SegmentEnds], segment_size: int, start: int
+) -> Iterator[Broken]:
+    """Entries that fit their segment and not those before it.
+
+    Args:
+        segments: of one replica, in order; one that can't be read may be left out.
+        start: where the log begins, a physical offset; 0: nothing was deleted by retention.
+    """
+    whole = _WholeLog(start)
+    for each in segments:
+        is_next = whole.ends_whole and each.begins_whole and each.base == whole.next_base
+        whole.next_base = each.base + segment_size
+        whole.ends_whole = each.ends_whole and each.first is not None
+        whole.damages += not is_next
+        if each.first is not None:
+            yield from whole.follow(each, each.first, is_next=is_next)
+        whole.damages += not each.is_whole
+        whole.keep(each)
+
+
+@dataclass(slots=True)
+class _WholeLog:
+    """What the segments so far have said."""
+
+    start: int
+    next_base: int = field(init=False)
+    ends_whole: bool = True
+    damages: int = field(init=False)
+    _last: EntryHeader | None = None
+    _ends: dict[Lane, _Place] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.next_base = self.start
+        self.damages = 0 if self.start == 0 else 1
+
+    def follow(
+        self, segment: SegmentEnds, first: EntryHeader, *, is_next: bool
+    ) -> Iterator[Broken]:
+        """What of the segment doesn't follow."""
+        if self._last is not None:
+            for why in succession(self._last, first, is_next=is_next):
+                yield Broken(first, why)
+        elif self.damages == 0 and first.index != 1:
+            yield Broken(first, f"index {first.index} is the first")
+        for lane, number, header, is_whole in segment.begins:
+            place = self._ends.get(lane)
+            if place is not None:
+                exact = is_whole and place.damages == self.damages
+                whys = out_of_line(lane, number, place.number, is_next=exact)
+            elif self.damages or not is_whole or lane.producer:
+                continue  # It may have begun where nothing is known; a name keeps its numbers.
+            else:
+                whys = out_of_line(lane, number, 0, is_next=True)
+            yield from (Broken(header, why) for why in whys)
+
+    def keep(self, segment: SegmentEnds) -> None:
+        """The segment is one of those so far."""
+        for lane in [lane for lane in self._ends if lane.incarnation == 0]:
+            if lane.topic in segment.deleted:
+                del self._ends[lane]
+        for lane, number, is_whole in segment.ends:
+            self._ends[lane] = _Place(number, self.damages if is_whole else self.damages - 1)
+        self._last = segment.last or self._last
