@@ -72,6 +72,7 @@ ALLOWED: dict[str, set[str]] = {
         "dledger.terminal",
         "dledger.wire",
         "store",
+        "store.starting",
     },
     "chaos": FORMATS
     | FLOOR
