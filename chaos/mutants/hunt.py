@@ -24,7 +24,17 @@ from chaos.errors import StaleMutant
 from chaos.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
-COPIED = ("dledger", "docs", "dledger_cli", "store", "broker", "chaos", "tests", "pyproject.toml")
+COPIED = (
+    "audit",
+    "dledger",
+    "docs",
+    "dledger_cli",
+    "store",
+    "broker",
+    "chaos",
+    "tests",
+    "pyproject.toml",
+)
 UNIT_TESTS = tuple(
     f"tests/{folder}" for folder in ("core", "links", "node", "store", "broker", "client")
 )

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
 from audit.engines.engine import Engine, LocalEngine
-from audit.proof.findings import Verdict
+from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report, report_as_json
 from audit.reading.replica import Replica
@@ -204,6 +204,33 @@ def test_the_same_change_everywhere_is_never_identical(stopped: Group) -> None:
         assert report.verdict is not Verdict.IDENTICAL
 
     holds()
+
+
+def test_replica_that_would_not_start_is_not_identical(
+    stopped: Group, copy_of: Callable[[str], Path]
+) -> None:
+    """Though every byte of log and queues is: without term and vote no node starts."""
+    target = copy_of("n2")
+    (target / "raft" / "hard_state").unlink()
+    report = audited({**stopped.replicas, "n2": target}, derived=True)
+    (finding,) = report.findings
+    assert (finding.cause, finding.replicas) == (Cause.WOULD_NOT_START, ("n2",))
+    assert report.verdict is Verdict.INCOMPLETE
+    assert audited({**stopped.replicas, "n2": target}, derived=False).verdict is Verdict.IDENTICAL
+
+
+def test_file_of_two_replicas_is_one_copy(stopped: Group, copy_of: Callable[[str], Path]) -> None:
+    """A hard link is told; a symbolic one no node starts on."""
+    target, other = copy_of("n2"), copy_of("n1")
+    path = stopped.known.segments[1]
+    (target / path).unlink()
+    (target / path).hardlink_to(other / path)
+    report = audited({**stopped.replicas, "n1": other, "n2": target}, derived=True)
+    assert [(f.cause, f.replicas) for f in report.findings] == [(Cause.SHARED_FILE, ("n1", "n2"))]
+    (target / path).unlink()
+    (target / path).symlink_to(other / path)
+    report = audited({**stopped.replicas, "n1": other, "n2": target}, derived=True)
+    assert {(f.cause, f.replicas) for f in report.findings} >= {(Cause.WOULD_NOT_START, ("n2",))}
 
 
 @pytest.mark.parametrize(

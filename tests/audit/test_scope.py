@@ -160,6 +160,17 @@ def test_queues_beyond_what_is_named_are_counted(tmp_path: Path) -> None:
 # --- the checkpoint hides nothing ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize("damage", [lose_checkpoint, flip_checkpoint])
+def test_lost_checkpoint_is_a_finding(
+    three: ReplicaSet, engine: Engine, damage: Callable[[Path], None]
+) -> None:
+    """All that is there is equal, and what should be there isn't known."""
+    damage(three.paths["n2"])
+    report = audit(three.replicas, engine)
+    assert found(report) == {(Cause.CHECKPOINT_LOST, ("n2",))}
+    assert report.exit_code == ExitCode.INCOMPLETE
+
+
 @pytest.mark.parametrize("damage", CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
 def test_checkpoint_hides_no_fault_of_a_queue(
     three: ReplicaSet, engine: Engine, damage: Callable[[Path], None]
