@@ -8,9 +8,11 @@ RUN    ?= run
 NODES  ?= 3
 ENGINE ?= local
 EXTRAS ?= audit
+PYTHONS ?= python3.12 python3.13 python3.14
+VERSIONED = tests/client tests/testing tests/core tests/links tests/node tests/store tests/broker tests/integration/test_group.py
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim audit-property mutants chaos fuzz judgement check format lint types verify-proto proto picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim audit-property mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -79,6 +81,13 @@ verify-proto: setup  ## the committed protobuf code is what proto/ generates
 	  cmp -s .proto-check/$$f $$f || { echo "stale: $$f (run make proto)"; rm -rf .proto-check; exit 1; }; done
 	@rm -rf .proto-check; echo "generated protobuf code is current"
 
+versions:        ## client, nodes and store on other Pythons (PYTHONS="python3.13 ...")
+	@for python in $(PYTHONS); do \
+	  command -v $$python >/dev/null || { echo "$$python: not here"; continue; }; \
+	  $$python -m venv .versions/$$python && \
+	  .versions/$$python/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' && \
+	  echo "$$python:" && .versions/$$python/bin/pytest -q $(VERSIONED) || exit 1; done
+
 picture: setup   ## draw the import pictures into docs/ from the test that holds them
 	$(BIN)/python -m tests.test_architecture
 
@@ -111,4 +120,4 @@ bench: setup     ## figures beside their yardsticks
 	$(BIN)/dledger bench all
 
 clean:           ## remove what the targets made, but for data
-	rm -rf $(VENV) .proto-check .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .versions .proto-check .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -32,6 +32,8 @@ PROTOCOL_VERSION = 2
 
 _NOWHERE = ConfigurationPlace()
 _SOMETIME = Start()
+# But for the term, if it is new.
+_PROMISE_NOTHING = frozenset({"append_request", "heartbeat_request", "heartbeat_response"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,10 @@ class KnownDisks:
             return
         known = self._promises.get(peer)
         if known is None or known.disk != speaker.disk:
-            self._promises[peer] = Promises(speaker.disk, speaker.start)
+            # Who is heard although another disk is named may only be somebody who says so: what
+            # the named one promised stands until it isn't named any more.
+            if known is None or known.disk != self.disks.get(peer):
+                self._promises[peer] = Promises(speaker.disk, speaker.start)
             return
         if forgotten := known.forgotten_by(speaker.start):
             if answers:
@@ -187,9 +192,14 @@ class KnownDisks:
         self._older.pop(peer, None)
 
     def said(self, message: PeerMessage, peer: NodeId, speaker: Speaker, to: NodeId) -> None:
-        """`speaker` said `message` to `to`, which is this node, and it was believed."""
+        """`speaker` said `message` to `to`, which is this node, and it wasn't refused. It may not
+        have been looked at either, by a node that stops."""
         known = self._promises.get(peer)
-        if known is not None and known.disk == speaker.disk:
+        if known is None or known.disk != speaker.disk:
+            return
+        if message.term == known.term and message.WhichOneof("body") in _PROMISE_NOTHING:
+            return
+        if message.term <= MAX_TERM and is_intact(message):
             known.note(peer, to, message)
 
     def is_older_copy(self, peer: NodeId) -> bool:

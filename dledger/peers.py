@@ -18,7 +18,7 @@ from random import Random
 from typing import Protocol
 
 from dledger.checksum import is_intact, seal
-from dledger.core.types import ConfigurationPlace, DiskId, Holding, NodeId
+from dledger.core.types import NO_DISK, ConfigurationPlace, DiskId, Holding, NodeId
 from dledger.errors import OlderCopy, PeerRefused, UnknownDisk
 from dledger.greeting import Identity, KnownDisks, Speaker
 from dledger.links import (
@@ -95,6 +95,7 @@ class PeerLink:
         dropped: messages that found no stream or a full one.
         level: of formats and commands, that the peer said on that stream; 0 while it isn't up.
         is_older_copy: it was refused because its disk was put back as it once was.
+        disk: the one that answers on that stream; `NO_DISK` while it isn't up.
     """
 
     connected: bool
@@ -103,6 +104,7 @@ class PeerLink:
     renewed: int
     level: int = 0
     is_older_copy: bool = False
+    disk: DiskId = NO_DISK
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class _Peer:
     accepted: AcceptedLinks
     dropped: int = 0
     level: int = 0  # said by who answered the stream that was greeted last
+    disk: DiskId = NO_DISK  # the same
 
 
 @dataclass(slots=True)
@@ -242,6 +245,7 @@ class PeerLinks:
                 renewed=peer.dialed.renewed,
                 level=peer.level if peer.dialed.makes_progress(now) else 0,
                 is_older_copy=self._known.is_older_copy(name),
+                disk=peer.disk if peer.dialed.makes_progress(now) else NO_DISK,
             )
             for name, peer in self._peers.items()
         }
@@ -342,6 +346,7 @@ class PeerLinks:
             raise PeerRefused(f"at the address of {name} there is {found}")
         call.speaker = self._recognised(name, message, answers=True)
         call.peer.level = message.hello.level
+        call.peer.disk = call.speaker.disk
         call.peer.dialed.on_greeted(generation, self._sockets.now())
         self._settle(call.peer)
 

@@ -148,7 +148,7 @@ class Promises:
             self.vote = candidate
 
     def _note_held(self, term: Term, index: Index) -> None:
-        if (term, index) > (self.held_term, self.held_index):
+        if (term, index) > (self.held_term, self.held_index) and index <= MAX_INDEX:
             self.held_term, self.held_index = term, index
 
 

@@ -20,10 +20,10 @@ from dledger.reading.entry import EntryHeader, EntryKind
 from dledger.records import layout
 from dledger.records.errors import InvalidRecord
 from dledger.records.layout import RECORD
-from dledger.records.properties import find_property, tags_code
 from dledger.records.record import FIXED_SIZE, MIN_RECORD_SIZE, record_starts
 from store.errors import DivergenceFound
 from store.stamping import OFFSET_DTYPE, OFFSETS, OFFSETS_AT
+from store.tagging import TAGS, code_of_record, codes_of_records
 
 UNIT: Final = layout.UNIT.struct()
 UNIT_SIZE: Final = layout.UNIT.size
@@ -37,8 +37,6 @@ _TOTAL_SIZE: Final = RECORD.run("total_size")
 _TOTAL_SIZE_DTYPE: Final = dtype_of(RECORD)["total_size"]
 _BODY_LENGTH: Final = RECORD.run("body_length")
 _BODY_LENGTH_AT: Final = RECORD.at("body_length")
-_TOPIC_ROOM: Final = RECORD.at("properties") - RECORD.at("body")  # Both lengths behind the body.
-_TAGS: Final = b"TAGS\x01"
 
 
 def units_for_entry(header: EntryHeader, frame: bytes) -> tuple[str, int, int, bytes]:
@@ -71,12 +69,13 @@ def units_by_loop(header: EntryHeader, frame: bytes, base: int) -> bytes:
     units: list[bytes] = []
     starts = _walk(frame, header.first_record_at, count)
     ends = [*starts[1:], len(frame)]
-    codes = _tags_codes(frame, starts) or [0] * count
-    for start, end, code in zip(starts, ends, codes, strict=True):
+    has_tags = TAGS in frame
+    for start, end in zip(starts, ends, strict=True):
         expected = (queue_offset, physical_offset + start)
         found = OFFSETS.unpack_from(frame, start + OFFSETS_AT)
         if found != expected:
             raise _diverged(start, expected, found)
+        code = code_of_record(frame, start, end) if has_tags else 0
         units.append(UNIT.pack(expected[1], end - start, code))
         queue_offset += 1
     return b"".join(units)
@@ -98,8 +97,8 @@ def units_by_vector(header: EntryHeader, frame: bytes, base: int) -> bytes:
     units = np.zeros(count, dtype=UNIT_DTYPE)
     units["physical_offset"] = expected[:, 1]
     units["size"] = np.diff(starts, append=len(frame))
-    if _TAGS in frame:
-        units["tags_code"] = _tags_codes(frame, starts.tolist())
+    if TAGS in frame:
+        units["tags_code"] = codes_of_records(frame, starts)
     return units.tobytes()
 
 
@@ -128,29 +127,12 @@ def _walk(frame: bytes, first: int, count: int) -> list[int]:
     return starts
 
 
-def _tags_codes(frame: bytes, starts: list[int]) -> list[int]:
-    """The tags code of each record; empty if none can have a tag."""
-    if _TAGS not in frame:
-        return []
-    ends = [*starts[1:], len(frame)]
-    return [_tags_code(frame, *each) for each in zip(starts, ends, strict=True)]
-
-
 def _topic(frame: bytes, first: int) -> str:
     (body_size,) = _BODY_LENGTH.unpack_from(frame, first + _BODY_LENGTH_AT)
     at = first + FIXED_SIZE + body_size
     if at >= len(frame) or at + 1 + frame[at] > len(frame):
         raise InvalidRecord(first, "BODYLENGTH", "within the frame", body_size)
     return frame[at + 1 : at + 1 + frame[at]].decode("ascii", errors="replace")
-
-
-def _tags_code(frame: bytes, start: int, end: int) -> int:
-    (body_size,) = _BODY_LENGTH.unpack_from(frame, start + _BODY_LENGTH_AT)
-    topic_at = start + FIXED_SIZE + body_size
-    if body_size > end - start - MIN_RECORD_SIZE or topic_at + _TOPIC_ROOM + frame[topic_at] > end:
-        raise InvalidRecord(start, "BODYLENGTH", "within the record", body_size)
-    tags = find_property(frame[topic_at + _TOPIC_ROOM + frame[topic_at] : end], b"TAGS")
-    return tags_code(tags) if tags else 0
 
 
 def _diverged(start: int, expected: tuple[int, ...], found: tuple[int, ...]) -> DivergenceFound:

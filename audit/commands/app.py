@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from audit.commands.bench import bench
+from audit.commands.copy import copy
 from audit.commands.data import export, stats
 from audit.commands.delivery import delivery
 from audit.commands.outcome import check_target, errors_told, parse_size, write_page
@@ -85,6 +86,7 @@ BlockOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
+app.command()(copy)
 app.command()(export)
 app.command()(stats)
 app.command()(delivery)

@@ -35,6 +35,9 @@ MasterOption = Annotated[str | None, typer.Option("--master", help="Of Spark.")]
 TopicOption = Annotated[
     list[str] | None, typer.Option("--topic", help="Only these topics; repeat it.")
 ]
+DeletedOption = Annotated[
+    bool, typer.Option("--include-deleted", help="Messages of deleted topics, too.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print facts as JSON.")]
 
 
@@ -43,6 +46,7 @@ def export(
     replica: ReplicaOption = None,
     directory: DirectoryOption = Path("run"),
     topic: TopicOption = None,
+    include_deleted: DeletedOption = False,
     engine: EngineOption = EngineName.LOCAL,
     master: MasterOption = None,
     as_json: JsonOption = False,
@@ -60,7 +64,10 @@ def export(
         try:
             with progress_shown() as started:
                 wanted = frozenset(topic) if topic else None
-                done = export_messages(source, target, runner, wanted, started("export", 0))
+                done = export_messages(
+                    source, target, runner, wanted, started("export", 0),
+                    includes_deleted=include_deleted,
+                )  # fmt: skip
         finally:
             runner.close()
         if as_json:
@@ -76,6 +83,7 @@ def stats(
     replica: ReplicaOption = None,
     directory: DirectoryOption = Path("run"),
     topic: TopicOption = None,
+    include_deleted: DeletedOption = False,
     engine: EngineOption = EngineName.LOCAL,
     master: MasterOption = None,
     as_json: JsonOption = False,
@@ -100,7 +108,9 @@ def stats(
         try:
             with progress_shown() as started:
                 wanted = frozenset(topic) if topic else None
-                sums = sum_log(source, runner, wanted, started("stats", 0))
+                sums = sum_log(
+                    source, runner, wanted, started("stats", 0), includes_deleted=include_deleted
+                )
         finally:
             runner.close()
         if html is not None:

@@ -27,7 +27,8 @@ from audit.errors import EngineUnavailable, UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import check_topics, committed_log
 from dledger.reading.columns import Integers, Words
-from dledger.reading.decode import COLUMNS, LogRange, Records, Wanted, read_records
+from dledger.reading.decode import COLUMNS, Ended, LogRange, Records, Wanted, read_records
+from dledger.reading.lifetimes import ended_topics
 from dledger.reading.ranges import log_ranges
 
 STATE_FILE: Final = "_export.json"
@@ -65,6 +66,7 @@ class ExportTask:
     target: str
     topics: frozenset[str] | None
     host: str | None = None
+    ended: Ended = ()
 
     @property
     def weight(self) -> int:
@@ -77,8 +79,13 @@ def export_messages(
     engine: Engine,
     topics: frozenset[str] | None = None,
     progress: Progress = no_progress,
+    *,
+    includes_deleted: bool = False,
 ) -> Exported:
     """Everything committed is exported; what was before isn't touched.
+
+    Args:
+        includes_deleted: messages of topics that have been deleted by now, too.
 
     Raises:
         UsageMistake: the target holds something else, or messages of another broker group or of
@@ -109,8 +116,9 @@ def export_messages(
     if log.settled < end:
         raise UsageMistake(f"{replica.id} is committed to {log.settled}; {end} was begun before")
     write_state(target, replace(state, pending=end))
+    ended = () if includes_deleted else ended_topics(log)
     tasks = [
-        ExportTask(part, str(target), topics, replica.host)
+        ExportTask(part, str(target), topics, replica.host, ended)
         for part in log_ranges(log, state.done, end)
         if part.start < part.end
     ]
@@ -134,7 +142,7 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
 
     part = task.part
     batches: dict[tuple[str, str], list[pa.RecordBatch]] = defaultdict(list)
-    for records in read_records(part, Wanted(COLUMNS, task.topics)):
+    for records in read_records(part, Wanted(COLUMNS, task.topics, ended=task.ended)):
         batch = to_arrow(records)
         for place, rows in _by_place(records):
             batches[place].append(batch.take(pa.array(rows)))

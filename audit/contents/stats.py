@@ -20,7 +20,8 @@ from audit.engines.engine import Engine, Progress, no_progress
 from audit.reading.replica import Replica
 from audit.reading.survey import check_topics, committed_log
 from dledger.reading.columns import Cuts, Words
-from dledger.reading.decode import LogRange, Records, Wanted, read_records
+from dledger.reading.decode import Ended, LogRange, Records, Wanted, read_records
+from dledger.reading.lifetimes import ended_topics
 from dledger.reading.ranges import log_ranges
 
 MAX_KEYS: Final = 10_000
@@ -92,6 +93,7 @@ class StatsTask:
     part: LogRange
     topics: frozenset[str] | None
     host: str | None = None
+    ended: Ended = ()
 
     @property
     def weight(self) -> int:
@@ -103,8 +105,13 @@ def sum_log(
     engine: Engine,
     topics: frozenset[str] | None = None,
     progress: Progress = no_progress,
+    *,
+    includes_deleted: bool = False,
 ) -> LogSum:
     """The sums of everything committed.
+
+    Args:
+        includes_deleted: messages of topics that have been deleted by now, too, under their names.
 
     Raises:
         UsageMistake: the replica holds no log, or no message of one of `topics`.
@@ -112,8 +119,9 @@ def sum_log(
     """
     log = committed_log(replica)
     check_topics(log, topics)
+    ended = () if includes_deleted else ended_topics(log)
     tasks = [
-        StatsTask(part, topics, replica.host)
+        StatsTask(part, topics, replica.host, ended)
         for part in log_ranges(log, log.retained_from, log.settled)
         if part.start < part.end
     ]
@@ -126,7 +134,7 @@ def sum_log(
 def sum_range(task: StatsTask) -> LogSum:
     """The sums of one range."""
     sums = LogSum()
-    for records in read_records(task.part, Wanted(_WANTED, task.topics)):
+    for records in read_records(task.part, Wanted(_WANTED, task.topics, ended=task.ended)):
         _count(sums, records)
         sums.forget_rare_keys()
     return sums

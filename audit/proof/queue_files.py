@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from dledger.reading.files import read_at
+from dledger.reading.files import open_to_read, read_at
 from dledger.records.layout import UNITS_PER_FILE, file_name, topic_folder
 from dledger.records.record import TOPIC_PATTERN
 from store.dispatch import UNIT_SIZE
@@ -66,7 +66,7 @@ class QueueFiles:
         descriptor = self._open.get(path)
         try:
             if descriptor is None:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = open_to_read(path)
                 self._open[path] = descriptor
                 if len(self._open) > _OPEN_FILES:
                     os.close(self._open.popitem(last=False)[1])

@@ -43,6 +43,8 @@ class Options:
         derived: check running digests and ConsumeQueues too; None: where they can be read, which
             nodes that are asked for their logs don't allow.
         accept_retention: a replica whose log begins later than another's is as good.
+        is_copy: there is one replica, with nobody to be compared with, and whether a node would
+            start on its directory is for the caller to say (`audit.proof.copy`).
     """
 
     block_size: int = DEFAULT_BLOCK_BYTES
@@ -50,6 +52,7 @@ class Options:
     located_blocks: int = LOCATED_BLOCKS
     derived: bool | None = None
     accept_retention: bool = False
+    is_copy: bool = False
 
 
 def silent(name: str, weight: int) -> Progress:
@@ -111,7 +114,7 @@ def audit_replicas(
     clock.finished("locate")
     found = [
         *survey_findings(plan, accept_retention=options.accept_retention),
-        *scope_findings(plan, scope),
+        *([] if options.is_copy else scope_findings(plan, scope)),
         *_position_findings(replicas),
         *file_findings(plan, parts),
         *located.findings,
@@ -122,7 +125,8 @@ def audit_replicas(
         more, derived = check_derived(plan, scope, engine, replicas, options.bytes_per_s, started)
         found = with_second_look(found, more)
     clock.finished("derived")
-    judged = judge_starts(plan, engine, replicas, started) if files is Files.ALL else []
+    is_asked = files is Files.ALL and not options.is_copy
+    judged = judge_starts(plan, engine, replicas, started) if is_asked else []
     found += start_findings(judged, found)
     scope = replace(scope, starts=bool(judged))
     clock.finished("start")

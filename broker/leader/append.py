@@ -109,6 +109,7 @@ class Appender:
         self._store_host = store_host
         self._store_host_wire = HOST.struct().pack(*store_host)
         self._rules = BatchRules(max_message_bytes)
+        self.check_in_steps = self._rules.check_in_steps
         self._flight = InFlight()
         self._waiting: dict[int, list[Waiting]] = {}
         self._commands: dict[int, asyncio.Future[Refusal | None]] = {}

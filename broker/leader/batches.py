@@ -6,17 +6,25 @@ batch claims. Nothing here knows of the log, of sequences or of who waits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from dledger.records.errors import InvalidRecord
 from dledger.records.layout import RECORD
 from dledger.records.properties import MAX_PROPERTIES_BYTES
-from dledger.records.record import MAX_TOPIC_BYTES, MIN_RECORD_SIZE, validate_records
+from dledger.records.record import (
+    MAX_TOPIC_BYTES,
+    MIN_RECORD_SIZE,
+    record_starts,
+    validate_records,
+)
 
 MAX_BATCH_RECORDS = 65_535  # the entry header counts them in two bytes
 BATCH_SLACK_BYTES = 512 << 10  # a batch may be this much longer than the largest message
 MAX_RECORD_OVERHEAD = MIN_RECORD_SIZE + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
+STEP_RECORDS = 2_048  # checked at once; a microsecond each
+TOTAL_SIZE = RECORD.run("total_size")
 BODY_LENGTH = RECORD.run("body_length")
 BODY_LENGTH_AT = RECORD.at("body_length")
 
@@ -25,7 +33,8 @@ BODY_LENGTH_AT = RECORD.at("body_length")
 class Batch:
     """Messages for one queue. `base_sequence` counts the producer's messages to that queue from
     0; `records` are `count` records back to back, in the layout of docs/formats.md. `incarnation`:
-    of the topic that is meant; 0: whichever has the name."""
+    of the topic that is meant; 0: whichever has the name. `checked`: what `BatchRules` has found;
+    None: it has not looked yet."""
 
     topic: str
     queue_id: int
@@ -33,6 +42,7 @@ class Batch:
     count: int
     records: bytes
     incarnation: int = 0
+    checked: list[int] | BrokerError | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,44 @@ class BatchRules:
         Raises:
             BrokerError: INVALID_ARGUMENT, MESSAGE_TOO_LARGE, RECORD_CORRUPT.
         """
+        if isinstance(batch.checked, BrokerError):
+            raise batch.checked
+        if batch.checked is not None:
+            return batch.checked
+        self._check_sizes(batch)
+        starts = self._validate(batch, 0, len(batch.records))
+        if len(starts) != batch.count:
+            raise BrokerError(
+                ErrorCode.RECORD_CORRUPT,
+                f"{len(starts)} records in a batch that says {batch.count}",
+            )
+        return starts
+
+    def check_in_steps(self, batch: Batch) -> Generator[None, None, Batch]:
+        """The batch with what `record_starts` gives or raises for it; at each step some records
+        have been checked. Nothing is read but the batch itself, so whatever happens between two
+        steps changes nothing in it."""
+        try:
+            self._check_sizes(batch)
+            starts: list[int] = []
+            end = 0
+            while len(starts) < batch.count:
+                wanted = min(STEP_RECORDS, batch.count - len(starts))
+                last = record_starts(batch.records, end, wanted)[-1]
+                first, end = end, last + TOTAL_SIZE.unpack_from(batch.records, last)[0]
+                starts += self._validate(batch, first, end)
+                yield
+            if end != len(batch.records):
+                text = f"more than {batch.count} records in a batch that says so many"
+                raise BrokerError(ErrorCode.RECORD_CORRUPT, text)
+        except InvalidRecord as error:
+            refusal = BrokerError(ErrorCode.RECORD_CORRUPT, str(error))
+            return replace(batch, checked=refusal)
+        except BrokerError as error:
+            return replace(batch, checked=error)
+        return replace(batch, checked=starts)
+
+    def _check_sizes(self, batch: Batch) -> None:
         records = batch.records
         if not 0 < batch.count <= MAX_BATCH_RECORDS:
             raise BrokerError(
@@ -89,21 +137,26 @@ class BatchRules:
                 f"{len(records)} bytes of records, the limit is {self._max_batch} "
                 f"({self._max_message} for one message)",
             )
+
+    def _validate(self, batch: Batch, first: int, end: int) -> list[int]:
+        """Where each of the records in bytes `[first, end)` begins."""
+        records = batch.records
+        piece = records if end - first == len(records) else records[first:end]
         try:
             starts = validate_records(
-                records,
+                piece,
                 topic=batch.topic,
                 queue_id=batch.queue_id,
                 max_record_size=self._max_record,
             )
         except InvalidRecord as error:
+            if first:
+                at = first + error.position
+                error = InvalidRecord(at, error.field, error.expected, error.found)
             raise BrokerError(ErrorCode.RECORD_CORRUPT, str(error)) from error
-        if len(starts) != batch.count:
-            raise BrokerError(
-                ErrorCode.RECORD_CORRUPT,
-                f"{len(starts)} records in a batch that says {batch.count}",
-            )
-        if len(records) > self._max_message:
+        if first:
+            starts = [first + start for start in starts]
+        if end - first > self._max_message:
             self._check_bodies(records, starts)
         return starts
 

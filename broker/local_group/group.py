@@ -47,6 +47,7 @@ from broker.local_group.layout import (
 from broker.local_group.ports import PortReservation
 from broker.local_group.process import send_signal, spawn_detached
 from broker.local_group.status import GroupStatus, NodeView, probe
+from dledger.credentials.tls import TlsMaterial
 from dledger.listening import why_not_listening
 
 START_TIMEOUT_S = 30.0
@@ -77,6 +78,7 @@ class LocalGroup:
         self.directory = directory.absolute()
         self._command = command
         self._reservation: PortReservation | None = None  # of a group that was made here
+        self.tls: TlsMaterial | None = None  # what its nodes are asked under; a benchmark sets it
 
     @classmethod
     def open(cls, directory: Path) -> LocalGroup:
@@ -160,7 +162,9 @@ class LocalGroup:
     async def status(self) -> GroupStatus:
         """What each node says of itself, asked all at once; a silent one takes a second."""
         record = read_group_file(self.directory)
-        answers = await asyncio.gather(*(probe(node.address) for node in record.nodes))
+        answers = await asyncio.gather(
+            *(probe(node.address, tls=self.tls) for node in record.nodes)
+        )
         views = [
             NodeView.of(node.id, node.address, answer)
             for node, answer in zip(record.nodes, answers, strict=True)
@@ -197,7 +201,7 @@ class LocalGroup:
         log_ends = self._launch([node.id for node in self.nodes])
         status = await self._wait_until(lambda status: status.answers_fully, log_ends, timeout_s)
         if any(view.waits for view in status.nodes):
-            await form(GrpcCalls(), self.addresses)
+            await form(GrpcCalls(self.tls), self.addresses)
         return await self._wait_until(lambda status: status.serves_fully, log_ends, timeout_s)
 
     async def start(self, node_id: str, timeout_s: float = START_TIMEOUT_S) -> GroupStatus:

@@ -44,6 +44,10 @@ class Sender(Protocol):
         """Takes the batches; awaiting gives one answer for each, in order."""
         ...
 
+    def check_in_steps(self, batch: Batch) -> Generator[None, None, Batch]:
+        """The batch, its records checked, in steps of a few milliseconds."""
+        ...
+
 
 def _unmeasured(seconds: float) -> None:
     return None
@@ -111,8 +115,22 @@ class Sends:
         for part in _parts(batches):
             if pending:
                 await self._turns.pause()
+            if len(part) == 1 and part[0].count > PART_WEIGHT:
+                part = [await self._checked(part[0])]
             pending.append(self._sender.send(producer_id, part))
         return pending
+
+    async def _checked(self, batch: Batch) -> Batch:
+        """A large batch, its records checked in pieces. Nothing else is judged here: its place, its
+        producer and whether this node leads are looked at in the turn that proposes it."""
+        steps = self._sender.check_in_steps(batch)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as checked:
+                done: Batch = checked.value
+                return done
+            await self._turns.pause()
 
     async def _doubt_absences(self, answers: list[BatchAnswer]) -> list[BatchAnswer]:
         """A leader that was deposed without knowing it may lack what it says does not exist: only

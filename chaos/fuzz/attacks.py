@@ -24,6 +24,7 @@ from chaos.fuzz.connections import PREFACE, SETTINGS
 from dledger.addresses import split_address
 from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
 
+EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 ANSWER_S: Final = 2.0
 HELD_S: Final = 0.2  # of a call that a node may hold
 BATCH: Final = 256  # requests of one attack
@@ -186,13 +187,26 @@ async def _call(channel: Any, chance: Random, *, malformed: bool) -> None:
     with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError):
         async with asyncio.timeout(ANSWER_S):
             if asks:
-                async for _ in channel.stream_stream(path)(iter(requests), timeout=HELD_S):
-                    pass
+                await _converse(channel.stream_stream(path)(timeout=HELD_S), requests)
             elif answers:
                 async for _ in channel.unary_stream(path)(requests[0], timeout=HELD_S):
                     pass
             else:
                 await channel.unary_unary(path)(requests[0], timeout=HELD_S)
+
+
+async def _converse(call: Any, requests: list[bytes]) -> None:
+    """Says all of it and hears what comes. Written to, not given an iterator: gRPC cancels a call
+    whose iterator it could not write, and who reads takes that for a cancellation of its own."""
+    try:
+        for request in requests:
+            await call.write(request)
+        with contextlib.suppress(Exception):  # of a call that is over: gRPC's own, and not public
+            await call.done_writing()
+        while await call.read() is not EOF:
+            pass
+    finally:
+        call.cancel()
 
 
 def _request(chance: Random, kind: Descriptor, *, malformed: bool) -> bytes:

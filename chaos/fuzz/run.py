@@ -14,6 +14,7 @@ from typing import Final
 from broker.local_group import LocalGroup, LocalNode
 from chaos.fuzz.attacks import ATTACKS, WEIGHTS, Place
 from chaos.fuzz.configurations import broken_configurations
+from chaos.fuzz.replicas import read_what_is_left
 from chaos.fuzz.target import Vitals, files_below, harassed, loaded, served, vitals
 from dledger.client import ClientError
 
@@ -96,6 +97,13 @@ async def fuzz(options: FuzzOptions, tell: Callable[[str], None]) -> Fuzzed:
         done.nodes = vitals(group)
         done.problems += _unhealthy(before, done.nodes, done.seconds)
         done.problems += _strange_files(options.directory, group)
+    tell("reading what the nodes have left, harmed")
+    chance = Random(f"fuzz {options.seed} files")
+    left = {node.id: Path(node.data_directory) for node in group.nodes}
+    copies = options.directory / "harmed"
+    wrong, tried = await read_what_is_left(chance, left, copies, done.requests.total())
+    done.problems += wrong
+    done.requests["replicas"] += tried
     return done
 
 

@@ -25,15 +25,8 @@ from chaos.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = (
-    "audit",
-    "dledger",
-    "docs",
-    "dledger_cli",
-    "store",
-    "broker",
-    "chaos",
-    "tests",
-    "pyproject.toml",
+    *("dledger", "dledger_cli", "store", "broker", "audit", "chaos", "tests"),
+    *("docs", "pyproject.toml"),
 )
 UNIT_TESTS = tuple(
     f"tests/{folder}" for folder in ("core", "links", "node", "store", "broker", "client")

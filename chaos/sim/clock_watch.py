@@ -13,7 +13,7 @@ may have said that its clock shows anything.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from chaos.sim.loop import WALL_START_MS
@@ -45,14 +45,18 @@ class _Place(NamedTuple):
 class ClockWatch:
     """The clocks of one run."""
 
-    def __init__(self, nodes: Sequence[SimNode], liars: Container[NodeId]) -> None:
+    def __init__(self, nodes: Sequence[SimNode]) -> None:
         self._nodes = nodes
-        self._liars = liars
+        self._liars: set[NodeId] = set()
         # Of each node: how far its clock was ahead of true time, and when that was seen.
         self._seen: dict[str, deque[tuple[int, int]]] = {node.name: deque() for node in nodes}
         self._led: dict[str, _Place] = {}
         self._reached_ms = 0.0  # the latest time that an append may have now
         self._at_us = 0
+
+    def distrust(self, name: NodeId) -> None:
+        """That node may say from now on that its clock shows anything, and be believed for long."""
+        self._liars.add(name)
 
     def look(self, now_us: int) -> None:
         """Takes down what every clock shows. To be called around each change of one."""

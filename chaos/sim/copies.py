@@ -22,7 +22,7 @@ from chaos.sim.disk import SimulatedDisk
 from chaos.sim.node import DATA, Defect, SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.world import NOBODY, World
-from dledger.core.types import DiskId, NodeId
+from dledger.core.types import NO_DISK, DiskId, NodeId
 from dledger.promises import Promises, Start
 
 LOOK_US: Final = 100_000
@@ -65,7 +65,7 @@ class Copies:
     def suspect(self, node: SimNode) -> None:
         """What `node` said of its disk wasn't true: it may be refused."""
         self._suspects.add(node.identity.disk)
-        self._watch()
+        self.watch()
 
     def take(
         self, node: SimNode, age_us: int, chance: Random, then: Callable[[], None] = _nothing
@@ -77,7 +77,7 @@ class Copies:
         disk, lost = node.identity.disk, len(node.lost)
         copy = _Copy(node, image, disk, lost, then)
         self._world.timeline.after(age_us, NOBODY, self._try, copy, TRIES)
-        self._watch()
+        self.watch()
 
     def _try(self, copy: _Copy, tries: int) -> None:
         node, image = copy.node, copy.image
@@ -107,10 +107,8 @@ class Copies:
         return (
             self.is_over
             or node.life is None
-            or node.is_lost
+            or node.is_harmed
             or node.is_swapped
-            or node.is_past
-            or node.spoiled
             or not may_harm(node, self._nodes)
         )
 
@@ -130,6 +128,8 @@ class Copies:
             for node in self._nodes:
                 if observer is node or node.life is None or observer.life is None:
                     continue
+                if node.has_lied:
+                    continue  # and said that it holds what it doesn't, in terms that never were
                 held, told = node.life.core.holding, known.get(node.name)
                 if told is None or told.disk != node.identity.disk or told.term < held.term:
                     raise Defect("not remembered", f"{observer.name} of {node.name}: {told}")
@@ -138,7 +138,8 @@ class Copies:
 
     # --- what has to come of it --------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """From now on somebody looks who is heard, and who is refused."""
         if not self._is_watching:
             self._is_watching = True
             self._look()
@@ -151,8 +152,12 @@ class Copies:
                 continue
             configuration = life.core.configuration
             for name, link in life.links.links().items():
+                named = configuration.disk_of(name)
                 if link.is_older_copy:
-                    self._on_refused(observer, name, configuration.disk_of(name))
+                    self._on_refused(observer, name, named)
+                is_other = link.disk not in (NO_DISK, named) and life.core.knows_own_disk
+                if is_other and self._world.nodes[name].is_returned:
+                    raise Defect("replaced disk heard", f"{observer.name} listens to {name}")
             if not observer.is_past:
                 self._check_not_heard(observer, life.links.promises())
 

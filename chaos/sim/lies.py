@@ -4,9 +4,15 @@
 again, so that nothing but the ranges and the rules of admission can notice: absurd numbers, claims
 that contradict what everybody holds, messages that have no business where they arrive.
 
-Lies that are in range and false are left out on purpose: an acknowledgement of what isn't there, a
-vote given twice, a log's end that is made up, the leadership of a later term. Raft believes its
-members so far, and no check of a message could tell (docs/adr/0019-what-a-peer-may-say.md).
+It lies about itself, too, in range: what its clock shows, which disk and which start it is, what it
+began with and what it holds, where its log ends. That shuts it out or costs time, and is no excuse
+for anything else.
+
+Lies that are in range and false are left out where Raft builds on the truth: an acknowledgement of
+what isn't there, a vote given twice, a candidate's log that is made up, the leadership of a later
+term. Raft believes its members so far, and no check of a message could tell
+(docs/adr/0019-what-a-peer-may-say.md). So is a level of formats above the true one: whoever says so
+is the one who stops applying.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from random import Random
 from google.protobuf.message import DecodeError
 
 from dledger.checksum import seal
+from dledger.core.types import MAX_TIME_MS
 from dledger.reading.entry import HEADER_SIZE, build_frame, parse_header
 from dledger.wire import raft_pb2 as pb
 
@@ -33,13 +40,11 @@ FIELDS = {
     "append_response": ("match_index", "rejected_prev_index", "conflict_term",
                         "conflict_first_index", "last_index"),
     "heartbeat_request": ("commit_index", "read_context", "digest_index", "digest"),
-    "heartbeat_response": ("read_context", "last_index"),
+    "heartbeat_response": ("read_context", "last_index", "wall_ms"),
+    "vote_response": ("wall_ms",),
+    "hello": ("configuration_term", "configuration_index", "begun_term", "begun_index"),
+    "keep_alive": ("held_index", "settled_index"),
 }  # fmt: skip
-
-
-def is_of_the_core(message: pb.PeerMessage) -> bool:
-    """Whether it is more than a greeting or a sign of life."""
-    return message.WhichOneof("body") not in (None, "hello", "keep_alive")
 
 
 def garble(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage | None:
@@ -58,8 +63,12 @@ def lie(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage:
     told = pb.PeerMessage()
     told.CopyFrom(message)
     ways: list[Callable[[pb.PeerMessage, Random], None]] = [_absurd_term, _foreign]
+    if told.WhichOneof("body") in OF_ITSELF:
+        ways = [OF_ITSELF[str(told.WhichOneof("body"))]] * 4
     if told.WhichOneof("body") in FIELDS:
         ways += [_absurd_field] * 3
+    if told.WhichOneof("body") in ("vote_response", "heartbeat_response"):
+        ways += [_other_clock] * 2
     if told.WhichOneof("body") in ("vote_request", "vote_response", "heartbeat_response"):
         ways.append(_ahead)
     if told.heartbeat_request.digest_index:
@@ -95,6 +104,56 @@ def _ahead(told: pb.PeerMessage, chance: Random) -> None:
     """A later term, in what can only disturb: it makes others campaign, and gives nobody a vote,
     an entry or an acknowledgement that isn't there."""
     told.term += chance.randrange(1, MODEST_TERMS)
+
+
+def _other_clock(told: pb.PeerMessage, chance: Random) -> None:
+    """Any time between 1970 and the year 9999; or another end of the log, which is looked at for
+    what got lost on the way."""
+    if told.WhichOneof("body") == "heartbeat_response":
+        if chance.random() < 0.3:
+            told.heartbeat_response.last_index = chance.randrange(BEYOND)
+        else:
+            told.heartbeat_response.wall_ms = chance.randrange(MAX_TIME_MS + 1)
+    else:
+        told.vote_response.wall_ms = chance.randrange(MAX_TIME_MS + 1)
+
+
+def _other_self(told: pb.PeerMessage, chance: Random) -> None:
+    """Another disk, start, level or past than its own, or another one's name."""
+    hello = told.hello
+    match chance.randrange(8):
+        case 0:
+            hello.disk_id = chance.choice((b"", b"short", chance.randbytes(16)))
+        case 1:
+            hello.boot_number = max(0, hello.boot_number + chance.choice((-1, 1, 7, BEYOND)))
+        case 2:
+            hello.boot_nonce = chance.getrandbits(64)
+        case 3:
+            hello.level = chance.choice((0, 1))
+        case 4:
+            hello.begun_term += chance.randrange(1, MODEST_TERMS)
+            hello.begun_vote = chance.choice(("", "n1", "n9", "n" * 300))
+        case 5:
+            hello.begun_index = chance.choice((0, hello.begun_index + BEYOND))
+        case 6:
+            hello.configuration_term += 1
+            hello.disk_id = chance.randbytes(16)
+        case _:
+            hello.node_id = chance.choice(("", "n1", "n2", "n3", "nobody"))
+
+
+def _other_holding(told: pb.PeerMessage, chance: Random) -> None:
+    """More than it holds, in its term or in a later one, or less; or what no log can be like."""
+    body = told.keep_alive
+    told.term += chance.choice((0, 0, 1, MODEST_TERMS))
+    body.held_index = chance.choice((0, body.held_index + 1, BEYOND))
+    body.settled_index = chance.choice((0, body.held_index, body.held_index + 1))
+
+
+OF_ITSELF: dict[str, Callable[[pb.PeerMessage, Random], None]] = {
+    "hello": _other_self,
+    "keep_alive": _other_holding,
+}
 
 
 def _foreign(told: pb.PeerMessage, chance: Random) -> None:

@@ -88,6 +88,7 @@ class Nemesis:
             Fault.WIPE: self._wipe,
             Fault.SWAP: self._swap,
             Fault.OLDER_COPY: self._older_copy,
+            Fault.RETURNED: self._returned_disk,
             Fault.QUEUE_ROT: self._queue_rot,
         }
 
@@ -333,11 +334,16 @@ class Nemesis:
         """One member says absurd and contradictory things among the true ones, for a while. As a
         rule the leader, whose word moves most."""
         leader = self._leader()
-        liar = (leader if leader and chance.random() < 0.6 else self._any(chance)).name
+        node = leader if leader and chance.random() < 0.6 else self._any(chance)
+        if node.is_foreign or not self._may_harm(node):
+            return  # it may be shut out for what it says of itself, like a disk that is lost
+        node.has_lied = True
+        self.copies.suspect(node)
         liars = self._world.network.liars
-        liars[liar] = chance
-        self._world.log("nemesis", f"{liar} lies")
-        self._later(chance.randrange(200, 4000), liars.pop, liar, None)
+        liars[node.name] = chance
+        self._world.watch.clocks.distrust(node.name)
+        self._world.log("nemesis", f"{node.name} lies")
+        self._later(chance.randrange(200, 4000), liars.pop, node.name, None)
 
     # --- clients -----------------------------------------------------------------------------
 
@@ -439,6 +445,23 @@ class Nemesis:
     def _may_harm(self, node: SimNode) -> bool:
         return may_harm(node, self._nodes)
 
+    def _returned_disk(self, chance: Random) -> None:
+        """A disk that was replaced is found again and started, as if nothing had happened. It knows
+        no better; whoever knows of its successor may not listen to it."""
+        found = [
+            each
+            for each in self._nodes
+            if each.replaced and not each.is_harmed and not each.is_swapped and each.is_running
+        ]
+        if not found or not self._may_harm(found[0]):
+            return
+        node = chance.choice(found)
+        node.find_again()
+        node.boot()
+        self.copies.watch()
+        back_us = chance.randrange(300_000, 2_500_000)  # also when the faults are over
+        self._world.timeline.after(back_us, NOBODY, node.put_right)
+
     def _older_copy(self, chance: Random) -> None:
         """A copy is taken now, and put back later if everybody else can tell by then; in the same
         start of the process, or after others."""
@@ -448,10 +471,18 @@ class Nemesis:
         if chance.random() < 0.4 and self._corner(node, chance):
             return
         age_us = 1_000 * chance.choice((50, 300, 1_000, 3_000))
-        self.copies.take(node, int(age_us * (0.5 + chance.random())), chance)
+        witness = self._world.nodes[next(name for name in self._names(chance) if name != node.name)]
+        then = partial(self._forget, witness if chance.random() < 0.5 else None)
+        self.copies.take(node, int(age_us * (0.5 + chance.random())), chance, then)
         if chance.random() < 0.3:
             self._later(chance.randrange(1, 200), node.kill)
             self._later(chance.randrange(200, 400), node.boot)
+
+    def _forget(self, witness: SimNode | None) -> None:
+        """Whoever knows of a promise is started again before it needs to."""
+        if witness is not None and witness.is_running:
+            witness.kill()
+            witness.boot()
 
     def _corner(self, node: SimNode, chance: Random) -> bool:
         """The schedule to which an older copy is worst: a majority with `node` in it goes on
@@ -480,7 +511,7 @@ class Nemesis:
         node = self._any(chance)
         if not node.is_running or node.is_lost or node.is_swapped or not self._may_harm(node):
             return
-        if any(each.is_past for each in self._nodes):
+        if node.is_past or node.is_returned or any(each.is_past for each in self._nodes):
             return  # the new disk would know nothing of the older copy's promises
         node.lose_disk()
         self._down_and_up(node, chance)
@@ -490,7 +521,7 @@ class Nemesis:
         """Two disks are mixed up: neither node starts until they are put right."""
         one, other = chance.sample(self._nodes, 2)
         pair = (one, other)
-        if any(each.is_lost or each.is_past or each.is_swapped or each.is_ruined for each in pair):
+        if any(each.is_foreign or each.is_swapped or each.is_ruined for each in pair):
             return
         self._exchange(one, other)
         for node in (one, other):

@@ -105,6 +105,7 @@ class OpenCall:
 
     method: str
     request: object
+    task: asyncio.Task[object] | None
     arrivals: int = 0
     since_us: int = 0
 
@@ -204,6 +205,8 @@ class SimNode:
         self.is_lost = False  # its disk is new, and no voter's yet
         self.is_swapped = False  # it has another node's disk
         self.is_past = False  # its disk is an older copy
+        self.replaced: list[SimulatedDisk] = []  # disks in whose place others are members now
+        self.is_returned = False  # it runs on one of those
         self.has_lied = False  # of what its disk holds
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
@@ -235,9 +238,14 @@ class SimNode:
         return self.life is not None and self.life.failed is None
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether its disk isn't the one that the group counts, as it was."""
+        return self.is_lost or self.is_past or self.is_returned
+
+    @property
     def is_harmed(self) -> bool:
         """Whether its disk may not hold, or not be taken for one that holds, what it promised."""
-        return self.spoiled or self.is_lost or self.is_past or self.has_lied
+        return self.spoiled or self.is_foreign or self.has_lied
 
     @property
     def known_level(self) -> int:
@@ -486,8 +494,11 @@ class SimNode:
         """The machine is given a new, empty disk, and nobody tells the program."""
         self.kill("lost its disk")
         self.lost.append(self.disk.wipe())
+        if not self.is_harmed:
+            self.replaced.append(self.lost[-1].image())
         self.is_lost, self.spoiled = True, False
         self.is_past = self.has_lied = False
+        self._world.network.liars.pop(self.name, None)  # whoever comes on it tells the truth
         self.has_started = False
         self.rot.clear()
 
@@ -497,6 +508,21 @@ class SimNode:
         self.disk.power_on()
         self.lost.append(self.disk.put_in(copy))
         self.is_past = True
+
+    def find_again(self) -> None:
+        """The machine is given the disk that was replaced last, as it was then."""
+        self.kill("is given a disk that was replaced")
+        self.disk.power_on()
+        self.lost.append(self.disk.put_in(self.replaced.pop()))
+        self.is_returned = True
+
+    def put_right(self) -> None:
+        """It has the disk again with which it is a member."""
+        self.kill("is given its own disk again")
+        self.disk.power_on()
+        self.disk.put_in(self.lost.pop())
+        self.is_returned = False
+        self.boot()
 
     def start_on(self, disk: SimulatedDisk) -> Start | None:
         """What a process that was started on `disk` would find there; None: it wouldn't start."""
@@ -551,7 +577,7 @@ class SimNode:
         context = _CallContext()
         self._calls += 1
         number = self._calls
-        life.calls[number] = OpenCall(method, request)
+        life.calls[number] = OpenCall(method, request, asyncio.current_task())
         try:
             return await handler(request, context)
         except BrokerError:

@@ -60,6 +60,7 @@ class Fault(Enum):
     CLOCK_LEAP = "clock-leap"  # a wall clock is minutes to decades off, for a while or for good
     CLOCKS_LEAP = "clocks-leap"  # as many of them as there are, together or one by one
     WIPE = "wipe"  # a node's disk is lost: it starts on an empty one, and an operator replaces it
+    RETURNED = "returned-disk"  # one that was replaced is found again and started
     SWAP = "swap"  # two nodes start with each other's disk
     OLDER_COPY = "older-copy"  # a copy of a node's disk is put back later, where others can tell
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
@@ -79,6 +80,8 @@ SPEECH = (Fault.GARBLE, Fault.LIAR)
 DISK_FAULTS = (Fault.WIPE, Fault.WIPE, Fault.SWAP)
 FIRST_DISK_FAULT = 3_000
 DISK_FAULTS_SHARE = 0.35  # of the seeds
+FIRST_RETURN = 5_000
+RETURNS_SHARE = 0.5  # of the lost disks
 FIRST_COPY = 4_000
 COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
@@ -192,7 +195,7 @@ def draw_plan(
     )
     plan = _with_leaps(_with_link_faults(_with_focus(_with_speech(plan))))
     plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
-    plan = _with_copies(_with_disk_faults(plan))
+    plan = _with_copies(_with_returns(_with_disk_faults(plan)))
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
@@ -208,6 +211,17 @@ def _with_disk_faults(plan: Plan) -> Plan:
         number = FIRST_DISK_FAULT + len(events)
         events.append(FaultEvent(number, int(at), chance.choice(DISK_FAULTS)))
         at += chance.expovariate(1 / every_ms)
+    return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _with_returns(plan: Plan) -> Plan:
+    """Some of the disks that were replaced are found again."""
+    chance = plan.random("returns")
+    events: list[FaultEvent] = []
+    for lost in (fault for fault in plan.faults if fault.kind is Fault.WIPE):
+        at = lost.time_ms + chance.randrange(1_500, 4_000)
+        if chance.random() < RETURNS_SHARE and at < plan.duration_ms:
+            events.append(FaultEvent(FIRST_RETURN + len(events), at, Fault.RETURNED))
     return replace(plan, faults=_in_order([*plan.faults, *events]))
 
 
@@ -363,7 +377,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 
 
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
-    apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY}
+    apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY, Fault.RETURNED}
     apart |= {Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.QUEUE_ROT}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]

@@ -242,7 +242,7 @@ class _Run:
 
     def _replicas_agree(self) -> bool:
         nodes = [node for node in self.world.nodes.values() if not node.is_ruined]
-        if any(node.is_past or node.is_lost for node in nodes):
+        if any(node.is_foreign for node in nodes):
             return False
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
         if any(life.replica.mender.is_at_work for life in lives):
@@ -303,8 +303,10 @@ class _Run:
 def _life_span(plan: Plan, name: str) -> LifeSpan:
     """For how long a producer that isn't used must be known all the same: for as long as the log's
     own time can't have run ahead of ours."""
-    ahead = (Fault.CLOCK_STEP, Fault.CLOCK_DRIFT, Fault.CLOCKS_LEAP)
-    if any(fault.kind in ahead for fault in plan.faults):
+    kinds = {fault.kind for fault in plan.faults}
+    # Who lies about its clock is one more whose clock is wrong.
+    is_majority = {Fault.CLOCK_LEAP, Fault.LIAR} <= kinds
+    if is_majority or kinds & {Fault.CLOCK_STEP, Fault.CLOCK_DRIFT, Fault.CLOCKS_LEAP}:
         return LifeSpan(name, 0)
     bounds = plan.tuning.producers
     unused_ms = bounds.named_unused_ms if name else bounds.unnamed_unused_ms

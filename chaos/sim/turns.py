@@ -24,7 +24,7 @@ class CountedTurns:
         self._timeline = timeline
         self._loop = loop
         self._steps = steps
-        self.pausing = 0  # pieces of work that have a turn to come
+        self.paused: set[asyncio.Task[object] | None] = set()  # whose work has a turn to come
 
     def share(self) -> Callable[[], bool]:
         """See `Turns`."""
@@ -44,6 +44,9 @@ class CountedTurns:
 
     async def pause(self) -> None:
         """See `Turns`."""
-        self.pausing += 1
-        await asyncio.sleep(PAUSE_US / 1e6)
-        self.pausing -= 1
+        task = asyncio.current_task()
+        self.paused.add(task)
+        try:
+            await asyncio.sleep(PAUSE_US / 1e6)
+        finally:
+            self.paused.discard(task)

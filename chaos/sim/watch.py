@@ -22,7 +22,7 @@ from chaos.sim.disk import SimulatedDisk
 from chaos.sim.incarnations import Incarnations
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
-from dledger.core.types import Index, NodeId, Role
+from dledger.core.types import Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, parse_header, verify_frame
 from dledger.records.errors import InvalidFrame
@@ -31,7 +31,7 @@ from dledger.wire import broker_pb2 as pb
 from dledger.wire.raft_pb2 import PeerMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
 HARD_STATE = DATA / "raft" / "hard_state"
 QUEUES = DATA / "consumequeue"
@@ -43,12 +43,10 @@ CRC_BYTES = 4  # behind the content of an `AtomicFile`
 class Watch:
     """The invariants of one run."""
 
-    def __init__(
-        self, nodes: Sequence[SimNode], tuning: Tuning, liars: Container[NodeId] = ()
-    ) -> None:
+    def __init__(self, nodes: Sequence[SimNode], tuning: Tuning) -> None:
         self.checks = 0
         self.incarnations = Incarnations()
-        self.clocks = ClockWatch(nodes, liars)
+        self.clocks = ClockWatch(nodes)
         self.places: dict[int, EntryHeader] = {}  # index -> where and what, as last asked
         self.segment_bytes = tuning.segment_bytes
         self._needs_platter = tuning.flush == "sync"
@@ -190,14 +188,12 @@ class Watch:
 
     def _check_pulls(self, node: SimNode, life: Life) -> None:
         """A pull whose messages have come is answered in that turn or the next: a wake-up that is
-        lost would show itself as a hold to its end only. While one is being read in pieces they
-        are not counted: it may be that one."""
-        if life.turns.pausing:
-            return
+        lost would show itself as a hold to its end only. One that is being read, in pieces, was
+        woken."""
         topics, now_us = life.replica.machine.topics, life.loop.now_us
         for call in life.calls.values():
             request = call.request
-            if not isinstance(request, pb.PullRequest):
+            if not isinstance(request, pb.PullRequest) or call.task in life.turns.paused:
                 continue
             topic = topics.get(request.topic)
             offsets = topic.next_offsets if topic is not None else []

@@ -65,7 +65,7 @@ class World:
         )
         for node in self.nodes.values():
             node.disk.kill()
-        self.watch = Watch(list(self.nodes.values()), plan.tuning, self.network.liars)
+        self.watch = Watch(list(self.nodes.values()), plan.tuning)
         self.snapshots = Snapshots(plan.random("snapshots"))
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()

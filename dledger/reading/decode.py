@@ -34,7 +34,10 @@ from dledger.records.record import (
     record_starts,
 )
 
-__all__ = ["COLUMNS", "LogRange", "Records", "Wanted", "decode_pulled", "read_records"]
+# Topics that were deleted: the name, the index that created it and the one that deleted it.
+Ended = tuple[tuple[str, int, int], ...]
+
+__all__ = ["COLUMNS", "Ended", "LogRange", "Records", "Wanted", "decode_pulled", "read_records"]
 
 _FIXED: Final = dtype_of(
     RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",
@@ -52,13 +55,14 @@ _PROPERTIES: Final = {"keys": b"KEYS", "tags": b"TAGS"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages: of `topics` (None: all) and stored in `[from_ms, until_ms)`; and which of
-    their `COLUMNS`."""
+    """Which messages: of `topics` (None: all) and stored in `[from_ms, until_ms)`, but for those of
+    topics that have `ended`; and which of their `COLUMNS`."""
 
     columns: tuple[str, ...] = COLUMNS
     topics: frozenset[str] | None = None
     from_ms: int | None = None
     until_ms: int | None = None
+    ended: Ended = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,7 @@ def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:
         raise InvalidRecord(int(entries[at]), "TOTALSIZE", "room for a record", int(sizes[at]))
     topics, codes = _topics(chunk.content, firsts, entries + sizes)
     chosen = _chosen(wanted, topics, codes, _store_times(chunk.content, firsts))
+    chosen &= _of_living(wanted.ended, topics, codes, headers["index"].astype(np.int64))
     if not chosen.any():
         return None
     headers, firsts, codes = headers[chosen], firsts[chosen], codes[chosen]
@@ -218,6 +223,18 @@ def _chosen(
     if wanted.until_ms is not None:
         chosen &= store_times < wanted.until_ms
     return chosen
+
+
+def _of_living(
+    ended: Ended, topics: tuple[str, ...], codes: Integers, indexes: Integers
+) -> npt.NDArray[np.bool_]:
+    """Which entries are not of a topic that has ended."""
+    living = np.ones(len(codes), dtype=np.bool_)
+    for name, first, behind in ended:
+        if name in topics:
+            code = topics.index(name)
+            living &= ~((codes == code) & (indexes >= first) & (indexes < behind))
+    return living
 
 
 def _store_times(content: bytes, firsts: Integers) -> Integers:

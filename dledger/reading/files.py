@@ -24,11 +24,8 @@ def opened(path: str) -> Iterator[int]:
         OSError: the file is gone, or can't be read, or is none; the error names it, those of
             reading by the descriptor included.
     """
-    # A pipe under a segment's name would be waited for until somebody writes into it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = open_to_read(path)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a file", path)
         yield descriptor
     except OSError as error:
         if error.filename is None and error.errno is not None:
@@ -36,6 +33,16 @@ def opened(path: str) -> Iterator[int]:
         raise
     finally:
         os.close(descriptor)
+
+
+def open_to_read(path: str) -> int:
+    """A descriptor that can only read, for who keeps it open. Raises: as `opened`."""
+    # A pipe under a file's name would be waited for until somebody writes into it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a file", path)
 
 
 def read_into(descriptor: int, buffer: memoryview, offset: int) -> int:

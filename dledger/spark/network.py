@@ -10,14 +10,16 @@ files stay readable beside it (`dledger.spark.source`), which needs no broker.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
-from dledger.reading.arrow import SQL_TYPES
 from dledger.reading.schema import COLUMNS
 from dledger.spark import options as opt
 from dledger.spark.brokers import ACCESS_OPTIONS, Access
+from dledger.spark.catalog import schema_of, with_remembered
 from dledger.spark.edges import EARLIEST, EDGE_OPTIONS, LATEST, edge_of
 from dledger.spark.errors import BadOption
 from dledger.spark.following import TopicsStream
@@ -35,35 +37,36 @@ KNOWN: Final = (*ACCESS_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)
 
 
 class TopicsSource(DataSource):
-    """Topics of a broker group. A table of the catalog may be read and written, with the options
-    of both, so each passes over the other's."""
+    """Topics of a broker group. Options for both, reading and writing, may be in one list: each
+    passes over the other's."""
 
     @classmethod
     def name(cls) -> str:
         return "dledger"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         opt.check_names(self.options, KNOWN)
-        chosen = opt.columns(self.options, NETWORK_COLUMNS)
-        return ", ".join(f"{name} {SQL_TYPES[name]}" for name in chosen)
+        return schema_of(opt.columns(self.options, NETWORK_COLUMNS), self.options)
 
     def reader(self, schema: Any) -> TopicsReader:
-        reading = self._reading()
-        starting = edge_of(self.options, "starting", EARLIEST, reading.topics)
-        ending = edge_of(self.options, "ending", LATEST, reading.topics)
-        if "maxOffsetsPerTrigger" in self.options:
+        options = with_remembered(self.options, schema)
+        reading = _reading(options)
+        starting = edge_of(options, "starting", EARLIEST, reading.topics)
+        ending = edge_of(options, "ending", LATEST, reading.topics)
+        if "maxOffsetsPerTrigger" in options:
             raise BadOption("maxOffsetsPerTrigger is a stream's; a batch has no trigger")
         return TopicsReader(reading, starting, ending)
 
     def streamReader(self, schema: Any) -> TopicsStream:
-        reading = self._reading()
+        options = with_remembered(self.options, schema)
+        reading = _reading(options)
         for name in EDGE_OPTIONS:
-            if name.startswith("ending") and self.options.get(name):
+            if name.startswith("ending") and options.get(name):
                 raise BadOption(f"{name} is a batch's; a stream has no end")
-        starting = edge_of(self.options, "starting", LATEST, reading.topics)
+        starting = edge_of(options, "starting", LATEST, reading.topics)
         most = 0
-        if "maxOffsetsPerTrigger" in self.options:
-            most = opt.count(self.options, "maxOffsetsPerTrigger", 0)
+        if "maxOffsetsPerTrigger" in options:
+            most = opt.count(options, "maxOffsetsPerTrigger", 0)
         return TopicsStream(reading, starting, most)
 
     def writer(self, schema: Any, overwrite: bool) -> TopicsWriter:  # noqa: FBT001 - Spark's
@@ -75,19 +78,6 @@ class TopicsSource(DataSource):
             raise BadOption("batchId: a stream numbers its batches itself")
         return TopicsStreamWriter(writing)
 
-    def _reading(self) -> Reading:
-        opt.check_names(self.options, KNOWN)
-        topics = opt.names(self.options, "topics")
-        if not topics:
-            raise BadOption("topics: which ones are to be read isn't said")
-        return Reading(
-            Access.of(self.options),
-            topics,
-            opt.columns(self.options, NETWORK_COLUMNS),
-            opt.count(self.options, "maxOffsetsPerPartition", DEFAULT_RANGE),
-            opt.is_true(self.options, "failOnDataLoss"),
-        )
-
     def _writing(self, schema: Any, *, is_anew: bool) -> Writing:
         opt.check_names(self.options, KNOWN)
         if is_anew:
@@ -96,3 +86,22 @@ class TopicsSource(DataSource):
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         check_columns(types, writing.topic)
         return writing
+
+
+def _reading(options: Mapping[str, str]) -> Reading:
+    """What the options say is to be read.
+
+    Raises:
+        BadOption: they make no sense.
+    """
+    opt.check_names(options, KNOWN)
+    topics = opt.names(options, "topics")
+    if not topics:
+        raise BadOption("topics: which ones are to be read isn't said")
+    return Reading(
+        Access.of(options),
+        topics,
+        opt.columns(options, NETWORK_COLUMNS),
+        opt.count(options, "maxOffsetsPerPartition", DEFAULT_RANGE),
+        opt.is_true(options, "failOnDataLoss"),
+    )

@@ -2,7 +2,8 @@
 
 Options: `columns` (a comma-separated choice; Python sources are told of no column pruning, so it
 must be asked for), `topics`, `fromTime` and `untilTime` (ms since the epoch); of the stream
-`bytesPerBatch`, `recordsPerBatch` and `failOnDataLoss`. Equality on `topic` and comparisons on
+`bytesPerBatch`, `recordsPerBatch` and `failOnDataLoss`; `includeDeleted`, without which messages of
+topics that were deleted since are left out. Equality on `topic` and comparisons on
 `store_time` are pushed down where the session has `spark.sql.python.filterPushdown.enabled`.
 
 A stream's offset is one byte position between entries, so a restart at any moment goes on exactly
@@ -35,17 +36,22 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
-from dledger.reading.arrow import SQL_TYPES, to_arrow
+from dledger.reading.arrow import to_arrow
 from dledger.reading.chunks import LogRange
-from dledger.reading.decode import COLUMNS, Wanted, read_records
+from dledger.reading.decode import Ended, Wanted, read_records
 from dledger.reading.errors import LogDamaged
 from dledger.reading.ranges import checked_log, entry_end_after, log_ranges
 from dledger.reading.survey import Survey, survey_folder
+from dledger.spark import options as opt
+from dledger.spark.catalog import schema_of, with_remembered
 from dledger.spark.errors import BadOption
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from dledger.reading.lifetimes import Lifetimes
 
 DEFAULT_BATCH_BYTES: Final = 64 << 20
 _SPLIT_BYTES: Final = 256 << 20
@@ -58,27 +64,32 @@ class CommitLogSource(DataSource):
     def name(cls) -> str:
         return "commitlog"
 
-    def schema(self) -> str:
-        return ", ".join(f"{name} {SQL_TYPES[name]}" for name in _columns(self.options))
+    def schema(self) -> StructType:
+        return schema_of(opt.columns(self.options), self.options)
 
     def reader(self, schema: Any) -> CommitLogReader:
-        return CommitLogReader(_path(self.options), _wanted(self.options))
+        options = with_remembered(self.options, schema)
+        leaves_out = not opt.is_true(options, "includeDeleted", "false")
+        return CommitLogReader(_path(options), _wanted(options), leaves_out_deleted=leaves_out)
 
     def streamReader(self, schema: Any) -> CommitLogStream:
+        options = with_remembered(self.options, schema)
         return CommitLogStream(
-            _path(self.options),
-            _wanted(self.options),
-            _limit(self.options),
-            fails_on_loss=_is_true(self.options, "failOnDataLoss"),
+            _path(options),
+            _wanted(options),
+            _limit(options),
+            fails_on_loss=opt.is_true(options, "failOnDataLoss"),
+            leaves_out_deleted=not opt.is_true(options, "includeDeleted", "false"),
         )
 
 
 class CommitLogReader(DataSourceReader):
     """Reads what is committed when the query is planned, a task for some segments each."""
 
-    def __init__(self, path: str, wanted: Wanted) -> None:
+    def __init__(self, path: str, wanted: Wanted, *, leaves_out_deleted: bool = True) -> None:
         self._path = path
         self.wanted = wanted
+        self._leaves_out_deleted = leaves_out_deleted
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Takes what whole entries can be chosen by; the rest is Spark's."""
@@ -91,6 +102,9 @@ class CommitLogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         log = _survey(self._path)
+        deleted = _lifetimes(log)
+        if self._leaves_out_deleted:
+            deleted.follow(log)
         groups: list[list[LogRange]] = []
         size = 0
         for part in log_ranges(log, log.retained_from, log.settled):
@@ -99,7 +113,7 @@ class CommitLogReader(DataSourceReader):
                 size = 0
             groups[-1].append(part)
             size += part.end - part.start
-        return [InputPartition(group) for group in groups]
+        return [InputPartition((group, deleted.ended)) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return _read(partition.value, self.wanted)
@@ -112,16 +126,29 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit: of a batch, where the trigger sets no other.
         fails_on_loss: end with an error where retention was faster than this reader; else go on
             behind the gap.
+        leaves_out_deleted: messages of topics that were deleted by the time a batch is planned.
     """
 
     def __init__(
-        self, path: str, wanted: Wanted, limit: ReadLimit, *, fails_on_loss: bool = True
+        self,
+        path: str,
+        wanted: Wanted,
+        limit: ReadLimit,
+        *,
+        fails_on_loss: bool = True,
+        leaves_out_deleted: bool = True,
     ) -> None:
         self._path = path
         self._wanted = wanted
         self._limit = limit
         self._fails_on_loss = fails_on_loss
+        self._lifetimes: Lifetimes | None = None
+        self._leaves_out_deleted = leaves_out_deleted
         self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """It travels to executors with its `read`; ranges say what is left out there."""
+        return self.__dict__ | {"_lifetimes": None}
 
     def initialOffset(self) -> dict[str, int]:
         return {"offset": self._log().retained_from}
@@ -165,7 +192,11 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         log = self._log()
         parts = log_ranges(log, self._next(log, start["offset"]), end["offset"])
-        return [InputPartition([part]) for part in parts]
+        if self._lifetimes is None:
+            self._lifetimes = _lifetimes(log)
+        if self._leaves_out_deleted:
+            self._lifetimes.follow(log)
+        return [InputPartition(([part], self._lifetimes.ended)) for part in parts]
 
     def _next(self, log: Survey, at: int) -> int:
         """`at`, or where the log begins if that is behind it and the user knows of it."""
@@ -189,9 +220,18 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is held open."""
 
 
-def _read(parts: Sequence[LogRange], wanted: Wanted) -> Iterator[pyarrow.RecordBatch]:
+def _lifetimes(log: Survey) -> Lifetimes:
+    from dledger.reading.lifetimes import Lifetimes  # Executors may do without protobuf.
+
+    return Lifetimes(log.retained_from)
+
+
+def _read(
+    planned: tuple[Sequence[LogRange], Ended], wanted: Wanted
+) -> Iterator[pyarrow.RecordBatch]:
+    parts, ended = planned
     for part in parts:
-        for records in read_records(part, wanted):
+        for records in read_records(part, replace(wanted, ended=ended)):
             yield to_arrow(records)
 
 
@@ -215,41 +255,16 @@ def _limit(options: Mapping[str, str]) -> ReadLimit:
     """Of a batch: `recordsPerBatch` or `bytesPerBatch`."""
     records = options.get("recordsPerBatch")
     if records is None:
-        return ReadMaxBytes(_count(options, "bytesPerBatch", DEFAULT_BATCH_BYTES))
+        return ReadMaxBytes(opt.count(options, "bytesPerBatch", DEFAULT_BATCH_BYTES))
     if "bytesPerBatch" in options:
         raise BadOption("recordsPerBatch and bytesPerBatch exclude each other")
-    return ReadMaxRows(_count(options, "recordsPerBatch", 0))
-
-
-def _count(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise BadOption(f"{name} is {text!r}: a number from 1 on is wanted")
-    return int(text)
-
-
-def _is_true(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "true").lower()
-    if text not in ("true", "false"):
-        raise BadOption(f"{name} is {text!r}: true or false is wanted")
-    return text == "true"
-
-
-def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    chosen = options.get("columns")
-    if not chosen:
-        return COLUMNS
-    names = tuple(name.strip() for name in chosen.split(","))
-    unknown = [name for name in names if name not in COLUMNS]
-    if unknown:
-        raise BadOption(f"no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-    return names
+    return ReadMaxRows(opt.count(options, "recordsPerBatch", 0))
 
 
 def _wanted(options: Mapping[str, str]) -> Wanted:
     topics = options.get("topics")
     return Wanted(
-        _columns(options),
+        opt.columns(options),
         frozenset(name.strip() for name in topics.split(",")) if topics else None,
         _time(options, "fromTime"),
         _time(options, "untilTime"),

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from broker.local_group import GROUP_FILE, GroupOptions, LocalGroup, LocalGroupError
 from dledger.client import Client, ClientError, ClientOptions
+from dledger.credentials.tls import TlsFiles
 from dledger.terminal.loops import uninterrupted
 from dledger.terminal.tls import chosen_files, forget
 
@@ -26,12 +27,14 @@ PREFIX = "dledger-bench-"
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """What a benchmark may use. `group` and `directory` are None for a group known by address."""
+    """What a benchmark may use. `group` and `directory` are None for a group known by address;
+    `tls` is what a client of it shows, None: what the environment says."""
 
     addresses: tuple[str, ...]
     group: LocalGroup | None
     directory: Path | None  # on the file system of the nodes' data
     temporary: bool  # the group ends with the benchmark
+    tls: TlsFiles | None = None
 
     def local_group(self) -> LocalGroup:
         """The group, for benchmarks that need its processes.
@@ -64,7 +67,7 @@ def arena(
         group = LocalGroup.open(directory)
         yield Arena(tuple(group.addresses), group, directory, temporary=False)
     else:
-        with _group_of_its_own(directory and directory.absolute().parent, options) as group:
+        with group_of_its_own(directory and directory.absolute().parent, options) as group:
             yield Arena(tuple(group.addresses), group, group.directory, temporary=True)
 
 
@@ -78,7 +81,7 @@ async def connected(place: Arena) -> AsyncIterator[Client]:
     """
     if place.group is not None:
         await place.group.up()
-    options = ClientOptions(tls=chosen_files())
+    options = ClientOptions(tls=place.tls or chosen_files())
     async with Client.connect(place.addresses, options=options) as client:
         yield client
 
@@ -98,7 +101,8 @@ async def fresh_topic(place: Arena, client: Client, queues: int = QUEUES) -> Asy
 
 
 @contextlib.contextmanager
-def _group_of_its_own(parent: Path | None, options: GroupOptions) -> Iterator[LocalGroup]:
+def group_of_its_own(parent: Path | None, options: GroupOptions) -> Iterator[LocalGroup]:
+    """A new group in a fresh folder; neither is left afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     group: LocalGroup | None = None
     try:

@@ -116,6 +116,9 @@ def produce(
     bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
     strict: StrictOption = False,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Beside the same on a second new group, under TLS.")
+    ] = False,
 ) -> None:
     """Messages a second with a future each, and the latency of one in flight.
 
@@ -126,11 +129,17 @@ def produce(
     Examples:
       dledger bench produce
       dledger bench produce --size 128 --in-flight 2048 --seconds 5 --json
+      dledger bench produce --tls --rounds 10
     """
     alone = Case(1024 if size is None else size, 512 if in_flight is None else in_flight)
     cases = list(PROMISES) if size is None and in_flight is None else [alone]
 
     def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        if tls:
+            # Brings a library with it that nothing else here needs.
+            from dledger_cli.bench.under_tls import produce_beside_tls
+
+            return produce_beside_tls(place, echo, cases, seconds=seconds, rounds=rounds, tell=tell)
         return measure_produce(place, echo, cases, seconds=seconds, rounds=rounds, tell=tell)
 
     _benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)

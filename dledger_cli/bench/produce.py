@@ -96,19 +96,19 @@ async def produce(
     ):
         yardsticks = Yardsticks(echo, place.directory, tell)
         for case in cases:
-            await _load(producer, topic, case, WARM_UP_SECONDS)
+            await load(producer, topic, case, WARM_UP_SECONDS)
 
         async def one_round() -> None:
             for each in taken:
-                before = await _processor_time(place, client)
-                got = await _load(producer, topic, each.case, seconds / rounds)
-                after = await _processor_time(place, client)
+                before = await processor_time(place, client)
+                got = await load(producer, topic, each.case, seconds / rounds)
+                after = await processor_time(place, client)
                 each.rounds.append(got)
                 if before is not None and after is not None:
                     each.processor.append(after.since(before))
 
         await yardsticks.around(rounds, one_round)
-    figures = [figure for each in taken for figure in _figures(each, yardsticks)]
+    figures = [figure for each in taken for figure in figures_of(each, yardsticks)]
     failed = sum(got.failed for each in taken for got in each.rounds)
     none_failed = Target(Comparison.AT_MOST, 0, must=True)
     figures.append(Figure("failed", "msgs", Spread.of([failed]), target=none_failed))
@@ -121,15 +121,16 @@ async def produce(
     )
 
 
-async def _load(producer: Producer, topic: str, case: Case, seconds: float) -> Throughput:
+async def load(producer: Producer, topic: str, case: Case, seconds: float) -> Throughput:
+    """What the case gives in that time."""
     body = bytes(case.size_bytes)
     if case.in_flight == 1:
         return await one_at_a_time(producer, topic, body, seconds=seconds)
     return await saturate(producer, topic, body, in_flight=case.in_flight, seconds=seconds)
 
 
-async def _processor_time(place: Arena, client: Client) -> ProcessorTime | None:
-    """None where the nodes' processes are not at hand."""
+async def processor_time(place: Arena, client: Client) -> ProcessorTime | None:
+    """Used so far; None where the nodes' processes are not at hand."""
     if place.group is None:
         return None
     leader = (await place.group.status()).leader
@@ -141,7 +142,8 @@ async def _processor_time(place: Arena, client: Client) -> ProcessorTime | None:
     return ProcessorTime(time.process_time(), uses[leader].cpu_s, mean)
 
 
-def _figures(each: CaseRounds, yardsticks: Yardsticks) -> list[Figure]:
+def figures_of(each: CaseRounds, yardsticks: Yardsticks) -> list[Figure]:
+    """All that the rounds of a case say."""
     case = each.case
     ordered = [sorted(got.latencies_s) for got in each.rounds]
     p50 = [percentile(latencies, 0.5) for latencies in ordered]

@@ -17,9 +17,10 @@ from typing import Final
 
 from dledger.errors import HardStateCorrupt, HardStateOlder
 from dledger.records.layout import UNITS_PER_FILE
+from store.checkpoint import Checkpoint
 from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
 from store.consumequeue import ConsumeQueues
-from store.directory import Identity, read_sealed, stored_boot_number
+from store.directory import DirectoryState, Identity, read_sealed, stored_boot_number
 from store.errors import (
     CorruptionFound,
     IdentityMissing,
@@ -96,6 +97,24 @@ def start(site: Site, units_per_file: int) -> Opened:
     return opened
 
 
+def _of_nobody(path: Path) -> Identity:
+    """Who a directory is taken for that doesn't say whose it is, so that its log can be looked at
+    nevertheless. Its start has been refused by then."""
+    for name in sorted(os.listdir(path / "commitlog")) if (path / "commitlog").is_dir() else ():
+        with suppress(OSError, ValueError):
+            size = os.stat(path / "commitlog" / name, follow_symlinks=False).st_size
+            CommitLogOptions(segment_size_bytes=size)
+            return replace(_NOBODYS, segment_size_bytes=size)
+    return _NOBODYS
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Whose the directory says it is; None if it can't be learned."""
+    with rehearsed(path, _NOBODYS) as site, suppress(*REFUSALS):
+        return stated_identity(site)
+    return None
+
+
 def stated_identity(site: Site) -> Identity | None:
     """Whose the directory says it is; None if that is nothing that a node could be called."""
     fields = read_sealed(site.files, site.path / "identity.json")
@@ -129,7 +148,10 @@ class _Judge:
         self._learn_identity()
         refusal = self._alone(self._start)
         if refusal is not None:
-            for step in (self._directory, self._founding, self._log, self._hard_state, self._boot):
+            for step in (
+                *(self._directory, self._founding, self._checkpoint),
+                *(self._log, self._hard_state, self._boot),
+            ):
                 self._alone(step)
         is_clean = not os.path.lexists(self._path / "abort")
         self._learn(stopped_cleanly=is_clean)
@@ -160,16 +182,15 @@ class _Judge:
 
     def _learn_identity(self) -> None:
         """Whose it is, as far as it says so; what is wrong with that the start will meet."""
-        with rehearsed(self._path, self._identity) as site, suppress(*REFUSALS):
-            stated = stated_identity(site)
-            if stated is not None and not self._is_expected:
-                self._identity = stated
-            if stated is not None:
-                self._learn(
-                    broker_group=stated.broker_group,
-                    node_id=stated.node_id,
-                    segment_size_bytes=stated.segment_size_bytes,
-                )
+        stated = identity_of(self._path)
+        if not self._is_expected:
+            self._identity = stated or _of_nobody(self._path)
+        if stated is not None:
+            self._learn(
+                broker_group=stated.broker_group,
+                node_id=stated.node_id,
+                segment_size_bytes=stated.segment_size_bytes,
+            )
 
     def _start(self, site: Site) -> None:
         opened = start(site, self._units_per_file)
@@ -186,6 +207,11 @@ class _Judge:
     def _founding(self, site: Site) -> None:
         read_founding(site.path, site.files)
 
+    def _checkpoint(self, site: Site) -> None:
+        is_there = site.files.exists(site.path / "checkpoint")
+        if not Checkpoint(site.files, site.path / "checkpoint").readable:
+            self._findings.add(*_without_checkpoint(is_there=is_there))
+
     def _log(self, site: Site) -> None:
         log = opening.open_log(site)
         self._learn_log(log)
@@ -196,6 +222,8 @@ class _Judge:
         if site.files.exists(site.path / "raft" / "hard_state"):
             _, hard_state = opening.open_hard_state(site)
             self._learn(term=hard_state.term, vote=hard_state.vote)
+        elif self._facts.state == DirectoryState.FORMED.value:  # so its log has an entry
+            raise HardStateOlder("the term and vote of a member", "no file")
 
     def _boot(self, site: Site) -> None:
         self._learn(boot_number=stored_boot_number(site.files, site.path))
@@ -221,7 +249,10 @@ class _Judge:
             watermark=report.watermark,
             derived_index=trusted_index(log),
         )
-        for kind, file, detail in _mended(report, is_there=(self._path / "checkpoint").exists()):
+        if not report.checkpoint_readable:
+            is_there = (self._path / "checkpoint").exists()
+            self._findings.add(*_without_checkpoint(is_there=is_there))
+        for kind, file, detail in _mended(report):
             self._findings.add(kind, Effect.MENDED, self._relative(file), detail)
         if trusted_index(log) < noted:
             detail = f"it notes entry {noted}, beyond what this log held: all is derived again"
@@ -229,7 +260,10 @@ class _Judge:
 
     def _refused(self, error: Exception) -> None:
         file = self._relative(file_of(error))
-        self._findings.add(kind_of(error, file), Effect.REFUSED, file, self._words(error))
+        kind = kind_of(error, file)
+        if kind is Kind.HARD_STATE_OLDER and not (self._path / "raft" / "hard_state").exists():
+            kind = Kind.HARD_STATE_MISSING
+        self._findings.add(kind, Effect.REFUSED, file, self._words(error))
 
     def _relative(self, file: str) -> str:
         """The file as the findings name it."""
@@ -263,12 +297,14 @@ def kind_of(error: Exception, file: str) -> Kind:
     return Kind.SEGMENT_MISSING if error.expected == "a segment" else Kind.LOG_DAMAGED
 
 
-def _mended(report: RecoveryReport, *, is_there: bool) -> Iterator[tuple[Kind, str, str]]:
+def _without_checkpoint(*, is_there: bool) -> tuple[Kind, Effect, str, str]:
+    kind = Kind.CHECKPOINT_DAMAGED if is_there else Kind.CHECKPOINT_MISSING
+    detail = "nothing says how far the log was durable: where it breaks off, it ends"
+    return kind, Effect.MENDED, "checkpoint", detail
+
+
+def _mended(report: RecoveryReport) -> Iterator[tuple[Kind, str, str]]:
     """What opening the log put right: kind, file and detail of each."""
-    if not report.checkpoint_readable:
-        kind = Kind.CHECKPOINT_DAMAGED if is_there else Kind.CHECKPOINT_MISSING
-        detail = "nothing says how far the log was durable: where it breaks off, it ends"
-        yield kind, "checkpoint", detail
     if report.redone_cut is not None:
         yield Kind.CUT_UNFINISHED, "truncation", f"the log is cut at {report.redone_cut}"
     if report.extended_file is not None:

@@ -70,7 +70,7 @@ def test_trigger_that_takes_everything_gets_everything(three: ReplicaSet) -> Non
     stream = stream_of(three)
     end = stream.latestOffset({"offset": 0}, ReadAllAvailable())
     assert end == {"offset": three.end} == stream.reportLatestOffset()
-    starts = [each.value[0].start for each in stream.partitions({"offset": 0}, end)]
+    starts = [each.value[0][0].start for each in stream.partitions({"offset": 0}, end)]
     assert starts == three.bases()[: len(starts)]
     assert len(starts) > 1
 
@@ -108,7 +108,7 @@ def test_retention_that_overtakes_a_stream_ends_it(
     path = str(three.paths["n1"])
     lenient = CommitLogStream(path, Wanted(), ReadMaxBytes(5000), fails_on_loss=False)
     assert lenient.latestOffset({"offset": 0}, ReadMaxBytes(5000))["offset"] > 16384
-    assert [each.value[0].start for each in lenient.partitions(*planned)] == [16384]
+    assert [each.value[0][0].start for each in lenient.partitions(*planned)] == [16384]
 
 
 def test_missing_segment_is_no_gap_to_step_over(three: ReplicaSet) -> None:

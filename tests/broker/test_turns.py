@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
-from broker.leader.batches import Batch, BatchAnswer, Placed
+from broker.errors import ErrorCode, Failure
+from broker.leader.batches import STEP_RECORDS, Batch, BatchAnswer, Placed
 from broker.services.messages import PART_WEIGHT, PullRequest
 from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_TOPICS
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
+from dledger.records.layout import RECORD
 from dledger.records.record import decode_records
 from tests.broker.asked import Asked, EndlessCall, play
 from tests.broker.leader import PRODUCER, batch
@@ -102,6 +105,66 @@ def test_a_long_send_is_not_overtaken_by_a_later_one() -> None:
         assert turns.pauses >= 2
         places = [each.base_queue_offset for each in answers if isinstance(each, Placed)]
         assert places == [at * count for at in range(6)]
+
+    play(asked, test)
+
+
+LARGE = PART_WEIGHT + 2 * STEP_RECORDS + 1
+
+
+def test_a_large_batch_is_checked_in_pieces_and_stored_as_any_other() -> None:
+    """With a pause after each piece; what comes meanwhile of the same producer goes behind it."""
+    turns = Interrupted()
+    asked = Asked(turns=turns)
+    services = asked.services
+    later: list[asyncio.Task[list[BatchAnswer]]] = []
+    bodies = [b"%d" % number for number in range(LARGE)]
+
+    async def between() -> None:
+        if turns.pauses == 1:
+            next_one = services.sends.send(PRODUCER, [batch(LARGE, b"next")])
+            later.append(asyncio.get_running_loop().create_task(next_one))
+
+    async def test() -> None:
+        await services.topics.create("t", 1, if_not_exists=False)
+        turns.pauses, turns.between = 0, between
+        answers = await services.sends.send(PRODUCER, [batch(0, *bodies)]) + await later[0]
+        assert turns.pauses >= LARGE // STEP_RECORDS + 1
+        places = [each.base_queue_offset for each in answers if isinstance(each, Placed)]
+        assert places == [0, LARGE]
+        records = b""
+        while len(found := decode_records(records)) < LARGE:
+            request = PullRequest(TopicRef("t"), 0, len(found), LARGE, 1 << 20)
+            records += (await services.pulls.pull(request, EndlessCall())).records
+        assert [record.body for record in found[:LARGE]] == bodies
+
+    play(asked, test)
+
+
+@pytest.mark.parametrize("harm", ["a wrong byte", "too few", "too many", "cut short"])
+@pytest.mark.parametrize("at", [0, STEP_RECORDS, LARGE - 1])
+def test_a_large_batch_that_is_wrong_anywhere_is_refused_whole(at: int, harm: str) -> None:
+    """In the first piece or the last, as a small one is; and nothing of it is stored."""
+    asked = Asked(turns=Interrupted())
+    services = asked.services
+
+    async def test() -> None:
+        await services.topics.create("t", 1, if_not_exists=False)
+        good = batch(0, *[b"body"] * LARGE)
+        size = len(good.records) // LARGE
+        records = bytearray(good.records)
+        records[at * size + RECORD.at("body")] ^= harm == "a wrong byte"
+        count = LARGE + (harm == "too few") - (harm == "too many")
+        cut = at * size + size // 2 if harm == "cut short" else len(records)
+        wrong = replace(good, records=bytes(records[:cut]), count=count)
+        (answer,) = await services.sends.send(PRODUCER, [wrong])
+        assert isinstance(answer, Failure)
+        assert answer.code is ErrorCode.RECORD_CORRUPT
+        if harm == "a wrong byte":
+            assert str(at * size) in answer.message
+        (stored,) = await services.sends.send(PRODUCER, [batch(0, b"first")])
+        assert isinstance(stored, Placed)
+        assert stored.base_queue_offset == 0
 
     play(asked, test)
 

@@ -6,7 +6,7 @@ import pytest
 
 from chaos.errors import StaleMutant
 from chaos.mutants.catalogue import MUTANTS
-from chaos.mutants.hunt import ROOT, hunt_one, mutated
+from chaos.mutants.hunt import COPIED, ROOT, hunt_one, mutated
 from chaos.mutants.mutant import Mutant
 from chaos.sim.plan import Fault
 
@@ -42,3 +42,8 @@ def test_a_mutant_is_killed() -> None:
     mutant = next(each for each in MUTANTS if each.name == "vote-before-fsync")
     kill = hunt_one(mutant, limit_s=30, last_resort=False)
     assert kill.by == "vote before fsync"
+
+
+def test_what_is_broken_is_in_the_copy() -> None:
+    """A defect in a package that isn't copied could not be put back."""
+    assert {mutant.file.partition("/")[0] for mutant in MUTANTS} <= set(COPIED)

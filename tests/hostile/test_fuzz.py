@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
-from chaos.fuzz import configurations, run
+from chaos.fuzz import configurations, replicas, run
 from chaos.fuzz.attacks import METHODS, _message, _request
 from chaos.fuzz.configurations import broken_configurations
+from chaos.fuzz.replicas import Ran, read_what_is_left
 from chaos.fuzz.run import FuzzOptions, _unhealthy, fuzz
 from chaos.fuzz.target import GoodLoad, Vitals, harassed, loaded, vitals
 
@@ -30,6 +31,58 @@ def test_strangers_harm_nobody(tmp_path: Path) -> None:
     assert done.holds
     assert done.good_sent == done.good_stored > 10
     assert all(done.requests[kind] for kind in ("malformed", "absurd", "configurations"))
+
+
+def specimens(folder: Path) -> dict[str, Path]:
+    """What three nodes might have left."""
+    for node in ("n1", "n2", "n3"):
+        (folder / node / "commitlog").mkdir(parents=True)
+        (folder / node / "commitlog" / f"{0:020d}").write_bytes(bytes(5_000))
+        (folder / node / "checkpoint").write_bytes(bytes(64))
+    return {node: folder / node for node in ("n1", "n2", "n3")}
+
+
+def test_what_tools_make_of_harmed_files_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No end, a traceback, an exit code that it hasn't, rot that isn't seen; and copies are harmed,
+    never the originals."""
+    left = specimens(tmp_path / "left")
+    before = {path: path.read_bytes() for path in (tmp_path / "left").rglob("*") if path.is_file()}
+    sound = Ran(0, json.dumps({"coverage": [{"end": 4_000}] * 3}).encode(), b"")
+    answers: list[Ran] = []
+
+    async def answer(arguments: list[str]) -> Ran:
+        return answers.pop(0) if answers else Ran(1, b"", b"")
+
+    monkeypatch.setattr(replicas, "_run", answer)
+
+    def found(*ends: Ran) -> list[str]:
+        answers[:] = [sound, *ends]
+        work = read_what_is_left(Random(1), left, tmp_path / "copies", 20 * replicas.EACH)
+        wrong, tried = asyncio.run(work)
+        assert tried == 21
+        return wrong
+
+    assert found() == []
+    for end, named in (
+        (Ran(None, b"", b""), "no end"),
+        (Ran(1, b"", b"Traceback (most recent call last)"), "Traceback"),
+        (Ran(137, b"", b""), "137"),
+        (Ran(0, b"", b""), "the verdict is 0"),
+    ):
+        (told,) = found(end)
+        assert named in told
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.slow
+def test_tools_end_on_harmed_files(tmp_path: Path) -> None:
+    """Real ones, with their memory bounded."""
+    left = specimens(tmp_path / "left")
+    copies = tmp_path / "copies"
+    wrong, tried = asyncio.run(read_what_is_left(Random(3), left, copies, replicas.EACH))
+    assert (wrong, tried) == ([], 2)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from dledger.wire.raft_pb2 import (
     VoteResponse,
 )
 from store.files import OsFiles
-from tests.links.test_disks import FIRST, OLD
+from tests.links.test_disks import FIRST, LATER, NEW, OLD
 from tests.links.test_peers import N1, N2, Node
 
 N3 = NodeId("n3")
@@ -165,3 +165,36 @@ def test_memory_outlives_a_restart_and_a_file_that_rots_is_only_forgotten(tmp_pa
     file = tmp_path / "promises.json"
     file.write_bytes(file.read_bytes().replace(b"90", b"91"))
     assert Memory(OsFiles(), tmp_path).read() == {}
+
+
+def test_who_says_that_it_is_another_disk_makes_nobody_forget() -> None:
+    """It is heard where it knows of a newer configuration, which anybody may say."""
+    node = Node()
+    node.links.know(FIRST, {N2: OLD}, is_known=True)
+    generation, _ = node.links.on_call(identity(BEGUN).hello(N1, FIRST))
+    node.links.on_message(generation, seal(alive(5, 77, 70)))
+    node.links.on_call(identity(Start(1), NEW).hello(N1, LATER))
+    assert node.links.promises()[N2].held_index == 77
+    with pytest.raises(OlderCopy):
+        node.links.on_call(identity(next_start()).hello(N1, FIRST))
+    node.links.know(LATER, {N2: NEW}, is_known=True)
+    node.links.on_call(identity(Start(1), NEW).hello(N1, LATER))
+    assert node.links.promises()[N2].disk == NEW
+
+
+@pytest.mark.parametrize(
+    "said",
+    [acknowledged(1 << 63, 99), acknowledged(5, 1 << 63)],
+    ids=["a term", "a match"],
+)
+def test_what_a_node_that_stops_didn_t_look_at_is_not_remembered(said: PeerMessage) -> None:
+    """Its links hand messages on until the end, and its driver refuses none any more."""
+    node = Node()
+    node.links.know(FIRST, {N2: OLD}, is_known=True)
+    generation, _ = node.links.on_call(identity(BEGUN).hello(N1, FIRST))
+    before = node.links.promises()[N2]
+    node.links.on_message(generation, seal(said))
+    garbled = seal(acknowledged(5, 60))
+    garbled.append_response.match_index = 124
+    node.links.on_message(generation, garbled)
+    assert node.links.promises()[N2] == before

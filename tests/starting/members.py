@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.config import NodeConfig
+from broker.leader.batches import Batch, Placed
 from broker.ports import OnBroken, OnMessage, ReplicaPorts
 from broker.recovery import StoreMachinery
 from broker.replica import Replica
@@ -131,15 +132,26 @@ async def _live(path: Path, killed: Path, units_per_file: int) -> None:
         for number in range(24):
             bodies = [bytes([number]) * (40 + 11 * number)] * (1 + number % 3)
             topic = ("orders", "events", "brief")[number % 3]
-            await replica.appender.send(b"", [batch(0, *bodies, topic=topic, tag="t")])
+            await _send(replica, b"", batch(0, *bodies, topic=topic, tag="t"))
             own = batch(sequence, b"numbered", topic="orders", queue_id=1)
-            await replica.appender.send(producer_id(epoch, b"8 bytes!"), [own])
+            await _send(replica, producer_id(epoch, b"8 bytes!"), own)
             sequence += 1
         await replica.housekeeping.make_round()
-        await replica.appender.send(b"", [batch(0, b"behind the last round", topic="events")])
+        await _send(replica, b"", batch(0, b"behind the last round", topic="events"))
         if life == LIVES - 1:
             shutil.copytree(path, killed, copy_function=copy_sparse)
         assert await replica.stop(nothing_to_shut)
+
+
+async def _send(replica: Replica, producer: bytes, sent: Batch) -> None:
+    """It is stored; the next segment may have to be waited for."""
+    deadline = time.monotonic() + 20
+    while True:
+        (answer,) = await replica.appender.send(producer, [sent])
+        if isinstance(answer, Placed):
+            return
+        assert time.monotonic() < deadline, answer
+        await asyncio.sleep(0.002)
 
 
 async def _do(replica: Replica, **command: dict[str, object]) -> None:

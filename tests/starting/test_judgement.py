@@ -116,7 +116,7 @@ REFUSED: dict[str, tuple[Damage, Kind, str]] = {
         Kind.HARD_STATE_DAMAGED, "raft/hard_state",
     ),
     "no term and vote": (
-        lambda path: (path / "raft" / "hard_state").unlink(), Kind.HARD_STATE_OLDER, "",
+        lambda path: (path / "raft" / "hard_state").unlink(), Kind.HARD_STATE_MISSING, "",
     ),
     "an old term": (hard_state(2), Kind.HARD_STATE_OLDER, ""),
     "an impossible term": (hard_state((1 << 62) + 5), Kind.HARD_STATE_DAMAGED, ""),

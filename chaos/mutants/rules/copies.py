@@ -5,7 +5,9 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _PROMISES = ("tests/links/test_promises.py",)
+_DISKS = ("tests/links/test_disks.py",)
 _FILE = "dledger/promises.py"
+_MORE = "it is seldom all that a copy has forgotten: its log is shorter as well"
 
 COPIES = (
     Mutant(
@@ -13,48 +15,62 @@ COPIES = (
         _FILE,
         "        if start.number <= newest.number:\n",
         "        if start.number == newest.number:\n",
+        masked=_MORE,
+        tests=(*_PROMISES, *_DISKS),
     ),
     Mutant(
         "twin-is-heard",
         _FILE,
         "        if start.number <= newest.number:\n",
         "        if start.number < newest.number:\n",
+        masked=_MORE,
+        tests=_DISKS,
     ),
     Mutant(
         "forgotten-term-is-heard",
         _FILE,
         "        if start.term < self.term:\n",
         "        if start.term < 0:\n",
+        masked=_MORE,
+        tests=_PROMISES,
     ),
     Mutant(
         "forgotten-vote-is-heard",
         _FILE,
         "self.vote not in (NOBODY, start.vote):",
         "self.vote not in (NOBODY, start.vote, self.vote):",
+        masked=_MORE,
+        tests=_PROMISES,
     ),
     Mutant(
         "shorter-log-is-heard",
         _FILE,
         "        if start.last_index < kept:\n",
         "        if start.last_index < NO_INDEX:\n",
+        seed=15,
     ),
     Mutant(
         "held-entries-are-forgiven",
         _FILE,
         "            kept = max(kept, self.held_index)\n",
         "            pass\n",
+        masked="what is held is settled a moment later, and the log is shorter than that, too",
+        tests=_PROMISES,
     ),
     Mutant(
         "settled-entries-are-forgiven",
         _FILE,
         "        kept = self.settled_index\n",
         "        kept = NO_INDEX\n",
+        masked="what is held in the same term is as much, and an older term shows by itself",
+        tests=_PROMISES,
     ),
     Mutant(
         "promises-forgotten-at-a-restart",
         "broker/replica.py",
         "        self.transport.recall(self._memory.read())\n",
         "        self._memory.read()\n",
+        seed=35,
     ),
     Mutant(
         "promises-not-written",
@@ -86,12 +102,16 @@ COPIES = (
         _FILE,
         "                pass  # echoes the asker's term\n",
         "                self._note_term(term)\n",
+        masked="who grants a pre-vote reaches that term with the vote that follows",
+        tests=_PROMISES,
     ),
     Mutant(
         "held-entries-outlive-their-term",
         _FILE,
         "        if start.term == self.held_term:\n",
         "        if start.term >= self.held_term:\n",
+        masked="it takes a restart between a later term and its truncation",
+        tests=_PROMISES,
     ),
     Mutant(
         "unsynced-entries-held-against-it",

@@ -16,8 +16,7 @@ DISKS = (
         "dledger/greeting.py",
         "if named == NO_DISK or speaker.disk == named or not self.is_known:",
         "if named != NO_DISK or not answers:",
-        masked="an unknown disk starts as no member, so none ever dials or answers",
-        tests=_DISKS,
+        seed=22,
     ),
     Mutant(
         "who-lags-counts-answers-of-a-newer-disk",
@@ -79,11 +78,9 @@ DISKS = (
     ),
     Mutant(
         "wiped-directory-is-a-member-at-once",
-        "store/directory.py",
-        "        return self in (DirectoryState.JOINING, DirectoryState.FORMED)\n",
-        "        return self is not DirectoryState.LEGACY\n",
-        masked="the simulator's groups can't even be formed",
-        tests=_FORMING,
+        "broker/recovery.py",
+        "        if not member.is_member:\n            raise NotAMember(",
+        "        if member.is_member is None:\n            raise NotAMember(",
     ),
     Mutant(
         "log-without-identity-is-formatted",

@@ -76,6 +76,23 @@ REPLICA = (
         "        if is_whole and not self._place(queue, next_offset)[1]:\n",
     ),
     Mutant(
+        "large-batch-taken-whose-later-piece-is-wrong",
+        "broker/leader/batches.py",
+        "            return replace(batch, checked=error)\n",
+        "            return replace(batch, checked=starts)\n",
+        masked="a batch of the simulator's clients is one piece",
+        tests=("tests/broker/test_turns.py",),
+    ),
+    Mutant(
+        "tag-of-another-record",
+        "store/tagging.py",
+        "    good = begins & (places >= properties[records]) & "
+        "(places + len(TAGS) <= ends[records])\n",
+        "    good = begins & (places + len(TAGS) <= ends[records])\n",
+        masked="a large batch's; a batch of the simulator's clients is built by the loop",
+        tests=("tests/store/test_tagging.py",),
+    ),
+    Mutant(
         "later-sends-overtake-one-in-pieces",
         "broker/services/messages.py",
         "            async with self._in_order:\n                pending",

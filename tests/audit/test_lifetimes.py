@@ -1,0 +1,116 @@
+"""Messages of topics that were deleted: left out by whoever reads the log as data, unless asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from audit.contents.export import export_messages
+from audit.contents.stats import sum_log
+from audit.engines.engine import LocalEngine
+from audit.reading.replica import Replica
+from audit.reading.survey import committed_log
+from dledger.reading.decode import Wanted, read_records
+from dledger.reading.entry import EntryKind
+from dledger.reading.lifetimes import Lifetimes, ended_topics
+from dledger.reading.ranges import log_ranges
+from dledger.wire import commands_pb2 as pb
+from tests.audit.replicas import Entry, LogBuilder, build
+
+
+def create(name: str) -> Entry:
+    body = pb.Command(create_topic=pb.CreateTopicCommand(name=name, queue_count=1))
+    return Entry(1, EntryKind.COMMAND, body=body.SerializeToString())
+
+
+def delete(name: str, incarnation: int = 0) -> Entry:
+    body = pb.Command(delete_topic=pb.DeleteTopicCommand(name=name, incarnation=incarnation))
+    return Entry(1, EntryKind.COMMAND, body=body.SerializeToString())
+
+
+def data(topic: str, *bodies: bytes) -> Entry:
+    return Entry(1, topic=topic, count=len(bodies), bodies=bodies)
+
+
+# Entry 1 is a no-op, as behind every election.
+LIVES = [
+    Entry(1, EntryKind.NOOP),
+    *(create("a"), create("b")),  # 2, 3
+    *(data("a", b"a1", b"a2"), data("b", b"b1")),  # 4, 5
+    *(delete("a", 99), delete("c"), create("b")),  # 6, 7, 8: all void
+    delete("a", 2),  # 9
+    create("a"),  # 10
+    data("a", b"a3"),  # 11
+    delete("b"),  # 12: an older release's, of whichever has the name
+]
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Replica:
+    build(tmp_path / "n1", LIVES)
+    return Replica("n1", str(tmp_path / "n1"))
+
+
+def bodies(replica: Replica, wanted: Wanted) -> list[bytes]:
+    log = committed_log(replica)
+    found: list[bytes] = []
+    for part in log_ranges(log, 0, log.settled):
+        for records in read_records(part, wanted):
+            found += records.columns["body"]  # type: ignore[arg-type]
+    return found
+
+
+def test_topics_end_with_the_command_that_deletes_them(replica: Replica) -> None:
+    """And begin with the one that creates them; void commands change nothing."""
+    assert ended_topics(committed_log(replica)) == (("a", 2, 9), ("b", 3, 12))
+
+
+def test_messages_of_the_living_are_left(replica: Replica) -> None:
+    """A topic of the same name that was made anew lives; and all of them, if that is asked."""
+    ended = ended_topics(committed_log(replica))
+    assert bodies(replica, Wanted(("body",), ended=ended)) == [b"a3"]
+    assert bodies(replica, Wanted(("body",))) == [b"a1", b"a2", b"b1", b"a3"]
+
+
+def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
+    """What was read isn't read again; a topic that ends later ended."""
+    builder, lifetimes = LogBuilder(tmp_path / "n1", "n1"), Lifetimes(0)
+    found = []
+    for part in (LIVES[:8], LIVES[8:9], LIVES[9:]):
+        for entry in part:
+            builder.add(entry)
+            builder.flush()
+        builder.dispatch()
+        lifetimes.follow(committed_log(Replica("n1", str(tmp_path / "n1"))))
+        found.append([name for name, _, _ in lifetimes.ended])
+    builder.close()
+    assert found == [[], ["a"], ["a", "b"]]
+
+
+def test_export_and_stats_leave_them_out(replica: Replica, tmp_path: Path) -> None:
+    """By default."""
+    pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
+    engine = LocalEngine()
+    assert export_messages(replica, tmp_path / "some", engine).messages == 1
+    every = export_messages(replica, tmp_path / "all", engine, includes_deleted=True)
+    assert every.messages == 4
+    assert [*sum_log(replica, engine).queues] == [("a", 0)]
+    assert [*sum_log(replica, engine, includes_deleted=True).queues] == [("a", 0), ("b", 0)]
+    engine.close()
+
+
+def test_table_and_stream_leave_them_out(replica: Replica) -> None:
+    """By default; what a batch brings is what lives when it is planned."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+    from dledger.spark.source import CommitLogSource
+
+    for told, wanted in (("false", [b"a3"]), ("true", [b"a1", b"a2", b"b1", b"a3"])):
+        options = {"path": replica.path, "columns": "body", "includeDeleted": told}
+        made = CommitLogSource(options)
+        reader, stream = made.reader(made.schema()), made.streamReader(made.schema())
+        start = stream.initialOffset()
+        planned = stream.partitions(start, stream.reportLatestOffset())
+        for parts, read in ((reader.partitions(), reader.read), (planned, stream.read)):
+            rows = [row for part in parts for batch in read(part) for row in batch.to_pylist()]
+            assert [row["body"] for row in rows] == wanted
