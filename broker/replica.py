@@ -82,7 +82,7 @@ class Replica:
         self._memory = Memory(ports.files, config.data_directory / "raft")
         self.machine = recovered.machine
         self.transport = ports.connect(self._greeting(), self._on_message, self._on_broken)
-        self.held = HeldPulls(config.broker.max_held_pulls)
+        self.held = HeldPulls(config.broker.max_held_pulls, ports.turns.later)
         self.mender = Mender(self.machine, self.queues, self.log, self.fail)
         self.mender.suspect_all(recovered.wrong_queues)
         self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A machine that does other things too makes any example slow now and then; that is no defect.
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
+
+# A traceback in colours, with every variable, takes longer than most tests that make one.
+_PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN])
 
 
 class Complaints(logging.Handler):

@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"dledger.core", "dledger.credentials", "dledger.limits", "dledger.records", "dledger.wire"},
     "store": FORMATS,
     # What every start of a member checks: of the node, and of whoever judges a directory.
-    "store.starting": RAFT | {"dledger.outcome", "dledger.records", "store"},
+    "store.starting": RAFT | FORMATS | {"store"},
     "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
     "broker": FORMATS
     | FLOOR

@@ -159,7 +159,7 @@ def replicas(
         if html is not None:
             write_page(html, render_page(audited))
         if as_json:
-            typer.echo(json.dumps(report_as_json(audited.report), ensure_ascii=False))
+            typer.echo(json.dumps(report_as_json(audited.report)))
         else:
             print_report(audited.report)
         raise typer.Exit(int(audited.report.exit_code))

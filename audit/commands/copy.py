@@ -14,6 +14,7 @@ from audit.engines.choice import EngineName, make_engine
 from audit.proof.copy import audit_copy, copy_as_json
 from audit.showing.copy import copy_lines
 from audit.showing.terminal import progress_shown
+from dledger.reading.files import printable
 
 
 def copy(
@@ -53,6 +54,7 @@ def copy(
         if as_json:
             typer.echo(json.dumps(copy_as_json(report)))
         else:
-            for line in copy_lines(report):
-                sys.stdout.write(line + "\n")
+            for text in copy_lines(report):
+                for line in text.split("\n"):
+                    sys.stdout.write(printable(line) + "\n")
         raise typer.Exit(int(report.exit_code))

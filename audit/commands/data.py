@@ -116,7 +116,7 @@ def stats(
         if html is not None:
             write_page(html, render_stats(sums, source.path))
         if as_json:
-            typer.echo(json.dumps(stats_as_json(sums), ensure_ascii=False))
+            typer.echo(json.dumps(stats_as_json(sums)))
         else:
             _print_stats(sums)
 

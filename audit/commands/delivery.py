@@ -76,7 +76,7 @@ def delivery(
         finally:
             runner.close()
         if as_json:
-            typer.echo(json.dumps(delivery_as_json(report), ensure_ascii=False))
+            typer.echo(json.dumps(delivery_as_json(report)))
         else:
             for line in delivery_lines(report):
                 sys.stdout.write(line + "\n")

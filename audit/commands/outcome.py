@@ -50,7 +50,7 @@ def make_folder(path: Path) -> None:
 def write_page(path: Path, page: str) -> None:
     """The page is in the file, or the file is as it was."""
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(page, encoding="utf-8")
+    fresh.write_text(page, encoding="utf-8", errors="backslashreplace")
     fresh.replace(path)
 
 

@@ -149,7 +149,7 @@ class Watch:
     def _write(self, name: str, content: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         fresh = self._folder / f"{name}.new"
-        fresh.write_text(content, encoding="utf-8")
+        fresh.write_text(content, encoding="utf-8", errors="backslashreplace")
         fresh.replace(self._folder / name)
 
     def _remove_old(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from audit.errors import NodeRefused, UsageMistake
 from audit.reading.replica import Replica
 from dledger.reading.errors import NotALog
+from dledger.reading.files import printable
 from dledger.reading.ranges import checked_log
 from dledger.reading.survey import (
     Position,
@@ -116,7 +117,7 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
         end=end,
         derived_index=told.checkpoint_consume_queue_index,
         segments=segments,
-        foreign=tuple(file.name for file in told.files if is_foreign(file.name)),
+        foreign=tuple(printable(file.name) for file in told.files if is_foreign(file.name)),
         answered=True,
         is_running=True,
         address=address,

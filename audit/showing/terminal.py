@@ -18,6 +18,7 @@ from audit.engines.engine import Progress as Told
 from audit.proof.findings import EntryView, Finding
 from audit.proof.report import Report
 from audit.showing.words import right_in_words, scope_in_words, where_in_words
+from dledger.reading.files import printable
 from dledger.terminal.figures import human_bytes
 
 SHOWN_FINDINGS = 20
@@ -77,8 +78,9 @@ def progress_shown() -> Iterator[PassStarted]:
 
 def print_report(report: Report) -> None:
     """The report on standard output."""
-    for line in report_lines(report):
-        sys.stdout.write(line + "\n")
+    for text in report_lines(report):
+        for line in text.split("\n"):
+            sys.stdout.write(printable(line) + "\n")
 
 
 def _summary(report: Report) -> Iterator[str]:

@@ -2,18 +2,22 @@
 
 A pull is held without a thread: a future each, woken when messages of its queue are applied,
 re-checked now and then, bounded in number. This knows nothing of messages: whoever is woken looks
-again.
+again. One message may wake all of them, and so may a second that was everybody's last: few are
+woken in one turn of the event loop, the others in turns to come, in the order in which they came
+(ADR 27). Whatever changes in between, each of them looks again when it is its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from broker.errors import BrokerError, ErrorCode
 from broker.state.listening import QueueKey
 
+WOKEN_AT_ONCE = 256  # each looks again and is answered, in some twenty microseconds
 RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be missed
 
 
@@ -27,21 +31,27 @@ class HoldStatistics:
 class HeldPulls:
     """Pulls that wait for messages; bounded."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(
+        self, limit: int, later: Callable[[Callable[[], None]], object] | None = None
+    ) -> None:
         """Args:
         limit: pulls held at once; past it a pull is refused as BUSY.
+        later: runs a call in a later turn (`dledger.ports.Turns`); None: the running loop's next.
         """
         self._limit = limit
+        self._later = later or _in_next_turn
+        self._due: deque[asyncio.Future[None]] = deque()  # to be woken; no more than are held
+        self._left = WOKEN_AT_ONCE  # that this turn may wake yet; all of them: none was woken in it
         # Dictionaries in the place of sets: pulls are woken in the order in which they came.
         self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], None]] = defaultdict(dict)
         self._held = self._woken = self._refused = 0
 
     def wake(self, key: QueueKey) -> None:
         """Messages arrived in a queue."""
-        for future in self._waiting.pop(key, ()):
-            if not future.done():
-                self._woken += 1
-                future.set_result(None)
+        waiting = self._waiting.pop(key, None)
+        if waiting:
+            self._woken += len(waiting)
+            self._wake_in_turns(waiting)
 
     def wake_topic(self, incarnation: int) -> None:
         """The topic is gone: whoever waits for one of its queues looks again."""
@@ -62,12 +72,15 @@ class HeldPulls:
         if self._held >= self._limit:
             self._refused += 1
             raise BrokerError(ErrorCode.BUSY, f"{self._held} pulls are held, the limit")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         self._waiting[key][future] = None
         self._held += 1
+        timer = loop.call_later(min(timeout_s, RECHECK_S), self._wake_in_turns, (future,))
         try:
-            await asyncio.wait([future], timeout=min(timeout_s, RECHECK_S))
+            await future
         finally:
+            timer.cancel()
             self._held -= 1
             waiting = self._waiting.get(key)
             if waiting is not None:
@@ -75,6 +88,30 @@ class HeldPulls:
                 if not waiting:
                     del self._waiting[key]
 
+    def _wake_in_turns(self, futures: Iterable[asyncio.Future[None]]) -> None:
+        """They are woken behind those that are due already, as many as this turn may wake yet."""
+        self._due.extend(futures)
+        if self._left == WOKEN_AT_ONCE:
+            self._later(self._begin_turn)
+        self._wake_some()
+
+    def _begin_turn(self) -> None:
+        self._left = WOKEN_AT_ONCE
+        if self._due:
+            self._later(self._begin_turn)
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        while self._due and self._left:
+            self._left -= 1
+            future = self._due.popleft()
+            if not future.done():
+                future.set_result(None)
+
     def statistics(self) -> HoldStatistics:
         """A frozen picture, as of now."""
         return HoldStatistics(self._held, self._woken, self._refused)
+
+
+def _in_next_turn(call: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_soon(call)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+_ESCAPED_BYTES: Final = 0xDC00
 BLOCK_READ_BYTES: Final = 256 << 10  # Fits the second-level cache: hashing reads it from there.
 
 
@@ -33,6 +34,17 @@ def opened(path: str) -> Iterator[int]:
         raise
     finally:
         os.close(descriptor)
+
+
+def printable(text: str) -> str:
+    """A file's name, or what holds one, for whoever reads it: bytes that are no UTF-8, and what
+    would move a terminal's cursor, are written out."""
+    return "".join(each if each.isprintable() else _written_out(each) for each in text)
+
+
+def _written_out(character: str) -> str:
+    byte = ord(character) - _ESCAPED_BYTES  # how Python keeps a byte that is no UTF-8
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(character)[1:-1]
 
 
 def open_to_read(path: str) -> int:

@@ -28,7 +28,7 @@ from dledger.reading.entry import (
     EntryHeader,
     parse_header,
 )
-from dledger.reading.files import opened, read_at
+from dledger.reading.files import opened, printable, read_at
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 
@@ -108,7 +108,7 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
     except OSError as error:
         return Survey(name, commitlog, problem=f"{commitlog}: {error.strerror or error}")
     found = _stat_segments(commitlog, names)
-    foreign = tuple(name for name in names if is_foreign(name))
+    foreign = tuple(printable(name) for name in names if is_foreign(name))
     data = os.path.dirname(commitlog)
     broker_group, segment_size = _identity(os.path.join(data, "identity.json"))
     checkpoint = _checkpoint(os.path.join(data, "checkpoint"))

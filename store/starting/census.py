@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dledger.reading.files import printable
 from dledger.records.layout import FILE_NAME, UNFINISHED_NAME
 from store.files import kind_of_file
 from store.starting.judgement import Effect, FileId, Findings, Kind
@@ -63,13 +64,6 @@ _ROOT: Final = _Folder(
 def take_census(path: Path, findings: Findings) -> tuple[FileId, ...]:
     """Every file that belongs to the directory; what else lies there becomes a finding."""
     return tuple(_look_into(os.fspath(path), "", _ROOT, findings))
-
-
-def printable(name: str) -> str:
-    """A file's name for whoever reads it: bytes that are no UTF-8, and what would move a
-    terminal's cursor, are written out."""
-    text = os.fsencode(name).decode("utf-8", errors="backslashreplace")
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _look_into(path: str, inner: str, folder: _Folder, findings: Findings) -> Iterator[FileId]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dledger.errors import HardStateCorrupt, HardStateOlder
+from dledger.reading.files import printable
 from dledger.records.layout import UNITS_PER_FILE
 from store.checkpoint import Checkpoint
 from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
@@ -30,7 +31,7 @@ from store.errors import (
 )
 from store.rehearsal import RehearsedFiles
 from store.starting import opening
-from store.starting.census import printable, take_census
+from store.starting.census import take_census
 from store.starting.derived import read_replayed, trusted_index
 from store.starting.errors import DiskReplaced, LogMissing, NotAMember, StartRefused
 from store.starting.founding import read_founding

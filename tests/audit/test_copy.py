@@ -16,6 +16,8 @@ from audit.commands.app import app
 from audit.proof.copy import SCHEMA
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.records.layout import UNITS_PER_FILE
+from store.directory import write_sealed
+from store.files import OsFiles
 from tests.audit.replicas import copy_sparse, flip_bit
 from tests.starting.members import SEGMENT, lived
 
@@ -132,6 +134,16 @@ def test_copy_of_somebody_else(path: Path) -> None:
         result = audited(path, *wanted)
         assert result.code == 1
         assert "made for something else" in result.text
+
+
+def test_identity_that_no_terminal_could_show(path: Path) -> None:
+    """A name of half a character, its seal repaired."""
+    fields = json.loads((path / "identity.json").read_text())
+    del fields["crc32c"]
+    write_sealed(OsFiles(), path / "identity.json", fields | {"group": "\ud800\x1b[2J"})
+    said = audited(path)
+    assert r"\ud800\x1b[2J" in said.text
+    assert json.loads(audited(path, "--json").text)["directory"]["broker_group"]
 
 
 def test_facts_as_json(path: Path) -> None:

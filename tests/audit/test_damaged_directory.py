@@ -88,6 +88,9 @@ DAMAGES: dict[str, Damage] = {
     "a device as identity": no_file("identity.json", to_zeros),
     "a pipe as log": no_file("commitlog", os.mkfifo),
     "a pipe as segment": no_file(f"commitlog/{0:020d}", os.mkfifo),
+    "a pipe as queue": no_file(f"consumequeue/orders@1/0/{0:020d}", os.mkfifo),
+    "a device as queue": no_file(f"consumequeue/orders@1/0/{0:020d}", to_zeros),
+    "a pipe as queues": no_file("consumequeue", os.mkfifo),
     "a device as segment": no_file(f"commitlog/{0:020d}", to_zeros),
 }
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from audit.commands.app import app
 from audit.engines.spark import SparkEngine
 from audit.errors import EngineUnavailable
-from dledger.spark import BadOption, SparkUnavailable, start_session
+from dledger.spark import BadOption, SparkUnavailable, session, start_session
 from dledger.spark.java import find_java
 from tests.audit.replicas import ReplicaSet
 
@@ -111,6 +111,18 @@ def test_yarn_without_a_resource_manager_is_unreachable(three: ReplicaSet, tmp_p
     assert len(said) == 1
     assert said[0].startswith("dledger: yarn can't be reached: no session in 2 s")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("master", "waited_for"),
+    [("local", False), ("local[2]", False), ("local-cluster[2,1,1024]", True),
+     ("spark://h:7077", True), ("yarn", True)],
+)  # fmt: skip
+def test_executors_are_waited_for_wherever_there_are_any(master: str, waited_for: bool) -> None:
+    """On this machine too: without a bound a session that never gets one says nothing."""
+    assert session._has_executors(master) is waited_for
+    starts_fast = "spark.executor.extraJavaOptions" in session._settings_for(master)
+    assert starts_fast is master.startswith("local-cluster")
 
 
 @pytest.mark.parametrize("wait", ["soon", "0", "-1", "nan", "inf"])

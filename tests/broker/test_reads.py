@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import deque
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +15,7 @@ from broker.assembly import committed_log
 from broker.errors import BrokerError, ErrorCode
 from broker.mending import MendStatistics
 from broker.reading import proof
-from broker.reading.held import HeldPulls
+from broker.reading.held import WOKEN_AT_ONCE, HeldPulls
 from broker.state.topics import TopicRef
 from dledger.records.layout import file_name
 from dledger.records.record import decode_records
@@ -285,6 +287,41 @@ def test_a_held_pull_ends_at_its_deadline() -> None:
         return held.statistics().held
 
     assert asyncio.run(scenario()) == 0
+
+
+@pytest.mark.parametrize("how", ["one queue", "many queues", "deadlines"])
+def test_many_held_pulls_are_woken_in_turns(how: str) -> None:
+    """Few in each turn, whatever wakes them, in the order in which they came; all of them in the
+    end, and one that is cancelled while it is due is left out."""
+
+    async def scenario() -> None:
+        later: deque[Callable[[], None]] = deque()
+        held = HeldPulls(10_000, later.append)
+        woken: list[int] = []
+
+        async def wait(number: int) -> None:
+            key = (1, number if how == "many queues" else 0)
+            await held.wait(key, 0.01 if how == "deadlines" else 4)
+            woken.append(number)
+
+        count = 2 * WOKEN_AT_ONCE + 1
+        waiting = [asyncio.create_task(wait(number)) for number in range(count)]
+        await asyncio.sleep(0.1 if how == "deadlines" else 0)
+        if how != "deadlines":
+            held.wake_topic(1)
+        await asyncio.sleep(0)
+        assert woken == list(range(WOKEN_AT_ONCE))
+        waiting[count - 2].cancel()
+        while later:
+            before = len(woken)
+            later.popleft()()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(woken) <= before + WOKEN_AT_ONCE
+        assert woken == [*range(count - 2), count - 1]
+        assert held.statistics().held == 0
+
+    asyncio.run(scenario())
 
 
 def test_held_pulls_are_bounded() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import inspect
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from enum import Enum
 from pathlib import Path
@@ -32,7 +32,7 @@ from dledger.wire.commands_pb2 import Command, CreateTopicCommand, DeleteTopicCo
 from store.errors import CorruptionFound
 from tests.broker.asked import N1, Asked, EndlessCall
 from tests.broker.leader import FIRST_TOPIC, PRODUCER, batch
-from tests.node.machine import HOST, SEGMENT
+from tests.node.machine import HOST, SEGMENT, machines_of_a_test
 
 ADDRESS = (socket.inet_ntoa(HOST[0]), HOST[1])
 CLAIM = SegmentClaim("g", SEGMENT, 0)
@@ -180,6 +180,20 @@ def test_a_message_is_found_by_its_id() -> None:
     asked.ask(scenario())
 
 
+@pytest.fixture(scope="module")
+def _three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    with machines_of_a_test():
+        yield Asked(3, folder=tmp_path_factory.mktemp("three")).filled()
+
+
+@pytest.fixture
+def three(_three: Asked) -> Asked:
+    """A group of three, led by n1, of whom some tests ask what changes nothing."""
+    _three.world.cut.clear()
+    _three.world.lead(_three.leader.name)
+    return _three
+
+
 # --- who may answer ----------------------------------------------------------------------------
 
 EVERY_NODES = {"cluster.status", "cluster.watch_leader", "audit.survey", "audit.digests",
@@ -187,18 +201,17 @@ EVERY_NODES = {"cluster.status", "cluster.watch_leader", "audit.survey", "audit.
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_only_a_serving_leader_answers(name: str, tmp_path: Path) -> None:
+def test_only_a_serving_leader_answers(name: str, three: Asked) -> None:
     """The others say whom to ask; what every node answers, every node answers."""
     ask, _ = QUESTIONS[name]
-    asked = Asked(3, folder=folder_for(name, tmp_path)).filled()
-    follower = asked.world.others(asked.leader.name)[0]
+    follower = three.world.others(three.leader.name)[0]
     question = answer(ask(follower.replica.services))
     if name in EVERY_NODES:
-        asked.ask(question, follower)
+        three.ask(question, follower)
         return
     held = follower.log.last_index
     with pytest.raises(BrokerError) as refused:
-        asked.ask(question, follower)
+        three.ask(question, follower)
     assert (refused.value.code, refused.value.failure.leader) == (ErrorCode.NOT_LEADER, N1)
     assert follower.log.last_index == held, "nothing happened"
 
@@ -221,15 +234,14 @@ def depose(asked: Asked) -> None:
 @pytest.mark.parametrize("lose", [cut_off, depose])
 @pytest.mark.parametrize("name", LINEARIZABLE)
 def test_what_is_so_now_is_told_by_a_confirmed_leader(
-    name: str, lose: Callable[[Asked], None]
+    name: str, lose: Callable[[Asked], None], three: Asked
 ) -> None:
     """One that lost its leadership meanwhile, or reaches no majority, sends the caller on."""
     ask, _ = QUESTIONS[name]
-    asked = Asked(3).filled()
-    lose(asked)
-    assert asked.leader.replica.leadership.serving
+    lose(three)
+    assert three.leader.replica.leadership.serving
     with pytest.raises(BrokerError) as refused:
-        asked.ask(answer(ask(asked.services)))
+        three.ask(answer(ask(three.services)))
     assert refused.value.code is ErrorCode.NOT_LEADER
 
 
@@ -242,13 +254,12 @@ DENIALS: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("name", DENIALS)
-def test_what_does_not_exist_is_denied_by_a_confirmed_leader(name: str) -> None:
+def test_what_does_not_exist_is_denied_by_a_confirmed_leader(name: str, three: Asked) -> None:
     """A leader that was deposed without knowing it may lack what it denies."""
-    asked = Asked(3).filled()
     for lose in (lambda _: None, cut_off):
-        lose(asked)
+        lose(three)
         with pytest.raises(BrokerError) as refused:
-            asked.ask(answer(DENIALS[name](asked.services)))
+            three.ask(answer(DENIALS[name](three.services)))
         assert (refused.value.code is ErrorCode.NOT_LEADER) == (lose is cut_off)
 
 

@@ -157,12 +157,12 @@ TABLE: dict[str, list[str]] = {
     "query id": ["{message_id}"],
     "audit replicas": ["--over", "grpc", "--json", "--processes", "1"],
     "audit delivery": ["--history", "{history}", "--processes", "1"],
-    "bench consume": ["--messages", "50", "--rounds", "1"],
     "topic delete": ["t"],
     "group replace": ["{follower}", "--wait", "30", "--json"],
 }
 BY_ITSELF = "audit watch"  # goes on until it is ended
-ALIKE = {"bench produce", "bench e2e"}  # connect as `bench consume` does, and take their time
+# They take their time, and connect alike: tests/bench/test_under_tls.py has one of them.
+ALIKE = {"bench produce", "bench consume", "bench e2e"}
 
 
 def test_table_has_every_command_that_dials() -> None:

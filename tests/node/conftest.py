@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.node.machine import end_machines
+from tests.node.machine import machines_of_a_test
 
 
 @pytest.fixture(autouse=True)
 def machines_end() -> Iterator[None]:
     """What a test has left running ends with it."""
-    yield
-    end_machines()
+    with machines_of_a_test():
+        yield

@@ -139,13 +139,18 @@ class Unmeasured:
 
 
 class HandLoop(ProcessLoop):
-    """A process whose threads work in a moment; it lives until `end_machines` at the latest."""
+    """A process whose threads work in a moment; it lives no longer than its test."""
 
     living: ClassVar[list[HandLoop]] = []
 
     def __init__(self, timeline: Timeline, name: str, number: int) -> None:
         super().__init__(timeline, name, number)
         self.living.append(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a turn would run anything."""
+        return bool(self._ready)
 
     def run_in_executor(
         self, executor: None, call: Callable[..., T], *arguments: object
@@ -155,11 +160,17 @@ class HandLoop(ProcessLoop):
         return done
 
 
-def end_machines() -> None:
-    """No process of a test's machines is left, nor anything that one of them had still to do."""
-    asyncio._set_running_loop(None)
-    while HandLoop.living:
-        HandLoop.living.pop().die()
+@contextmanager
+def machines_of_a_test() -> Iterator[None]:
+    """No process of a machine that was begun within is left behind, nor anything that one of them
+    had still to do."""
+    before = len(HandLoop.living)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)
+        while len(HandLoop.living) > before:
+            HandLoop.living.pop().die()
 
 
 class Machine:
@@ -276,19 +287,22 @@ class Machine:
 
     def turn(self) -> None:
         """What is ready on its event loop has been run, and what that made ready."""
-        with self.running():
-            self.loop.leave()
+        if self.loop.is_ready:
+            with self.running():
+                self.loop.leave()
         if self.loop.crashes:
             raise self.loop.crashes[0]
 
     def take_turns(self) -> bool:
         """Long work that waited for another turn had one; whether there was any."""
+        if not self.hand.waiting:
+            return False
         waiting = list(self.hand.waiting)
         self.hand.waiting.clear()
         with self.running():
             for call in waiting:
                 call()
-        return bool(waiting)
+        return True
 
     def sync(self) -> bool:
         """Its disk has done what it was given, and what was due, and tells of it with the next
@@ -299,11 +313,13 @@ class Machine:
             for worker in self.workers.values()
             if worker.woken or self._due_s.get(worker.name, inf) <= now_s
         ]
+        if not at_work:
+            return False
         with self.running():
             for worker in at_work:
                 worker.run_pending()
                 self._due_s[worker.name] = inf if worker.due_in is None else now_s + worker.due_in
-        return bool(at_work)
+        return True
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Its process runs `work`, from the next turn on."""

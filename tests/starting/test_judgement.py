@@ -68,7 +68,7 @@ def test_what_is_judged_to_start_starts_and_nothing_else(
     healthy: Lived, change: Change, *, is_clean: bool
 ) -> None:
     """One change to any file of a member's directory: the judgement and the start agree, and the
-    judgement has left everything as it was."""
+    judgement has left everything as it was. Of queues it may refuse more."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "n1"
         source = healthy.clean if is_clean else healthy.killed
@@ -79,8 +79,12 @@ def test_what_is_judged_to_start_starts_and_nothing_else(
         assert listed(path) == before
         refusal = started(path)
         note(f"judged: {said.refusal or 'starts'}; started: {refusal or 'yes'}")
-        assert said.starts == (not refusal)
-        assert said.starts == (not [f for f in said.findings if f.effect == "refused"])
+        refused = said.of(Effect.REFUSED)
+        assert said.starts == (not refused)
+        if said.starts or not refused[0].file.startswith("consumequeue"):
+            assert said.starts == (not refusal)
+        # Else a start may have come through: a judgement knows no topics, so it looks at all
+        # queues, and a start at those of its topics. It is never the other way round.
 
 
 Damage = Callable[[Path], object]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -11,7 +13,7 @@ from dledger.records.errors import InvalidRecord
 from dledger.records.layout import RECORD
 from dledger.records.properties import find_property, tags_code
 from dledger.records.record import RecordTemplate
-from store.tagging import LONG_TAG, code_of_record, codes_of_records, codes_of_tags
+from store.tagging import FEW_RECORDS, LONG_TAG, code_of_record, codes_of_records, codes_of_tags
 
 PIECES = st.sampled_from(
     [
@@ -51,7 +53,9 @@ def test_codes_are_those_of_each_record_alone(parts: list[tuple[bytes, bytes]]) 
     """Wherever something that looks like a tag stands, in bodies, names, values or cut in two."""
     frame, starts = frame_of(parts)
     expected = [tags_code(find_property(properties, b"TAGS") or "") for _, properties in parts]
-    assert codes_of_records(frame, np.array(starts)).tolist() == expected
+    for few in (0, FEW_RECORDS):
+        with patch("store.tagging.FEW_RECORDS", few):
+            assert codes_of_records(frame, np.array(starts)).tolist() == expected
     ends = [*starts[1:], len(frame)]
     alone = [code_of_record(frame, *each) for each in zip(starts, ends, strict=True)]
     assert alone == expected

@@ -64,14 +64,15 @@ class StandbyDoor:
         )
         forming = (self._member, self._changed, self._failed)
         nobody = _NotReady(self._member)
-        handlers: list[tuple[Any, str, object]] = [
-            (broker_pb2.DESCRIPTOR, "Broker", nobody),
-            (cluster_pb2.DESCRIPTOR, "Cluster", self._cluster(entrance)),
-            (audit_pb2.DESCRIPTOR, "Audit", nobody),
-            (health_pb2.DESCRIPTOR, "Health", self._health),
-        ]
+        handlers: list[tuple[Any, str, object]] = [(health_pb2.DESCRIPTOR, "Health", self._health)]
+        # Each address is for what it will be: a wrong one is noticed before there is a group.
+        if entrance.offers & For.CLIENTS:
+            handlers.append((broker_pb2.DESCRIPTOR, "Broker", nobody))
+        if entrance.offers & (For.CLIENTS | For.ADMINISTRATION):
+            handlers.append((cluster_pb2.DESCRIPTOR, "Cluster", self._cluster(entrance)))
         if entrance.offers & For.ADMINISTRATION:
             door = FormationDoor(*forming)
+            handlers.append((audit_pb2.DESCRIPTOR, "Audit", nobody))
             handlers.append((formation_pb2.DESCRIPTOR, "Formation", door))
         server.add_generic_rpc_handlers(
             tuple(

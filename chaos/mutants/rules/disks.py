@@ -78,9 +78,9 @@ DISKS = (
     ),
     Mutant(
         "wiped-directory-is-a-member-at-once",
-        "broker/recovery.py",
-        "        if not member.is_member:\n            raise NotAMember(",
-        "        if member.is_member is None:\n            raise NotAMember(",
+        "store/starting/opening.py",
+        "    if not directory.disk.state.is_member:\n        raise NotAMember(",
+        '    if directory.disk.state.value == "":\n        raise NotAMember(',
     ),
     Mutant(
         "log-without-identity-is-formatted",

@@ -76,6 +76,14 @@ REPLICA = (
         "        if is_whole and not self._place(queue, next_offset)[1]:\n",
     ),
     Mutant(
+        "held-pulls-beyond-a-turns-share-not-woken",
+        "broker/reading/held.py",
+        "            self._later(self._begin_turn)\n            self._wake_some()\n",
+        "            self._wake_some()\n",
+        masked="fewer pulls than that are held in the simulator",
+        tests=("tests/broker/test_reads.py",),
+    ),
+    Mutant(
         "large-batch-taken-whose-later-piece-is-wrong",
         "broker/leader/batches.py",
         "            return replace(batch, checked=error)\n",

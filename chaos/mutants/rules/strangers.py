@@ -7,7 +7,10 @@ from chaos.mutants.mutant import Mutant
 _NO_SOCKETS = "the simulator has no sockets, so no strangers"
 _PROOF = ("tests/node/test_secret.py",)
 _SHOWN = ("tests/node/test_certificate_proof.py",)
-_WIRE = ("tests/integration/test_strangers_on_the_wire.py",)
+_WIRE = (
+    "tests/integration/test_strangers_on_the_wire.py",
+    "tests/integration/test_certificates_on_the_wire.py",
+)
 
 STRANGERS = (
     Mutant(
