@@ -12,7 +12,7 @@ PYTHONS ?= python3.12 python3.13 python3.14
 VERSIONED = tests/client tests/core tests/links tests/node tests/store
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim audit-property mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -44,6 +44,9 @@ test: setup extras  ## every test (EXTRAS= leaves out what needs Spark)
 
 sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
 	$(BIN)/dledger chaos sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)
+
+audit-property: setup  ## any one change to a replica's files gets a verdict that it allows (DRAWS=300 of each kind)
+	AUDIT_DRAWS=$(or $(DRAWS),300) $(BIN)/python -m pytest -q tests/audit/test_any_change.py -m "not spark"
 
 mutants: setup   ## break each rule once and show which seed and check noticed
 	$(BIN)/python -m chaos.mutants $(MUTANTS)
@@ -94,7 +97,7 @@ architecture: setup  ## the import picture holds
 check: lint types verify-proto architecture test  ## all that a commit must pass
 
 audit: setup $(if $(filter spark,$(ENGINE)),$(VENV)/.audit)  ## prove that the replicas of RUN=run agree (ENGINE=local or spark)
-	$(BIN)/dledger audit replicas --dir $(RUN) --derived --engine $(ENGINE)
+	$(BIN)/dledger audit replicas --dir $(RUN) --engine $(ENGINE)
 
 $(VENV)/.audit: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --retries 2 --editable '.[dev,audit]'

@@ -109,8 +109,13 @@ def replicas(
     master: MasterOption = None,
     processes: ProcessesOption = None,
     derived: Annotated[
-        bool, typer.Option("--derived", help="Check running digests and ConsumeQueues too.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--derived/--log-only",
+            help="Running digests and ConsumeQueues too, or only the log's bytes.",
+            show_default="what can be read",
+        ),
+    ] = None,
     accept_retention: Annotated[
         bool,
         typer.Option("--accept-retention", help="A log that begins later is as good."),
@@ -130,11 +135,11 @@ def replicas(
 
     \b
     Examples:
-      dledger audit replicas --dir run --derived
+      dledger audit replicas --dir run
       dledger audit replicas --bootstrap 10.0.0.1:7001,10.0.0.2:7001 --engine spark --master yarn
       dledger audit replicas --bootstrap 10.0.0.1:7001 --over grpc --rate 50MB
       dledger audit replicas --replica n1=run/n1/data --replica n2=run/n2/data
-      dledger audit replicas --replica n1=/backup/n1 --replica n2=/backup/n2 --derived
+      dledger audit replicas --replica n1=/backup/n1 --replica n2=/backup/n2 --html a.html
     """
     with errors_told():
         options = Options(

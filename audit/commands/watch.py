@@ -45,7 +45,9 @@ def watch(
     engine: Annotated[EngineName, typer.Option("--engine")] = EngineName.LOCAL,
     master: Annotated[str | None, typer.Option("--master")] = None,
     rate: Annotated[str, typer.Option("--rate", metavar="SIZE", help="Bytes a second.")] = "100MB",
-    derived: Annotated[bool, typer.Option("--derived")] = False,
+    derived: Annotated[
+        bool | None, typer.Option("--derived/--log-only", show_default="what can be read")
+    ] = None,
     accept_retention: Annotated[bool, typer.Option("--accept-retention")] = False,
 ) -> None:
     """Audit again and again; write reports, serve metrics. SIGTERM or Ctrl-C ends it.

@@ -6,4 +6,9 @@ from typing import Final
 
 from dledger.spark.package import SOURCE
 
-TASKS: Final = (*SOURCE, "dledger/history.py", "dledger/wire", "store", "audit")
+# A start is rehearsed with the parts that a node starts with.
+_STARTING: Final = (
+    *("dledger/checksum.py", "dledger/codec.py", "dledger/core", "dledger/errors.py"),
+    *("dledger/hard_state.py", "dledger/ports.py"),
+)
+TASKS: Final = (*SOURCE, "dledger/history.py", "dledger/wire", *_STARTING, "store", "audit")

@@ -46,6 +46,7 @@ _CODEC: Final = "the client's codec, record by record"
 _PER_CPU: Final = "records/s of CPU"
 
 Tell = Callable[[str], None]
+LOG_ONLY: Final = Options(derived=False)  # A sample has no ConsumeQueues.
 
 
 @dataclass(slots=True)
@@ -182,7 +183,7 @@ def _flip_figure(replicas: list[Replica], rounds: int, tell: Tell) -> Figure:
     at = min(SEGMENT_BYTES, committed_log(replicas[0]).settled) * 9 // 10
     with closing(LocalEngine(1)) as engine, _flipped(path, at):
         for _ in range(rounds):
-            report = audit_replicas(replicas, engine, Options()).report
+            report = audit_replicas(replicas, engine, LOG_ONLY).report
             if [each.start <= at < each.end for each in report.findings] != [True]:
                 raise AssertionError(f"a flip at {at} was reported as {report.findings}")
             found.rounds.append(report.timings.locate_s)
@@ -248,7 +249,7 @@ def _bare_rate(replicas: list[Replica]) -> float:
 
 def _hash_rate(replicas: list[Replica], engine: Engine) -> float:
     """MB/s of an audit's first pass."""
-    timings = audit_replicas(replicas, engine, Options()).report.timings
+    timings = audit_replicas(replicas, engine, LOG_ONLY).report.timings
     return timings.digested_bytes / 1e6 / timings.digest_s
 
 

@@ -9,15 +9,16 @@ queues end, which topics were deleted later, how the first digest continues the 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from audit.proof.findings import Cause
 from audit.proof.invariants import Broken, SegmentEnds, SegmentRules
+from audit.proof.queue_files import QueueFiles, QueueKey, is_deleted
 from audit.proof.scan import ItemKind, ScanTask, Window, next_item
 from audit.reading.pace import Pace
 from dledger.reading.entry import (
@@ -31,19 +32,15 @@ from dledger.reading.entry import (
     preamble_of,
     verify_frame,
 )
-from dledger.reading.files import open_to_read, opened, read_at
+from dledger.reading.files import opened, read_at
 from dledger.records.errors import InvalidFrame, InvalidRecord
-from dledger.records.layout import UNITS_PER_FILE, file_name, topic_folder
-from dledger.records.record import TOPIC_PATTERN
+from dledger.records.layout import file_name, topic_folder
 from dledger.wire.commands_pb2 import Command
 from store.dispatch import UNIT_SIZE, units_for_entry
 from store.errors import DivergenceFound
 
-MAX_FAULTS: Final = 100  # A task names so many and counts the rest.
-_OPEN_FILES: Final = 128
-_FILE_BYTES: Final = UNITS_PER_FILE * UNIT_SIZE
-
-QueueKey = tuple[str, int]
+MAX_FAULTS: Final = 100  # Of each cause a task names so many and counts the rest.
+MAX_GAPS: Final = 1000  # So many are told apart; the last one takes what follows.
 
 _CAUSES: Final = {
     ItemKind.BROKEN: Cause.BAD_CRC,
@@ -83,7 +80,9 @@ class ChainTask:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault within a segment: an entry's, or a queue's if `queue` is given."""
+    """A fault within a segment: an entry's, or a queue's if `queue` is given. Of a fault that was
+    met `count` times in a row (entries) or in a queue (units) this is the first; `last_end` is
+    where the last one ends, a physical offset."""
 
     cause: Cause
     start: int
@@ -92,23 +91,28 @@ class Fault:
     term: int
     detail: str
     queue: QueueKey | None = None
+    count: int = 1
+    last_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
     """What one segment holds. `first_digest` is that of its first entry, `last_digest` that of
-    its last; both None if its first or last entry is damaged. `queue_ends`: next queue offset of
-    each queue. `deleted`: topics whose deletion is in this segment, as their folders are called.
-    `more_faults` weren't kept. `ends`: what the segments beside it must fit."""
+    its last; None if that entry is damaged, or isn't the segment's last by what is there.
+    `queue_ends`: next queue offset of each queue. `deleted`: topics whose deletion is in this
+    segment, as their folders are called, and the index of the entry that says so. `more`: how many
+    faults of a cause weren't kept. `gaps`: physical ranges of which nothing intact is known.
+    `ends`: what the segments beside it must fit."""
 
     replica: str
     base: int
     faults: tuple[Fault, ...]
-    more_faults: int
+    more: tuple[tuple[Cause, int], ...]
     first_digest: int | None
     last_digest: int | None
     queue_ends: tuple[tuple[QueueKey, int], ...]
-    deleted: tuple[str, ...]
+    deleted: tuple[tuple[str, int], ...]
+    gaps: tuple[tuple[int, int], ...]
     ends: SegmentEnds
     entries: int
     records: int
@@ -128,18 +132,6 @@ class SeamTask:
     @property
     def weight(self) -> int:
         return HEADER_SIZE
-
-
-def is_deleted(folder: str, deleted: Iterable[str]) -> bool:
-    """Whether the topic whose queues are in `folder` is among the deleted ones: those that are
-    named with their incarnation, and those of older releases by the name alone."""
-    name, _, incarnation = folder.partition("@")
-    for each in deleted:
-        other, _, other_incarnation = each.partition("@")
-        same = not incarnation or not other_incarnation or incarnation == other_incarnation
-        if name == other and same:
-            return True
-    return False
 
 
 def check_seam(task: SeamTask) -> Fault | None:
@@ -162,68 +154,12 @@ def read_chain(task: ChainTask) -> Chain:
     reader = _ChainReader(task)
     try:
         with opened(os.path.join(task.commitlog, file_name(task.base))) as descriptor:
-            reader.read(Window(descriptor))
+            reader.read(Window(descriptor), os.fstat(descriptor).st_size)
     except OSError:
-        pass  # The first pass reports it.
+        reader.give_up()  # The first pass reports it.
     finally:
         reader.queues.close()
     return reader.chain()
-
-
-class QueueFiles:
-    """Reads units of a replica's ConsumeQueues; the last files used stay open."""
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._open: OrderedDict[str, int] = OrderedDict()
-        self._incarnations: dict[str, list[int]] = {}
-        for name in os.listdir(root) if os.path.isdir(root) else ():
-            topic, _, incarnation = name.partition("@")
-            if incarnation.isdecimal():
-                self._incarnations.setdefault(topic, []).append(int(incarnation))
-
-    def folder(self, topic: str, incarnation: int, index: int) -> str:
-        """Where the units of entry `index` are. An entry of version 1 doesn't say which topic of
-        its name it is for: the one that was created last before it, if its folder tells that."""
-        if incarnation:
-            return topic_folder(topic, incarnation)
-        created = [each for each in self._incarnations.get(topic, ()) if each < index]
-        return topic_folder(topic, max(created)) if created else topic
-
-    def units(self, queue: QueueKey, first: int, count: int) -> bytes:
-        """The units from offset `first` on; fewer where a file is missing or short."""
-        pieces: list[bytes] = []
-        at, left = first * UNIT_SIZE, count * UNIT_SIZE
-        while left > 0:
-            base = at - at % _FILE_BYTES
-            size = min(left, base + _FILE_BYTES - at)
-            piece = self._read(queue, base, size, at - base)
-            pieces.append(piece)
-            if len(piece) < size:
-                break
-            at, left = at + size, left - size
-        return b"".join(pieces)
-
-    def close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-    def _read(self, queue: QueueKey, base: int, size: int, at: int) -> bytes:
-        if TOPIC_PATTERN.fullmatch(queue[0].partition("@")[0]) is None:
-            return b""
-        path = os.path.join(self._root, queue[0], str(queue[1]), file_name(base))
-        descriptor = self._open.get(path)
-        try:
-            if descriptor is None:
-                descriptor = open_to_read(path)
-                self._open[path] = descriptor
-                if len(self._open) > _OPEN_FILES:
-                    os.close(self._open.popitem(last=False)[1])
-            else:
-                self._open.move_to_end(path)
-            return read_at(descriptor, size, at)
-        except OSError:
-            return b""
 
 
 class _ChainReader:
@@ -235,11 +171,14 @@ class _ChainReader:
         self._pace = Pace(task.bytes_per_s)
         self._rules = SegmentRules(task.base)
         self._faults: list[Fault] = []
-        self._more = 0
+        self._of_queues: dict[tuple[Cause, QueueKey], Fault] = {}
+        self._more: Counter[Cause] = Counter()
+        self._gaps: list[tuple[int, int]] = []
+        self._at = 0  # Where in the segment it has come to.
         self._first: int | None = None
         self._previous: int | None = None
         self._ends: dict[QueueKey, int] = {}
-        self._deleted: dict[str, None] = {}
+        self._deleted: dict[str, int] = {}
         self._entries = self._records = self._verified = 0
 
     def chain(self) -> Chain:
@@ -247,21 +186,22 @@ class _ChainReader:
         return Chain(
             task.replica,
             task.base,
-            tuple(self._faults),
-            self._more,
+            (*self._faults, *self._of_queues.values()),
+            tuple(self._more.items()),
             self._first,
             self._previous,
             tuple(sorted(self._ends.items())),
-            tuple(self._deleted),
+            tuple(self._deleted.items()),
+            tuple(self._gaps),
             self._rules.ends(),
             self._entries,
             self._records,
             self._verified,
         )
 
-    def read(self, window: Window) -> None:
-        """Every entry up to the task's end."""
-        for header, frame in self._frames(window):
+    def read(self, window: Window, length: int) -> None:
+        """Every entry up to the task's end; `length`: the file's, in bytes."""
+        for header, frame in self._frames(window, length):
             self._entries += 1
             self._records += header.record_count
             if header.index == self._task.said[0] and header.digest != self._task.said[1]:
@@ -272,12 +212,18 @@ class _ChainReader:
             if header.kind == EntryKind.DATA:
                 self._check_units(header, frame)
             elif header.kind == EntryKind.COMMAND:
-                self._note_deletion(frame)
+                self._note_deletion(header, frame)
 
-    def _frames(self, window: Window) -> Iterator[tuple[EntryHeader, bytes]]:
+    def give_up(self) -> None:
+        """What follows can't be read."""
+        self._lose()
+        self._gap(self._at, min(self._task.end - self._task.base, self._task.segment_size))
+
+    def _frames(self, window: Window, length: int) -> Iterator[tuple[EntryHeader, bytes]]:
         """Intact entries; what isn't one becomes a fault."""
-        at, end = 0, min(self._task.end - self._task.base, self._task.segment_size)
-        while at < end:
+        end = min(self._task.end - self._task.base, self._task.segment_size)
+        while self._at < end:
+            at = self._at
             head = window.read(at, HEADER_SIZE)
             size = claim_of(head, 0)[0] if len(head) == HEADER_SIZE else 0
             if HEADER_SIZE <= size <= end - at:
@@ -286,9 +232,9 @@ class _ChainReader:
                 if header is not None:
                     self._spend(size)
                     yield header, frame
-                    at += size
+                    self._at = at + size
                     continue
-            at = self._pass_over(window, at)
+            self._at = self._pass_over(window, at, length)
 
     def _verify(self, frame: bytes, at: int) -> EntryHeader | None:
         """The header of an intact entry that lies where it says; its digest is checked too."""
@@ -307,22 +253,35 @@ class _ChainReader:
         self._previous = header.digest
         return header
 
-    def _pass_over(self, window: Window, at: int) -> int:
-        """Where reading goes on behind what is no intact entry; a fault unless it is a filler."""
+    def _pass_over(self, window: Window, at: int, length: int) -> int:
+        """Where reading goes on behind what is no intact entry; a fault unless it is a filler, or
+        what a file that is too short ends with: that lacks bytes, which the first pass tells."""
         task = self._task
         scan = ScanTask(
             task.replica, task.commitlog, task.base, task.segment_size, ((task.base, task.end),)
         )
         item = next_item(window, scan, at, 0)
-        if item is None:
+        end = min(task.end - task.base, task.segment_size)
+        if item is None or (length < end and at + item.size >= length):
+            self._lose()
+            self._gap(at, end)
             return task.segment_size
         self._spend(item.size)
         cause = _CAUSES.get(item.kind)
         if cause is not None:
-            self._previous = None
-            self._rules.damaged()
+            self._lose()
             self._keep(Fault(cause, item.start, item.size, item.index, item.term, item.detail))
+            if item.kind is not ItemKind.STRAY:
+                self._gap(at, min(at + item.size, end))
+        elif item.kind is ItemKind.ENTRY:  # It reaches beyond what is claimed.
+            self._lose()
+            self._gap(at, end)
         return at + max(item.size, FILLER_HEADER_SIZE)
+
+    def _lose(self) -> None:
+        """What the next entry follows isn't known."""
+        self._previous = None
+        self._rules.damaged()
 
     def _check_units(self, header: EntryHeader, frame: bytes) -> None:
         try:
@@ -341,9 +300,9 @@ class _ChainReader:
         for number in range(header.record_count):
             unit = slice(number * UNIT_SIZE, (number + 1) * UNIT_SIZE)
             if found[unit] != expected[unit]:
-                self._keep(_unit_fault(header, queue, base + number, expected[unit], found[unit]))
+                self._count(_unit_fault(header, queue, base + number, expected[unit], found[unit]))
 
-    def _note_deletion(self, frame: bytes) -> None:
+    def _note_deletion(self, header: EntryHeader, frame: bytes) -> None:
         """Queues of a deleted topic are rightly gone, and may begin again at offset 0."""
         try:
             command = Command.FromString(frame[HEADER_SIZE:])
@@ -354,23 +313,50 @@ class _ChainReader:
         gone, incarnation = command.delete_topic.name, command.delete_topic.incarnation
         if incarnation:
             gone = topic_folder(gone, incarnation)
-        self._deleted[gone] = None
+        self._deleted[gone] = header.index
         self._ends = {
             queue: end for queue, end in self._ends.items() if not is_deleted(queue[0], [gone])
         }
-        self._faults = [
-            f for f in self._faults if f.queue is None or not is_deleted(f.queue[0], [gone])
-        ]
+        self._of_queues = {
+            key: f for key, f in self._of_queues.items() if not is_deleted(key[1][0], [gone])
+        }
 
     def _spend(self, size: int) -> None:
         self._verified += size
         self._pace.spend(size)
 
+    def _count(self, fault: Fault) -> None:
+        """A unit's fault, under its queue's: there are as many of these as there are queues, so
+        none of them displaces another."""
+        assert fault.queue is not None
+        key = fault.cause, fault.queue
+        first = self._of_queues.get(key)
+        self._of_queues[key] = fault if first is None else _with(first, fault)
+
     def _keep(self, fault: Fault) -> None:
-        if len(self._faults) < MAX_FAULTS:
+        """An entry's fault. What fails alike with nothing intact between is one."""
+        last = self._faults[-1] if self._faults else None
+        end = 0 if last is None else last.last_end or last.start + last.size
+        if last is not None and (last.cause, end) == (fault.cause, fault.start):
+            self._faults[-1] = _with(last, fault)
+        elif sum(each.cause is fault.cause for each in self._faults) < MAX_FAULTS:
             self._faults.append(fault)
         else:
-            self._more += 1
+            self._more[fault.cause] += 1
+
+    def _gap(self, start: int, end: int) -> None:
+        """Nothing intact is known of these bytes of the segment."""
+        start, end = self._task.base + start, self._task.base + end
+        if start >= end:
+            return
+        if self._gaps and (self._gaps[-1][1] == start or len(self._gaps) == MAX_GAPS):
+            self._gaps[-1] = self._gaps[-1][0], end
+        else:
+            self._gaps.append((start, end))
+
+
+def _with(first: Fault, again: Fault) -> Fault:
+    return replace(first, count=first.count + 1, last_end=again.start + again.size)
 
 
 def _fault(cause: Cause, header: EntryHeader, detail: str) -> Fault:

@@ -7,7 +7,7 @@ compared. This finds *that* bytes differ; what differs, and whose fault it is, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from audit.proof.digest import FileProblem, PartDigests
 from audit.proof.findings import Cause, Finding
+from audit.proof.merging import merged
 from audit.proof.plan import Plan, SegmentPlan
 from dledger.reading.survey import Survey
 from dledger.records.layout import file_name
@@ -89,12 +90,15 @@ def compare(plan: Plan, parts: Iterable[PartDigests]) -> Comparison:
 
 
 def file_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
-    """What could not be read though its replica claims it; one finding a segment."""
+    """What could not be read though its replica claims it; one finding for segments in a row. A
+    replica that has none at all is told by its survey."""
     found: dict[tuple[str, int], Finding] = {}
     for part in parts:
         if part.problem is None or (part.replica, part.base) in found:
             continue
         survey = plan.survey_of(part.replica)
+        if not survey.segments:
+            continue
         found[(part.replica, part.base)] = Finding(
             _CAUSE[part.problem],
             (part.replica,),
@@ -104,7 +108,7 @@ def file_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
             file=f"{survey.commitlog}/{file_name(part.base)}",
             detail=part.detail,
         )
-    return list(found.values())
+    return merged(found.values())
 
 
 def survey_findings(plan: Plan, *, accept_retention: bool) -> list[Finding]:
@@ -127,17 +131,6 @@ def survey_findings(plan: Plan, *, accept_retention: bool) -> list[Finding]:
             start, end = plan.start, survey.retained_from
             found.append(_finding(Cause.RETAINED_LATER, who, start, end, detail))
     return found
-
-
-def merge_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ascending ranges, neighbours put together."""
-    merged: list[tuple[int, int]] = []
-    for start, end in ranges:
-        if merged and merged[-1][1] == start:
-            merged[-1] = (merged[-1][0], end)
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _begins_later(plan: Plan, survey: Survey) -> bool:

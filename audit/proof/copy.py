@@ -105,7 +105,7 @@ def audit_copy(
         )
     judgement = judge(path, expected)
     replica = Replica(stated.node_id if stated and stated.node_id else NAME, str(path))
-    audited = audit_replicas([replica], engine, Options(derived=True), started)
+    audited = audit_replicas([replica], engine, Options(derived=True, is_copy=True), started)
     return CopyReport(judgement, audited.report)
 
 

@@ -5,14 +5,16 @@ of them wrong in the same way, and derived files, which needn't be compared as t
 of the log (ADR 7). IndexFiles and snapshots will have their place here.
 
 Three rounds of tasks: each segment from end to end (`audit.proof.chain`), then the seams between
-segments, and the ends of the queues, which only the whole log knows.
+segments, and the ends of the queues (`audit.proof.queue_ends`), which only the whole log knows.
+Deletions of topics are known before a fault of a queue is counted.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from audit.engines.engine import Engine, PassStarted
@@ -20,56 +22,28 @@ from audit.proof.chain import (
     Chain,
     ChainTask,
     Fault,
-    QueueKey,
     SeamTask,
     broken_fault,
     check_seam,
-    is_deleted,
     read_chain,
 )
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.invariants import between_segments
 from audit.proof.plan import Plan
+from audit.proof.queue_ends import Ending, QueueEndTask, check_queue_ends
+from audit.proof.queue_files import QueueKey, is_deleted
 from audit.proof.report import DerivedSummary
+from audit.proof.scope import Scope, committed_index
 from audit.reading.replica import Replica
-from dledger.reading.files import opened, read_at
 from dledger.reading.survey import Survey
-from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
-from store.dispatch import UNIT, UNIT_SIZE
+from dledger.records.layout import file_name
 
-_FILE_BYTES: Final = UNITS_PER_FILE * UNIT_SIZE
-_CHUNK_BYTES: Final = 200_000 * UNIT_SIZE // 4
-
-
-@dataclass(frozen=True, slots=True)
-class QueueEndTask:
-    """Look behind the ends of a replica's queues: `(queue, next offset)` as the log has them.
-
-    Args:
-        log_end: units of records at or behind it are of entries newer than what was audited,
-            which is no fault of a replica that runs (`is_running`).
-    """
-
-    replica: str
-    root: str
-    queues: tuple[tuple[QueueKey, int], ...]
-    log_end: int
-    is_running: bool
-    host: str | None = None
-
-    @property
-    def weight(self) -> int:
-        return len(self.queues)
-
-
-def check_queue_ends(task: QueueEndTask) -> list[Fault]:
-    """The first unit behind each queue's end that shouldn't be there."""
-    faults = (_behind_end(task, queue, end) for queue, end in task.queues)
-    return [fault for fault in faults if fault is not None]
+MAX_QUEUES: Final = 100  # Of each cause a replica's findings name so many and count the rest.
 
 
 def check_derived(
     plan: Plan,
+    scope: Scope,
     engine: Engine,
     replicas: Sequence[Replica],
     bytes_per_s: float,
@@ -86,13 +60,14 @@ def check_derived(
     for survey in plan.surveys:
         own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
         found += [_finding(survey, plan, fault) for fault in _lasting(own)]
+        found += _not_named(survey, own)
         ends = [chain.ends for chain in own]
         found += [
             _finding(survey, plan, broken_fault(broken))
             for broken in between_segments(ends, plan.segment_size, survey.retained_from)
         ]
     found += _seams(plan, engine, chains, hosts)
-    tails = [_end_task(each, chains, hosts) for each in plan.surveys if not each.problem]
+    tails = [_end_task(plan, each, chains, hosts) for each in plan.surveys if not each.problem]
     for task, beyond in zip(tails, engine.run(check_queue_ends, tails), strict=True):
         found += [_finding(plan.survey_of(task.replica), plan, fault) for fault in beyond]
     summary = DerivedSummary(
@@ -105,8 +80,13 @@ def check_derived(
 
 
 def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:
+    """One a segment. Of a copy all units are wanted whose entries anybody knows to have committed,
+    whatever its checkpoint says; a node that runs writes behind its checkpoint."""
     survey = plan.survey_of(replica.id)
     said = (replica.position.index, replica.position.digest) if replica.position else (0, 0)
+    wanted = survey.derived_index
+    if not survey.answered:
+        wanted = max(wanted, committed_index(plan.surveys))
     return [
         ChainTask(
             replica=replica.id,
@@ -114,7 +94,7 @@ def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:
             base=segment.base,
             segment_size=plan.segment_size,
             end=min(survey.end, segment.base + plan.segment_size),
-            derived_index=survey.derived_index,
+            derived_index=wanted,
             said=said,
             bytes_per_s=0,
             host=replica.host,
@@ -127,10 +107,20 @@ def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:
 def _lasting(chains: Sequence[Chain]) -> Iterable[Fault]:
     """The faults of a replica, but for those of queues that a later segment deletes."""
     for number, chain in enumerate(chains):
-        deleted = {topic for later in chains[number + 1 :] for topic in later.deleted}
+        deleted = {topic for later in chains[number + 1 :] for topic, _ in later.deleted}
         for fault in chain.faults:
             if fault.queue is None or not is_deleted(fault.queue[0], deleted):
                 yield fault
+
+
+def _not_named(survey: Survey, chains: Sequence[Chain]) -> Iterable[Finding]:
+    """What was too much to be told one by one, by cause."""
+    more: Counter[Cause] = Counter()
+    for chain in chains:
+        more.update(dict(chain.more))
+    for cause, count in sorted(more.items()):
+        detail = f"{count} more places than are named"
+        yield Finding(cause, (survey.replica,), 0, 0, detail=detail, count=count)
 
 
 def _seams(
@@ -153,122 +143,123 @@ def _seams(
 
 
 def _end_task(
-    survey: Survey, chains: Sequence[Chain], hosts: dict[str, str | None]
+    plan: Plan, survey: Survey, chains: Sequence[Chain], hosts: dict[str, str | None]
 ) -> QueueEndTask:
-    """Where the replica's queues end by its log; a folder that the log doesn't know ends at 0."""
+    """Where the replica's queues end by its log; a folder that the log doesn't know ends at 0. A
+    topic whose deletion it may not have applied yet may be there or gone."""
+    own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
     ends: dict[QueueKey, int] = dict.fromkeys(survey.consume_queues, 0)
-    for chain in sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base):
-        for queue in [queue for queue in ends if is_deleted(queue[0], chain.deleted)]:
-            ends[queue] = 0
+    for chain in own:
+        for topic, index in chain.deleted:
+            for queue in [queue for queue in ends if is_deleted(queue[0], [topic])]:
+                if index <= survey.derived_index:
+                    ends[queue] = 0
+                else:
+                    del ends[queue]
         ends.update(chain.queue_ends)
     present = {queue: end for queue, end in ends.items() if queue in set(survey.consume_queues)}
-    root = os.path.join(os.path.dirname(survey.commitlog), "consumequeue")
     return QueueEndTask(
-        survey.replica,
-        root,
-        tuple(sorted(present.items())),
-        survey.end,
-        survey.is_running,
-        hosts.get(survey.replica),
+        replica=survey.replica,
+        root=_queues_root(survey),
+        queues=tuple(sorted(present.items())),
+        ending=Ending(
+            log_end=survey.end,
+            known_end=max(survey.end, plan.end),
+            held=_held(plan, survey, own),
+            is_running=survey.is_running,
+            is_closed=not survey.answered,
+        ),
+        host=hosts.get(survey.replica),
     )
 
 
-def _behind_end(task: QueueEndTask, queue: QueueKey, end: int) -> Fault | None:
-    folder = os.path.join(task.root, queue[0], str(queue[1]))
-    try:
-        names = sorted(name for name in os.listdir(folder) if FILE_NAME.fullmatch(name))
-    except OSError:
-        return None  # Deleted meanwhile.
-    for name in names:
-        base = int(name)
-        if base + _FILE_BYTES <= end * UNIT_SIZE:
-            continue
-        start = max(end * UNIT_SIZE - base, 0)
-        found = _first_unit(os.path.join(folder, name), start, task)
-        if found is not None:
-            at, unit = found
-            offset = (base + at) // UNIT_SIZE
-            detail = f"{queue[0]}/{queue[1]} at queue offset {offset}: {unit.hex()} found, "
-            detail += f"by the log the queue ends at {end}"
-            return Fault(Cause.QUEUE_EXTRA, 0, 0, 0, 0, detail, queue)
-    return None
+def _queues_root(survey: Survey) -> str:
+    """The folder of the replica's ConsumeQueues."""
+    return os.path.join(os.path.dirname(survey.commitlog), "consumequeue")
 
 
-def _first_unit(path: str, start: int, task: QueueEndTask) -> tuple[int, bytes] | None:
-    """The first unit from byte `start` on that counts, and its byte in the file."""
-    try:
-        with opened(path) as descriptor:
-            at = _next_data(descriptor, start)
-            while chunk := read_at(descriptor, _CHUNK_BYTES, at):
-                rest = chunk.lstrip(b"\x00")
-                if rest:
-                    first = (len(chunk) - len(rest)) // UNIT_SIZE * UNIT_SIZE
-                    unit = chunk[first : first + UNIT_SIZE]
-                    return None if _is_newer(unit, task) else (at + first, unit)
-                at = _next_data(descriptor, at + len(chunk))
-    except OSError:
-        return None
-    return None
-
-
-def _next_data(descriptor: int, at: int) -> int:
-    """The first unit at or behind byte `at` that isn't wholly in a hole: files are sparse.
-
-    Raises:
-        OSError: there is nothing but a hole up to the end.
-    """
-    data = os.lseek(descriptor, at, os.SEEK_DATA)
-    return max(data - data % UNIT_SIZE, at)
-
-
-def _is_newer(unit: bytes, task: QueueEndTask) -> bool:
-    """Whether the unit is of an entry that came after what was audited."""
-    if not task.is_running or len(unit) < UNIT_SIZE:
-        return False
-    return bool(UNIT.unpack(unit)[0] >= task.log_end)
+def _held(plan: Plan, survey: Survey, chains: Sequence[Chain]) -> tuple[tuple[int, int], ...]:
+    """The ranges of the log in which everything is as it was written."""
+    held: list[tuple[int, int]] = []
+    for chain in chains:
+        at, end = chain.base, min(chain.base + plan.segment_size, survey.end)
+        for start, stop in (*chain.gaps, (end, end)):
+            if start > at:
+                held.append((at, start))
+            at = max(at, stop)
+    return tuple(held)
 
 
 def _finding(survey: Survey, plan: Plan, fault: Fault) -> Finding:
-    start, end = fault.start, fault.start + fault.size
+    start, end = fault.start, fault.last_end or fault.start + fault.size
+    who = (survey.replica,)
     if not fault.size:
-        return Finding(fault.cause, (survey.replica,), 0, 0, detail=fault.detail)
-    segment = start - start % plan.segment_size
+        return Finding(fault.cause, who, 0, 0, detail=fault.detail, count=fault.count)
+    segment: int | None = start - start % plan.segment_size
+    file = f"{survey.commitlog}/{file_name(start - start % plan.segment_size)}"
+    if fault.queue is not None:  # The log is right there, its queue isn't.
+        segment = None
+        file = os.path.join(_queues_root(survey), fault.queue[0], str(fault.queue[1]))
     view = EntryView(
         survey.replica, "entry", fault.cause is not Cause.BAD_CRC, fault.index, fault.term
     )
     return Finding(
         fault.cause,
-        (survey.replica,),
+        who,
         start,
         end,
         segment=segment,
         entry_offset=start,
         views=(view,),
-        file=f"{survey.commitlog}/{file_name(segment)}",
+        file=file,
         detail=fault.detail,
+        count=fault.count,
     )
 
 
+_OF_QUEUES: Final = frozenset(
+    {
+        Cause.QUEUE_MISSING,
+        Cause.QUEUE_WRONG,
+        Cause.QUEUE_EXTRA,
+        Cause.QUEUE_SIZE,
+        Cause.LOG_LACKS,
+    }
+)
+
+
 def _gathered(found: Iterable[Finding]) -> list[Finding]:
-    """One finding for a queue fault that many entries show, with how many they are."""
-    groups: dict[tuple[object, ...], list[Finding]] = {}
+    """One finding for a queue's faults of one cause, with how many units they are. Of each cause
+    and replica `MAX_QUEUES` queues are named; one more finding says how many others there are."""
+    groups: dict[tuple[Cause, tuple[str, ...], str], Finding] = {}
+    kept: list[Finding] = []
     for each in found:
-        is_queue = each.cause in (Cause.QUEUE_MISSING, Cause.QUEUE_WRONG)
-        queue = each.detail.split(" ", 1)[0] if is_queue else (each.entry_offset, each.detail)
-        groups.setdefault((each.cause, each.replicas, queue), []).append(each)
-    return [
-        group[0]
-        if len(group) == 1
-        else Finding(
-            group[0].cause,
-            group[0].replicas,
-            group[0].start,
-            group[-1].end,
-            group[0].segment,
-            group[0].entry_offset,
-            group[0].views,
-            group[0].file,
-            f"{group[0].detail}; {len(group)} units in all",
-        )
-        for group in groups.values()
-    ]
+        if each.cause not in _OF_QUEUES:
+            kept.append(each)
+            continue
+        key = each.cause, each.replicas, each.detail.split(" ", 1)[0]
+        first = groups.get(key)
+        groups[key] = each if first is None else _with(first, each)
+    named: Counter[tuple[Cause, tuple[str, ...]]] = Counter()
+    rest: dict[tuple[Cause, tuple[str, ...]], tuple[int, int]] = {}
+    for (cause, who, _), finding in groups.items():
+        named[cause, who] += 1
+        if named[cause, who] <= MAX_QUEUES:
+            kept.append(_counted(finding))
+        else:
+            queues, units = rest.get((cause, who), (0, 0))
+            rest[cause, who] = queues + 1, units + finding.count
+    for (cause, who), (queues, units) in rest.items():
+        detail = f"{queues} more queues than are named; {units} units in all"
+        kept.append(Finding(cause, who, 0, 0, detail=detail, count=units))
+    return kept
+
+
+def _with(first: Finding, again: Finding) -> Finding:
+    return replace(first, end=max(first.end, again.end), count=first.count + again.count)
+
+
+def _counted(finding: Finding) -> Finding:
+    if finding.count == 1:
+        return finding
+    return replace(finding, detail=f"{finding.detail}; {finding.count} units in all")

@@ -1,16 +1,18 @@
 """What an audit can find, and what that says of a replica. Values and their order only.
 
     verdict      said of a replica when                                               exit code
-    identical    every byte that it claims was compared with another's and equal          0
-    incomplete   it lacks bytes: missing, cut off, put back from an old copy, deleted     3
-                 by retention; what it has is equal. Absent is not divergent.
+    identical    every byte of the scope was compared with another's and equal            0
+    incomplete   it lacks bytes (missing, cut off, put back from an old copy, deleted     3
+                 by retention), or they couldn't be compared; what was, is equal.
+                 Absent is not divergent.
     misplaced    intact entries lie where others belong: files were swapped or renamed    1
     bit rot      its own CRC says that its bytes changed                                  1
     divergence   its CRCs are good and another replica's too, and the bytes differ: a     1
                  violation of Raft's safety
 
 Damage is told by a replica's own checksums and never by a vote: two rotten replicas do not
-outvote a good one, and a divergence names no culprit.
+outvote a good one. Which of several intact contents is right is said beside the verdict, where it
+can be known (ADR 32).
 """
 
 from __future__ import annotations
@@ -52,6 +54,14 @@ class Cause(StrEnum):
     UNREADABLE_REPLICA = "directory can't be read"
     UNREACHABLE_NODE = "node doesn't answer"
     EMPTY_REPLICA = "holds no log"
+    ALONE = "nobody to be compared with"
+    NOT_COMMITTED = "entries that it doesn't know to have committed"
+    NOT_LOCATED = "blocks that differ and were not looked into"
+    WOULD_NOT_START = "a node would not start on it"
+    SHARED_FILE = "files that are another replica's too"
+    CHECKPOINT_LOST = "no readable checkpoint"
+    LOG_LACKS = "consume queue units of entries that the log lacks"
+    QUEUE_SIZE = "consume queue file of another size"
     QUEUE_MISSING = "consume queue units missing"
     QUEUE_WRONG = "consume queue unit wrong"
     QUEUE_EXTRA = "consume queue units beyond the log"
@@ -75,6 +85,14 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.UNREADABLE_REPLICA: Verdict.INCOMPLETE,
     Cause.UNREACHABLE_NODE: Verdict.INCOMPLETE,
     Cause.EMPTY_REPLICA: Verdict.INCOMPLETE,
+    Cause.ALONE: Verdict.INCOMPLETE,
+    Cause.NOT_COMMITTED: Verdict.INCOMPLETE,
+    Cause.NOT_LOCATED: Verdict.INCOMPLETE,
+    Cause.WOULD_NOT_START: Verdict.INCOMPLETE,
+    Cause.SHARED_FILE: Verdict.INCOMPLETE,
+    Cause.CHECKPOINT_LOST: Verdict.INCOMPLETE,
+    Cause.LOG_LACKS: Verdict.INCOMPLETE,
+    Cause.QUEUE_SIZE: Verdict.INCOMPLETE,
     Cause.QUEUE_MISSING: Verdict.INCOMPLETE,
     Cause.QUEUE_WRONG: Verdict.BIT_ROT,
     Cause.QUEUE_EXTRA: Verdict.BIT_ROT,
@@ -103,7 +121,11 @@ class EntryView:
 class Finding:
     """One fault. `replicas` have it; `[start, end)` are physical offsets (both 0 where the fault
     has no place in the log); `views` show the first divergent entry, which begins at
-    `entry_offset`, on every replica that was asked."""
+    `entry_offset`, on every replica that was asked.
+
+    Where several were put together, `count` says how many, `ranges` where: ascending and apart,
+    empty for one that is all of `[start, end)`. `right` are the replicas that are known to hold
+    what was committed, `right_by` says how that is known."""
 
     cause: Cause
     replicas: tuple[str, ...]
@@ -114,20 +136,41 @@ class Finding:
     views: tuple[EntryView, ...] = ()
     file: str = ""
     detail: str = ""
+    count: int = 1
+    ranges: tuple[tuple[int, int], ...] = ()
+    right: tuple[str, ...] = ()
+    right_by: str = ""
 
     @property
     def verdict(self) -> Verdict:
         return VERDICT_OF[self.cause]
 
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """The ranges that it is about; none if it has no place in the log."""
+        if self.ranges or self.start == self.end:
+            return self.ranges
+        return ((self.start, self.end),)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the ranges."""
+        return sum(end - start for start, end in self.places)
+
+
+def gravity(verdict: Verdict) -> int:
+    """Larger for a graver one."""
+    return _SEVERITY.index(verdict)
+
 
 def by_gravity(finding: Finding) -> tuple[int, int]:
     """Sorts the gravest verdict first, then by place."""
-    return -_SEVERITY.index(finding.verdict), finding.start
+    return -gravity(finding.verdict), finding.start
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
     """The gravest of them; identical if there are none."""
-    return max(verdicts, key=_SEVERITY.index, default=Verdict.IDENTICAL)
+    return max(verdicts, key=gravity, default=Verdict.IDENTICAL)
 
 
 def exit_code(verdicts: list[Verdict]) -> ExitCode:

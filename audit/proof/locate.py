@@ -9,22 +9,24 @@ checksums say:
     a filler with stray bytes           bit rot of that replica
     an intact entry of another place    misplaced in that replica
     zeros, though it claims more        an old copy in that replica: incomplete
-    an intact entry, others too, and    divergence of all of them, unless the terms differ and
-      the bytes differ                  one of the replicas doesn't know it committed: then the
-                                        entry may be one that never was (Raft §5.3)
+    an intact entry, others too, and    divergence of all of them, unless the terms differ: those
+      the bytes differ                  that don't know it to have committed may hold one that
+                                        never did (Raft §5.3)
 
 The last exception is for copies and dead nodes: a leader cut off from its group keeps entries
-that lost an election until it is told. From there on, what that pair holds is not compared.
+that lost an election until it is told. Within the audit's scope such a replica is incomplete, as
+what it should hold can't be compared; from there on it is left out, and the others are not.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.proof.findings import Cause, EntryView, Finding
+from audit.proof.merging import BREAKS, merged
 from audit.proof.plan import Plan, SegmentPlan, holds
 from audit.proof.scan import Item, ItemKind, Scanned, ScanTask
 from dledger.records.layout import file_name
@@ -43,12 +45,31 @@ Views = dict[str, Item | None]  # replica id -> the item that begins at a place,
 @dataclass(frozen=True, slots=True)
 class Located:
     """`findings` in the log's order. `unsettled_from`: from there on replicas hold different
-    entries that are not known to have committed. `vanished`: blocks that differed in the first
-    pass and no longer did in the second, as they were being written."""
+    entries that are not known to have committed. `vanished`: blocks that
+    differed in the first pass and no longer did in the second, as they were being written.
+    `unread`: blocks that couldn't be read whole a second time."""
 
     findings: tuple[Finding, ...]
     unsettled_from: int | None
     vanished: int
+    unread: tuple[tuple[SegmentPlan, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block that differs, and what was seen in its segment."""
+
+    segment: SegmentPlan
+    number: int
+    scans: tuple[Scanned, ...]
+
+    @property
+    def start(self) -> int:
+        return self.segment.edges[self.number]
+
+    @property
+    def end(self) -> int:
+        return self.segment.edges[self.number + 1]
 
 
 def scan_tasks(
@@ -78,28 +99,30 @@ def scan_tasks(
 
 
 def locate(
-    plan: Plan, blocks: Sequence[tuple[SegmentPlan, int]], scans: Iterable[Scanned]
+    plan: Plan,
+    blocks: Sequence[tuple[SegmentPlan, int]],
+    scans: Iterable[Scanned],
+    scope_end: int,
 ) -> Located:
-    """The findings of the differing `blocks`, whose order is the log's."""
+    """The findings of the differing `blocks`, whose order is the log's.
+
+    Args:
+        scope_end: physical offset; behind it entries may rightly differ that never committed.
+    """
     by_segment: dict[int, list[Scanned]] = {}
     for scanned in scans:
         by_segment.setdefault(scanned.base, []).append(scanned)
-    found: list[Finding] = []
-    unsettled_from: int | None = None
-    vanished = 0
-    for segment, block in blocks:
-        start, end = segment.edges[block], segment.edges[block + 1]
-        differences = list(_differences(by_segment.get(segment.base, []), start, end))
-        vanished += not differences
-        guilty: set[str] = set()
-        for place in differences:
-            here = _judge(plan, segment, (start, end), place, unsettled_from)
-            if not here and unsettled_from is None:
-                unsettled_from = place[0]
-            # The first divergent entry of each replica: what follows it may be its consequence.
-            found += [each for each in here if not guilty.issuperset(each.replicas)]
-            guilty.update(replica for each in here for replica in each.replicas)
-    return Located(tuple(_merge(found)), unsettled_from, vanished)
+    judge = _Judge(plan, scope_end)
+    vanished, unread = 0, []
+    for segment, number in blocks:
+        block = _Block(segment, number, tuple(by_segment.get(segment.base, ())))
+        places = list(_differences(block.scans, block.start, block.end))
+        judge.block(block, places)
+        if not all(scanned.whole for scanned in block.scans):
+            unread.append((segment, number))
+        elif not places:
+            vanished += 1
+    return Located(tuple(merged(judge.found)), judge.unsettled_from, vanished, tuple(unread))
 
 
 def _differences(scans: Sequence[Scanned], start: int, end: int) -> Iterator[tuple[int, Views]]:
@@ -130,70 +153,122 @@ def _damage_over(items: Sequence[Item], place: int) -> Item | None:
     return items[at]
 
 
-def _judge(
-    plan: Plan,
-    segment: SegmentPlan,
-    block: tuple[int, int],
-    place: tuple[int, Views],
-    unsettled_from: int | None,
-) -> list[Finding]:
-    """The faults at a place; none if the difference is one of entries that never committed."""
-    at, views = place
-    found: list[Finding] = []
-    for cause in dict.fromkeys(_FAULT.values()):
-        guilty = tuple(
-            replica
+class _Judge:
+    """Decides of place after place whose fault it is. A replica found to hold entries that it
+    doesn't know to have committed is left out from there on; the others are still compared."""
+
+    def __init__(self, plan: Plan, scope_end: int) -> None:
+        self.found: list[Finding] = []
+        self.unsettled_from: int | None = None
+        self._plan = plan
+        self._scope_end = scope_end
+        self._left_out: dict[str, None] = {}
+
+    def block(self, block: _Block, places: Iterable[tuple[int, Views]]) -> None:
+        """The first fault of each replica in a block: what follows it may be its consequence."""
+        guilty: set[str] = set()
+        for place in places:
+            here = list(self._place(block, place))
+            self.found += [each for each in here if not guilty.issuperset(each.replicas)]
+            guilty.update(replica for each in here for replica in each.replicas)
+
+    def _place(self, block: _Block, place: tuple[int, Views]) -> Iterator[Finding]:
+        at, views = place
+        for cause in dict.fromkeys(_FAULT.values()):
+            guilty = tuple(
+                replica
+                for replica, item in views.items()
+                if item is not None and _FAULT.get(item.kind) is cause
+            )
+            if guilty:
+                yield self._finding(block, place, cause, guilty)
+        intact = {
+            replica: item
             for replica, item in views.items()
-            if item is not None and _FAULT.get(item.kind) is cause
+            if replica not in self._left_out and (item is None or item.kind in _INTACT)
+        }
+        if not _differ(intact):
+            return
+        unsettled = self._unsettled(at, intact)
+        if unsettled:
+            self._left_out.update(dict.fromkeys(unsettled))
+            if self.unsettled_from is None:
+                self.unsettled_from = at
+            if at < self._scope_end:
+                yield self._finding(block, place, Cause.NOT_COMMITTED, unsettled)
+            intact = {r: item for r, item in intact.items() if r not in self._left_out}
+        if _differ(intact):
+            yield self._divergence(block, place, intact)
+
+    def _unsettled(self, at: int, intact: Views) -> tuple[str, ...]:
+        """Those that may rightly differ: they don't know that this committed, and it isn't one
+        entry (index and term) with different bytes, which Raft rules out everywhere."""
+        unsettled = tuple(r for r in intact if at >= self._plan.survey_of(r).settled)
+        entries = [i for i in intact.values() if i is not None and i.kind is ItemKind.ENTRY]
+        named = {(item.index, item.term) for item in entries}
+        bytes_of_name = {(item.index, item.term, item.fingerprint) for item in entries}
+        if len(bytes_of_name) > len(named):
+            return ()
+        may_differ = len({item.term for item in entries}) > 1 or len(entries) < len(intact)
+        return unsettled if may_differ else ()
+
+    def _divergence(self, block: _Block, place: tuple[int, Views], intact: Views) -> Finding:
+        found = self._finding(block, place, Cause.DIFFERENT_BYTES, tuple(intact))
+        right, right_by = who_is_right(block.scans, place[0], intact, len(self._plan.surveys))
+        return replace(found, right=right, right_by=right_by)
+
+    def _finding(
+        self,
+        block: _Block,
+        place: tuple[int, Views],
+        cause: Cause,
+        guilty: tuple[str, ...],
+    ) -> Finding:
+        at, views = place
+        first = views[guilty[0]]
+        commitlog = self._plan.survey_of(guilty[0]).commitlog
+        return Finding(
+            cause,
+            guilty,
+            block.start,
+            block.end,
+            segment=block.segment.base,
+            entry_offset=at,
+            views=tuple(_view(replica, item) for replica, item in views.items()),
+            file=f"{commitlog}/{file_name(block.segment.base)}",
+            detail=first.detail if first else "",
         )
-        if guilty:
-            found.append(_finding(plan, segment, block, place, (cause, guilty)))
-    intact = {r: item for r, item in views.items() if item is None or item.kind in _INTACT}
-    different = {(i.size, i.fingerprint) if i else None for i in intact.values()}
-    if len(different) > 1 and not _is_unsettled(plan, at, intact, unsettled_from):
-        guilty = tuple(intact)
-        found.append(_finding(plan, segment, block, place, (Cause.DIFFERENT_BYTES, guilty)))
-    return found
 
 
-def _is_unsettled(plan: Plan, at: int, intact: Views, unsettled_from: int | None) -> bool:
-    """Whether the replicas may rightly differ: not all of them know that this committed, and it
-    isn't one entry (index and term) with different bytes, which Raft rules out everywhere."""
-    if at < min(plan.survey_of(replica).settled for replica in intact):
-        return False
-    entries = [i for i in intact.values() if i is not None and i.kind is ItemKind.ENTRY]
-    named = {(item.index, item.term) for item in entries}
-    bytes_of_name = {(item.index, item.term, item.fingerprint) for item in entries}
-    if len(bytes_of_name) > len(named):
-        return False
-    return (
-        unsettled_from is not None
-        or len({item.term for item in entries}) > 1
-        or (len(entries) < len(intact))
-    )
+def who_is_right(
+    scans: Iterable[Scanned], at: int, intact: Views, replicas: int
+) -> tuple[tuple[str, ...], str]:
+    """Those of `intact`, which hold different entries at `at`, that hold what was committed, and
+    how that is known; nobody if it isn't.
+
+    Args:
+        scans: of the segment.
+        replicas: how many there are, those that can't be read included.
+    """
+    broken = {
+        scanned.replica
+        for scanned in scans
+        if any(item.continues is False and item.start >= at for item in scanned.items)
+    }
+    camps: dict[tuple[int, int] | None, list[str]] = {}
+    for replica, item in intact.items():
+        camps.setdefault((item.size, item.fingerprint) if item else None, []).append(replica)
+    whole = [camp for print_, camp in camps.items() if print_ and broken.isdisjoint(camp)]
+    if broken and len(whole) == 1:
+        return tuple(whole[0]), BREAKS
+    most = max(camps.values(), key=len)
+    if 2 * len(most) > replicas and broken.isdisjoint(most):
+        return tuple(most), "a majority agrees"
+    return (), ""
 
 
-def _finding(
-    plan: Plan,
-    segment: SegmentPlan,
-    block: tuple[int, int],
-    place: tuple[int, Views],
-    fault: tuple[Cause, tuple[str, ...]],
-) -> Finding:
-    at, views = place
-    cause, guilty = fault
-    first = views[guilty[0]]
-    return Finding(
-        cause,
-        guilty,
-        block[0],
-        block[1],
-        segment=segment.base,
-        entry_offset=at,
-        views=tuple(_view(replica, item) for replica, item in views.items()),
-        file=f"{plan.survey_of(guilty[0]).commitlog}/{file_name(segment.base)}",
-        detail=first.detail if first else "",
-    )
+def _differ(views: Views) -> bool:
+    return len({(item.size, item.fingerprint) if item else None for item in views.values()}) > 1
 
 
 def _view(replica: str, item: Item | None) -> EntryView:
@@ -214,34 +289,3 @@ def _view(replica: str, item: Item | None) -> EntryView:
         item.queue_offset,
         item.detail,
     )
-
-
-def _merge(found: list[Finding]) -> list[Finding]:
-    """One finding for blocks in a row that fail by one entry, or as one old copy or misplaced
-    file."""
-    merged: list[Finding] = []
-    for each in found:
-        last = next((m for m in reversed(merged) if _continues(m, each)), None)
-        if last is None:
-            merged.append(each)
-            continue
-        merged[merged.index(last)] = Finding(
-            last.cause,
-            last.replicas,
-            last.start,
-            max(last.end, each.end),
-            last.segment,
-            last.entry_offset,
-            last.views,
-            last.file,
-            last.detail,
-        )
-    return merged
-
-
-def _continues(last: Finding, each: Finding) -> bool:
-    if (last.cause, last.replicas, last.segment) != (each.cause, each.replicas, each.segment):
-        return False
-    if last.entry_offset == each.entry_offset:
-        return True
-    return last.end == each.start and each.cause in (Cause.OLD_COPY, Cause.WRONG_PLACE)

@@ -14,14 +14,18 @@ from typing import Final
 
 from audit.engines.engine import Engine, PassStarted, Progress, no_progress
 from audit.errors import UsageMistake
-from audit.proof.compare import Comparison, compare, file_findings, merge_ranges, survey_findings
+from audit.proof.compare import Comparison, compare, file_findings, survey_findings
 from audit.proof.derived import check_derived
 from audit.proof.digest import PartDigests, digest_blocks
 from audit.proof.findings import Cause, Finding, by_gravity
 from audit.proof.locate import Located, locate, scan_tasks
-from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, digest_tasks, make_plan
+from audit.proof.merging import merged_ranges, with_second_look
+from audit.proof.notes import notes_of
+from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, SegmentPlan, digest_tasks, make_plan
 from audit.proof.report import Audit, Coverage, DerivedSummary, Report, Timings, verdict_of
 from audit.proof.scan import scan_segment
+from audit.proof.scope import Files, Scope, not_located, scope_findings, scope_of
+from audit.proof.starting import judge_starts, start_findings, start_notes
 from audit.reading.replica import Replica, check_replicas
 from audit.reading.survey import SurveyTask, survey
 
@@ -36,15 +40,19 @@ class Options:
         block_size: bytes; a power of two.
         bytes_per_s: how fast to read, all tasks together; 0: no limit.
         located_blocks: differing blocks that are looked into; the rest is only counted.
-        derived: check running digests and ConsumeQueues too.
+        derived: check running digests and ConsumeQueues too; None: where they can be read, which
+            nodes that are asked for their logs don't allow.
         accept_retention: a replica whose log begins later than another's is as good.
+        is_copy: there is one replica, with nobody to be compared with, and whether a node would
+            start on its directory is for the caller to say (`audit.proof.copy`).
     """
 
     block_size: int = DEFAULT_BLOCK_BYTES
     bytes_per_s: float = 0
     located_blocks: int = LOCATED_BLOCKS
-    derived: bool = False
+    derived: bool | None = None
     accept_retention: bool = False
+    is_copy: bool = False
 
 
 def silent(name: str, weight: int) -> Progress:
@@ -71,6 +79,7 @@ class _Clock:
             digest_s=seconds["digest"],
             locate_s=seconds["locate"],
             derived_s=seconds["derived"],
+            start_s=seconds["start"],
             total_s=round(time.monotonic() - self._start, 4),
             digested_bytes=digested_bytes,
         )
@@ -89,41 +98,60 @@ def audit_replicas(
     """
     options = options or Options()
     check_replicas(list(replicas))
-    if len(replicas) == 1 and not options.derived:
-        raise UsageMistake("one replica has nobody to be compared with: name another, or --derived")
-    asked = [replica.id for replica in replicas if replica.address is not None]
-    if asked and options.derived:
-        raise UsageMistake(
-            "--derived reads ConsumeQueues, which nodes don't hand out over gRPC "
-            f"({', '.join(asked)}): run it beside their files"
-        )
+    files = _files(replicas, options)
     clock = _Clock()
     hosts = {replica.id: replica.host for replica in replicas}
     surveys = engine.run(
         survey, [SurveyTask(each) for each in replicas], started("survey", len(replicas))
     )
     plan = make_plan(surveys, options.block_size)
+    scope = scope_of(surveys, files, accept_retention=options.accept_retention)
     clock.finished("survey")
     parts, digested = _digest(plan, engine, hosts, options, started)
     comparison = compare(plan, parts)
     clock.finished("digest")
-    located, skipped = _locate(plan, comparison, engine, hosts, options, started)
+    located, skipped = _locate(plan, scope, comparison, engine, hosts, options, started)
     clock.finished("locate")
     found = [
         *survey_findings(plan, accept_retention=options.accept_retention),
+        *([] if options.is_copy else scope_findings(plan, scope)),
         *_position_findings(replicas),
         *file_findings(plan, parts),
         *located.findings,
+        *not_located(plan, comparison, skipped),
     ]
     derived: DerivedSummary | None = None
-    if options.derived:
-        more, derived = check_derived(plan, engine, replicas, options.bytes_per_s, started)
-        found += _unknown_yet(found, more)
+    if files is Files.ALL:
+        more, derived = check_derived(plan, scope, engine, replicas, options.bytes_per_s, started)
+        found = with_second_look(found, more)
     clock.finished("derived")
+    is_asked = files is Files.ALL and not options.is_copy
+    judged = judge_starts(plan, engine, replicas, started) if is_asked else []
+    found += start_findings(judged, found)
+    scope = replace(scope, starts=bool(judged))
+    clock.finished("start")
     found.sort(key=by_gravity)
-    report = _report(replicas, engine, plan, comparison, tuple(found), located, skipped, derived,
-                     clock.timings(digested))  # fmt: skip
-    return Audit(report, plan, comparison)
+    notes = (*notes_of(plan, scope, located), *start_notes(judged))
+    seen = _Seen(plan, scope, comparison, tuple(found), notes, len(skipped), derived)
+    return Audit(_report(replicas, engine, seen, clock.timings(digested)), plan, comparison)
+
+
+def _files(replicas: Sequence[Replica], options: Options) -> Files:
+    """What is to be compared.
+
+    Raises:
+        UsageMistake: that can't be had of these replicas.
+    """
+    derived = options.derived
+    if len(replicas) == 1 and not derived:
+        raise UsageMistake("one replica has nobody to be compared with: name another, or --derived")
+    asked = [replica.id for replica in replicas if replica.address is not None]
+    if asked and derived:
+        raise UsageMistake(
+            "--derived reads ConsumeQueues, which nodes don't hand out over gRPC "
+            f"({', '.join(asked)}): run it beside their files"
+        )
+    return Files.LOG if derived is False or asked else Files.ALL
 
 
 def _digest(
@@ -147,18 +175,21 @@ def _digest(
 
 def _locate(
     plan: Plan,
+    scope: Scope,
     comparison: Comparison,
     engine: Engine,
     hosts: dict[str, str | None],
     options: Options,
     started: PassStarted,
-) -> tuple[Located, int]:
-    """What is in the differing blocks; how many of them were too many to look into."""
+) -> tuple[Located, list[tuple[SegmentPlan, int]]]:
+    """What is in the differing blocks; and those of them that were too many to look into, or
+    couldn't be read again."""
     blocks = comparison.differing_blocks()
     wanted = blocks[: options.located_blocks]
     tasks = scan_tasks(plan, wanted, hosts)
     scans = engine.run(scan_segment, tasks, started("locate", sum(task.weight for task in tasks)))
-    return locate(plan, wanted, scans), len(blocks) - len(wanted)
+    located = locate(plan, wanted, scans, scope.end)
+    return located, [*located.unread, *blocks[len(wanted) :]]
 
 
 def _position_findings(replicas: Sequence[Replica]) -> list[Finding]:
@@ -182,30 +213,22 @@ def _position_findings(replicas: Sequence[Replica]) -> list[Finding]:
     ]
 
 
-def _unknown_yet(known: list[Finding], more: list[Finding]) -> list[Finding]:
-    """What the second check found and the first hadn't: one fault is one finding."""
-    seen = {(f.cause, f.replicas, f.entry_offset) for f in known if f.entry_offset is not None}
-    gone = {(f.replicas, f.segment) for f in known if f.segment is not None and not f.views}
-    return [
-        each
-        for each in more
-        if (each.cause, each.replicas, each.entry_offset) not in seen
-        and (each.replicas, each.segment) not in gone
-    ]
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the passes gave; `skipped`: blocks that nothing more is known of."""
+
+    plan: Plan
+    scope: Scope
+    comparison: Comparison
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    skipped: int
+    derived: DerivedSummary | None
 
 
-def _report(
-    replicas: Sequence[Replica],
-    engine: Engine,
-    plan: Plan,
-    comparison: Comparison,
-    findings: tuple[Finding, ...],
-    located: Located,
-    skipped: int,
-    derived: DerivedSummary | None,
-    timings: Timings,
-) -> Report:
-    blocks = comparison.differing_blocks()
+def _report(replicas: Sequence[Replica], engine: Engine, seen: _Seen, timings: Timings) -> Report:
+    plan = seen.plan
+    blocks = seen.comparison.differing_blocks()
     ranges = [(segment.edges[b], segment.edges[b + 1]) for segment, b in blocks]
     return Report(
         engine=engine.name,
@@ -213,12 +236,13 @@ def _report(
         segment_size=plan.segment_size,
         block_size=plan.block_size,
         blocks=sum(len(segment.edges) - 1 for segment in plan.segments),
-        coverage=tuple(_coverage(each, plan, comparison, findings) for each in replicas),
-        differing=tuple(merge_ranges(ranges)),
-        findings=findings,
-        notes=tuple(_notes(plan, located)),
-        not_located=skipped,
-        derived=derived,
+        scope=seen.scope,
+        coverage=tuple(_coverage(each, plan, seen.comparison, seen.findings) for each in replicas),
+        differing=merged_ranges(ranges, len(ranges)),
+        findings=seen.findings,
+        notes=seen.notes,
+        not_located=seen.skipped,
+        derived=seen.derived,
         timings=timings,
     )
 
@@ -240,36 +264,3 @@ def _coverage(
         checkpoint_readable=survey_.checkpoint_readable,
         verdict=verdict_of(replica.id, findings),
     )
-
-
-def _notes(plan: Plan, located: Located) -> list[str]:
-    """What is worth knowing and no fault."""
-    notes = [
-        f"{survey_.replica}: nothing of it was audited: {survey_.problem}"
-        for survey_ in plan.surveys
-        if survey_.silent
-    ]
-    notes += [
-        f"{survey_.replica}: {name} in {survey_.commitlog} is no file of the log"
-        for survey_ in plan.surveys
-        for name in survey_.foreign
-    ]
-    notes += [
-        f"{survey_.replica}: no readable checkpoint; the log is taken to end at {survey_.end}"
-        for survey_ in plan.surveys
-        if survey_.segments and not survey_.checkpoint_readable
-    ]
-    committed = max((each.settled for each in plan.surveys), default=0)
-    notes += [
-        f"{each.replica}: runs {committed - each.settled} bytes behind what others know committed"
-        for each in plan.surveys
-        if each.answered and each.settled < committed
-    ]
-    if located.unsettled_from is not None:
-        notes.append(
-            f"from {located.unsettled_from} on, replicas hold entries of different terms that "
-            "are not known to have committed; these were not compared"
-        )
-    if located.vanished:
-        notes.append(f"{located.vanished} blocks differed at first and no longer when read again")
-    return notes

@@ -12,6 +12,7 @@ from typing import Final
 from audit.proof.compare import Comparison
 from audit.proof.findings import Finding, Verdict, exit_code, worst
 from audit.proof.plan import Plan
+from audit.proof.scope import Scope
 from dledger.outcome import ExitCode
 
 SCHEMA: Final = "dledger-audit/1"
@@ -56,20 +57,23 @@ class Timings:
     digest_s: float
     locate_s: float
     derived_s: float
+    start_s: float
     total_s: float
     digested_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One audit. `differing` are ranges of physical offsets whose blocks differ somewhere;
-    `not_located`: how many differing blocks were not looked into, being too many."""
+    """One audit. `scope` is what the verdict speaks of. `differing` are ranges of physical offsets
+    whose blocks differ somewhere; `not_located`: how many differing blocks nothing more is known
+    of, being too many, or gone when they were looked into."""
 
     engine: str
     group: str | None
     segment_size: int
     block_size: int
     blocks: int
+    scope: Scope
     coverage: tuple[Coverage, ...]
     differing: tuple[tuple[int, int], ...]
     findings: tuple[Finding, ...]
@@ -107,6 +111,7 @@ def report_as_json(report: Report) -> dict[str, object]:
     fields = asdict(report)
     for finding, as_fields in zip(report.findings, fields["findings"], strict=True):
         as_fields["verdict"] = finding.verdict
+        as_fields["size"] = finding.size
     return {
         "schema": SCHEMA,
         "verdict": report.verdict,

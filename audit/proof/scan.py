@@ -28,6 +28,7 @@ from dledger.reading.entry import (
     EntryHeader,
     EntryKind,
     claim_of,
+    digest_of,
     frame_crc,
     parse_header,
     possible_starts,
@@ -61,7 +62,8 @@ class ItemKind(StrEnum):
 class Item:
     """One thing in the log, `[start, start + size)`, physical offsets. Index, term and queue
     offset are as its bytes say, which for a broken entry may be nonsense; `detail` says what is
-    wrong with it; a misplaced one claims to lie at `claims`."""
+    wrong with it; a misplaced one claims to lie at `claims`. `continues`: whether an intact entry's
+    running digest continues that of the entry before; None if that one isn't known."""
 
     start: int
     size: int
@@ -74,6 +76,7 @@ class Item:
     queue_offset: int | None = None
     claims: int = 0
     detail: str = ""
+    continues: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,13 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The items of a segment that touch the ranges, ascending; none if the file is gone."""
+    """The items of a segment that touch the ranges, ascending. Where it isn't `whole` there may be
+    more: they were too many, or the file couldn't be read to the ranges' end."""
 
     replica: str
     base: int
     items: tuple[Item, ...]
+    whole: bool = True
 
 
 def scan_segment(task: ScanTask) -> Scanned:
@@ -109,8 +114,8 @@ def scan_segment(task: ScanTask) -> Scanned:
         with _reader_of(task) as reader:
             items = tuple(islice(_walk(reader, task), MAX_ITEMS))
     except OSError:
-        return Scanned(task.replica, task.base, ())
-    return Scanned(task.replica, task.base, items)
+        return Scanned(task.replica, task.base, (), whole=False)
+    return Scanned(task.replica, task.base, items, whole=len(items) < MAX_ITEMS)
 
 
 class Reader(Protocol):
@@ -164,11 +169,13 @@ def _walk(reader: Reader, task: ScanTask) -> Iterator[Item]:
     """The items that touch the ranges; what lies far from them isn't read."""
     at, end = 0, task.ranges[-1][1] - task.base
     of_another_place = False
+    digest = 0 if task.base == 0 else None  # Of the entry before, if it is known.
     wanted = [(start - task.base, stop - task.base) for start, stop in task.ranges]
     while at < end:
         wanted = [each for each in wanted if each[1] > at]
         begin = _start_before(reader, task, at, wanted[0][0])
-        of_another_place = of_another_place and begin == at
+        if begin != at:
+            of_another_place, digest = False, None
         at = begin
         item = next_item(reader, task, at, wanted[0][0])
         if item is None:
@@ -177,9 +184,23 @@ def _walk(reader: Reader, task: ScanTask) -> Iterator[Item]:
             # What fills up a file that belongs elsewhere belongs elsewhere with it.
             item = replace(item, kind=ItemKind.MISPLACED)
         of_another_place = item.kind is ItemKind.MISPLACED
+        item, digest = _linked(reader, item, at, digest)
         if item.start - task.base + item.size > wanted[0][0]:
             yield item
         at = item.start - task.base + item.size
+
+
+def _linked(reader: Reader, item: Item, at: int, before: int | None) -> tuple[Item, int | None]:
+    """The item, with what its running digest says, and its digest. One that was passed over, being
+    far from what is wanted, is taken at its word."""
+    if item.kind is not ItemKind.ENTRY:
+        return item, None
+    header = parse_header(reader.read(at, HEADER_SIZE), 0)
+    if before is None or not item.fingerprint:
+        return item, header.digest
+    frame = reader.read(at, item.size)
+    continues = digest_of(frame, 0, item.size, before) == header.digest
+    return replace(item, continues=continues), header.digest
 
 
 def _start_before(reader: Reader, task: ScanTask, at: int, wanted_from: int) -> int:

@@ -113,6 +113,7 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
         checkpoint_readable=told.checkpoint_readable,
         retained_from=begin,
         settled=end,
+        settled_index=position.index if end == position.committed else 0,
         end=end,
         derived_index=told.checkpoint_consume_queue_index,
         segments=segments,

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 from audit.proof.compare import BlockRow, Comparison
-from audit.proof.findings import Finding, Verdict
+from audit.proof.findings import Cause, Finding, Verdict
 from audit.proof.plan import Plan, holds
 
 MAX_COLUMNS: Final = 64  # Cells a segment.
@@ -66,7 +66,11 @@ class Strip:
 
 def draw_map(plan: Plan, comparison: Comparison, findings: Sequence[Finding]) -> list[Strip]:
     """The strips, in the log's order."""
-    placed = [finding for finding in findings if finding.segment is not None]
+    placed = [
+        finding
+        for finding in findings
+        if finding.segment is not None and finding.cause is not Cause.NOT_LOCATED
+    ]
     per_strip = -(-len(comparison.rows) // MAX_STRIPS) or 1
     return [
         _strip(plan, comparison, comparison.rows[first : first + per_strip], placed)
@@ -86,14 +90,15 @@ def _strip(
 
 def _cells(plan: Plan, row: BlockRow, number: int, findings: Sequence[Finding]) -> list[Cell]:
     survey = plan.surveys[number]
-    here = [finding for finding in findings if finding.segment == row.segment.base]
+    first, last = row.segment.edges[0], row.segment.edges[-1]
+    here = [finding for finding in findings if _touches(finding, first, last)]
     replica = survey.replica
     present, compared = row.present[number], row.compared()[number]
     differing = row.differing()
     cells = []
     for block in range(len(present)):
         start, end = row.segment.edges[block], row.segment.edges[block + 1]
-        faults = [f for f in here if f.start < end and f.end > start]
+        faults = [finding for finding in here if _touches(finding, start, end)]
         own = [STATE_OF[f.verdict] for f in faults if replica in f.replicas]
         if own:
             state = max(own)
@@ -105,6 +110,12 @@ def _cells(plan: Plan, row: BlockRow, number: int, findings: Sequence[Finding]) 
             state = State.IDENTICAL if compared[block] else State.ALONE
         cells.append(Cell(start, end, state))
     return cells
+
+
+def _touches(finding: Finding, start: int, end: int) -> bool:
+    if finding.start >= end or finding.end <= start:
+        return False
+    return any(first < end and last > start for first, last in finding.places)
 
 
 def _merged(cells: list[Cell], columns: int) -> list[Cell]:

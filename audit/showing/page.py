@@ -15,6 +15,7 @@ from typing import Final
 from audit.proof.findings import EntryView, Finding, Verdict
 from audit.proof.report import Audit, Report
 from audit.showing.block_map import Cell, State, Strip, draw_map
+from audit.showing.words import right_in_words, scope_in_words, where_in_words
 from dledger.terminal.figures import human_bytes
 from dledger.terminal.pages import rendered
 
@@ -51,8 +52,9 @@ _WORDS: Final = {
     State.DIVERGENCE: "divergence",
 }
 _SENTENCE: Final = {
-    Verdict.IDENTICAL: "Every byte that was compared is the same on all replicas that have it.",
-    Verdict.INCOMPLETE: "What the replicas have is the same, but bytes are missing on some.",
+    Verdict.IDENTICAL: "Every byte of this was compared and is the same on all replicas.",
+    Verdict.INCOMPLETE: "What could be compared is the same. Bytes are missing on some replicas, "
+    "or could not be compared.",
     Verdict.MISPLACED: "Intact entries lie in the wrong place: files were swapped or renamed.",
     Verdict.BIT_ROT: "Bytes have changed on a replica since they were written; its checksums "
     "say so. Rebuild it from a peer.",
@@ -95,11 +97,14 @@ class _Strip:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A finding with its heading, and the first divergent entry as each replica has it."""
+    """A finding with its heading, what is said of it, and the first divergent entry as each
+    replica has it."""
 
     finding: Finding
     kind: str
     heading: str
+    where: str
+    right: str
     rows: tuple[tuple[str, ...], ...]
 
 
@@ -115,6 +120,7 @@ def render_page(audited: Audit, title: str = "Replica audit") -> str:
         report=report,
         verdict_class=_CLASS_OF[report.verdict],
         sentence=_SENTENCE[report.verdict],
+        scope=scope_in_words(report.scope),
         facts=_facts(report),
         coverage=_coverage(report),
         findings=[_shown(each) for each in report.findings[:MAX_FINDINGS]],
@@ -193,6 +199,8 @@ def _shown(finding: Finding) -> _Shown:
         finding,
         _CLASS_OF[finding.verdict],
         f"{finding.verdict.capitalize()} on {who}: {finding.cause}",
+        where_in_words(finding),
+        right_in_words(finding),
         tuple(_view_cells(view) for view in views),
     )
 

@@ -6,6 +6,7 @@ Plain text in columns, the same in a pipe; progress goes to standard error and o
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,10 +17,12 @@ from audit.engines.engine import PassStarted
 from audit.engines.engine import Progress as Told
 from audit.proof.findings import EntryView, Finding
 from audit.proof.report import Report
+from audit.showing.words import right_in_words, scope_in_words, where_in_words
 from dledger.reading.files import printable
 from dledger.terminal.figures import human_bytes
 
 SHOWN_FINDINGS = 20
+WIDTH = 80
 
 
 def report_lines(report: Report) -> Iterator[str]:
@@ -47,9 +50,10 @@ def report_lines(report: Report) -> Iterator[str]:
     if report.not_located:
         yield f"\n{report.not_located} more differing blocks were not looked into (--locate)"
     for note in report.notes:
-        yield f"\nnote: {note}"
+        yield ""
+        yield from _wrapped(f"note: {note}")
     yield ""
-    yield _summary(report)
+    yield from _summary(report)
 
 
 @contextmanager
@@ -79,38 +83,44 @@ def print_report(report: Report) -> None:
             sys.stdout.write(printable(line) + "\n")
 
 
-def _summary(report: Report) -> str:
+def _summary(report: Report) -> Iterator[str]:
+    """The verdict and what it speaks of, then what was done for it."""
+    yield from _wrapped(f"{report.verdict.upper()}: {scope_in_words(report.scope)}")
     timings = report.timings
     rate = timings.digested_bytes / timings.digest_s if timings.digest_s else 0
-    derived = ""
+    yield from _wrapped(
+        f"{report.blocks} blocks of {human_bytes(report.block_size)}, "
+        f"{human_bytes(timings.digested_bytes)} hashed in {timings.digest_s:.2f} s "
+        f"({human_bytes(rate)}/s, engine {report.engine})"
+    )
     if report.derived is not None:
-        derived = (
-            f"; {report.derived.entries} entries, {report.derived.records} records and "
+        yield from _wrapped(
+            f"{report.derived.entries} entries, {report.derived.records} records and "
             f"{report.derived.queues} queues checked in {timings.derived_s:.2f} s"
         )
-    return (
-        f"{report.verdict.upper()}: {report.blocks} blocks of "
-        f"{human_bytes(report.block_size)}, {human_bytes(timings.digested_bytes)} hashed in "
-        f"{timings.digest_s:.2f} s ({human_bytes(rate)}/s, engine {report.engine}){derived}; "
-        f"{timings.total_s:.2f} s in all"
-    )
+    yield f"{timings.total_s:.2f} s in all"
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:
     who = " and ".join(finding.replicas)
-    yield f"{finding.verdict.upper()} on {who}: {finding.cause}"
-    if finding.segment is not None:
-        yield (
-            f"  file {finding.file}, bytes [{finding.start - finding.segment}, "
-            f"{finding.end - finding.segment}) of it"
-        )
-    if finding.detail:
-        yield f"  {finding.detail}"
+    yield from _wrapped(f"{finding.verdict.upper()} on {who}: {finding.cause}")
+    if finding.file:
+        yield f"  file {finding.file}"
+    for said in (where_in_words(finding), finding.detail, right_in_words(finding)):
+        if said:
+            yield from _wrapped(said, "  ")
     if finding.entry_offset is not None and finding.views:
         yield f"  first divergent entry, at physical offset {finding.entry_offset}:"
         rows = [_view_cells(view) for view in finding.views]
         for line in _table(("", "IS", "CRC", "INDEX", "TERM", "QUEUE", "QUEUE OFFSET", ""), rows):
             yield f"    {line}"
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _view_cells(view: EntryView) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ a change of the code that moves it is noticed. `rules` holds them, a module a ro
 
 from __future__ import annotations
 
+from chaos.mutants.rules.audits import AUDITS
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.copies import COPIES
@@ -25,5 +26,5 @@ from chaos.mutants.rules.strangers import STRANGERS
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
-    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING),
+    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
 )

@@ -204,7 +204,7 @@ def audit_commands(directory: Path) -> Iterator[str]:
     replicas = shlex.join(
         word for node_id, path in data.items() for word in ("--replica", f"{node_id}={path}")
     )
-    yield f"dledger audit replicas --derived {replicas}"
+    yield f"dledger audit replicas {replicas}"
     history = shlex.quote(str(directory / HISTORY_FILE))
     yield f"dledger audit delivery --history {history} {replicas}"
 

@@ -13,7 +13,7 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +69,15 @@ class Report:
     transcript: tuple[Line, ...]
 
 
-def run_plan(plan: Plan) -> Report:
-    """Runs a plan to its end or to its first failure."""
+def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Report:
+    """Runs a plan to its end or to its first failure.
+
+    Args:
+        at_rest: is given the world when everything has been checked and the nodes still run.
+    """
     started = time.process_time()
     with _quiet_logs(), _collecting_garbage_by_hand():
-        run = _Run(plan)
+        run = _Run(plan, at_rest)
         failure = run.to_the_end()
     world = run.world
     return Report(
@@ -100,8 +104,9 @@ AnyClient = Producer | Consumer | Doubter | Administrator | Racer
 class _Run:
     """A world with its clients and its nemesis, and what is under way."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, at_rest: Callable[[World], None] | None = None) -> None:
         self.plan = plan
+        self._at_rest = at_rest
         self.world = World(plan)
         self.shared = Shared(self.world, self.world.history)
         self.nemesis = Nemesis(self.world)
@@ -149,6 +154,8 @@ class _Run:
         self._advance(world.now_us + TOLD_US)
         self.nemesis.copies.check_told()
         self._check()
+        if self._at_rest is not None:
+            self._at_rest(self.world)
 
     def _make_clients(self) -> list[AnyClient]:
         plan, shared = self.plan, self.shared

@@ -68,6 +68,7 @@ class Survey:
     `problem` is not empty if the directory can't be read at all; then nothing else is known;
     `silent`: because its node doesn't answer. `address`: the log is read there, over gRPC.
     `retained_from`: where the log rightly begins, retention having deleted what was before.
+    `settled_index`: the last entry below `settled`; 0 if that isn't known.
     `derived_index`: the ConsumeQueues hold the units of every entry up to it.
     `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
     runs, and said its position.
@@ -81,6 +82,7 @@ class Survey:
     checkpoint_readable: bool = False
     retained_from: int = 0
     settled: int = 0
+    settled_index: int = 0
     end: int = 0
     derived_index: int = 0
     segments: tuple[SegmentFile, ...] = ()
@@ -111,7 +113,8 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
     broker_group, segment_size = _identity(os.path.join(data, "identity.json"))
     checkpoint = _checkpoint(os.path.join(data, "checkpoint"))
     segment_size = segment_size or _guess_segment_size(found)
-    settled, end, retained = _positions(position, commitlog, found, segment_size, checkpoint)
+    committed, end, retained = _positions(position, commitlog, found, segment_size, checkpoint)
+    settled, settled_index = committed
     if problem := impossible_claim(commitlog, found, segment_size, (retained, end)):
         return Survey(name, commitlog, problem=problem, broker_group=broker_group)
     return Survey(
@@ -122,6 +125,7 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
         checkpoint_readable=checkpoint is not None,
         retained_from=retained,
         settled=settled,
+        settled_index=settled_index,
         end=end,
         derived_index=checkpoint.consume_queue_index if checkpoint else 0,
         segments=found,
@@ -251,22 +255,26 @@ def _positions(
     segments: tuple[SegmentFile, ...],
     segment_size: int | None,
     checkpoint: CheckpointState | None,
-) -> tuple[int, int, int]:
-    """`(settled, end, retained_from)`."""
+) -> tuple[tuple[int, int], int, int]:
+    """`(settled, settled_index), end, retained_from`."""
     first = segments[0].base if segments else 0
     retained = checkpoint.first_offset if checkpoint else first
     if position is not None:
         committed = position.committed
-        return committed, committed, first if position.first_index > 1 else retained
+        begin = first if position.first_index > 1 else retained
+        return (committed, position.index), committed, begin
     if checkpoint is None:
-        return first, _walked_end(commitlog, segments, segment_size), retained
-    settled = _offset_behind(commitlog, segments, checkpoint.consume_queue_index)
-    return min(settled, checkpoint.watermark), checkpoint.watermark, retained
+        return (first, 0), _walked_end(commitlog, segments, segment_size), retained
+    settled = _place_behind(commitlog, segments, checkpoint.consume_queue_index)
+    if settled[0] > checkpoint.watermark:
+        settled = checkpoint.watermark, 0
+    return settled, checkpoint.watermark, retained
 
 
-def _offset_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int) -> int:
-    """Physical offset behind entry `index`, or less if the headers don't lead there."""
-    best = segments[0].base if segments else 0
+def _place_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int) -> tuple[int, int]:
+    """Physical offset behind entry `index`, and that; or those of an earlier entry if the headers
+    don't lead there."""
+    best = segments[0].base if segments else 0, 0
     if index == 0:
         return best
     for segment in reversed(segments):
@@ -274,8 +282,8 @@ def _offset_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int
             with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 header = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0)
                 if header.index <= index:
-                    at, _, _ = walk_headers(descriptor, segment.base, segment.size, index)
-                    return segment.base + at
+                    at, last, _ = walk_headers(descriptor, segment.base, segment.size, index)
+                    return segment.base + at, last.index if last else 0
         except (InvalidFrame, OSError):
             continue
     return best

@@ -49,8 +49,8 @@ _ROOT: Final = _Folder(
         (
             re.compile("raft"),
             _Folder(
-                re.compile(r"(boot|hard_state)(\.spare)?"),
-                re.compile(r"(boot|hard_state)\.tmp"),
+                re.compile(r"(boot|hard_state)(\.spare)?|promises\.json"),
+                re.compile(r"(boot|hard_state|promises\.json)\.tmp"),
             ),
         ),
         (

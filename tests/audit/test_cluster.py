@@ -153,7 +153,7 @@ def report_of(three: ReplicaSet, environment: dict[str, str], *engine: str) -> d
         place = f"@{WORKERS[number % 2]}" if "spark" in engine else ""
         replicas += ["--replica", f"{name}={path}{place}"]
     command = [
-        sys.executable, "-m", "dledger_cli", "audit", "replicas", *replicas, "--derived",
+        sys.executable, "-m", "dledger_cli", "audit", "replicas", *replicas,
         "--block-size", "4KiB", "--json", *engine,
     ]  # fmt: skip
     done = subprocess.run(

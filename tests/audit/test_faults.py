@@ -30,7 +30,7 @@ from tests.audit.replicas import (
     usual_entries,
 )
 
-BYTES_ONLY = Options(block_size=BLOCK)
+BYTES_ONLY = Options(block_size=BLOCK, derived=False)
 WITH_DERIVED = Options(block_size=BLOCK, derived=True)
 
 
@@ -319,7 +319,9 @@ def test_later_start_by_retention_is_not_divergent(three: ReplicaSet, engine: En
     report = audit(three.replicas, engine)
     assert {f.cause for f in report.findings} == {Cause.RETAINED_LATER}
     assert report.exit_code == ExitCode.INCOMPLETE
-    accepted = audit(three.replicas, engine, Options(block_size=BLOCK, accept_retention=True))
+    accepted = audit(
+        three.replicas, engine, Options(block_size=BLOCK, derived=False, accept_retention=True)
+    )
     assert accepted.exit_code == ExitCode.CONSISTENT
     assert accepted.coverage[0].compared_bytes == three.end - SEGMENT
 

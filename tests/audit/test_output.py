@@ -30,7 +30,7 @@ def arguments(three: ReplicaSet, *more: str) -> list[str]:
 
 def test_consistent_replicas_end_with_0(three: ReplicaSet) -> None:
     """The table and the summary say identical."""
-    result = CliRunner().invoke(app, arguments(three, "--derived"))
+    result = CliRunner().invoke(app, arguments(three))
     assert result.exit_code == 0, result.output
     assert result.output.count("identical") == 3
     assert "IDENTICAL: " in result.output

@@ -40,6 +40,7 @@ for name in sys.argv[2:]:
 TASKS = (
     *("audit.reading.survey", "dledger.reading.decode", "audit.contents.stats"),
     *("audit.proof.digest", "audit.proof.scan", "audit.proof.chain", "audit.proof.derived"),
+    *("audit.proof.queue_ends", "audit.proof.starting"),
     "audit.delivery.judged",
 )
 TABLES = (

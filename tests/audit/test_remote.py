@@ -216,7 +216,7 @@ def audited(group: Group, loop: asyncio.AbstractEventLoop) -> Callable[[Over], R
 def report_of(group: Group, over: Over) -> Report:
     replicas = replicas_of_group([group.configs["n1"].listen], on_hosts=False, over=over)
     assert all((replica.address is not None) == (over is Over.GRPC) for replica in replicas)
-    return audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK)).report
+    return audit_replicas(replicas, LocalEngine(), Options(block_size=BLOCK, derived=False)).report
 
 
 def rows(report: Report) -> dict[str, Any]:

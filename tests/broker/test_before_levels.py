@@ -111,7 +111,7 @@ def test_audit_finds_nothing_wrong_with_it(directory: Path) -> None:
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     replicas = ["--replica", f"n1={directory}", "--replica", f"n2={copy}"]
-    result = CliRunner().invoke(app, ["replicas", *replicas, "--derived"])
+    result = CliRunner().invoke(app, ["replicas", *replicas])
     assert result.exit_code == 0, result.output
 
 
@@ -121,5 +121,5 @@ def test_audit_finds_nothing_wrong_with_it_once_it_was_opened(directory: Path) -
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     replicas = ["--replica", f"n1={directory}", "--replica", f"n2={copy}"]
-    result = CliRunner().invoke(app, ["replicas", *replicas, "--derived"])
+    result = CliRunner().invoke(app, ["replicas", *replicas])
     assert result.exit_code == 0, result.output

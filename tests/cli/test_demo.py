@@ -104,6 +104,6 @@ def test_kept_demo_can_be_audited(tmp_path: Path) -> None:
     assert not any(node.is_running() for node in group.nodes)
     audit = [sys.executable, "-m", "dledger_cli", "audit", "replicas", "--dir", str(folder)]
     found = subprocess.run(
-        [*audit, "--derived", "--json"], capture_output=True, text=True, check=True, timeout=WAIT_S
+        [*audit, "--json"], capture_output=True, text=True, check=True, timeout=WAIT_S
     )
     assert json.loads(found.stdout)["verdict"] == "identical"

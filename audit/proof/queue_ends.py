@@ -1,0 +1,143 @@
+"""Behind the ends of a replica's ConsumeQueues: units that nothing in its log explains.
+
+Where a queue ends only the whole log knows. What lies behind tells the log's faults as well as the
+queue's: a unit of an entry that the log should hold and lacks shows that the *log* is short.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from audit.proof.chain import Fault
+from audit.proof.findings import Cause
+from audit.proof.queue_files import FILE_BYTES, QueueKey
+from dledger.reading.files import opened, read_at
+from dledger.records.layout import FILE_NAME
+from store.dispatch import UNIT, UNIT_SIZE
+
+_CHUNK_BYTES: Final = 200_000 * UNIT_SIZE // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Where a replica's log ends, as far as units behind a queue's end can be judged by it.
+
+    Args:
+        log_end: the replica claims bytes up to here.
+        known_end: the furthest that any replica's log reaches; never less than `log_end`.
+        held: ranges of the log in which everything is intact: its units are all known.
+        is_running: units of records at or behind `log_end` are of entries newer than what was
+            audited, which is no fault of a replica that runs, or died without closing.
+        is_closed: no node is at work on the files, so their sizes mean something.
+    """
+
+    log_end: int
+    known_end: int
+    held: tuple[tuple[int, int], ...]
+    is_running: bool
+    is_closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEndTask:
+    """Look behind the ends of a replica's queues: `(queue, next offset)` as the log has them."""
+
+    replica: str
+    root: str
+    queues: tuple[tuple[QueueKey, int], ...]
+    ending: Ending
+    host: str | None = None
+
+    @property
+    def weight(self) -> int:
+        return len(self.queues)
+
+
+def check_queue_ends(task: QueueEndTask) -> list[Fault]:
+    """The first unit behind each queue's end that shouldn't be there, and files of other sizes."""
+    return [fault for queue, end in task.queues for fault in _faults(task, queue, end)]
+
+
+def _faults(task: QueueEndTask, queue: QueueKey, end: int) -> list[Fault]:
+    folder = os.path.join(task.root, queue[0], str(queue[1]))
+    try:
+        names = sorted(name for name in os.listdir(folder) if FILE_NAME.fullmatch(name))
+    except OSError:
+        return []  # Deleted meanwhile.
+    found = []
+    if task.ending.is_closed:
+        found += [fault for name in names for fault in _size_fault(folder, queue, name)]
+    for name in names:
+        if int(name) + FILE_BYTES > end * UNIT_SIZE:
+            beyond = _behind_end(os.path.join(folder, name), queue, end, task.ending)
+            if beyond is not None:
+                return [*found, beyond]
+    return found
+
+
+def _size_fault(folder: str, queue: QueueKey, name: str) -> list[Fault]:
+    try:
+        size = os.stat(os.path.join(folder, name)).st_size
+    except OSError:
+        return []
+    if size == FILE_BYTES:
+        return []
+    detail = f"{queue[0]}/{queue[1]} file {name} has {size} bytes, not {FILE_BYTES}"
+    return [Fault(Cause.QUEUE_SIZE, 0, 0, 0, 0, detail, queue)]
+
+
+def _behind_end(path: str, queue: QueueKey, end: int, ending: Ending) -> Fault | None:
+    base = int(os.path.basename(path))
+    found = _first_unit(path, max(end * UNIT_SIZE - base, 0))
+    if found is None or _is_newer(found[1], ending):
+        return None
+    at, unit = found
+    offset = (base + at) // UNIT_SIZE
+    detail = f"{queue[0]}/{queue[1]} at queue offset {offset}: {unit.hex()} found, "
+    detail += f"by the log the queue ends at {end}"
+    cause = Cause.LOG_LACKS if _is_of_a_gap(unit, ending) else Cause.QUEUE_EXTRA
+    return Fault(cause, 0, 0, 0, 0, detail, queue)
+
+
+def _first_unit(path: str, start: int) -> tuple[int, bytes] | None:
+    """The first unit from byte `start` on that isn't empty, and its byte in the file."""
+    try:
+        with opened(path) as descriptor:
+            at = _next_data(descriptor, start)
+            while chunk := read_at(descriptor, _CHUNK_BYTES, at):
+                rest = chunk.lstrip(b"\x00")
+                if rest:
+                    first = (len(chunk) - len(rest)) // UNIT_SIZE * UNIT_SIZE
+                    return at + first, chunk[first : first + UNIT_SIZE]
+                at = _next_data(descriptor, at + len(chunk))
+    except OSError:
+        return None
+    return None
+
+
+def _next_data(descriptor: int, at: int) -> int:
+    """The first unit at or behind byte `at` that isn't wholly in a hole: files are sparse.
+
+    Raises:
+        OSError: there is nothing but a hole up to the end.
+    """
+    data = os.lseek(descriptor, at, os.SEEK_DATA)
+    return max(data - data % UNIT_SIZE, at)
+
+
+def _is_newer(unit: bytes, ending: Ending) -> bool:
+    """Whether the unit is of an entry that came after what was audited."""
+    if not ending.is_running or len(unit) < UNIT_SIZE:
+        return False
+    return bool(UNIT.unpack(unit)[0] >= ending.log_end)
+
+
+def _is_of_a_gap(unit: bytes, ending: Ending) -> bool:
+    """Whether the unit is of an entry that some log reaches to, and of which this one has nothing
+    that could say otherwise."""
+    if len(unit) < UNIT_SIZE:
+        return False
+    at = int(UNIT.unpack(unit)[0])
+    return at < ending.known_end and not any(start <= at < end for start, end in ending.held)

@@ -1,0 +1,45 @@
+"""What a verdict speaks of, and what a finding says, in words that terminal and page share."""
+
+from __future__ import annotations
+
+from audit.proof.findings import Finding
+from audit.proof.scope import Files, Scope
+from dledger.terminal.figures import human_bytes
+
+
+def scope_in_words(scope: Scope) -> str:
+    """Which files, up to where; what was left out."""
+    if scope.start == scope.end:
+        return "nothing was compared, as no replica holds anything"
+    to = f"entry {scope.index:,} (byte {scope.end:,})" if scope.index else f"byte {scope.end:,}"
+    start = f"from byte {scope.start:,} " if scope.start else ""
+    said = f"{scope.files}, {start}up to {to}"
+    if scope.files is Files.LOG:
+        return said + "; not ConsumeQueues, running digests, whether they start"
+    if scope.derived_index < scope.index:
+        said += f", derived files up to entry {scope.derived_index:,}"
+    return said + ("; whether they start, too" if scope.starts else "; not whether they start")
+
+
+def where_in_words(finding: Finding) -> str:
+    """From where to where, in its file or in the log, and how much of that."""
+    if finding.segment is None or not finding.places:
+        return ""
+    start, end = finding.start, finding.end
+    if finding.count == 1 and len(finding.places) == 1:
+        return f"bytes {start - finding.segment:,} to {end - finding.segment:,} of it"
+    said = f"bytes {start:,} to {end:,} of the log: {human_bytes(finding.size)}"
+    ranges = len(finding.places)
+    return said + (f" in {ranges} ranges" if ranges > 1 else "")
+
+
+def right_in_words(finding: Finding) -> str:
+    """Who holds what was committed, if that can be known."""
+    if not finding.right:
+        return "which of them is right can't be told" if _is_split(finding) else ""
+    verb = "holds" if len(finding.right) == 1 else "hold"
+    return f"{' and '.join(finding.right)} {verb} what was committed: {finding.right_by}"
+
+
+def _is_split(finding: Finding) -> bool:
+    return finding.verdict.value == "divergence" and len(finding.replicas) > 1

@@ -1,0 +1,87 @@
+"""Holes in what an audit calls identical, `audit/proof`: each is one that there was."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_READS_ONLY = "nothing audits while a group is simulated"
+_SCOPE = ("tests/audit/test_scope.py",)
+
+AUDITS = (
+    Mutant(
+        "units-above-the-checkpoint-not-compared",
+        "audit/proof/derived.py",
+        "    if not survey.answered:\n        wanted = max(",
+        "    if False:\n        wanted = max(",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "lost-checkpoint-is-a-note",
+        "audit/proof/scope.py",
+        "    if scope.files is Files.ALL:\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
+    Mutant(
+        "faults-of-queues-displace-each-other",
+        "audit/proof/chain.py",
+        "        key = fault.cause, fault.queue\n",
+        "        if len(self._of_queues) + sum(\n"
+        "            each.count for each in self._of_queues.values()\n"
+        "        ) > MAX_FAULTS:\n"
+        "            return\n"
+        "        key = fault.cause, fault.queue\n",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "cut-segment-has-a-last-digest",
+        "audit/proof/chain.py",
+        "            self._lose()\n            self._gap(at, end)\n            return task.",
+        "            self._gap(at, end)\n            return task.",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "lost-tail-is-bit-rot",
+        "audit/proof/queue_ends.py",
+        "Cause.LOG_LACKS if _is_of_a_gap(unit, ending) else Cause.QUEUE_EXTRA",
+        "Cause.QUEUE_EXTRA",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "lost-election-is-a-note",
+        "audit/proof/locate.py",
+        "            if at < self._scope_end:\n",
+        "            if False:\n",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "second-read-that-failed-is-equal",
+        "audit/proof/locate.py",
+        "        if not all(scanned.whole for scanned in block.scans):\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "each-block-is-a-divergence",
+        "audit/proof/merging.py",
+        "    if each.cause in _ONE_STORY:\n        return True\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "replica-that-would-not-start-is-identical",
+        "audit/proof/starting.py",
+        "    if judged.judgement.starts:\n        return\n",
+        "    return\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
+)

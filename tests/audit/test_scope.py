@@ -1,0 +1,386 @@
+"""What a verdict speaks of, and that nothing within it is passed over: each hole that there was."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from audit.engines.engine import Engine, LocalEngine
+from audit.proof.chain import MAX_FAULTS
+from audit.proof.derived import MAX_QUEUES
+from audit.proof.findings import Cause, Verdict
+from audit.proof.replicas import Options, audit_replicas
+from audit.proof.report import Report
+from audit.proof.scan import Scanned, scan_segment
+from audit.proof.scope import Files
+from audit.reading.replica import Replica
+from dledger.outcome import ExitCode
+from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
+from dledger.reading.entry import EntryKind
+from dledger.reading.survey import Position
+from dledger.records.layout import RECORD
+from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
+from store.dispatch import UNIT_SIZE
+from tests.audit.replicas import (
+    BLOCK,
+    SEGMENT,
+    Entry,
+    LogBuilder,
+    ReplicaSet,
+    build,
+    copy_sparse,
+    cut,
+    usual_entries,
+)
+
+NAMES = ("n1", "n2", "n3")
+
+
+def audit(replicas: list[Replica], engine: Engine | None = None, **options: object) -> Report:
+    wanted = replace(Options(block_size=BLOCK, derived=True), **options)  # type: ignore[arg-type]
+    return audit_replicas(replicas, engine or LocalEngine(processes=1), wanted).report
+
+
+def found(report: Report) -> set[tuple[Cause, tuple[str, ...]]]:
+    return {(each.cause, each.replicas) for each in report.findings}
+
+
+def lower_queue_index(data: Path, index: int) -> None:
+    """The checkpoint says that the ConsumeQueues are durable up to there only."""
+    path = data / "checkpoint"
+    state = decode_checkpoint(path.read_bytes())
+    assert state is not None
+    path.write_bytes(encode_checkpoint(replace(state, consume_queue_index=index)))
+
+
+def lose_checkpoint(data: Path) -> None:
+    (data / "checkpoint").unlink()
+
+
+def flip_checkpoint(data: Path) -> None:
+    path = data / "checkpoint"
+    content = bytearray(path.read_bytes())
+    content[30] ^= 1
+    path.write_bytes(content)
+
+
+CHECKPOINTS: dict[str, Callable[[Path], None]] = {
+    "lost": lose_checkpoint,
+    "flipped": flip_checkpoint,
+    "lowered": lambda data: lower_queue_index(data, 3),
+}
+
+
+def zero_units(data: Path, queue: str, first: int, count: int) -> None:
+    path = data / "consumequeue" / queue / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(first * UNIT_SIZE)
+        file.write(bytes(count * UNIT_SIZE))
+
+
+# --- nothing displaces a fault ------------------------------------------------------------------
+
+
+def crowded() -> list[Entry]:
+    """In one segment more than a hundred units of a topic that a later segment deletes, and behind
+    them a few of one that lives on."""
+    gone = [Entry(1, topic="gone", count=36, size=1) for _ in range(3)]
+    delete = Command(delete_topic=DeleteTopicCommand(name="gone", incarnation=1))
+    return [
+        Entry(1, EntryKind.NOOP),
+        *gone,
+        Entry(1, topic="orders", count=6, size=1),
+        *(Entry(1, topic="events", count=8, size=900) for _ in range(3)),
+        Entry(1, EntryKind.COMMAND, body=delete.SerializeToString()),
+        Entry(1, topic="orders", count=2, size=1),
+    ]
+
+
+def test_stale_units_hide_no_fault(tmp_path: Path, engine: Engine) -> None:
+    """Deletions are known first: the live queue's units are missed, those of the deleted topic
+    aren't, however many there were before them."""
+    for name in NAMES:
+        build(tmp_path / name, crowded(), name)
+        shutil.rmtree(tmp_path / name / "consumequeue" / "gone@1")
+    replicas = [Replica(name, str(tmp_path / name)) for name in NAMES]
+    assert audit(replicas, engine).verdict is Verdict.IDENTICAL
+    zero_units(tmp_path / "n2", "orders@1/0", 0, 6)
+    report = audit(replicas, engine)
+    assert found(report) == {(Cause.QUEUE_MISSING, ("n2",))}
+    assert report.findings[0].count == 6
+
+
+def test_zeroed_units_are_counted(three: ReplicaSet, engine: Engine) -> None:
+    """All of them, as one finding a queue, on all replicas alike."""
+    for path in three.paths.values():
+        zero_units(path, "orders@1/0", 0, 12)
+    report = audit(three.replicas, engine)
+    assert found(report) == {(Cause.QUEUE_MISSING, (name,)) for name in NAMES}
+    assert {each.count for each in report.findings} == {12}
+
+
+def test_faults_beyond_what_is_named_are_counted(tmp_path: Path, engine: Engine) -> None:
+    """Every second entry of a segment is rotten: a hundred places are named, the rest is told."""
+    builder = build(tmp_path / "n1", [Entry(1, EntryKind.NOOP) for _ in range(280)])
+    shutil.copytree(tmp_path / "n1", tmp_path / "n2", copy_function=copy_sparse)
+    path = tmp_path / "n1" / "commitlog" / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    rotten = [h for h in builder.headers if h.index % 2 and h.physical_offset < SEGMENT]
+    for header in rotten:
+        content[header.physical_offset + 30] ^= 1
+    path.write_bytes(content)
+    (tmp_path / "n2" / "commitlog" / f"{0:020d}").write_bytes(content)
+    report = audit([Replica(n, str(tmp_path / n)) for n in ("n1", "n2")], engine)
+    for name in ("n1", "n2"):
+        of_one = [f for f in report.findings if f.replicas == (name,) and f.cause is Cause.BAD_CRC]
+        assert len(of_one) == MAX_FAULTS + 1
+        assert sum(each.count for each in of_one) == len(rotten) > MAX_FAULTS
+        assert f"{len(rotten) - MAX_FAULTS} more places than are named" in {
+            each.detail for each in of_one
+        }
+
+
+def test_queues_beyond_what_is_named_are_counted(tmp_path: Path) -> None:
+    """A replica without any of its many ConsumeQueues."""
+    queues = MAX_QUEUES + 20
+    entries = [Entry(1, queue_id=number, count=2, size=10) for number in range(queues)]
+    for name in ("n1", "n2"):
+        build(tmp_path / name, [Entry(1, EntryKind.NOOP), *entries], name)
+    shutil.rmtree(tmp_path / "n2" / "consumequeue")
+    report = audit([Replica(n, str(tmp_path / n)) for n in ("n1", "n2")])
+    assert found(report) == {(Cause.QUEUE_MISSING, ("n2",))}
+    assert len(report.findings) == MAX_QUEUES + 1
+    assert sum(each.count for each in report.findings) == 2 * queues
+
+
+# --- the checkpoint hides nothing ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [lose_checkpoint, flip_checkpoint])
+def test_lost_checkpoint_is_a_finding(
+    three: ReplicaSet, engine: Engine, damage: Callable[[Path], None]
+) -> None:
+    """All that is there is equal, and what should be there isn't known."""
+    damage(three.paths["n2"])
+    report = audit(three.replicas, engine)
+    assert found(report) == {(Cause.CHECKPOINT_LOST, ("n2",))}
+    assert report.exit_code == ExitCode.INCOMPLETE
+
+
+@pytest.mark.parametrize("damage", CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
+def test_checkpoint_hides_no_fault_of_a_queue(
+    three: ReplicaSet, engine: Engine, damage: Callable[[Path], None]
+) -> None:
+    """Units are compared up to what anybody knows to have committed."""
+    zero_units(three.paths["n2"], "orders@1/0", 2, 3)
+    damage(three.paths["n2"])
+    assert (Cause.QUEUE_MISSING, ("n2",)) in found(audit(three.replicas, engine))
+
+
+@pytest.mark.parametrize("damage", CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
+@pytest.mark.parametrize("derived", [True, False], ids=["derived", "log only"])
+def test_checkpoint_hides_no_divergence(
+    tmp_path: Path, engine: Engine, damage: Callable[[Path], None], *, derived: bool
+) -> None:
+    """Of entries of different terms: one that lost an election lies behind what is committed on
+    that replica, and here nobody knows what is; what can't be compared isn't equal."""
+    entries = list(usual_entries(40))
+    other = [*entries[:30], *(Entry(7, topic="orders", count=2) for _ in range(10))]
+    for name, content in (("n1", entries), ("n2", other), ("n3", entries)):
+        build(tmp_path / name, content, name)
+    replicas = [Replica(name, str(tmp_path / name)) for name in NAMES]
+    assert audit(replicas, engine, derived=derived).verdict is Verdict.DIVERGENCE
+    damage(tmp_path / "n2")
+    report = audit(replicas, engine, derived=derived)
+    assert report.exit_code != ExitCode.CONSISTENT
+    assert any("n2" in each.replicas for each in report.findings)
+
+
+def test_divergence_of_others_is_found_beside_a_lost_election(tmp_path: Path) -> None:
+    """A replica that may rightly differ is left out, and the rest is compared."""
+    entries = list(usual_entries(40))
+    lost = [*entries[:20], *(Entry(2, topic="orders", count=2) for _ in range(5))]
+    other = list(entries)
+    other[33] = Entry(other[33].term, topic="orders", count=1, size=77)
+    for name, content, through in (("n1", lost, 20), ("n2", entries, 40), ("n3", other, 40)):
+        builder = LogBuilder(tmp_path / name, name)
+        for entry in content:
+            builder.add(entry)
+        builder.flush()
+        builder.dispatch(through)
+        builder.close()
+    report = audit([Replica(name, str(tmp_path / name)) for name in NAMES], derived=False)
+    assert found(report) >= {
+        (Cause.NOT_COMMITTED, ("n1",)),
+        (Cause.DIFFERENT_BYTES, ("n2", "n3")),
+    }
+
+
+# --- what a replica lacks isn't rotten ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("segment", [0, 1, 2])
+def test_segment_cut_between_entries_lacks_bytes(
+    three: ReplicaSet, engine: Engine, segment: int
+) -> None:
+    """And nothing else is wrong: neither the next segment, nor the queues."""
+    base = segment * SEGMENT
+    inside = [h for h in three.headers if base < h.physical_offset < base + SEGMENT]
+    header = inside[len(inside) // 2]
+    cut(three.segment("n2", base), header.physical_offset - base)
+    report = audit(three.replicas, engine)
+    assert (Cause.TRUNCATED_SEGMENT, ("n2",)) in found(report)
+    assert {each.verdict for each in report.findings} == {Verdict.INCOMPLETE}
+    assert {each.replicas for each in report.findings} == {("n2",)}
+
+
+def test_old_log_beside_newer_queues_lacks_entries(
+    tmp_path: Path, three: ReplicaSet, engine: Engine
+) -> None:
+    """The queues know entries that the log doesn't: it is the log that is short."""
+    earlier = build(tmp_path / "earlier", list(usual_entries())[:40])
+    shutil.rmtree(three.paths["n2"] / "commitlog")
+    shutil.copytree(tmp_path / "earlier" / "commitlog", three.paths["n2"] / "commitlog")
+    shutil.copy(tmp_path / "earlier" / "checkpoint", three.paths["n2"] / "checkpoint")
+    report = audit(three.replicas, engine)
+    assert found(report) == {(Cause.SHORTER, ("n2",)), (Cause.LOG_LACKS, ("n2",))}
+    assert report.verdict is Verdict.INCOMPLETE
+    assert report.coverage[1].end == earlier.log.end_offset
+
+
+def test_empty_log_lacks_everything(three: ReplicaSet, engine: Engine) -> None:
+    """Told once, and nothing of it is rot."""
+    for path in (three.paths["n2"] / "commitlog").iterdir():
+        path.unlink()
+    report = audit(three.replicas, engine)
+    assert report.verdict is Verdict.INCOMPLETE
+    assert found(report) == {(Cause.EMPTY_REPLICA, ("n2",)), (Cause.LOG_LACKS, ("n2",))}
+
+
+# --- one divergence is one finding ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[:2]], ids=["three", "two"])
+def test_divergence_is_one_finding(tmp_path: Path, engine: Engine, names: Sequence[str]) -> None:
+    """With all its ranges, from the first byte to the last; who is right is said where a majority
+    agrees, and of two that are whole in themselves it isn't."""
+    entries = list(usual_entries(120))
+    other = list(entries)
+    other[30] = replace(other[30], size=other[30].size + 1)
+    for name in names:
+        build(tmp_path / name, other if name == "n2" else entries, name)
+    report = audit([Replica(name, str(tmp_path / name)) for name in names], engine)
+    (finding,) = [f for f in report.findings if f.cause is Cause.DIFFERENT_BYTES]
+    assert finding.replicas == tuple(names)
+    assert finding.views[0].index == 31
+    assert finding.size == sum(end - start for start, end in report.differing)
+    assert finding.end - finding.start > 3 * SEGMENT
+    assert finding.right == (("n1", "n3") if len(names) == len(NAMES) else ())
+
+
+def test_whose_digests_break_is_not_right(three: ReplicaSet, engine: Engine) -> None:
+    """An entry forged with a good CRC: of two replicas, too, it is known which of them lies."""
+    from crc32c import crc32c
+
+    header = three.header_of(after=SEGMENT + 6000)
+    path = three.segment("n2", SEGMENT)
+    content = bytearray(path.read_bytes())
+    at = header.physical_offset - SEGMENT
+    content[at + header.first_record_at + RECORD.at("body") + 3] ^= 1
+    frame = bytes(content[at : at + header.total_size])
+    content[at + 12 : at + 16] = crc32c(frame[16:], crc32c(frame[:12])).to_bytes(4, "big")
+    path.write_bytes(content)
+    for derived in (True, False):
+        report = audit(three.replicas[:2], engine, derived=derived)
+        (finding,) = report.findings
+        assert (finding.verdict, finding.right) == (Verdict.DIVERGENCE, ("n1",))
+        assert "digests break" in finding.right_by
+
+
+# --- the scope --------------------------------------------------------------------------------
+
+
+def behind(three: ReplicaSet, index: int) -> list[Replica]:
+    """The three, of which n2 runs and has committed up to `index`."""
+    last, header = three.headers[-1], three.headers[index]
+    place = header.physical_offset
+    digest = three.headers[index - 1].digest
+    positions = {
+        "n1": Position(three.end, last.digest, last.index, 1),
+        "n2": Position(place, digest, index, 1),
+        "n3": Position(three.end, last.digest, last.index, 1),
+    }
+    return [replace(each, position=positions[each.id]) for each in three.replicas]
+
+
+def test_running_node_that_is_behind_moves_the_end(three: ReplicaSet, engine: Engine) -> None:
+    """It is no fault; the verdict says up to where it goes, and a note why."""
+    report = audit(behind(three, 40), engine)
+    assert report.exit_code == ExitCode.CONSISTENT
+    assert (report.scope.files, report.scope.index) == (Files.ALL, 40)
+    assert report.scope.end == three.headers[40].physical_offset
+    assert any(note.startswith("n2: runs ") for note in report.notes)
+
+
+def test_copy_that_is_behind_is_incomplete(three: ReplicaSet, engine: Engine) -> None:
+    """Its ConsumeQueues end below what others know committed; nobody makes them while it lies."""
+    lower_queue_index(three.paths["n2"], 40)
+    path = three.paths["n2"] / "consumequeue" / "orders@1" / "0" / f"{0:020d}"
+    last = (len(path.read_bytes().rstrip(b"\0")) - 1) // UNIT_SIZE
+    zero_units(three.paths["n2"], "orders@1/0", last, 1)
+    report = audit(three.replicas, engine)
+    assert found(report) == {(Cause.QUEUE_MISSING, ("n2",))}
+    assert report.exit_code == ExitCode.INCOMPLETE
+    assert report.scope.index == three.headers[-1].index
+
+
+def test_blocks_that_nobody_looked_into_are_incomplete(tmp_path: Path, engine: Engine) -> None:
+    """Beyond `--locate`, by name."""
+    entries = list(usual_entries(60))
+    for name in NAMES[:2]:
+        changed = list(entries)
+        if name == "n2":
+            changed[30] = replace(changed[30], size=changed[30].size + 1)
+        build(tmp_path / name, changed, name)
+    replicas = [Replica(name, str(tmp_path / name)) for name in NAMES[:2]]
+    report = audit(replicas, engine, located_blocks=1, derived=False)
+    assert (Cause.NOT_LOCATED, ("n1", "n2")) in found(report)
+    assert report.not_located > 0
+
+
+def test_block_that_is_gone_when_looked_into_is_not_equal(three: ReplicaSet) -> None:
+    """It differed, and a second read failed: that is no proof that it didn't."""
+    three.flip("n2", three.header_of(after=20_000).physical_offset + 70)
+
+    class Forgetful(LocalEngine):
+        """Reads nothing a second time."""
+
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            if work is scan_segment:
+                return [Scanned(task.replica, task.base, (), whole=False) for task in tasks]
+            return super().run(work, tasks, progress)
+
+    report = audit(three.replicas, Forgetful(processes=1), derived=False)
+    assert found(report) == {(Cause.NOT_LOCATED, NAMES)}
+    assert report.exit_code == ExitCode.INCOMPLETE
+
+
+def test_one_replica_is_compared_with_nobody(three: ReplicaSet, engine: Engine) -> None:
+    """It may be whole in itself; it isn't identical to anything."""
+    report = audit(three.replicas[:1], engine)
+    assert found(report) == {(Cause.ALONE, ("n1",))}
+    assert report.exit_code == ExitCode.INCOMPLETE
+
+
+def test_log_only_says_what_it_leaves_out(three: ReplicaSet, engine: Engine) -> None:
+    """A fault of a queue isn't in its scope, nor is a checkpoint that is gone: that is a note."""
+    zero_units(three.paths["n2"], "orders@1/0", 0, 5)
+    lose_checkpoint(three.paths["n2"])
+    report = audit(three.replicas, engine, derived=False)
+    assert report.verdict is Verdict.IDENTICAL
+    assert (report.scope.files, report.scope.starts) == (Files.LOG, False)
+    assert any("no readable checkpoint" in note for note in report.notes)
