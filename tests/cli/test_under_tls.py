@@ -162,7 +162,7 @@ TABLE: dict[str, list[str]] = {
 }
 BY_ITSELF = "audit watch"  # goes on until it is ended
 # They take their time, and connect alike: tests/bench/test_under_tls.py has one of them.
-ALIKE = {"bench produce", "bench consume", "bench e2e"}
+ALIKE = ("bench produce", "bench consume", "bench e2e")
 
 
 def test_table_has_every_command_that_dials() -> None:
