@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import threading
 from collections.abc import Coroutine, Iterator
 from types import FrameType
 from typing import TypeVar
@@ -27,8 +28,24 @@ def run(work: Coroutine[object, object, T]) -> T:
     Raises:
         KeyboardInterrupt: Ctrl-C, or SIGTERM within `sigterm_interrupts`.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _default_ctrl_c(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
+
+
+@contextlib.contextmanager
+def _default_ctrl_c() -> Iterator[None]:
+    """Within it no handler that a library left behind keeps Ctrl-C from ending what runs: asyncio
+    cancels its work only where Python's own handler stands, and Spark's puts another there."""
+    before = signal.getsignal(signal.SIGINT)
+    is_foreign = callable(before) and before is not signal.default_int_handler
+    if not is_foreign or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,41 @@
+"""The loop of commands: Ctrl-C ends what runs, whoever used the process before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from dledger.terminal.loops import run
+
+
+def deaf(_number: int, _frame: object) -> None:
+    """A library's handler that has other things to do."""
+
+
+@pytest.fixture(params=[deaf, signal.default_int_handler], ids=["a library's", "Python's"])
+def handler(request: pytest.FixtureRequest) -> Iterator[object]:
+    """Who hears Ctrl-C before the run, and has to again after it."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield request.param
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_cancels_what_runs(handler: object) -> None:
+    """And tidies up: `finally` blocks have run when it is told."""
+    tidied = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.wait_for(asyncio.Event().wait(), timeout=10)
+        finally:
+            tidied.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(work())
+    assert tidied
+    assert signal.getsignal(signal.SIGINT) is handler
