@@ -259,8 +259,8 @@ class PeerLinks:
         self._wake_at = inf
         for peer in self._peers.values():
             if slept > OVERSLEPT_S:
-                peer.dialed.forgive(slept)
-                peer.accepted.forgive(slept)
+                peer.dialed.forgive(slept, now)
+                peer.accepted.forgive(slept, now)
             peer.dialed.on_time(now)
             peer.accepted.on_time(now)
             self._settle(peer)

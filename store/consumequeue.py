@@ -462,15 +462,17 @@ class ConsumeQueues:
     # --- cutting ---------------------------------------------------------------------------
 
     def _examine(self, queue: _Queue) -> tuple[bool, bool]:
-        """Whether the queue's last file is of its size, and whether anything lies behind its last
+        """Whether the queue's files are each of its size, and whether anything lies behind its last
         unit. As a rule nothing does, and a start leaves the file as it is: it would be synced once
         more for nothing, and so would ten thousand others, right when the node starts to work."""
         if queue.next == 0:
             return True, self._files.exists(self._place(queue, 0)[0])
+        for first in range(0, queue.next, self._file_size // UNIT_SIZE):
+            path, _ = self._place(queue, first)
+            if self._files.size(self._handle(path)) != self._file_size:
+                return False, False
         path, at = self._place(queue, queue.next - 1)
         handle = self._handle(path)
-        if self._files.size(handle) != self._file_size:
-            return False, False
         ranges = self._files.data_ranges(handle, at + UNIT_SIZE, self._file_size)
         pread = self._files.pread
         rest = any(pread(handle, end - start, start).strip(b"\0") for start, end in ranges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 
 from audit.commands.outcome import errors_told
 from audit.engines.choice import EngineName, make_engine
+from audit.errors import UsageMistake
 from audit.proof.copy import audit_copy, copy_as_json
 from audit.showing.copy import copy_lines
 from audit.showing.terminal import progress_shown
@@ -37,7 +39,7 @@ def copy(
 ) -> None:
     """Judge a cold copy of one member: would a node start on it, and is every byte right?
 
-    Nothing is written there. Exit codes: 0 sound, 1 damaged, 3 incomplete.
+    Nothing is written there. Exit codes: 0 sound, 1 damaged, 3 incomplete; 2 no such directory.
 
     \b
     Examples:
@@ -45,6 +47,7 @@ def copy(
       dledger audit copy /backup/n1 --group orders --node n1 --json
     """
     with errors_told():
+        _check_directory(directory)
         runner = make_engine(EngineName.LOCAL, None, processes)
         try:
             with progress_shown() as started:
@@ -58,3 +61,15 @@ def copy(
                 for line in text.split("\n"):
                     sys.stdout.write(printable(line) + "\n")
         raise typer.Exit(int(report.exit_code))
+
+
+def _check_directory(directory: Path) -> None:
+    """Raises:
+    UsageMistake: nothing there can be judged, not even as missing: a mistake of the caller's.
+    """
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        raise UsageMistake(f"{directory}: {error.strerror}") from error
+    if not names:
+        raise UsageMistake(f"{directory} is empty: no member's directory")

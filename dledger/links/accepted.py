@@ -94,10 +94,10 @@ class AcceptedLinks:
             self._effects.append(End(oldest, Why.TOO_LATE))
         self._end_silent(now, self._times.abandoned_s, Why.SILENT)
 
-    def forgive(self, slept_s: float) -> None:
-        """This process did nothing for so long: what it didn't hear meanwhile is not the peer's
-        fault."""
-        self._adopted = {each: heard + slept_s for each, heard in self._adopted.items()}
+    def forgive(self, slept_s: float, now: float) -> None:
+        """This process did nothing for so long, until now: what it didn't hear meanwhile is not the
+        peer's fault. What it has heard since it woke up was not heard later than now."""
+        self._adopted = {each: min(now, heard + slept_s) for each, heard in self._adopted.items()}
         self._waiting = {each: until + slept_s for each, until in self._waiting.items()}
 
     def stop(self) -> None:

@@ -147,11 +147,11 @@ class DialedLink:
             self._give_up(now)
             self._dial(now)
 
-    def forgive(self, slept_s: float) -> None:
-        """This process did nothing for so long: what it didn't hear meanwhile is not the peer's
-        fault."""
-        self._heard_at += slept_s
-        self._pinged_at += slept_s
+    def forgive(self, slept_s: float, now: float) -> None:
+        """This process did nothing for so long, until now: what it didn't hear meanwhile is not the
+        peer's fault. What it has heard since it woke up was not heard later than now."""
+        self._heard_at = min(now, self._heard_at + slept_s)
+        self._pinged_at = min(now, self._pinged_at + slept_s)
         self._attempts = {each: until + slept_s for each, until in self._attempts.items()}
 
     def on_greeted(self, generation: int, now: float) -> bool:

@@ -51,7 +51,8 @@ def _default_ctrl_c() -> Iterator[None]:
 @contextlib.contextmanager
 def sigterm_interrupts() -> Iterator[None]:
     """Within it SIGTERM does what Ctrl-C does, so that it too leaves nothing behind. In the
-    background of a script Ctrl-C is ignored, and SIGTERM would be with it."""
+    background of a script Ctrl-C is ignored, and SIGTERM would be with it; so it would where a
+    library has put a handler of its own."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         # To this thread, which runs the handlers: sent to the process, another thread may take it
@@ -60,8 +61,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, interrupt)
     ctrl_c_before = signal.getsignal(signal.SIGINT)
-    if ctrl_c_before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

@@ -160,7 +160,7 @@ def test_facts_as_json(path: Path) -> None:
 
 
 def test_directory_that_is_none(tmp_path: Path) -> None:
-    """There is nothing that could be wrong."""
-    assert audited(tmp_path / "nothing").code == 3
+    """A mistake of the caller's: there is nothing that could be wrong."""
+    assert audited(tmp_path / "nothing").code == 2
     (tmp_path / "file").touch()
-    assert audited(tmp_path / "file").code == 3
+    assert audited(tmp_path / "file").code == 2

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tarfile
 from pathlib import Path
@@ -106,13 +107,16 @@ def test_readers_see_every_message(directory: Path) -> None:
     assert sorted(rows, key=str) == sorted([*kept, *gone, *anew], key=str)
 
 
-def test_audit_finds_nothing_wrong_with_it(directory: Path) -> None:
-    """Two copies agree, with digests and ConsumeQueues."""
+def test_audit_finds_nothing_wrong_with_it_but_that_it_must_be_adopted(directory: Path) -> None:
+    """Two copies agree, with digests and ConsumeQueues; only, no node would start on them yet."""
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     replicas = ["--replica", f"n1={directory}", "--replica", f"n2={copy}"]
-    result = CliRunner().invoke(app, ["replicas", *replicas])
-    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, ["replicas", *replicas, "--json"])
+    assert result.exit_code == 3, result.output
+    findings = json.loads(result.stdout)["findings"]
+    assert len(findings) == 2, findings
+    assert all("init --adopt" in each["detail"] for each in findings)
 
 
 def test_audit_finds_nothing_wrong_with_it_once_it_was_opened(directory: Path) -> None:

@@ -146,10 +146,18 @@ def test_what_one_slept_through_is_not_the_peers_silence() -> None:
     """A process that was paused abandons nobody."""
     links = in_use(1)
     links.on_hello(2, 0.0)
-    links.forgive(100.0)
+    links.forgive(100.0, 100.0)
     links.on_time(100.0)
     assert links.take_effects() == []
     assert used(links) == (1,)
+
+
+def test_what_is_heard_on_waking_up_is_heard_then_and_not_later() -> None:
+    """A stream that dies right after a pause is abandoned as soon as any other."""
+    links = in_use(1)
+    links.on_heard(1, 100.0)
+    links.forgive(100.0, 100.0)
+    assert links.deadline == 100.0 + TIMES.abandoned_s
 
 
 def test_a_stop_ends_everything_without_a_word() -> None:

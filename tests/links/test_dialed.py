@@ -318,9 +318,20 @@ def test_what_one_slept_through_is_not_the_peers_silence() -> None:
     generation = clock.rise()
     assert clock.hear(generation)
     clock.now += 60
-    clock.link.forgive(60 - TIMES.ping_s)
+    clock.link.forgive(60 - TIMES.ping_s, clock.now)
     assert clock.then(lambda: clock.link.on_time(clock.now)) == [Ping(generation)]
     assert clock.link.generation == generation
+
+
+def test_what_is_heard_on_waking_up_is_heard_then_and_not_later() -> None:
+    """Else a stream that dies right after a minute's pause would be noticed a minute late."""
+    clock = Clockwork()
+    generation = clock.rise()
+    clock.now += 60
+    assert clock.hear(generation)
+    clock.link.forgive(60, clock.now)
+    assert clock.wait(TIMES.ping_s) == [Ping(generation)]
+    assert clock.link.deadline <= clock.now + TIMES.silence_s
 
 
 @pytest.mark.parametrize("is_up", [False, True])

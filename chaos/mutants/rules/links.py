@@ -90,4 +90,11 @@ LINKS = (
         "        self._waiting[generation] = now + self._times.attempt_s\n",
         "        self._adopt(generation, now)\n",
     ),
+    Mutant(
+        "heard-in-the-future-after-a-pause",
+        "dledger/links/dialed.py",
+        "self._heard_at = min(now, self._heard_at + slept_s)",
+        "self._heard_at += slept_s",
+        seed=175,
+    ),
 )

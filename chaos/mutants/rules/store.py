@@ -189,4 +189,11 @@ STORE = (
         "            del cut.frames[slot:]\n",
         "",
     ),
+    Mutant(
+        "only-the-last-file-of-a-queue-is-measured",
+        "store/consumequeue.py",
+        "        for first in range(0, queue.next, self._file_size // UNIT_SIZE):\n",
+        "        for first in (queue.next - 1,):\n",
+        seed=159,
+    ),
 )
