@@ -20,6 +20,7 @@ speaks of the request, and only a `CallFailed` may have happened all the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -128,6 +129,14 @@ class StaleMutant(ChaosError):
         self.mutant = mutant
         self.file = file
         self.found = found
+
+
+class NothingTested(ChaosError):
+    """The tests that a mutant was to fail could not be collected: nothing is known of it."""
+
+    def __init__(self, mutant: str, told: Sequence[str]) -> None:
+        super().__init__(f"{mutant}: its tests can't be run: {' '.join(told) or 'no output'}")
+        self.mutant = mutant
 
 
 class CallFailed(ChaosError):

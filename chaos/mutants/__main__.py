@@ -1,7 +1,7 @@
 """`make mutants`: hunts every mutant and prints what killed each.
 
-Exit code 0 when every one was killed, 1 when one survived, 2 when a mutant no longer fits the code
-or isn't known.
+Exit code 0 when every one was killed, 1 when one survived, 2 when a mutant no longer fits the code,
+isn't known, or has tests that can't be run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from chaos.errors import StaleMutant
+from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.catalogue import MUTANTS
 from chaos.mutants.hunt import Kill, hunt_one
 from chaos.mutants.mutant import Mutant
@@ -30,7 +30,7 @@ def main(names: list[str]) -> int:
         console.print(f"[{number}/{len(chosen)}] {mutant.name}", end=" ", markup=False)
         try:
             kills.append(hunt_one(mutant))
-        except StaleMutant as stale:
+        except (StaleMutant, NothingTested) as stale:
             console.print(str(stale), markup=False)
             return 2
         console.print(_verdict(kills[-1]), markup=False)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.errors import StaleMutant
+from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,6 +36,7 @@ MAX_SEEDS = 400
 TIME_LIMIT_S = 90.0  # of processor time
 HANG_FACTOR = 8  # real time by processor time: beyond it a run hangs, however busy the machine
 UNIT_TESTS_S = 900.0
+PYTEST_RAN = (0, 1)  # its exit codes when all passed, and when some failed
 
 _HUNTER = """
 import json, sys
@@ -43,6 +44,9 @@ from chaos.mutants.prey import hunt
 first, seeds, duration_ms = map(int, sys.argv[1:4])
 print(json.dumps(hunt(first, seeds, duration_ms, float(sys.argv[4]), sys.argv[5])))
 """
+
+
+_WORSE = ("FAILED", "ERROR")  # of a line of pytest's summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +102,21 @@ def hunt_one(mutant: Mutant, *, limit_s: float = TIME_LIMIT_S, last_resort: bool
 
 def _failing_test(tree: Path, mutant: Mutant) -> str:
     """The first unit test that fails in `tree`; empty if none does, or if they don't end: a slow
-    machine looks the same as a test that hangs, and is no kill."""
+    machine looks the same as a test that hangs, and is no kill.
+
+    Raises:
+        NothingTested: they can't even be collected, which says nothing of the mutant.
+    """
     tests = mutant.tests or UNIT_TESTS
     arguments = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
     done = _python(tree, *arguments, timeout_s=UNIT_TESTS_S)
     if done is None:
         return ""
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    return failed[0].removeprefix("FAILED ").split(" - ")[0] if failed else ""
+    if done.returncode not in PYTEST_RAN:
+        told = done.stderr.strip() or done.stdout.strip()
+        raise NothingTested(mutant.name, told.splitlines()[-1:])
+    failed = [line for line in done.stdout.splitlines() if line.startswith(_WORSE)]
+    return failed[0].partition(" ")[2].split(" - ")[0] if failed else ""
 
 
 def _python(

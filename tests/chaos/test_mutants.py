@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from chaos.errors import StaleMutant
+from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.catalogue import MUTANTS
 from chaos.mutants.hunt import COPIED, ROOT, hunt_one, mutated
 from chaos.mutants.mutant import Mutant
@@ -28,6 +30,13 @@ def test_there_are_enough_of_them() -> None:
 def test_what_they_need_is_a_fault_that_there_is() -> None:
     """Else no seed would ever be tried."""
     assert {mutant.under for mutant in MUTANTS} <= {"", *(fault.value for fault in Fault)}
+
+
+def test_tests_that_cannot_be_run_are_no_verdict() -> None:
+    """Else a mutant whose tests have moved would survive for ever, or a broken import kill all."""
+    mutant = replace(MUTANTS[0], masked="so that no seed is tried", tests=("tests/nowhere.py",))
+    with pytest.raises(NothingTested, match="nowhere"):
+        hunt_one(mutant)
 
 
 def test_moved_text_is_noticed() -> None:
