@@ -36,7 +36,7 @@ class Operator:
             return
         self._world.timeline.after(AGAIN_US, NOBODY, self._look, node, number)
         leader = self._serving()
-        if leader is None or leader is node.life:
+        if leader is None:  # It may be the node's own: who was taken in may lead.
             return
         if node.life is not None:
             disk = node.identity.disk
