@@ -10,6 +10,7 @@
     ├── TimeFarOff        a message was stored at a time that no majority of clocks has shown
     ├── DemoFailed        the demonstration came to no settlement (retriable)
     ├── StaleMutant       the code that a mutant changes has changed
+    ├── NothingTested     a mutant's tests can't be collected
     └── CallFailed        a simulated call that wasn't answered, or with an error
 
 A run that was made and found anomalies is no error, and neither is what it found: a broken rule is

@@ -34,7 +34,7 @@ def test_what_they_need_is_a_fault_that_there_is() -> None:
 
 def test_tests_that_cannot_be_run_are_no_verdict() -> None:
     """Else a mutant whose tests have moved would survive for ever, or a broken import kill all."""
-    mutant = replace(MUTANTS[0], masked="so that no seed is tried", tests=("tests/nowhere.py",))
+    mutant = replace(MUTANTS[0], masked="so that no seed is tried", tests=("nowhere",))
     with pytest.raises(NothingTested, match="nowhere"):
         hunt_one(mutant)
 
