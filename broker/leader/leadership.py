@@ -195,7 +195,8 @@ class Leadership:
         self._transfers.append(ended)
         try:
             self._replication.transfer_leadership(target)
-            failure = await asyncio.wait_for(ended, TRANSFER_WAIT_S)
+            async with asyncio.timeout(TRANSFER_WAIT_S):
+                failure = await ended
         except NotLeader as error:
             raise self.not_leader("") from error
         except TransferInProgress as error:

@@ -134,7 +134,8 @@ async def _run(arguments: list[str]) -> Ran:
         *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
     )
     try:
-        output, complaints = await asyncio.wait_for(process.communicate(), TOOL_S)
+        async with asyncio.timeout(TOOL_S):
+            output, complaints = await process.communicate()
     except TimeoutError:
         return Ran(None, b"", b"")
     finally:

@@ -108,7 +108,8 @@ class GoodLoad:
                     self.sent += 1
                     future.add_done_callback(partial(self._settled, body))
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(stop.wait(), LOAD_PAUSE_S)
+                        async with asyncio.timeout(LOAD_PAUSE_S):
+                            await stop.wait()
 
     def _settled(self, body: bytes, done: asyncio.Future[SendResult]) -> None:
         if done.cancelled():
@@ -155,7 +156,8 @@ async def loaded(group: LocalGroup) -> AsyncIterator[GoodLoad]:
         yield load
     finally:
         stop.set()
-        await asyncio.wait_for(sending, SETTLE_S)
+        async with asyncio.timeout(SETTLE_S):
+            await sending
 
 
 # --- the watch ------------------------------------------------------------------------------------

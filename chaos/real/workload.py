@@ -291,7 +291,8 @@ class Workload:
             era = int(self._now_us() / 1e6 / KEY_LIFE_S)
             await self._call_once(process, chance, era)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), chance.uniform(*CALL_PAUSE_S))
+                async with asyncio.timeout(chance.uniform(*CALL_PAUSE_S)):
+                    await self._stop.wait()
 
     async def _call_once(self, process: str, chance: Random, era: int) -> None:
         queue_id = chance.randrange(self.load.queues)

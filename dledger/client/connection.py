@@ -225,4 +225,5 @@ class NodeLink:
     async def _pause(self, seconds: float) -> None:
         self._nudged.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._nudged.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._nudged.wait()

@@ -409,10 +409,10 @@ class FakeGroup:
         if request.offset == len(queue.records) and request.hold_ms:
             async with self.model.arrived:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(
-                        self.model.arrived.wait_for(lambda: len(queue.records) > request.offset),
-                        request.hold_ms / 1000,
-                    )
+                    async with asyncio.timeout(request.hold_ms / 1000):
+                        await self.model.arrived.wait_for(
+                            lambda: len(queue.records) > request.offset
+                        )
         found: list[bytes] = []
         size = 0
         for record in queue.records[request.offset : request.offset + (request.max_messages or 32)]:

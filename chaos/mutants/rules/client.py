@@ -301,4 +301,13 @@ CLIENT = (
         masked="the simulator's clients are its own",
         tests=("tests/client/test_producer.py",),
     ),
+    Mutant(
+        "cancellation-lost-to-a-nudge",
+        "dledger/client/connection.py",
+        "            async with asyncio.timeout(seconds):\n"
+        "                await self._nudged.wait()\n",
+        "            await asyncio.wait_for(self._nudged.wait(), seconds)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_connection.py",),
+    ),
 )
