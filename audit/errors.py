@@ -5,6 +5,7 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
+    ├── StoreInUse          another watch keeps its results there (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
@@ -60,6 +61,17 @@ class SegmentGone(AuditError, FileNotFoundError):
     """The node has no such segment."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+
+class StoreInUse(AuditError):
+    """Another watch has the folder."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"another watch writes to {folder}: name another folder with --reports")
+        self.folder = folder
 
 
 class EngineUnavailable(AuditError):

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
-from audit.proof.findings import Finding
+from audit.proof.findings import Finding, Verdict
 from audit.proof.scope import Believed, Files, Scope
 from dledger.terminal.figures import human_bytes
+
+# The colour of a verdict, as the pages' style calls it.
+CLASS_OF: Final = {
+    Verdict.IDENTICAL: "same",
+    Verdict.INCOMPLETE: "lack",
+    Verdict.MISPLACED: "place",
+    Verdict.BIT_ROT: "rot",
+    Verdict.DIVERGENCE: "split",
+}
 
 
 def scope_in_words(scope: Scope) -> str:
