@@ -233,11 +233,15 @@ async def test_request_goes_under_the_id_that_its_batches_were_numbered_for() ->
     would be taken that later messages get: those would pass for stored and be lost."""
     link = ToldLink("h1:1")
     dispatching = dispatcher(ToldGroup(link))
+    await dispatching.registrar.registered()
     doomed = add(dispatching, b"doomed")
     other: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
     dispatching.add(dispatching.lane("t", 1), b"other", other)
-    dispatching.seal_all()  # the request is on its way to its first turn
+    dispatching.seal_all()
+    assert dispatching._requests, "no request is on its way to its first turn"
+    assert not link.calls
     dispatching._fail(dispatching.lane("t", 0).break_off(DeadlineExceeded("over")))
+    assert dispatching._epochs.newest == 1, "no other epoch has begun"
     await turns()
     assert isinstance(doomed.exception(), DeadlineExceeded)
     request, answer = link.calls[0]

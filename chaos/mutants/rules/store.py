@@ -182,6 +182,7 @@ STORE = (
         "        del self._mark_slots[kept:]\n        del self._marks[kept:]\n",
         "",
         masked="segments are shorter than a block",
+        tests=("tests/store/test_starts.py",),
     ),
     Mutant(
         "frames-cut-off-stay-in-memory",
