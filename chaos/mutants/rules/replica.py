@@ -212,7 +212,7 @@ REPLICA = (
         "return self.log.statistics().is_full or self.driver.statistics().is_apply_paused",
         "return self.log.statistics().is_full",
         masked="a producer sends again either way",
-        tests=("tests/node/test_full_disk.py",),
+        tests=("tests/node/test_replica.py",),
     ),
     Mutant(
         "hand-over-skipped",
