@@ -92,6 +92,7 @@ LEADER = (
         "        self._deletes.pop(index, None)\n",
         "        name = self._deletes.pop(index, '')\n"
         "        self._deletes = {i: n for i, n in self._deletes.items() if n != name}\n",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "in-flight-found-by-name",
