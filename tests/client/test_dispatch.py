@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import NodeLink
@@ -269,3 +270,24 @@ async def test_call_that_breaks_costs_one_attempt() -> None:
     await future
     assert [type(context["exception"]) for context in told] == [ZeroDivisionError]
     await dispatching.abort(ClientError("over"))
+
+
+def test_timer_that_is_due_at_once_is_a_timer_on_every_loop() -> None:
+    """A stall of some milliseconds makes the next look at deadlines due at once, and uvloop has
+    another handle for what is due: `send` raised AttributeError until that look."""
+
+    async def scenario() -> None:
+        dispatching = dispatcher(ToldGroup(None))
+        waiting: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        overdue = asyncio.get_running_loop().time() - 1.0
+        dispatching.add_waited(dispatching.lane("t", 1), b"overdue", waiting, overdue)
+        later = add(dispatching, b"later")
+        with pytest.raises(DeadlineExceeded):
+            await waiting
+        assert not later.done()
+        await dispatching.abort(ClientError("over"))
+        assert isinstance(later.exception(), ClientError)
+
+    for make_loop in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            runner.run(asyncio.wait_for(scenario(), 10))
