@@ -5,6 +5,7 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
+    ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
     ├── StoreInUse          another watch keeps its results there (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
@@ -61,6 +62,10 @@ class SegmentGone(AuditError, FileNotFoundError):
     """The node has no such segment."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+
+class KeptUnreadable(AuditError, ValueError):
+    """Bytes of a store are none that were written there."""
 
 
 class StoreInUse(AuditError):

@@ -38,7 +38,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 TREND = "trend.html"
 
 
-class Ended(BaseException):
+class _Ended(BaseException):
     """SIGTERM: the end that a service manager asks for, and no failure. Like Ctrl-C it passes every
     handler of errors, so that a round of hours doesn't keep the machine from being shut down."""
 
@@ -191,12 +191,12 @@ def _until_ended(run: Callable[[], None]) -> None:
     """Runs it to its end, or until SIGTERM; Ctrl-C is the caller's."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        raise Ended
+        raise _Ended
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         run()
-    except Ended:
+    except _Ended:
         return
     finally:
         signal.signal(signal.SIGTERM, before)

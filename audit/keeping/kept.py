@@ -2,7 +2,7 @@
 
 A result is kept in two parts, `digests` and `chain`, each with the time at which it was read. Bytes
 are JSON, deflated, and plain arrays: to read a store must never run anything. Whoever reads them
-back has checked their sum; what still makes no sense is `Unreadable`.
+back has checked their sum; what still makes no sense is `KeptUnreadable`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from audit.errors import KeptUnreadable
 from audit.keeping.stamps import FileStamp, Place
 from audit.proof.chain import Chain
 from audit.proof.digest import DIGEST_DTYPE
@@ -26,10 +27,6 @@ from dledger.reading.entry import EntryHeader
 _COUNT: Final = struct.Struct("<I")
 _EDGE: Final = np.dtype("<i8")
 _MAX_JSON_BYTES: Final = 256 << 20  # A bomb is no chain.
-
-
-class Unreadable(ValueError):
-    """The bytes are none that were written here."""
 
 
 class Part(StrEnum):
@@ -79,14 +76,14 @@ def decode_digests(payload: bytes) -> KeptDigests:
     """What `encode_digests` was given.
 
     Raises:
-        Unreadable: it's something else.
+        KeptUnreadable: it's something else.
     """
     if len(payload) < _COUNT.size:
-        raise Unreadable("no count")
+        raise KeptUnreadable("no count")
     (count,) = _COUNT.unpack_from(payload)
     split = _COUNT.size + (count + 1) * _EDGE.itemsize
     if count < 1 or len(payload) != split + count * DIGEST_DTYPE.itemsize:
-        raise Unreadable(f"{len(payload)} bytes of {count} blocks")
+        raise KeptUnreadable(f"{len(payload)} bytes of {count} blocks")
     edges = np.frombuffer(payload[_COUNT.size : split], dtype=_EDGE)
     return KeptDigests(tuple(edges.tolist()), payload[split:])
 
@@ -115,19 +112,19 @@ def decode_chain(payload: bytes, place: Place) -> Chain:
     """What `encode_chain` was given, of this replica and segment.
 
     Raises:
-        Unreadable: it's something else.
+        KeptUnreadable: it's something else.
     """
     try:
         return _chain(json.loads(_inflated(payload)), place)
     except (ValueError, TypeError, KeyError, RecursionError, zlib.error) as error:
-        raise Unreadable(str(error)) from error
+        raise KeptUnreadable(str(error)) from error
 
 
 def _inflated(payload: bytes) -> bytes:
     inflater = zlib.decompressobj()
     content = inflater.decompress(payload, _MAX_JSON_BYTES)
     if not inflater.eof:
-        raise Unreadable("it breaks off, or never ends")
+        raise KeptUnreadable("it breaks off, or never ends")
     return content
 
 

@@ -19,13 +19,12 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64_hexdigest
 
-from audit.errors import StoreInUse, UsageMistake
+from audit.errors import KeptUnreadable, StoreInUse, UsageMistake
 from audit.keeping.history import Round, round_as_json, round_from_json
 from audit.keeping.kept import (
     Kept,
     Part,
     Row,
-    Unreadable,
     decode_chain,
     decode_digests,
 )
@@ -200,7 +199,7 @@ def read_history(folder: Path) -> tuple[list[Round], int]:
             ):
                 try:
                     if _sum((good, facts)) != said:
-                        raise Unreadable("its sum is wrong")
+                        raise KeptUnreadable("its sum is wrong")
                     rounds.append(round_from_json(json.loads(facts)))
                 except (ValueError, TypeError):
                     bad += 1
@@ -302,7 +301,7 @@ def _added(found: dict[Place, Kept], row: Row, program: str) -> bool:
             digests = decode_digests(row.payload)
         else:
             chain = decode_chain(row.payload, row.place)
-    except Unreadable:
+    except KeptUnreadable:
         return False
     proved = min(row.proved, before.proved) if before else row.proved
     found[row.place] = Kept(row.stamp, proved, digests, chain)

@@ -18,6 +18,7 @@ from audit.showing.block_map import Cell, State, Strip, draw_map
 from audit.showing.words import (
     CLASS_OF,
     belief_in_words,
+    entry_in_words,
     right_in_words,
     scope_in_words,
     where_in_words,
@@ -96,14 +97,15 @@ class _Strip:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A finding with its heading, what is said of it, and the first divergent entry as each
-    replica has it."""
+    """A finding with its heading, what is said of it, and the entry that it shows as each replica
+    has it."""
 
     finding: Finding
     kind: str
     heading: str
     where: str
     right: str
+    entry: str
     rows: tuple[tuple[str, ...], ...]
 
 
@@ -208,6 +210,7 @@ def _shown(finding: Finding) -> _Shown:
         f"{finding.verdict.capitalize()} on {who}: {finding.cause}",
         where_in_words(finding),
         right_in_words(finding),
+        entry_in_words(finding).capitalize() if views else "",
         tuple(_view_cells(view) for view in views),
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from audit.engines.engine import Engine, LocalEngine
-from audit.errors import StoreInUse, UsageMistake
+from audit.errors import KeptUnreadable, StoreInUse, UsageMistake
 from audit.keeping import remembering, store
 from audit.keeping.history import Round, failed_round, growth, worst_exit
 from audit.keeping.kept import (
@@ -20,7 +20,6 @@ from audit.keeping.kept import (
     KeptDigests,
     Part,
     Row,
-    Unreadable,
     decode_chain,
     decode_digests,
     encode_chain,
@@ -417,14 +416,14 @@ def test_chain_comes_back_as_it_was(three: ReplicaSet) -> None:
     payload = encode_chain(chain)
     assert decode_chain(payload, ("n1", SEGMENT)) == chain
     for cut in (0, 1, len(payload) // 2, len(payload) - 1):
-        with pytest.raises(Unreadable):
+        with pytest.raises(KeptUnreadable):
             decode_chain(payload[:cut], ("n1", SEGMENT))
     digests = KeptDigests((0, 4096, 8192), bytes(range(16)))
     packed = encode_digests(digests)
     assert packed[:12].hex() == "020000000000000000000000"
     assert decode_digests(packed) == digests
     for wrong in (b"", packed[:-1], packed + b"\0", bytes(4)):
-        with pytest.raises(Unreadable):
+        with pytest.raises(KeptUnreadable):
             decode_digests(wrong)
 
 
