@@ -16,6 +16,7 @@ from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.judging import JUDGING
+from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.reading import READING
@@ -26,5 +27,17 @@ from chaos.mutants.rules.strangers import STRANGERS
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
-    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *(
+        *STATE,
+        *READING,
+        *REPLICA,
+        *CLIENT,
+        *DOORS,
+        *STRANGERS,
+        *DISKS,
+        *COPIES,
+        *JUDGING,
+        *AUDITS,
+        *KEEPING,
+    ),
 )

@@ -65,17 +65,30 @@ def an_hour_later(replicas: Sequence[Replica], engine: Engine) -> list[Stamps]:
 class Watching:
     """Rounds over replicas, by a clock that a test moves."""
 
-    def __init__(self, folder: Path, *, stamper: remembering.Stamper = an_hour_later) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stamper: remembering.Stamper = an_hour_later,
+        settled_s: float = 2.0,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.now = START_S
         self.store = WatchStore(folder)
         self.folder = folder
         self._stamper = stamper
+        self._settled_s = settled_s
 
     def round(
         self, replicas: list[Replica], engine: Engine | None = None, **options: object
     ) -> Report:
-        memory = Remembering(self.store, PERIOD_S, clock=lambda: self.now, stamper=self._stamper)
+        memory = Remembering(
+            self.store,
+            PERIOD_S,
+            clock=lambda: self.now,
+            settled_s=self._settled_s,
+            stamper=self._stamper,
+        )
         wanted = replace(Options(block_size=BLOCK), **options)  # type: ignore[arg-type]
         return memory.audit(replicas, engine or LocalEngine(processes=1), wanted).report
 
@@ -324,7 +337,7 @@ def test_file_that_is_another_is_read_again(
 
 def test_file_that_was_just_written_is_not_kept(three: ReplicaSet, tmp_path: Path) -> None:
     """Within a tick of the clock it could be written again without a trace."""
-    watching = Watching(tmp_path / "audits", stamper=stamped)
+    watching = Watching(tmp_path / "audits", stamper=stamped, settled_s=3600)
     path = three.segment("n2", 0)
     year = 366 * 24 * 3600
     os.utime(path, (path.stat().st_mtime - year, path.stat().st_mtime - year))
