@@ -255,10 +255,10 @@ class RaftDriver(Generic[H]):
         if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:
             raise LogBehind(f"{log.unwritten_bytes} bytes wait for the leader's disk")
         placed = self._core.propose(size, kind, configuration)
-        append_time_ms = self._clock.read_ms(self._now_us())
-        if stamp is not None:
-            stamp(log.next_position(size), append_time_ms)
         try:
+            append_time_ms = self._clock.read_ms(self._now_us())
+            if stamp is not None:
+                stamp(log.next_position(size), append_time_ms)
             log.append(kind, placed.index, placed.term, append_time_ms, record_count, body)
         except Exception as error:
             # The core has the entry and the log hasn't, as when the flusher has just failed and
