@@ -311,9 +311,11 @@ class RaftDriver(Generic[H]):
     def on_storage_failed(self, error: BaseException) -> None:
         """The disk failed: stop leading and voting, then stop the node (ADR 8)."""
         if not self._stopped:
-            self._core.on_storage_failed()
-            self._run()
-            self._fail(error)
+            try:
+                self._core.on_storage_failed()
+                self._run()
+            finally:
+                self._fail(error)  # whatever became of the last effects
 
     def on_message(self, peer: NodeId, wire: PeerMessage) -> None:
         """A message of `peer`, already known to be of this broker group.
