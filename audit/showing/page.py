@@ -15,7 +15,12 @@ from typing import Final
 from audit.proof.findings import EntryView, Finding, Verdict
 from audit.proof.report import Audit, Report
 from audit.showing.block_map import Cell, State, Strip, draw_map
-from audit.showing.words import right_in_words, scope_in_words, where_in_words
+from audit.showing.words import (
+    entry_in_words,
+    right_in_words,
+    scope_in_words,
+    where_in_words,
+)
 from dledger.terminal.figures import human_bytes
 from dledger.terminal.pages import rendered
 
@@ -97,14 +102,15 @@ class _Strip:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A finding with its heading, what is said of it, and the first divergent entry as each
-    replica has it."""
+    """A finding with its heading, what is said of it, and the entry that it shows as each replica
+    has it."""
 
     finding: Finding
     kind: str
     heading: str
     where: str
     right: str
+    entry: str
     rows: tuple[tuple[str, ...], ...]
 
 
@@ -201,6 +207,7 @@ def _shown(finding: Finding) -> _Shown:
         f"{finding.verdict.capitalize()} on {who}: {finding.cause}",
         where_in_words(finding),
         right_in_words(finding),
+        entry_in_words(finding).capitalize() if views else "",
         tuple(_view_cells(view) for view in views),
     )
 

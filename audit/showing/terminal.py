@@ -17,7 +17,12 @@ from audit.engines.engine import PassStarted
 from audit.engines.engine import Progress as Told
 from audit.proof.findings import EntryView, Finding
 from audit.proof.report import Report
-from audit.showing.words import right_in_words, scope_in_words, where_in_words
+from audit.showing.words import (
+    entry_in_words,
+    right_in_words,
+    scope_in_words,
+    where_in_words,
+)
 from dledger.reading.files import printable
 from dledger.terminal.figures import human_bytes
 
@@ -110,7 +115,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
         if said:
             yield from _wrapped(said, "  ")
     if finding.entry_offset is not None and finding.views:
-        yield f"  first divergent entry, at physical offset {finding.entry_offset}:"
+        yield f"  {entry_in_words(finding)}:"
         rows = [_view_cells(view) for view in finding.views]
         for line in _table(("", "IS", "CRC", "INDEX", "TERM", "QUEUE", "QUEUE OFFSET", ""), rows):
             yield f"    {line}"

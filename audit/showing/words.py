@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.proof.findings import Finding
+from audit.proof.findings import OF_A_QUEUE, Finding
 from audit.proof.scope import Files, Scope
 from dledger.terminal.figures import human_bytes
 
@@ -31,6 +31,15 @@ def where_in_words(finding: Finding) -> str:
     said = f"bytes {start:,} to {end:,} of the log: {human_bytes(finding.size)}"
     ranges = len(finding.places)
     return said + (f" in {ranges} ranges" if ranges > 1 else "")
+
+
+def entry_in_words(finding: Finding) -> str:
+    """What the entry is whose bytes the finding shows. A unit of a queue is wrong although the
+    entry that it stands for may be whole."""
+    at = f"at physical offset {finding.entry_offset:,}"
+    if finding.cause in OF_A_QUEUE:
+        return f"the entry that the first wrong unit stands for, {at}"
+    return f"first divergent entry, {at}"
 
 
 def right_in_words(finding: Finding) -> str:

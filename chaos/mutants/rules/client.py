@@ -310,4 +310,12 @@ CLIENT = (
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_connection.py",),
     ),
+    Mutant(
+        "deadline-asked-of-a-handle",
+        "dledger/client/dispatch.py",
+        "            if self._expiry_at <= deadline:\n",
+        "            if self._expiry_handle.when() <= deadline:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
 )
