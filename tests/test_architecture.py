@@ -94,11 +94,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "proof": {"reading", "engines"},
         "delivery": {"reading", "engines"},
         "contents": {"reading", "engines"},
+        "tables": {"reading", "engines"},
         "showing": {"engines", "proof", "contents"},
         "measuring": {"reading", "engines", "proof"},
         "commands": {
             *("reading", "engines", "proof", "delivery"),
-            *("contents", "showing", "measuring"),
+            *("contents", "tables", "showing", "measuring"),
         },
     },
     "broker": {
