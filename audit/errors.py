@@ -7,6 +7,8 @@
     ├── SegmentGone         the node has no such segment (any more)
     ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
     ├── StoreInUse          another watch keeps its results there (retriable)
+    ├── TableTaken          somebody else wrote to the table that an export read (retriable)
+    ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
@@ -23,7 +25,7 @@ from dledger.outcome import ExitCode, Outcome
 
 
 class AuditError(Exception):
-    """Root of the audits' errors. Nothing was changed: audits only read."""
+    """Root of the audits' errors. Nothing was changed: audits only read, and exports say more."""
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
@@ -77,6 +79,33 @@ class StoreInUse(AuditError):
     def __init__(self, folder: str) -> None:
         super().__init__(f"another watch writes to {folder}: name another folder with --reports")
         self.folder = folder
+
+
+class TableTaken(AuditError):
+    """The table at `name` isn't what was read any more, so nothing was written to it."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"somebody else wrote to {name} meanwhile; run the export again")
+        self.name = name
+
+
+class CommitUnknown(AuditError):
+    """Whether the commit is in the table at `name` is known to whoever reads it, as a run does."""
+
+    retriable: ClassVar[bool] = True
+    outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"a commit to {name} may have happened ({reason}); run the export again: it goes on "
+            "from what the table holds"
+        )
+        self.name = name
+        self.reason = reason
 
 
 class EngineUnavailable(AuditError):

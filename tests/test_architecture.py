@@ -94,12 +94,13 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "proof": {"reading", "engines"},
         "delivery": {"reading", "engines"},
         "contents": {"reading", "engines"},
+        "tables": {"reading", "engines"},
         "keeping": {"reading", "engines", "proof"},
         "showing": {"engines", "proof", "contents", "keeping"},
         "measuring": {"reading", "engines", "proof"},
         "commands": {
             *("reading", "engines", "proof", "delivery"),
-            *("contents", "keeping", "showing", "measuring"),
+            *("contents", "tables", "keeping", "showing", "measuring"),
         },
     },
     "broker": {
