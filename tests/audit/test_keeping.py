@@ -33,8 +33,9 @@ from audit.keeping.store import FILE, WatchStore, read_history
 from audit.proof.chain import ChainTask, read_chain
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
-from audit.proof.report import Report
+from audit.proof.report import Report, report_as_json
 from audit.reading.replica import Replica
+from audit.showing.page import render_page
 from audit.showing.words import scope_in_words
 from dledger.outcome import ExitCode
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
@@ -138,6 +139,21 @@ def test_second_round_reads_what_is_not_sealed_and_says_so(
     assert "believed as proved since 2027-01-15 08:00 UTC" in scope_in_words(second.scope)
     assert second.derived == first.derived
     assert second.coverage == first.coverage
+
+
+def test_page_claims_no_more_than_was_read(three: ReplicaSet, watching: Watching) -> None:
+    """That every byte was compared is said where it was."""
+    memory = Remembering(watching.store, PERIOD_S, clock=lambda: START_S, stamper=an_hour_later)
+    audits = [
+        memory.audit(three.replicas, LocalEngine(processes=1), Options(block_size=BLOCK))
+        for _ in range(2)
+    ]
+    pages = [render_page(each) for each in audits]
+    assert ["Every byte of this was compared" in page for page in pages] == [True, False]
+    assert ["believed as proved since 2027-01-15" in page for page in pages] == [False, True]
+    believed = report_as_json(audits[1].report)["scope"]
+    assert isinstance(believed, dict)
+    assert believed["believed"]["since"] == START_S
 
 
 @pytest.mark.parametrize("name", ["n1", "n3"])
