@@ -5,10 +5,10 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
-    ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
-    ├── StoreInUse          another watch keeps its results there (retriable)
     ├── TableTaken          somebody else wrote to the table that an export read (retriable)
     ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
+    ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
+    ├── StoreInUse          another watch keeps its results there (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
@@ -66,21 +66,6 @@ class SegmentGone(AuditError, FileNotFoundError):
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
 
 
-class KeptUnreadable(AuditError, ValueError):
-    """Bytes of a store are none that were written there."""
-
-
-class StoreInUse(AuditError):
-    """Another watch has the folder."""
-
-    retriable: ClassVar[bool] = True
-    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(f"another watch writes to {folder}: name another folder with --reports")
-        self.folder = folder
-
-
 class TableTaken(AuditError):
     """The table at `name` isn't what was read any more, so nothing was written to it."""
 
@@ -106,6 +91,21 @@ class CommitUnknown(AuditError):
         )
         self.name = name
         self.reason = reason
+
+
+class KeptUnreadable(AuditError, ValueError):
+    """Bytes of a store are none that were written there."""
+
+
+class StoreInUse(AuditError):
+    """Another watch has the folder."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"another watch writes to {folder}: name another folder with --reports")
+        self.folder = folder
 
 
 class EngineUnavailable(AuditError):

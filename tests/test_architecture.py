@@ -100,7 +100,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "measuring": {"reading", "engines", "proof"},
         "commands": {
             *("reading", "engines", "proof", "delivery"),
-            *("contents", "tables", "keeping", "showing", "measuring"),
+            *("contents", "keeping", "tables", "showing", "measuring"),
         },
     },
     "broker": {
