@@ -15,6 +15,7 @@ from chaos.mutants.rules.core import CORE
 from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
+from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
@@ -26,5 +27,6 @@ from chaos.mutants.rules.strangers import STRANGERS
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
-    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING),
+    *(*AUDITS, *FAST_WAY),
 )
