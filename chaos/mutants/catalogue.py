@@ -15,6 +15,7 @@ from chaos.mutants.rules.core import CORE
 from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
+from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
@@ -31,4 +32,5 @@ MUTANTS = (
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *TABLES,
     *KEEPING,
+    *FAST_WAY,
 )

@@ -30,8 +30,9 @@ from audit.keeping.program import program_digest
 from audit.keeping.remembering import Remembering
 from audit.keeping.stamps import Stamps, stamped
 from audit.keeping.store import FILE, WatchStore, read_history
-from audit.proof.chain import ChainTask, read_chain
+from audit.proof.chain import ChainTask, ReadTask
 from audit.proof.findings import Cause, Verdict
+from audit.proof.reading import read_chains
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report, report_as_json
 from audit.reading.replica import Replica
@@ -439,7 +440,7 @@ def test_chain_comes_back_as_it_was(three: ReplicaSet) -> None:
     task = ChainTask(
         "n1", str(three.paths["n1"] / "commitlog"), SEGMENT, SEGMENT, 2 * SEGMENT, 10**6, (0, 0), 0
     )
-    chain = read_chain(task)
+    (chain,) = read_chains(ReadTask((task,)))
     assert chain.units
     assert sum(run.units for run in chain.units) == chain.records
     payload = encode_chain(chain)
