@@ -132,4 +132,12 @@ DOORS = (
         masked=NO_PROCESS,
         tests=NOISE,
     ),
+    Mutant(
+        "stop-waits-for-scrapes-that-wait-for-it",
+        "broker/node.py",
+        "        self._doors.push_async_callback(asyncio.to_thread, close)\n",
+        "        self._doors.callback(close)\n",
+        masked="the simulator has no metrics endpoint",
+        tests=("tests/integration/test_stop.py",),
+    ),
 )
