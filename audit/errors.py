@@ -7,6 +7,8 @@
     ├── SegmentGone         the node has no such segment (any more)
     ├── TableTaken          somebody else wrote to the table that an export read (retriable)
     ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
+    ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
+    ├── StoreInUse          another watch keeps its results there (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
@@ -89,6 +91,21 @@ class CommitUnknown(AuditError):
         )
         self.name = name
         self.reason = reason
+
+
+class KeptUnreadable(AuditError, ValueError):
+    """Bytes of a store are none that were written there."""
+
+
+class StoreInUse(AuditError):
+    """Another watch has the folder."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"another watch writes to {folder}: name another folder with --reports")
+        self.folder = folder
 
 
 class EngineUnavailable(AuditError):

@@ -95,11 +95,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "delivery": {"reading", "engines"},
         "contents": {"reading", "engines"},
         "tables": {"reading", "engines"},
-        "showing": {"engines", "proof", "contents"},
+        "keeping": {"reading", "engines", "proof"},
+        "showing": {"engines", "proof", "contents", "keeping"},
         "measuring": {"reading", "engines", "proof"},
         "commands": {
             *("reading", "engines", "proof", "delivery"),
-            *("contents", "tables", "showing", "measuring"),
+            *("contents", "keeping", "tables", "showing", "measuring"),
         },
     },
     "broker": {

@@ -147,4 +147,12 @@ DISKS = (
         masked="it takes ten milliseconds in which leadership goes and another's entry is applied",
         tests=_MEMBERSHIP,
     ),
+    Mutant(
+        "formed-though-it-forgot-that-it-was-prepared",
+        "broker/forming/planning.py",
+        "        _check_prepared(members)\n",
+        "",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
 )

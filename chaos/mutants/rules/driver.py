@@ -187,4 +187,12 @@ DRIVER = (
         "            self._note(self._give(self._ports.log.read(first, last)))\n",
         "            self._give(self._ports.log.read(first, last))\n            self._note(last)\n",
     ),
+    Mutant(
+        "entry-that-the-log-lacks-goes-on",
+        "dledger/driver.py",
+        "            self._fail(error)\n            raise\n",
+        "            raise\n",
+        masked="a log that failed is told a moment later, and a stamp doesn't fail",
+        tests=("tests/node/test_driver.py",),
+    ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from chaos.mutants.mutant import Mutant
 
+_SILENTLY = ("tests/node/test_nothing_ends_silently.py",)
+
 REPLICA = (
     Mutant(
         "term-and-vote-taken-from-the-page-cache",
@@ -291,5 +293,22 @@ REPLICA = (
         "    return noted\n",
         masked="only an earlier version notes so",
         tests=("tests/starting",),
+    ),
+    Mutant(
+        "ticks-on-after-an-error-that-nobody-expected",
+        "broker/replica.py",
+        "            self.membership.on_tick()\n        except Exception as error:",
+        "            self.membership.on_tick()\n        except ZeroDivisionError as error:",
+        masked="nothing raises there",
+        tests=_SILENTLY,
+    ),
+    Mutant(
+        "lives-on-as-a-ghost-if-its-last-words-fail",
+        "dledger/driver.py",
+        "            finally:\n"
+        "                self._fail(error)  # whatever became of the last effects\n",
+        "            except ZeroDivisionError:\n                pass\n",
+        masked="they don't fail",
+        tests=_SILENTLY,
     ),
 )
