@@ -6,6 +6,7 @@ Most of it is tested with fsspec's store in memory. `test_object_server.py` has 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,10 +134,23 @@ def test_object_that_changes_while_it_is_read_is_no_copy_of_either(
         objects.fetched(f"{store}/identity.json")
 
 
+def test_object_that_was_replaced_is_fetched_again(store: str) -> None:
+    """What is kept is of one version of the object; the descriptor of who has it open stays."""
+    path = f"{store}/identity.json"
+    before = objects.fetched(path)
+    again = objects.fetched(path)
+    content = os.pread(before, 4096, 0)
+    assert os.path.sameopenfile(before, again)
+    fsspec.filesystem("memory").pipe_file("/backup/n2/identity.json", content.swapcase())
+    after = objects.fetched(path)
+    assert os.pread(after, 4096, 0) == content.swapcase()
+    assert os.pread(before, 4096, 0) == content
+    for descriptor in (before, again, after):
+        os.close(descriptor)
+
+
 def test_few_objects_are_kept(three: ReplicaSet, store: str) -> None:
     """As files without names; what was opened stays open for whoever did."""
-    import os
-
     names = sorted(each for each in objects.sizes_in(f"{store}/commitlog"))
     assert len(names) > objects.KEPT_FILES - 2
     opened = [objects.fetched(f"{store}/commitlog/{name}") for name in names for _ in range(3)]
