@@ -309,9 +309,12 @@ class Replica:
     # --- what the parts tell each other -------------------------------------------------------
 
     def _tick(self) -> None:
-        self.driver.tick()
-        self.levels.on_tick()
-        self.membership.on_tick()
+        try:
+            self.driver.tick()
+            self.levels.on_tick()
+            self.membership.on_tick()
+        except Exception as error:  # noqa: BLE001  the loop would tell it, and tick on
+            self.fail(error)
 
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
         self.driver.on_message(peer, message)

@@ -38,8 +38,14 @@ from dledger.records.record import (
 Ended = tuple[tuple[str, int, int], ...]
 
 __all__ = [
-    *("COLUMNS", "Ended", "LogRange", "Pulled", "Records", "Wanted"),
-    *("decode_pulled", "read_records"),
+    "COLUMNS",
+    "Ended",
+    "LogRange",
+    "Pulled",
+    "Records",
+    "Wanted",
+    "decode_pulled",
+    "read_records",
 ]
 
 _FIXED: Final = dtype_of(

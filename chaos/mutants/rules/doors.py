@@ -132,4 +132,12 @@ DOORS = (
         masked=NO_PROCESS,
         tests=NOISE,
     ),
+    Mutant(
+        "file-in-the-place-of-a-standard-stream",
+        "dledger/terminal/standard_streams.py",
+        "            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)",
+        "            pass",
+        masked="the simulator has no processes",
+        tests=("tests/cli/test_process.py",),
+    ),
 )
