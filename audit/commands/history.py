@@ -15,6 +15,7 @@ from audit.keeping.history import round_as_json, worst_exit
 from audit.keeping.store import read_history
 from audit.showing.terminal import history_lines
 from audit.showing.trend_page import render_trend
+from dledger.outcome import ExitCode
 from dledger.terminal.outcome import complain
 
 
@@ -33,7 +34,8 @@ def history(
 ) -> None:
     """Show the rounds of a watch, the last one last.
 
-    It ends with the worst of the rounds that it shows, so that a monitor can ask it.
+    It ends with the worst of those that it is asked about: all since a time, or the last ones. No
+    round at all is incomplete: then nobody has looked.
 
     \b
     Examples:
@@ -45,14 +47,21 @@ def history(
             check_target(html)
         oldest = 0.0 if since is None else time.time() - parse_duration(since)
         rounds, unreadable = read_history(reports)
-        found = [each for each in rounds if each.finished >= oldest]
-        shown = found[-last:]
+        asked = [each for each in rounds if each.finished >= oldest]
         if html is not None:
-            write_page(html, render_trend(found, str(reports)))
+            write_page(html, render_trend(asked, str(reports)))
+        shown = asked[-last:]
+        asked = shown if since is None else asked
         for line in (
             (json.dumps(round_as_json(each)) for each in shown) if as_json else history_lines(shown)
         ):
             typer.echo(line)
         if unreadable:
             complain(f"{unreadable} rounds can't be read any more")
-        raise typer.Exit(int(worst_exit(each.exit_code for each in shown)))
+        if len(asked) > len(shown):
+            worst = worst_exit(each.exit_code for each in asked)
+            complain(f"{len(asked)} rounds in that time, the worst with {int(worst)} (--last)")
+        if not asked:
+            complain("no round in that time")
+        codes = [each.exit_code for each in asked] or [int(ExitCode.INCOMPLETE)]
+        raise typer.Exit(int(worst_exit(codes)))

@@ -166,12 +166,12 @@ class Watch:
         self._history = history or NoHistory()
         self._as_json = as_json
         self._is_first = True
-        self._exit = ExitCode.CONSISTENT
+        self._codes: set[int] = set()
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst of the rounds so far."""
-        return self._exit
+        """The worst of the rounds so far; without one, nothing is known of anything."""
+        return worst_exit(self._codes) if self._codes else ExitCode.INCOMPLETE
 
     def run(self, every_s: float, bounds: Bounds | None = None) -> None:
         """Audits at once and then every `every_s` seconds, counted from begin to begin; an audit
@@ -231,7 +231,7 @@ class Watch:
 
     def _end(self, each: Round, said: str) -> None:
         """The round is told, everywhere."""
-        self._exit = worst_exit((self._exit, each.exit_code))
+        self._codes.add(each.exit_code)
         self._metrics.round(each)
         problems = self._history.add(each)
         if self._as_json:

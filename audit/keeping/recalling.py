@@ -13,9 +13,9 @@ from dataclasses import replace
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.keeping.kept import Kept
 from audit.keeping.stamps import Place
-from audit.proof.chain import Chain, ChainTask, read_chain
-from audit.proof.digest import PartDigests, digest_blocks
-from audit.proof.passes import paced
+from audit.proof.chain import Chain, ChainTask, ReadTask
+from audit.proof.digest import PartDigests
+from audit.proof.passes import digested, walked
 from audit.proof.plan import DigestPart, DigestTask
 from audit.proof.scope import Believed
 from audit.proof.unit_runs import RunsTask, UnitRun, differing_runs
@@ -49,24 +49,26 @@ class Recalling:
             if fresh:
                 left.append(replace(task, parts=fresh))
         progress(sum(task.weight for task in tasks) - sum(task.weight for task in left))
-        read = engine.run(digest_blocks, paced(engine, left, self._bytes_per_s), progress)
+        read = digested(engine, left, self._bytes_per_s, progress)
         for task, digests_ in zip(left, read, strict=True):
             for part, each in zip(task.parts, digests_, strict=True):
                 self.hashed.setdefault((task.replica, part.base), []).append((part, each))
         return [known, *read]
 
-    def chains(self, engine: Engine, tasks: Sequence[ChainTask], progress: Progress) -> list[Chain]:
+    def chains(self, engine: Engine, tasks: Sequence[ReadTask], progress: Progress) -> list[Chain]:
         """See `Passes.chains`."""
-        known = {_place(task): chain for task in tasks if (chain := self._chain_of(task))}
-        left = [task for task in tasks if _place(task) not in known]
+        members = [member for task in tasks for member in task.members]
+        known = {_place(each): chain for each in members if (chain := self._chain_of(each))}
+        unknown = {_place(each) for each in members} - known.keys()
+        left = _those(tasks, unknown)
+        progress(sum(task.weight for task in tasks) - sum(task.weight for task in left))
         self._walk(engine, left, progress)
         # What the segments that were just read delete is known now: their queues may be gone.
-        wrong = self._other_units(engine, tasks, known)
-        self._walk(engine, [task for task in tasks if _place(task) in wrong], progress)
+        wrong = self._other_units(engine, members, known)
+        self._walk(engine, _those(tasks, wrong), progress)
         self.used |= known.keys() - wrong
-        progress(sum(task.weight for task in tasks if _place(task) in known.keys() - wrong))
-        walked = {place: chain for place, (_, chain) in self.walked.items()}
-        return [walked.get(_place(task)) or known[_place(task)] for task in tasks]
+        found = {place: chain for place, (_, chain) in self.walked.items()}
+        return [found.get(_place(each)) or known[_place(each)] for each in members]
 
     def believed(self) -> Believed | None:
         """See `Passes.believed`."""
@@ -81,13 +83,14 @@ class Recalling:
 
     @property
     def read_bytes(self) -> int:
-        """How much of the log was read, by the pass that read more of it."""
+        """How much of the log was read, by the pass that read more of it; what was believed by one
+        of them aside."""
         return sum(
             max(
                 sum(part.size for part, _ in self.hashed.get(place, ())),
                 self.walked[place][0].weight if place in self.walked else 0,
             )
-            for place in self.hashed.keys() | self.walked.keys()
+            for place in (self.hashed.keys() | self.walked.keys()) - self.used
         )
 
     def _digests_of(self, replica: str, part: DigestPart) -> PartDigests | None:
@@ -108,9 +111,10 @@ class Recalling:
         chain = kept.chain if kept is not None else None
         return chain if chain is not None and asks_of_whole(task, chain) else None
 
-    def _walk(self, engine: Engine, tasks: Sequence[ChainTask], progress: Progress) -> None:
-        chains = engine.run(read_chain, paced(engine, tasks, self._bytes_per_s), progress)
-        self.walked |= {_place(task): (task, c) for task, c in zip(tasks, chains, strict=True)}
+    def _walk(self, engine: Engine, tasks: Sequence[ReadTask], progress: Progress) -> None:
+        chains = walked(engine, tasks, self._bytes_per_s, progress)
+        members = [member for task in tasks for member in task.members]
+        self.walked |= {_place(each): (each, c) for each, c in zip(members, chains, strict=True)}
 
     def _other_units(
         self, engine: Engine, tasks: Sequence[ChainTask], known: Mapping[Place, Chain]
@@ -155,6 +159,12 @@ def asks_of_whole(task: ChainTask, chain: Chain) -> bool:
         and task.derived_index >= last.index
         and not 0 < task.said[0] <= last.index
     )
+
+
+def _those(tasks: Sequence[ReadTask], places: set[Place]) -> list[ReadTask]:
+    """The same tasks with those members only."""
+    kept = (tuple(each for each in task.members if _place(each) in places) for task in tasks)
+    return [ReadTask(members) for members in kept if members]
 
 
 def _is_gone(run: UnitRun, deleted: set[str]) -> bool:

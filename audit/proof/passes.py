@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from audit.engines.engine import Engine, Progress
-from audit.proof.chain import Chain, ChainTask, read_chain
+from audit.proof.chain import Chain, ReadTask
 from audit.proof.digest import PartDigests, digest_blocks
 from audit.proof.plan import DigestTask
+from audit.proof.reading import read_chains
 from audit.proof.scope import Believed
 
 
@@ -28,8 +29,8 @@ class Passes(Protocol):
         """The digests of all parts of all tasks; parts that have a problem in the tasks' order."""
         ...
 
-    def chains(self, engine: Engine, tasks: Sequence[ChainTask], progress: Progress) -> list[Chain]:
-        """What each segment holds, in the tasks' order."""
+    def chains(self, engine: Engine, tasks: Sequence[ReadTask], progress: Progress) -> list[Chain]:
+        """What each segment holds, by each member, in their order."""
         ...
 
     def believed(self) -> Believed | None:
@@ -37,14 +38,26 @@ class Passes(Protocol):
         ...
 
 
-P = TypeVar("P", DigestTask, ChainTask)
-
-
-def paced(engine: Engine, tasks: Sequence[P], bytes_per_s: float) -> list[P]:
-    """The same tasks, which together read so fast. It is divided by how many run at once, which
-    for a small audit is one, whatever the engine could."""
+def digested(
+    engine: Engine, tasks: Sequence[DigestTask], bytes_per_s: float, progress: Progress
+) -> list[list[PartDigests]]:
+    """The digests of the tasks' parts, which together are read so fast. It is divided by how many
+    tasks run at once, which for a small audit is one, whatever the engine could."""
     rate = bytes_per_s / engine.width(tasks)
-    return [replace(task, bytes_per_s=rate) for task in tasks]
+    paced = [replace(task, bytes_per_s=rate) for task in tasks]
+    return engine.run(digest_blocks, paced, progress)
+
+
+def walked(
+    engine: Engine, tasks: Sequence[ReadTask], bytes_per_s: float, progress: Progress
+) -> list[Chain]:
+    """What the tasks' segments hold, by each member in order; the pace as of `digested`."""
+    rate = bytes_per_s / engine.width(tasks)
+    paced = [
+        ReadTask(tuple(replace(member, bytes_per_s=rate) for member in task.members))
+        for task in tasks
+    ]
+    return [chain for chains in engine.run(read_chains, paced, progress) for chain in chains]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +70,11 @@ class Reading:
         self, engine: Engine, tasks: Sequence[DigestTask], progress: Progress
     ) -> list[list[PartDigests]]:
         """See `Passes.digests`."""
-        return engine.run(digest_blocks, paced(engine, tasks, self.bytes_per_s), progress)
+        return digested(engine, tasks, self.bytes_per_s, progress)
 
-    def chains(self, engine: Engine, tasks: Sequence[ChainTask], progress: Progress) -> list[Chain]:
+    def chains(self, engine: Engine, tasks: Sequence[ReadTask], progress: Progress) -> list[Chain]:
         """See `Passes.chains`."""
-        return engine.run(read_chain, paced(engine, tasks, self.bytes_per_s), progress)
+        return walked(engine, tasks, self.bytes_per_s, progress)
 
     def believed(self) -> Believed | None:
         """See `Passes.believed`."""

@@ -129,7 +129,7 @@ def audit_replicas(
     ]
     derived: DerivedSummary | None = None
     if files is Files.ALL:
-        more, derived = check_derived(plan, scope, engine, replicas, passes, started)
+        more, derived = check_derived(plan, comparison, engine, replicas, passes, started)
         found = with_second_look(found, more)
     clock.finished("derived")
     is_asked = files is Files.ALL and not options.is_copy

@@ -30,11 +30,13 @@ from audit.keeping.program import program_digest
 from audit.keeping.remembering import Remembering
 from audit.keeping.stamps import Stamps, stamped
 from audit.keeping.store import FILE, WatchStore, read_history
-from audit.proof.chain import ChainTask, read_chain
+from audit.proof.chain import ChainTask, ReadTask
 from audit.proof.findings import Cause, Verdict
+from audit.proof.reading import read_chains
 from audit.proof.replicas import Options, audit_replicas
-from audit.proof.report import Report
+from audit.proof.report import Report, report_as_json
 from audit.reading.replica import Replica
+from audit.showing.page import render_page
 from audit.showing.words import scope_in_words
 from dledger.outcome import ExitCode
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
@@ -65,17 +67,30 @@ def an_hour_later(replicas: Sequence[Replica], engine: Engine) -> list[Stamps]:
 class Watching:
     """Rounds over replicas, by a clock that a test moves."""
 
-    def __init__(self, folder: Path, *, stamper: remembering.Stamper = an_hour_later) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stamper: remembering.Stamper = an_hour_later,
+        settled_s: float = 2.0,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.now = START_S
         self.store = WatchStore(folder)
         self.folder = folder
         self._stamper = stamper
+        self._settled_s = settled_s
 
     def round(
         self, replicas: list[Replica], engine: Engine | None = None, **options: object
     ) -> Report:
-        memory = Remembering(self.store, PERIOD_S, clock=lambda: self.now, stamper=self._stamper)
+        memory = Remembering(
+            self.store,
+            PERIOD_S,
+            clock=lambda: self.now,
+            settled_s=self._settled_s,
+            stamper=self._stamper,
+        )
         wanted = replace(Options(block_size=BLOCK), **options)  # type: ignore[arg-type]
         return memory.audit(replicas, engine or LocalEngine(processes=1), wanted).report
 
@@ -125,6 +140,21 @@ def test_second_round_reads_what_is_not_sealed_and_says_so(
     assert "believed as proved since 2027-01-15 08:00 UTC" in scope_in_words(second.scope)
     assert second.derived == first.derived
     assert second.coverage == first.coverage
+
+
+def test_page_claims_no_more_than_was_read(three: ReplicaSet, watching: Watching) -> None:
+    """That every byte was compared is said where it was."""
+    memory = Remembering(watching.store, PERIOD_S, clock=lambda: START_S, stamper=an_hour_later)
+    audits = [
+        memory.audit(three.replicas, LocalEngine(processes=1), Options(block_size=BLOCK))
+        for _ in range(2)
+    ]
+    pages = [render_page(each) for each in audits]
+    assert ["Every byte of this was compared" in page for page in pages] == [True, False]
+    assert ["believed as proved since 2027-01-15" in page for page in pages] == [False, True]
+    believed = report_as_json(audits[1].report)["scope"]
+    assert isinstance(believed, dict)
+    assert believed["believed"]["since"] == START_S
 
 
 @pytest.mark.parametrize("name", ["n1", "n3"])
@@ -324,7 +354,7 @@ def test_file_that_is_another_is_read_again(
 
 def test_file_that_was_just_written_is_not_kept(three: ReplicaSet, tmp_path: Path) -> None:
     """Within a tick of the clock it could be written again without a trace."""
-    watching = Watching(tmp_path / "audits", stamper=stamped)
+    watching = Watching(tmp_path / "audits", stamper=stamped, settled_s=3600)
     path = three.segment("n2", 0)
     year = 366 * 24 * 3600
     os.utime(path, (path.stat().st_mtime - year, path.stat().st_mtime - year))
@@ -410,7 +440,7 @@ def test_chain_comes_back_as_it_was(three: ReplicaSet) -> None:
     task = ChainTask(
         "n1", str(three.paths["n1"] / "commitlog"), SEGMENT, SEGMENT, 2 * SEGMENT, 10**6, (0, 0), 0
     )
-    chain = read_chain(task)
+    (chain,) = read_chains(ReadTask((task,)))
     assert chain.units
     assert sum(run.units for run in chain.units) == chain.records
     payload = encode_chain(chain)

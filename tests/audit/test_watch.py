@@ -20,6 +20,8 @@ from audit.commands.watch import parse_duration
 from audit.commands.watching import Bounds, Watch, WatchMetrics
 from audit.engines.engine import LocalEngine
 from audit.errors import Unreachable, UsageMistake
+from audit.keeping.history import Round
+from audit.keeping.store import WatchStore
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Audit
@@ -180,10 +182,29 @@ def test_watch_of_one_round_tells_everybody(three: ReplicaSet, tmp_path: Path) -
     shown = CliRunner().invoke(app, ["history", f"--reports={folder}"])
     assert shown.exit_code == ExitCode.INCONSISTENT
     assert "bit rot on n2: bad crc" in shown.stdout
+    short = CliRunner().invoke(app, ["history", f"--reports={folder}", "--since=1d", "--last=1"])
+    assert short.exit_code == ExitCode.INCONSISTENT
     page = (folder / "trend.html").read_text(encoding="utf-8")
     assert "2 rounds, 1 of them not identical" in page
     assert "<script" not in page
     assert CliRunner().invoke(app, ["history", f"--reports={tmp_path}"]).exit_code == 2
+
+
+def test_nobody_who_looked_is_no_good_news(tmp_path: Path) -> None:
+    """A history without a round in the time asked for, and a watch without one, are incomplete;
+    a good round behind a bad one changes nothing for who asks about both."""
+    store = WatchStore(tmp_path)
+    store.add(Round(1.0, 2.0, "bit rot", 1))
+    store.add(Round(3.0, 4.0, "identical", 0))
+    store.close()
+    asked = ["history", f"--reports={tmp_path}"]
+    for more, code in (([], 1), (["--last=1"], 0), (["--since=1h"], 3), (["--since=365d"], 3)):
+        assert CliRunner().invoke(app, [*asked, *more]).exit_code == code
+    watch = Watch(
+        lambda: pytest.fail("no round"), tmp_path, WatchMetrics(), kept=1, clock=lambda: 0.0,
+        wait=lambda _: True, told=lambda _: None,
+    )  # fmt: skip
+    assert watch.exit_code == ExitCode.INCOMPLETE
 
 
 @pytest.mark.slow
