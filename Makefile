@@ -104,7 +104,7 @@ audit: setup $(if $(filter spark,$(ENGINE)),$(VENV)/.audit)  ## prove that the r
 	$(BIN)/dledger audit replicas --dir $(RUN) --engine $(ENGINE)
 
 $(VENV)/.audit: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --retries 2 --editable '.[dev,audit,delta,iceberg]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --retries 2 --editable '.[dev,audit,delta,iceberg,s3]'
 	@touch $@
 
 extras: setup    # Spark, if it can be had: half a gigabyte, from a registry that may be out of reach

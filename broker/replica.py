@@ -300,11 +300,11 @@ class Replica:
         if self.failure is not None:
             return
         self.failure = error
+        self._stop_asked.set()  # whatever becomes of the words that follow
         if isinstance(error, CorruptionFound):
             self._tell_of_rot(error)
         self.leadership.end_serving("the node failed")
         log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
-        self._stop_asked.set()
 
     # --- what the parts tell each other -------------------------------------------------------
 

@@ -23,6 +23,7 @@ from audit.showing.terminal import progress_shown
 from audit.tables.delta import DeltaMessages
 from audit.tables.export import MessageTable, export_to_table
 from audit.tables.iceberg import IcebergMessages
+from dledger.reading.objects import is_object, plain
 from dledger.terminal.figures import human_bytes
 
 ReplicaOption = Annotated[
@@ -93,6 +94,9 @@ def export(
         if kind is Format.PARQUET:
             if accept_retention:
                 raise UsageMistake("--accept-retention is for tables; name a --format")
+            target = plain(target)
+            if is_object(target):
+                raise UsageMistake("files are written here; into a store go tables: --format delta")
             runner = make_engine(engine, master, None)
             source = _replica(replica, directory)
             try:

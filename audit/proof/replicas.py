@@ -29,6 +29,7 @@ from audit.proof.scope import Files, Scope, not_located, scope_findings, scope_o
 from audit.proof.starting import judge_starts, start_findings, start_notes
 from audit.reading.replica import Replica, check_replicas
 from audit.reading.survey import SurveyTask, survey
+from dledger.reading.objects import is_object
 
 LOCATED_BLOCKS: Final = 256
 
@@ -157,7 +158,13 @@ def _files(replicas: Sequence[Replica], options: Options) -> Files:
             "--derived reads ConsumeQueues, which nodes don't hand out over gRPC "
             f"({', '.join(asked)}): run it beside their files"
         )
-    return Files.LOG if derived is False or asked else Files.ALL
+    stored = [replica.id for replica in replicas if is_object(replica.path)]
+    if stored and derived:
+        raise UsageMistake(
+            f"--derived reads ConsumeQueues where they are files ({', '.join(stored)} is in an "
+            "object store): copy them beside this command"
+        )
+    return Files.LOG if derived is False or asked or stored else Files.ALL
 
 
 def _digest(

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from audit.errors import CommitUnknown, EngineUnavailable, TableTaken, Unreachable, UsageMistake
 from audit.tables.mark import DIGEST_KEY, POSITION_KEY, Choice, Mark, Queue, check_choice
-from audit.tables.places import check_is_empty, check_place, first_line, storage_options
+from audit.tables.places import check_is_empty, checked_place, storage_options
+from dledger.reading.errors import ReadingError
+from dledger.reading.objects import first_line
 from dledger.reading.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class DeltaMessages:
                 f"Delta tables need the extra 'delta' ({error}): pip install 'dledger[delta]'"
             ) from error
         self._deltalake = deltalake
-        self._place = check_place(place)
+        self._place = checked_place(place)
         self._storage = storage_options()
         self._table: Any = None
 
@@ -163,6 +165,8 @@ class DeltaMessages:
         except DeltaError as error:
             reason = first_line(error)
             raise UsageMistake(f"{self._place} can't be read as a Delta table: {reason}") from error
+        except ReadingError:
+            raise
         except OSError as error:
             raise Unreachable(self._place, first_line(error)) from error
 

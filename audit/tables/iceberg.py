@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from audit.errors import CommitUnknown, EngineUnavailable, TableTaken, Unreachable, UsageMistake
 from audit.tables.mark import DIGEST_KEY, POSITION_KEY, Choice, Mark, Queue, check_choice
-from audit.tables.places import first_line
+from dledger.reading.objects import first_line
 from dledger.reading.schema import COLUMNS
 
 if TYPE_CHECKING:

@@ -1,31 +1,21 @@
-"""Where tables lie, and what is said of it: no credential is ever printed."""
+"""Where tables lie: folders and addresses of stores, without credentials."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
 
 from audit.errors import UsageMistake
-
-_SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
-_LOCAL: Final = "file://"
-MAX_REASON: Final = 300
+from dledger.reading.files import names_in
+from dledger.reading.objects import is_object, plain
 
 
-def check_place(place: str) -> str:
-    """The place, which names no credentials.
+def checked_place(place: str) -> str:
+    """The place, as Delta takes it.
 
     Raises:
-        UsageMistake: it does; they aren't repeated.
+        CredentialsShown: it holds credentials.
     """
-    if "://" in place and "@" in urlsplit(place).netloc:
-        scheme = urlsplit(place).scheme
-        raise UsageMistake(
-            f"a {scheme} address with credentials in it: leave them to the environment, where "
-            "other users of this machine don't see them"
-        )
+    plain(place)
     return place
 
 
@@ -40,21 +30,25 @@ def check_is_empty(place: str) -> None:
 
     Raises:
         UsageMistake: something does: the rest of a table, perhaps, or other files.
+        OSError: a store doesn't say.
     """
-    folder = Path(place.removeprefix(_LOCAL))
-    if (folder.is_dir() and any(folder.iterdir())) or folder.is_file():
+    try:
+        is_empty = not names_in(plain(place))
+    except FileNotFoundError:
+        if is_object(plain(place)):
+            _check_bucket(plain(place))
+        is_empty = True
+    except NotADirectoryError:
+        is_empty = False
+    if not is_empty:
         raise UsageMistake(f"{place} isn't empty and holds no table (any more)")
 
 
-def first_line(error: BaseException) -> str:
-    """What an error of a store's library says first, without secrets, colours and line ends."""
-    lines = (_plain(line) for line in str(error).splitlines())
-    text = next((line for line in lines if line), type(error).__name__)
-    for name in _SECRETS:
-        if secret := os.environ.get(name):
-            text = text.replace(secret, "***")
-    return text[:MAX_REASON]
-
-
-def _plain(line: str) -> str:
-    return "".join(each for each in line if each.isprintable()).strip()
+def _check_bucket(place: str) -> None:
+    scheme, _, inner = place.partition("://")
+    bucket = inner.partition("/")[0]
+    if bucket != inner:
+        try:
+            names_in(f"{scheme}://{bucket}")
+        except FileNotFoundError as error:
+            raise UsageMistake(f"{place}: there is no bucket {bucket!r}") from error

@@ -20,7 +20,7 @@ from typing import Self
 
 from dledger.addresses import parse_addresses
 from dledger.client import connection as rpc
-from dledger.client.arguments import i64, text, u32, u64
+from dledger.client.arguments import i64, seconds, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
 from dledger.client.consumer import PullConsumer
@@ -114,6 +114,8 @@ class Client:
         """Closes; who is being cancelled or interrupted does not wait for producers to flush."""
         if self._owner.is_of_another_process:
             return  # the connections are its parent's
+        if self._opened is not None:
+            self._opened.check_loop()
         self._is_closing = True
         try:
             async with AsyncExitStack() as closing:  # each of them, even if another one fails
@@ -153,6 +155,7 @@ class Client:
         self._owner.check()
         if self._opened is None:
             raise ClientClosed("the client is not open: use it as an async context manager")
+        self._opened.check_loop()
         return self._opened
 
     @property
@@ -162,6 +165,9 @@ class Client:
         if self._is_closing:
             raise ClientClosed("the client is being closed")
         return group
+
+    def _total_s(self, deadline_s: float | None) -> float:
+        return self._options.deadline_s if deadline_s is None else seconds("deadline_s", deadline_s)
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -417,7 +423,7 @@ class Client:
             max_bytes=u32("max_bytes", max_bytes),
             hold_ms=u32("hold_ms", hold_ms),
         )
-        total_s = self._options.deadline_s if deadline_s is None else deadline_s
+        total_s = self._total_s(deadline_s)
         answer = await self._broker_group.call(
             rpc.PULL, request, Effect.NONE, deadline_s=total_s + hold_ms / 1000
         )
@@ -498,7 +504,7 @@ class Client:
         Raises:
             BrokerGroupUnreachable, NotReady: none does within the deadline.
         """
-        total_s = self._options.deadline_s if deadline_s is None else deadline_s
+        total_s = self._total_s(deadline_s)
         deadline = asyncio.get_running_loop().time() + total_s
         member, term = await self._broker_group.serving_leader(deadline)
         return LeaderInfo(member.node_id, member.address, term)

@@ -28,6 +28,7 @@ from dledger.client.connection import (
     Response,
 )
 from dledger.client.errors import (
+    BrokerGroupUnreachable,
     DeadlineExceeded,
     OffsetOutOfRange,
     ServerError,
@@ -48,6 +49,7 @@ ACCESS_OPTIONS: Final = (
 PULL_BYTES: Final = 4 << 20  # An answer; nodes give 8 MiB at most.
 PULL_MESSAGES: Final = 32_768
 DEFAULT_TIMEOUT_S: Final = 60.0  # A call with all its retries: several elections.
+_CLOSED: Final = "Socket closed"  # gRPC's words
 _PAUSE_S: Final = 0.05  # before a former leader is asked again
 
 
@@ -95,6 +97,15 @@ def _tls(options: Mapping[str, str]) -> TlsFiles | None:
         if path and not Path(path).is_file():
             raise BadOption(f"{name} is {path!r}: no such file")
     return TlsFiles(Path(ca), Path(certificate) if key else None, Path(key) if key else None)
+
+
+def _hint(tls: TlsFiles | None) -> str:
+    """Why a node may have closed each connection at once: it tells its log alone."""
+    if tls is None:
+        return " (as nodes do that talk under TLS: they need the option tlsAuthority)"
+    if tls.certificate is None:
+        return " (as nodes do that ask for certificates: they need tlsCertificate and tlsKey)"
+    return " (as nodes do that don't believe tlsCertificate: their log says why)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +163,11 @@ class Brokers:
         self, method: Method[Request, Response], request: Request, effect: Effect
     ) -> Response:
         assert self._group is not None
-        return self._thread.call(self._group.call(method, request, effect))
+        try:
+            return self._thread.call(self._group.call(method, request, effect))
+        except BrokerGroupUnreachable as error:
+            hint = _hint(self._access.tls) if _CLOSED in error.message else ""
+            raise BrokerGroupUnreachable(error.message + hint) from error
 
     # --- what is there ------------------------------------------------------------------------
 

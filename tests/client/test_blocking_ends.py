@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ from dledger.client import (
     SendsFailed,
 )
 from dledger.client.blocking import BlockingClient
+from dledger.client.blocking_producer import HANDED_IN_ONE_TURN
 from dledger.client.loop_thread import LoopThread
 from dledger.credentials.tls import TlsFiles
 from dledger.testing import BlockingFakeGroup
@@ -261,3 +263,31 @@ def test_bulk_under_which_the_client_is_closed_ends(
     client.close()
     with pytest.raises((ProducerClosed, SendsFailed)):
         bulk.result(PATIENCE_S)
+
+
+def test_loop_has_its_turns_while_messages_cross(
+    group: BlockingFakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are read and timers kept, however many messages others send."""
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        topic, thread, ready = group.topic(), client._open_thread(), threading.Event()
+        turns, send = [0], producer._producer.send
+        handed: Counter[int] = Counter()
+
+        def tick() -> None:
+            turns[0] += 1
+            if handed.total() < 4 * HANDED_IN_ONE_TURN:
+                thread.loop.call_soon(tick)
+
+        def counted(*args: Any, **labels: Any) -> asyncio.Future[SendResult]:
+            handed[turns[0]] += 1
+            return send(*args, **labels)
+
+        monkeypatch.setattr(producer._producer, "send", counted)
+        thread.post(lambda: ready.wait(PATIENCE_S))
+        thread.post(tick)
+        for _ in range(4 * HANDED_IN_ONE_TURN):
+            producer.send(topic, b"x")
+        ready.set()
+        producer.flush()
+        assert max(handed.values()) <= HANDED_IN_ONE_TURN

@@ -41,6 +41,7 @@ from dledger.client import (
     PullConsumer,
     SendResult,
     SendsFailed,
+    StartFrom,
     WrongThread,
 )
 from dledger.records.record import decode_records
@@ -351,6 +352,22 @@ class Surface(RuleBasedStateMachine):
             assert least <= now <= most, (queue_id, least, now, most)
             if now:
                 self.committed[queue_id] = now
+
+    @rule(queue_id=st.sampled_from([0, 1]), share=st.floats(0, 1))
+    def set_back(self, queue_id: int, share: float) -> None:
+        """The group's offset is reset, and the consumer begins there again."""
+
+        async def setting_back() -> None:
+            to = int(self.committed.get(queue_id, 0) * share)
+            await self.client.commit_offsets("g", "t", {queue_id: to}, reset=True)
+            await self.consumer.seek(queue_id, StartFrom.COMMITTED)
+            self.committed[queue_id] = self.next_offsets[queue_id] = to
+            self.finished.pop(queue_id, None)
+            if self.in_hand is not None and self.in_hand.queue_id == queue_id:
+                self.in_hand = None
+
+        if self.group.leader is not None and self.group.leader.is_listening:
+            self.do(setting_back())
 
     @rule(tags=st.sampled_from([None, {"a"}, {"a", "b"}]))
     def another_consumer(self, tags: set[str] | None) -> None:

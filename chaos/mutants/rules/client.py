@@ -11,6 +11,7 @@ _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
 _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
+_CONNECTION = ("tests/client/test_connection.py",)
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 
 CLIENT = (
@@ -309,7 +310,7 @@ CLIENT = (
         "                await self._nudged.wait()\n",
         "            await asyncio.wait_for(self._nudged.wait(), seconds)\n",
         masked=_NO_SUCH_CLIENT,
-        tests=("tests/client/test_connection.py",),
+        tests=_CONNECTION,
     ),
     Mutant(
         "deadline-asked-of-a-handle",
@@ -366,5 +367,37 @@ CLIENT = (
         "                    pass\n",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "clean-up-of-a-cancelled-task-is-cancelled-again",
+        "dledger/client/connection.py",
+        "            if task is not None and task.cancelling() > cancels:\n",
+        "            if task is not None and task.cancelling():\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "infinite-times-overflow",
+        "dledger/client/connection.py",
+        "timeout=min(timeout_s, MAX_CALL_S))\n",
+        "timeout=timeout_s)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "client-of-a-loop-that-is-over",
+        "dledger/client/broker_group.py",
+        "        if running is not self._loop:\n",
+        "        if not self:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "commits-remember-what-was-set-back",
+        "dledger/client/progress.py",
+        "self._read, self._finished, self._committed):\n",
+        "self._read, self._finished):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
     ),
 )

@@ -140,4 +140,12 @@ DOORS = (
         masked="the simulator has no processes",
         tests=("tests/cli/test_process.py",),
     ),
+    Mutant(
+        "stop-waits-for-scrapes-that-wait-for-it",
+        "broker/node.py",
+        "        self._doors.push_async_callback(asyncio.to_thread, close)\n",
+        "        self._doors.callback(close)\n",
+        masked="the simulator has no metrics endpoint",
+        tests=("tests/integration/test_stop.py",),
+    ),
 )

@@ -275,8 +275,8 @@ REPLICA = (
     Mutant(
         "failure-ends-nothing",
         "broker/replica.py",
-        "exc_info=error)\n        self._stop_asked.set()\n",
-        "exc_info=error)\n",
+        "        self._stop_asked.set()  # whatever becomes of the words that follow\n",
+        "",
     ),
     Mutant(
         "failed-node-goes-on-serving",
@@ -310,5 +310,21 @@ REPLICA = (
         "            except ZeroDivisionError:\n                pass\n",
         masked="they don't fail",
         tests=_SILENTLY,
+    ),
+    Mutant(
+        "a-line-that-cannot-be-written-ends-the-node",
+        "broker/logging.py",
+        "        except (OSError, ValueError):\n            self._lost += 1\n",
+        "        except ZeroDivisionError:\n            self._lost += 1\n",
+        masked="simulated nodes write no lines",
+        tests=("tests/node/test_log_file.py",),
+    ),
+    Mutant(
+        "half-a-line-runs-into-the-next",
+        "broker/logging.py",
+        '"\\n" + text if self._is_torn else text',
+        "text",
+        masked="simulated nodes write no lines",
+        tests=("tests/node/test_log_file.py",),
     ),
 )

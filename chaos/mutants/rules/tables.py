@@ -1,4 +1,5 @@
-"""What makes an export into a table write each message once, `audit/tables`."""
+"""What makes an export into a table write each message once, and what is read where there are no
+files: `audit/tables`, `dledger/reading/objects.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing is exported while a group is simulated"
 _TABLES = ("tests/audit/test_tables.py",)
+_OBJECTS = ("tests/audit/test_objects.py",)
 
 TABLES = (
     Mutant(
@@ -55,5 +57,29 @@ TABLES = (
         "        if False:\n",
         masked=_READS_ONLY,
         tests=_TABLES,
+    ),
+    Mutant(
+        "object-that-was-fetched-is-never-asked-for-again",
+        "dledger/reading/objects.py",
+        "            if known is None or known[0] != version:\n",
+        "            if known is None:\n",
+        masked=_READS_ONLY,
+        tests=_OBJECTS,
+    ),
+    Mutant(
+        "silent-store-holds-nothing",
+        "dledger/reading/ranges.py",
+        "    if found.silent:\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_OBJECTS,
+    ),
+    Mutant(
+        "starts-and-queues-are-asked-of-a-store",
+        "audit/proof/replicas.py",
+        "asked or stored else Files.ALL",
+        "asked else Files.ALL",
+        masked=_READS_ONLY,
+        tests=_OBJECTS,
     ),
 )
