@@ -313,6 +313,14 @@ CLIENT = (
         tests=_CONNECTION,
     ),
     Mutant(
+        "deadline-asked-of-a-handle",
+        "dledger/client/dispatch.py",
+        "            if self._expiry_at <= deadline:\n",
+        "            if self._expiry_handle.when() <= deadline:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
         "way-in-stays-open-while-the-thread-ends",
         "dledger/client/loop_thread.py",
         "                self._is_ending = True\n",
