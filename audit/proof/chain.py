@@ -20,6 +20,7 @@ from audit.proof.findings import Cause
 from audit.proof.invariants import Broken, SegmentEnds, SegmentRules
 from audit.proof.queue_files import QueueFiles, QueueKey, is_deleted
 from audit.proof.scan import ItemKind, ScanTask, Window, next_item
+from audit.proof.unit_runs import UnitRun, UnitRuns
 from audit.reading.pace import Pace
 from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
@@ -102,7 +103,8 @@ class Chain:
     `queue_ends`: next queue offset of each queue. `deleted`: topics whose deletion is in this
     segment, as their folders are called, and the index of the entry that says so. `more`: how many
     faults of a cause weren't kept. `gaps`: physical ranges of which nothing intact is known.
-    `ends`: what the segments beside it must fit."""
+    `ends`: what the segments beside it must fit. `units`: what its entries have in the
+    queues, those of topics deleted within it aside; None where runs don't tell that."""
 
     replica: str
     base: int
@@ -114,6 +116,7 @@ class Chain:
     deleted: tuple[tuple[str, int], ...]
     gaps: tuple[tuple[int, int], ...]
     ends: SegmentEnds
+    units: tuple[UnitRun, ...] | None
     entries: int
     records: int
     verified_bytes: int
@@ -178,6 +181,7 @@ class _ChainReader:
         self._first: int | None = None
         self._previous: int | None = None
         self._ends: dict[QueueKey, int] = {}
+        self._units = UnitRuns()
         self._deleted: dict[str, int] = {}
         self._entries = self._records = self._verified = 0
 
@@ -194,6 +198,7 @@ class _ChainReader:
             tuple(self._deleted.items()),
             tuple(self._gaps),
             self._rules.ends(),
+            self._units.told(),
             self._entries,
             self._records,
             self._verified,
@@ -292,6 +297,9 @@ class _ChainReader:
             return
         queue = (self.queues.folder(topic, incarnation, header.index), queue_id)
         self._ends[queue] = base + header.record_count
+        self._units.expect(queue, base, expected)
+        if not incarnation:
+            self._units.give_up()  # Its folder is a guess from those that are there now.
         if header.index > self._task.derived_index:
             return
         found = self.queues.units(queue, base, header.record_count)
@@ -314,6 +322,7 @@ class _ChainReader:
         if incarnation:
             gone = topic_folder(gone, incarnation)
         self._deleted[gone] = header.index
+        self._units.forget(gone)
         self._ends = {
             queue: end for queue, end in self._ends.items() if not is_deleted(queue[0], [gone])
         }

@@ -25,10 +25,10 @@ from audit.proof.chain import (
     SeamTask,
     broken_fault,
     check_seam,
-    read_chain,
 )
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.invariants import between_segments
+from audit.proof.passes import Passes
 from audit.proof.plan import Plan
 from audit.proof.queue_ends import Ending, QueueEndTask, check_queue_ends
 from audit.proof.queue_files import QueueKey, is_deleted
@@ -46,16 +46,14 @@ def check_derived(
     scope: Scope,
     engine: Engine,
     replicas: Sequence[Replica],
-    bytes_per_s: float,
+    passes: Passes,
     started: PassStarted,
 ) -> tuple[list[Finding], DerivedSummary]:
     """What is wrong with digests and ConsumeQueues, and how much was looked at."""
     hosts = {replica.id: replica.host for replica in replicas}
     tasks = [task for each in replicas for task in _chain_tasks(plan, each)]
-    rate = bytes_per_s / engine.width(tasks)
-    tasks = [replace(task, bytes_per_s=rate) for task in tasks]
     total = sum(task.weight for task in tasks)
-    chains = engine.run(read_chain, tasks, started("derived", total))
+    chains = passes.chains(engine, tasks, started("derived", total))
     found: list[Finding] = []
     for survey in plan.surveys:
         own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)

@@ -23,8 +23,10 @@ from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
+from chaos.mutants.rules.tables import TABLES
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *TABLES,
 )

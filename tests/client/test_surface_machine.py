@@ -10,9 +10,10 @@ without gap or repetition of what it wants; committed is what is finished, never
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import uvloop
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -77,9 +78,9 @@ class Sent:
 class Surface(RuleBasedStateMachine):
     """One client, one producer and one consumer at a time, three nodes."""
 
-    @initialize()
-    def begin(self) -> None:
-        self.loop = asyncio.new_event_loop()
+    @initialize(make_loop=st.sampled_from([asyncio.new_event_loop, uvloop.new_event_loop]))
+    def begin(self, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self.loop = make_loop()
         self.complaints: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.complaints.append(context))
         self.group = FakeGroup()

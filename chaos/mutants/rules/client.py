@@ -11,6 +11,7 @@ _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
 _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
+_BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 
 CLIENT = (
     Mutant(
@@ -309,5 +310,61 @@ CLIENT = (
         "            await asyncio.wait_for(self._nudged.wait(), seconds)\n",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_connection.py",),
+    ),
+    Mutant(
+        "deadline-asked-of-a-handle",
+        "dledger/client/dispatch.py",
+        "            if self._expiry_at <= deadline:\n",
+        "            if self._expiry_handle.when() <= deadline:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "way-in-stays-open-while-the-thread-ends",
+        "dledger/client/loop_thread.py",
+        "                self._is_ending = True\n",
+        "                pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "callback-ends-the-thread-of-all",
+        "dledger/client/loop_thread.py",
+        "        except (SystemExit, KeyboardInterrupt) as error:\n",
+        "        except NotImplementedError as error:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "callback-ends-the-mover",
+        "dledger/client/blocking_producer.py",
+        "            future.set_exception(error)\n        except (SystemExit, KeyboardInterrupt)",
+        "            future.set_exception(error)\n        except (NotImplementedError, KeyError)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "what-has-not-crossed-waits-for-ever",
+        "dledger/client/blocking_producer.py",
+        "            self._mover.add_done_callback(self._on_mover_ended)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "client-closes-itself-from-its-own-thread",
+        "dledger/client/blocking.py",
+        "        thread.check_outside()\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "mover-keeps-the-loop",
+        "dledger/client/blocking_producer.py",
+        "                    await asyncio.sleep(0)\n",
+        "                    pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
     ),
 )

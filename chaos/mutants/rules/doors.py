@@ -140,4 +140,12 @@ DOORS = (
         masked="the simulator has no metrics endpoint",
         tests=("tests/integration/test_stop.py",),
     ),
+    Mutant(
+        "file-in-the-place-of-a-standard-stream",
+        "dledger/terminal/standard_streams.py",
+        "            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)",
+        "            pass",
+        masked="the simulator has no processes",
+        tests=("tests/cli/test_process.py",),
+    ),
 )
