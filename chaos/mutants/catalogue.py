@@ -24,9 +24,11 @@ from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
 from chaos.mutants.rules.tables import TABLES
+from chaos.mutants.rules.topic_tables import TOPIC_TABLES
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *TABLES,
+    *TOPIC_TABLES,
 )

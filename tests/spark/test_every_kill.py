@@ -27,7 +27,7 @@ from tests.spark.group import fill, source
 from tests.spark.test_following import through_json
 
 QUEUES, MESSAGES, BATCH = 2, 3, 4  # of each queue; of a batch
-EVERY = 5  # kills at one of so many calls, each time begun elsewhere
+EVERY = 9  # kills at one of so many calls, each time begun elsewhere
 
 
 class Killed(BaseException):
