@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from audit.proof.findings import Cause
 from audit.proof.invariants import Broken, SegmentEnds
 from audit.proof.queue_files import QueueKey
+from audit.proof.unit_runs import UnitRun
 from dledger.reading.entry import (
     HEADER_SIZE,
     EntryHeader,
@@ -95,7 +96,8 @@ class Chain:
     `queue_ends`: next queue offset of each queue. `deleted`: topics whose deletion is in this
     segment, as their folders are called, and the index of the entry that says so. `more`: how many
     faults of a cause weren't kept. `gaps`: physical ranges of which nothing intact is known.
-    `ends`: what the segments beside it must fit."""
+    `ends`: what the segments beside it must fit. `units`: what its entries have in the
+    queues, those of topics deleted within it aside; None where runs don't tell that."""
 
     replica: str
     base: int
@@ -107,6 +109,7 @@ class Chain:
     deleted: tuple[tuple[str, int], ...]
     gaps: tuple[tuple[int, int], ...]
     ends: SegmentEnds
+    units: tuple[UnitRun, ...] | None
     entries: int
     records: int
     verified_bytes: int

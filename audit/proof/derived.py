@@ -30,10 +30,10 @@ from audit.proof.chain import (
 from audit.proof.compare import Comparison
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.invariants import between_segments
+from audit.proof.passes import Passes
 from audit.proof.plan import Plan
 from audit.proof.queue_ends import Ending, QueueEndTask, check_queue_ends
 from audit.proof.queue_files import QueueKey, is_deleted
-from audit.proof.reading import read_chains
 from audit.proof.report import DerivedSummary
 from audit.proof.scope import committed_index
 from audit.reading.replica import Replica
@@ -48,7 +48,7 @@ def check_derived(
     comparison: Comparison,
     engine: Engine,
     replicas: Sequence[Replica],
-    bytes_per_s: float,
+    passes: Passes,
     started: PassStarted,
 ) -> tuple[list[Finding], DerivedSummary]:
     """What is wrong with digests and ConsumeQueues, and how much was looked at.
@@ -60,11 +60,8 @@ def check_derived(
     tasks = _read_tasks(
         [task for each in replicas for task in _chain_tasks(plan, each)], comparison
     )
-    rate = bytes_per_s / engine.width(tasks)
-    tasks = [_at_rate(task, rate) for task in tasks]
     total = sum(task.weight for task in tasks)
-    read = engine.run(read_chains, tasks, started("derived", total))
-    chains = [chain for of_task in read for chain in of_task]
+    chains = passes.chains(engine, tasks, started("derived", total))
     found: list[Finding] = []
     for survey in plan.surveys:
         own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
@@ -123,10 +120,6 @@ def _read_tasks(tasks: Sequence[ChainTask], comparison: Comparison) -> list[Read
         key = (task.host, task.base, task.end, digests, who)
         together.setdefault(key, []).append(task)
     return [ReadTask(tuple(members)) for members in together.values()]
-
-
-def _at_rate(task: ReadTask, bytes_per_s: float) -> ReadTask:
-    return ReadTask(tuple(replace(each, bytes_per_s=bytes_per_s) for each in task.members))
 
 
 def _lasting(chains: Sequence[Chain]) -> Iterable[Fault]:

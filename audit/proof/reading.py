@@ -42,6 +42,7 @@ from audit.proof.runs import (
     queues_of,
 )
 from audit.proof.scan import ItemKind, ScanTask, Window, next_item
+from audit.proof.unit_runs import UnitRuns
 from audit.reading.pace import Pace
 from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
@@ -125,6 +126,7 @@ class _SegmentReader:
         self._first: int | None = None
         self._previous: int | None = None
         self._ends: dict[QueueKey, int] = {}
+        self._units = UnitRuns()
         self._deleted: dict[str, int] = {}
         self._entries = self._records = self._verified = 0
 
@@ -146,6 +148,7 @@ class _SegmentReader:
             tuple(self._deleted.items()),
             tuple(self._gaps),
             self._rules.ends(),
+            self._units.told(),
             self._entries,
             self._records,
             self._verified,
@@ -190,7 +193,9 @@ class _SegmentReader:
             self._first = framed.headers[0].digest
         self._previous = framed.headers[-1].digest
         self._rules = rules
-        self._ends.update((queue, each.end) for queue, each in queues.items())
+        for queue, each in queues.items():
+            self._ends[queue] = each.end
+            self._units.expect(queue, each.first, each.all())
         self._entries += len(framed.headers)
         self._records += batches.bounds[-1]
         self._spend(framed.size)
@@ -307,6 +312,9 @@ class _SegmentReader:
         queues = self._queues[0]
         queue = (queues.folder(topic, incarnation, header.index), queue_id)
         self._ends[queue] = base + header.record_count
+        self._units.expect(queue, base, expected)
+        if not incarnation:
+            self._units.give_up()  # Its folder is a guess from those that are there now.
         if self._is_shared:
             self._check_alike(header, queue, (incarnation, base, expected))
         if header.index > self._task.derived_index:
@@ -339,6 +347,7 @@ class _SegmentReader:
         if incarnation:
             gone = topic_folder(gone, incarnation)
         self._deleted[gone] = header.index
+        self._units.forget(gone)
         self._ends = {
             queue: end for queue, end in self._ends.items() if not is_deleted(queue[0], [gone])
         }

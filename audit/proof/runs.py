@@ -181,6 +181,10 @@ class QueueUnits:
         """Those of entries up to `index`."""
         return b"".join([units for each, units in self.of_entries if each <= index])
 
+    def all(self) -> bytes:
+        """Those of all entries."""
+        return b"".join([units for _, units in self.of_entries])
+
     @property
     def end(self) -> int:
         """The queue offset behind them."""

@@ -16,6 +16,8 @@ from audit.proof.findings import EntryView, Finding, Verdict
 from audit.proof.report import Audit, Report
 from audit.showing.block_map import Cell, State, Strip, draw_map
 from audit.showing.words import (
+    CLASS_OF,
+    belief_in_words,
     entry_in_words,
     right_in_words,
     scope_in_words,
@@ -65,13 +67,6 @@ _SENTENCE: Final = {
     "say so. Rebuild it from a peer.",
     Verdict.DIVERGENCE: "Replicas hold different bytes with good checksums. Raft rules this out: "
     "stop writing, keep every data directory, find out why.",
-}
-_CLASS_OF: Final = {
-    Verdict.IDENTICAL: "same",
-    Verdict.INCOMPLETE: "lack",
-    Verdict.MISPLACED: "place",
-    Verdict.BIT_ROT: "rot",
-    Verdict.DIVERGENCE: "split",
 }
 
 
@@ -124,8 +119,8 @@ def render_page(audited: Audit, title: str = "Replica audit") -> str:
         "report.html",
         title=title,
         report=report,
-        verdict_class=_CLASS_OF[report.verdict],
-        sentence=_SENTENCE[report.verdict],
+        verdict_class=CLASS_OF[report.verdict],
+        sentence=_sentence(report),
         scope=scope_in_words(report.scope),
         facts=_facts(report),
         coverage=_coverage(report),
@@ -134,6 +129,14 @@ def render_page(audited: Audit, title: str = "Replica audit") -> str:
         legend=[(_CLASS[state], _legend(state)) for state in State if state in used],
         strips=[_strip(each) for each in strips],
     )
+
+
+def _sentence(report: Report) -> str:
+    """What the verdict means; of what it believes that must not be said."""
+    believed = report.scope.believed
+    if report.verdict is Verdict.IDENTICAL and believed is not None:
+        return f"Nothing was found that differs: {belief_in_words(believed)}."
+    return _SENTENCE[report.verdict]
 
 
 def _facts(report: Report) -> str:
@@ -203,7 +206,7 @@ def _shown(finding: Finding) -> _Shown:
     views = finding.views if finding.entry_offset is not None else ()
     return _Shown(
         finding,
-        _CLASS_OF[finding.verdict],
+        CLASS_OF[finding.verdict],
         f"{finding.verdict.capitalize()} on {who}: {finding.cause}",
         where_in_words(finding),
         right_in_words(finding),

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit.engines.engine import PassStarted
 from audit.engines.engine import Progress as Told
+from audit.keeping.history import Round
 from audit.proof.findings import EntryView, Finding
 from audit.proof.report import Report
 from audit.showing.words import (
@@ -27,6 +29,7 @@ from dledger.reading.files import printable
 from dledger.terminal.figures import human_bytes
 
 SHOWN_FINDINGS = 20
+SHOWN_OF_ROUND = 3
 WIDTH = 80
 
 
@@ -79,6 +82,30 @@ def progress_shown() -> Iterator[PassStarted]:
             return lambda done: bar.advance(task, done)
 
         yield started
+
+
+def history_lines(rounds: Sequence[Round]) -> Iterator[str]:
+    """One line a round, and one for each of the gravest findings of those that had any."""
+    rows = [
+        (
+            datetime.fromtimestamp(each.finished, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            each.outcome,
+            str(each.finding_count),
+            human_bytes(each.read),
+            human_bytes(each.believed),
+            f"{each.seconds:.1f} s",
+            ", ".join(f"{r.replica} {human_bytes(r.lag)}" for r in each.replicas if r.lag),
+        )
+        for each in rounds
+    ]
+    titles = ("ENDED (UTC)", "VERDICT", "FINDINGS", "READ", "BELIEVED", "TOOK", "LAG")
+    title, *lines = _table(titles, rows)
+    yield title
+    for each, line in zip(rounds, lines, strict=True):
+        yield line
+        for said in (each.why, *each.findings[:SHOWN_OF_ROUND]):
+            if said:
+                yield f"  {printable(said)}"
 
 
 def print_report(report: Report) -> None:
@@ -143,7 +170,7 @@ def _view_cells(view: EntryView) -> tuple[str, ...]:
     )
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """Columns as wide as their widest cell."""
     lines = [titles, *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
