@@ -198,6 +198,22 @@ def test_number_of_records_is_seen_both_ways(
         assert forged(original, paths[0], 1, forge).faults
 
 
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["no-op", "data", "command"])
+def test_label_of_an_entry_is_seen_both_ways(
+    original: tuple[Path, list[EntryHeader]], paths: list[Path], number: int
+) -> None:
+    """Kinds and versions that there aren't, or aren't yet, or aren't any more, or that others are
+    of."""
+    for field, values in (("kind", (0, 1, 2, 3, 4, 9)), ("version", (0, 1, 3, 255))):
+        at = ENTRY.at(field)
+        for value in values:
+
+            def forge(frame: bytearray, at: int = at, value: int = value) -> None:
+                frame[at] = value
+
+            forged(original, paths[0], number, forge)
+
+
 def forged(
     original: tuple[Path, list[EntryHeader]],
     path: Path,
