@@ -3,7 +3,6 @@
 Spark's part is played by a dozen lines, in Spark's order: the offsets of a batch are in the
 checkpoint before its tasks run, the batch is committed there when all have told, and whoever comes
 next does the last batch again if it isn't. What is real is the source and the sink.
-`tests/spark/test_kills.py` has Spark, real nodes and SIGKILL, at fewer places.
 """
 
 from __future__ import annotations
