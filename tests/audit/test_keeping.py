@@ -304,15 +304,16 @@ def test_segment_that_retention_takes_is_forgotten(three: ReplicaSet, watching: 
     assert min(base for _, base in watching.places()) == SEGMENT
 
 
+@pytest.mark.parametrize("liars", [("n3",), ("n1", "n2", "n3")], ids=["one", "all"])
 def test_node_that_says_another_digest_is_not_believed_away(
-    three: ReplicaSet, watching: Watching
+    three: ReplicaSet, watching: Watching, liars: tuple[str, ...]
 ) -> None:
-    """Within a believed segment, too."""
+    """Within a believed segment, too; if all say the same, only the segment tells."""
     watching.round(three.replicas)
     inner = next(h for h in three.headers if h.physical_offset > SEGMENT)
     end = sealed(three)[-1] + SEGMENT
     replicas = [
-        replace(each, position=Position(end, inner.digest + (each.id == "n3"), inner.index, 1))
+        replace(each, position=Position(end, inner.digest + (each.id in liars), inner.index, 1))
         for each in three.replicas
     ]
     report = watching.round(replicas)

@@ -400,4 +400,12 @@ CLIENT = (
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,
     ),
+    Mutant(
+        "impatient-reader-begins-for-ever",
+        "dledger/client/consumer.py",
+        "        if self._beginning is None:\n",
+        "        if not self._started:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
 )
