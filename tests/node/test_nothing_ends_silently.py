@@ -200,8 +200,10 @@ def test_stream_whose_message_cannot_be_taken_ends_and_comes_again(monkeypatch: 
         async with pair() as two:
             await two.talk()
             links = two.members[N1].transport._links
-            monkeypatch.setattr(links, "_on_message", Once(links._on_message))
+            once = Once(links._on_message)
+            monkeypatch.setattr(links, "_on_message", once)
             await two.talk()
+            assert once.calls > 1, "no message was taken after the one that couldn't be"
 
     asyncio.run(run())
 
