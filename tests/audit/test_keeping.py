@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from audit.keeping.pace import Pace
 from audit.keeping.program import program_digest
 from audit.keeping.remembering import Remembering
 from audit.keeping.stamps import Stamps, stamped
-from audit.keeping.store import FILE, WatchStore, read_history
+from audit.keeping.store import FILE, WatchStore, _transaction, read_history
 from audit.proof.chain import ChainTask, ReadTask
 from audit.proof.findings import Cause, Verdict
 from audit.proof.reading import read_chains
@@ -558,3 +559,16 @@ def test_good_rounds_displace_no_bad_one(
 def test_worst_of_rounds(codes: tuple[int, ...], worst: int) -> None:
     """Inconsistent before incomplete, though its number is smaller."""
     assert worst_exit(codes) == worst
+
+
+def test_full_disk_is_told_and_not_that_nothing_is_left_to_undo(tmp_path: Path) -> None:
+    """SQLite ends the transaction by itself where the disk is full."""
+    base = sqlite3.connect(tmp_path / "base", isolation_level=None)
+
+    def fill() -> None:
+        with _transaction(base):
+            base.execute("ROLLBACK")
+            raise sqlite3.OperationalError("database or disk is full")
+
+    with closing(base), pytest.raises(sqlite3.OperationalError, match="is full"):
+        fill()
