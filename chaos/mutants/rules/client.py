@@ -329,6 +329,15 @@ CLIENT = (
         tests=_BLOCKING_ENDS,
     ),
     Mutant(
+        "answer-of-the-last-turn-is-not-told",
+        "dledger/client/loop_thread.py",
+        "            self._finish(asyncio.sleep(0))\n"
+        "            while (left := asyncio.all_tasks(self.loop)) or self._calls:\n",
+        "            while left := asyncio.all_tasks(self.loop):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
         "callback-ends-the-thread-of-all",
         "dledger/client/loop_thread.py",
         "        except (SystemExit, KeyboardInterrupt) as error:\n",
