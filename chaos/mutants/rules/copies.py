@@ -137,4 +137,12 @@ COPIES = (
         masked="no simulated node changes how it flushes",
         tests=_PROMISES,
     ),
+    Mutant(
+        "who-is-named-while-heard-is-not-remembered",
+        "dledger/peers.py",
+        "                known.named(peer.name, speaker)\n",
+        "",
+        masked="one in a thousand seeds of 20 s (189)",
+        tests=_PROMISES,
+    ),
 )
