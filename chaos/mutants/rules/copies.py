@@ -90,6 +90,8 @@ COPIES = (
         "if state.has_failed or not state.persists.hard_state_is_durable:\n"
         "            return Holding()",
         "if state.has_failed:\n            return Holding()",
+        masked="a keep-alive must fall into the moment of a write",
+        tests=("tests/core/test_election.py",),
     ),
     Mutant(
         "campaigned-for-term-held-against-it",
