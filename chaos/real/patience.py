@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-STILL_S: Final = 60.0
+STILL_S: Final = 120.0
 MOST_S: Final = 600.0
 
 
