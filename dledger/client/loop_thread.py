@@ -156,7 +156,9 @@ class LoopThread:
             for task in left:
                 task.cancel()
             self._finish(asyncio.wait(left) if left else asyncio.sleep(0))
-            if not (left or self._calls or asyncio.all_tasks(self.loop)):
+            # A call whose caller was interrupted as it was made may stay among them, done.
+            untold = any(not call.done() for call in tuple(self._calls))
+            if not (left or untold or asyncio.all_tasks(self.loop)):
                 return
 
     def _finish(self, work: Coroutine[Any, Any, object]) -> None:
