@@ -56,9 +56,9 @@ table-kills: setup  ## exports into tables, killed at random: each message once 
 object-server: setup  ## an object-store server for the tests, built by Go: versitygw, into .venv/bin
 	GOBIN=$(CURDIR)/$(BIN) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
 
-spark-kills: setup extras  ## a stream from topic to topic while drivers and leaders are killed (DRIVERS=9 LEADERS=6 SECONDS=1500)
+spark-kills: setup extras  ## streams from topic to topic, and to a table and back, while drivers and leaders are killed (DRIVERS=9 LEADERS=6 SECONDS=1500)
 	DRIVERS=$(or $(DRIVERS),9) LEADERS=$(or $(LEADERS),6) SECONDS_AT_MOST=$(or $(SECONDS),1500) \
-	  $(BIN)/python -m pytest -q -s tests/spark/test_kills.py -k many
+	  $(BIN)/python -m pytest -q -s tests/spark/test_kills.py tests/spark/test_table_and_back.py
 
 mutants: setup   ## break each rule once and show which seed and check noticed
 	$(BIN)/python -m chaos.mutants $(MUTANTS)

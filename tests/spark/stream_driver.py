@@ -10,6 +10,7 @@ longer, so a query that ends for that alone is begun again, as a supervisor woul
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from pyspark.errors import StreamingQueryException
@@ -47,11 +48,11 @@ def start(spark: SparkSession, places: Places) -> Any:
     )
 
 
-def finish(spark: SparkSession, places: Places, query: Any = None) -> None:
-    """The query has ended, and had no other fault than a slow start."""
+def finished(begin: Callable[[], Any], query: Any = None) -> None:
+    """The query has ended, and had no other fault than a slow start; `begin` makes it anew."""
     for left in reversed(range(_STARTS)):
         try:
-            (query or start(spark, places)).awaitTermination()
+            (query or begin()).awaitTermination()
         except StreamingQueryException as error:
             if _TOO_SLOW not in str(error) or not left:
                 raise
@@ -64,7 +65,7 @@ def main(*places: str) -> None:
     """All batches up to what is stored at the start."""
     spark = start_session("local[2]")
     register(spark)
-    finish(spark, Places(*places))
+    finished(lambda: start(spark, Places(*places)))
     spark.stop()
 
 

@@ -26,7 +26,7 @@ from dledger.client.blocking import BlockingClient
 from dledger.spark import register
 from dledger.testing import BrokerGroup, broker_group
 from tests.spark.group import stored
-from tests.spark.stream_driver import BATCH, Places, finish, start
+from tests.spark.stream_driver import BATCH, Places, finished, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,14 +58,18 @@ def count(client: BlockingClient, topic: str) -> int:
 
 @contextmanager
 def driver(places: Places) -> Iterator[subprocess.Popen[bytes]]:
+    """Of the stream from topic to topic; see `running`."""
+    with running(["-m", "tests.spark.stream_driver", *places], log_of(places)) as process:
+        yield process
+
+
+@contextmanager
+def running(program: list[str], log_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """In a process group of its own, with its JVM and its workers; none of it is left behind."""
     with (
-        log_of(places).open("ab") as log,
+        log_path.open("ab") as log,
         subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.stream_driver", *places],
-            cwd=ROOT,
-            stderr=log,
-            start_new_session=True,
+            [sys.executable, *program], cwd=ROOT, stderr=log, stdout=log, start_new_session=True
         ) as process,
     ):
         try:
@@ -95,6 +99,7 @@ def wait_for(is_so: Callable[[], bool], is_running: Callable[[], bool]) -> None:
         time.sleep(LOOK_S)
 
 
+@pytest.mark.skipif(not DRIVERS, reason="the long form: make spark-kills")
 def test_driver_and_leader_are_killed_and_each_message_is_there_once(
     spark: SparkSession, dledger_three: BrokerGroup, tmp_path: Path
 ) -> None:
@@ -116,7 +121,7 @@ def test_driver_and_leader_are_killed_and_each_message_is_there_once(
         query = start(spark, places)
         wait_for(lambda: count(client, other) > there or not query.isActive, lambda: True)
         dledger_three.kill()
-        finish(spark, places, query)
+        finished(lambda: start(spark, places), query)
     assert stored(bootstrap, other) == wanted
 
 
