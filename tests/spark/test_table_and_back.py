@@ -123,19 +123,20 @@ def test_each_message_is_moved_once_through_kills(
     one, other = patient_three.topic(QUEUES), patient_three.topic(QUEUES)
     way = Way(patient_three, one, other, tmp_path / "lake")
     way.lake.mkdir()
-    each = (DRIVERS + LEADERS) * 60
+    each = (DRIVERS + LEADERS) * 300
+    step = 2 * QUEUES * each // (DRIVERS + LEADERS)  # of table and topic together
     wanted = fill(patient_three.addresses, one, each)
     drawn, killed, leaders, dead = random.Random(21), 0, 0, ""
     until = time.monotonic() + LONG_S
     with BlockingClient.connect(patient_three.addresses) as client:
         while killed < DRIVERS and time.monotonic() < until:
             with running(way.program, way.log) as process:
-                going = more(way, client, drawn.randrange(1, 100), process)
+                going = more(way, client, drawn.randrange(1, step), process)
                 if leaders < LEADERS and going:
                     if dead:
                         patient_three.restart(dead)
                     dead, leaders = patient_three.kill(), leaders + 1
-                    going = more(way, client, drawn.randrange(1, 100), process)
+                    going = more(way, client, drawn.randrange(1, step), process)
                 time.sleep(drawn.random() * 0.5)
                 kill(process)
             killed += 1
