@@ -254,6 +254,7 @@ class StateMachine:
             self._queues.dispatch(topic.folder, queue_id, base, units)
         count = header.record_count
         self.topics.advance(topic, queue_id, base + count)
+        self.topics.derive(topic, queue_id, units)
         if producer != NO_PRODUCER:
             physical = header.physical_offset + header.first_record_at
             batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
