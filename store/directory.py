@@ -141,6 +141,10 @@ class DataDirectory:
         """
         files = files or OsFiles()
         make_directory(files, path)
+        if not files.exists(path / "identity.json"):
+            # A start that died, or whose sync failed, may have left the directory's own name in the
+            # page cache only: everything that is made durable in it would be lost with that.
+            files.fsync_directory(path.parent)
         lock = files.lock(path / "LOCK")
         if lock is None:
             raise DirectoryInUse(str(path), _holder_of(files, path / "LOCK"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +134,19 @@ def test_identity_is_durable_when_open_returns() -> None:
     disk.power_cut()
     with pytest.raises(WrongIdentity):
         DataDirectory.open(DATA, replace(IDENTITY, broker_group="other"), disk)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_directory_whose_name_was_not_synced_is_made_durable_by_the_next_start(code: int) -> None:
+    """What was found there may be known to the page cache only; all that is in it hangs on it."""
+    disk = SimulatedDisk()
+    disk.fail_next("fsync_directory", code, str(DATA.parent))
+    with pytest.raises(OSError, match="/"):
+        DataDirectory.open(DATA, IDENTITY, disk)
+    disk.kill()
+    DataDirectory.open(DATA, IDENTITY, disk).close()
+    disk.power_cut()
+    assert disk.exists(DATA / "identity.json")
 
 
 @pytest.mark.parametrize("spare_bytes", [0, 64])
