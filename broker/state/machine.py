@@ -400,6 +400,9 @@ class StateMachine:
             machine.check_invariants()
         except InvariantViolation as error:
             raise SnapshotDamaged("state", "one that can be", str(error)) from error
+        if machine.level.current > known_level:
+            # Applied entry by entry, this program would have stopped in front of that raise.
+            raise SnapshotUnknown(f"state of level {machine.level.current}", known_level)
         return machine
 
     def _restore_section(self, name: str, chunks: Iterator[Chunk]) -> None:

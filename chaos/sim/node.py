@@ -25,6 +25,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
+from broker.snapshots import SnapshotPace
 from broker.state.machine import MachineOptions
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
@@ -53,6 +54,7 @@ DATA = Path("/data")
 GROUP = "sim"
 NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 DRAIN_S = 1.0
+SNAPSHOT_RETRY_S = 0.5
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
@@ -196,6 +198,8 @@ class SimNode:
         self.has_started = False  # once, on this disk: from then on it starts on a full one, too
         self._was_mended = False
         self._queue_rot: int | None = None  # in which of its lives its queues last rotted
+        self.has_snapshot_rot = False  # one of its snapshots was spoilt, ever
+        self.restored_starts = 0  # which began with a snapshot
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
@@ -368,6 +372,7 @@ class SimNode:
                 housekeeping_s=tuning.housekeeping_ms / 1e3,
                 drain_s=DRAIN_S,
                 apply_slice_bytes=tuning.apply_slice_bytes,
+                snapshots=SnapshotPace(tuning.snapshot_entries, retry_s=SNAPSHOT_RETRY_S),
             ),
             known_level=self.known_level,
         )
