@@ -124,6 +124,7 @@ class SnapshotKeeper:
         self._pace = pace
         self._newest = restored
         self._taken: tuple[SnapshotHead, Iterator[bytes]] | None = None  # waits for the note
+        self._is_writing = False  # one file is on its way at a time, whoever asks
         self._not_before_s = 0.0
         self._size_bytes = self._written = self._failed = 0
         self._last_s = 0.0
@@ -142,11 +143,17 @@ class SnapshotKeeper:
             OSError: the disk failed.
             CorruptionFound: the log has rotted.
         """
+        if self._is_writing:
+            return
         if self._taken is None and self._is_due():
             self._taken = self.source.head(), self.source.machine.snapshot()
         if self._taken is not None and self.source.noted() >= self._taken[0].applied_index:
             taken, self._taken = self._taken, None
-            await self._write(*taken)
+            self._is_writing = True
+            try:
+                await self._write(*taken)
+            finally:
+                self._is_writing = False
 
     def _is_due(self) -> bool:
         applied = self.source.machine.applied_index
