@@ -12,7 +12,7 @@ PYTHONS ?= python3.12 python3.13 python3.14
 VERSIONED = tests/client tests/core tests/links tests/node tests/store
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim audit-property mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim audit-property table-kills mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -47,6 +47,10 @@ sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=1000
 
 audit-property: setup  ## any one change to a replica's files gets a verdict that it allows (DRAWS=300 of each kind)
 	AUDIT_DRAWS=$(or $(DRAWS),300) $(BIN)/python -m pytest -q tests/audit/test_any_change.py -m "not spark"
+
+table-kills: setup  ## exports into tables, killed at random: each message once (KILLS=60 SEED=1)
+	@for format in delta iceberg; do \
+	  $(BIN)/python -m tests.audit.table_kills --format $$format --kills $(or $(KILLS),60) --seed $(or $(SEED),1) || exit 1; done
 
 mutants: setup   ## break each rule once and show which seed and check noticed
 	$(BIN)/python -m chaos.mutants $(MUTANTS)
@@ -100,7 +104,7 @@ audit: setup $(if $(filter spark,$(ENGINE)),$(VENV)/.audit)  ## prove that the r
 	$(BIN)/dledger audit replicas --dir $(RUN) --engine $(ENGINE)
 
 $(VENV)/.audit: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --retries 2 --editable '.[dev,audit]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --retries 2 --editable '.[dev,audit,delta,iceberg,s3]'
 	@touch $@
 
 extras: setup    # Spark, if it can be had: half a gigabyte, from a registry that may be out of reach

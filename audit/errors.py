@@ -5,6 +5,10 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
+    ├── TableTaken          somebody else wrote to the table that an export read (retriable)
+    ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
+    ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
+    ├── StoreInUse          another watch keeps its results there (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
@@ -21,7 +25,7 @@ from dledger.outcome import ExitCode, Outcome
 
 
 class AuditError(Exception):
-    """Root of the audits' errors. Nothing was changed: audits only read."""
+    """Root of the audits' errors. Nothing was changed: audits only read, and exports say more."""
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
@@ -60,6 +64,48 @@ class SegmentGone(AuditError, FileNotFoundError):
     """The node has no such segment."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+
+class TableTaken(AuditError):
+    """The table at `name` isn't what was read any more, so nothing was written to it."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"somebody else wrote to {name} meanwhile; run the export again")
+        self.name = name
+
+
+class CommitUnknown(AuditError):
+    """Whether the commit is in the table at `name` is known to whoever reads it, as a run does."""
+
+    retriable: ClassVar[bool] = True
+    outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"a commit to {name} may have happened ({reason}); run the export again: it goes on "
+            "from what the table holds"
+        )
+        self.name = name
+        self.reason = reason
+
+
+class KeptUnreadable(AuditError, ValueError):
+    """Bytes of a store are none that were written there."""
+
+
+class StoreInUse(AuditError):
+    """Another watch has the folder."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"another watch writes to {folder}: name another folder with --reports")
+        self.folder = folder
 
 
 class EngineUnavailable(AuditError):

@@ -2,14 +2,18 @@
 
 Events are past-tense snake_case, facts are fields, payloads never appear. This configures
 structlog once per process; modules take their loggers with `structlog.get_logger(__name__)`.
+
+A line that can't be written must never end who writes it, nor keep it from what it was about to do:
+a full disk is one that a node lives with (ADR 28), and its log often lies on that very disk.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 import structlog
 
@@ -24,11 +28,45 @@ CALLER_GONE = frozenset({"ExecuteBatchError"})
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
+class Stream(Protocol):
+    """Where lines go. It may raise OSError, or ValueError once it is closed."""
+
+    def write(self, text: str, /) -> int: ...
+    def flush(self) -> None: ...
+
+
+class Lines:
+    """A stream of lines that never raises: those that it can't take are counted, and the first one
+    that it takes again is followed by how many were lost."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._lost = 0
+
+    def write(self, text: str) -> int:
+        """The line is written, or counted."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._lost += 1
+            return len(text)
+        lost, self._lost = self._lost, 0
+        if lost:
+            log.warning("log_lines_lost", count=lost)
+        return len(text)
+
+    def flush(self) -> None:
+        """`write` has done it."""
+
+
 class LogFile:
-    """A file to which lines are appended, and which can be opened anew under its name."""
+    """A file to which lines are appended, and which can be opened anew under its name. Nothing is
+    kept back in memory, so that a line is in the file or it is lost."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._is_torn = False  # it ends within a line
         self._stream = self._open()
 
     def reopen(self) -> None:
@@ -40,15 +78,27 @@ class LogFile:
             log.error("log_file_not_reopened", path=str(self._path), error=str(error))
             return
         old, self._stream = self._stream, fresh
+        self._is_torn = False
         old.close()
 
     def write(self, text: str) -> int:
-        """As a text stream does."""
-        return self._stream.write(text)
+        """All of it is in the file.
+
+        Raises:
+            OSError: it isn't; what is there of it will not run into the next line.
+        """
+        rest = memoryview(("\n" + text if self._is_torn else text).encode())
+        while rest:
+            written = self._stream.write(rest)
+            if not written:
+                raise BlockingIOError(f"{self._path} takes nothing now")
+            self._is_torn = True
+            rest = rest[written:]
+        self._is_torn = False
+        return len(text)
 
     def flush(self) -> None:
-        """As a text stream does."""
-        self._stream.flush()
+        """`write` has done it."""
 
     def close(self) -> None:
         """Nothing more is written."""
@@ -58,8 +108,8 @@ class LogFile:
         """As a text stream does."""
         return self._stream.isatty()
 
-    def _open(self) -> TextIO:
-        return self._path.open("a", buffering=1, encoding="utf-8")
+    def _open(self) -> FileIO:
+        return self._path.open("ab", buffering=0)
 
 
 def configure_logging(
@@ -97,12 +147,17 @@ def configure_logging(
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(_lines(stream)),
         cache_logger_on_first_use=False,
     )
     # grpc and asyncio log to the standard library: warnings and worse belong to our stream too.
     logging.basicConfig(level=logging.WARNING, handlers=[LibraryComplaints()], force=True)
     return log_file
+
+
+def _lines(stream: Stream) -> Any:
+    """For structlog, which writes and flushes, and asks for a whole text stream."""
+    return Lines(stream)
 
 
 class LibraryComplaints(logging.Handler):

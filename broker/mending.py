@@ -18,7 +18,6 @@ and the replica ends (ADR 28).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -120,8 +119,7 @@ class Mender:
         self._is_started = False
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)  # not what cancels this
 
     def statistics(self) -> MendStatistics:
         """A frozen picture, as of now."""

@@ -207,7 +207,8 @@ class Node:
             address = f"{host}:{port}"
             reason = why_not_listening(address) or error.strerror or str(error)
             raise OSError(f"can't listen on {address} for metrics: {reason}") from error
-        self._doors.callback(close)
+        # Elsewhere, as it waits for those who are being answered, and they wait for this loop.
+        self._doors.push_async_callback(asyncio.to_thread, close)
 
     # --- stop ---------------------------------------------------------------------------------
 

@@ -312,18 +312,21 @@ class Replica:
         if self.failure is not None:
             return
         self.failure = error
+        self._stop_asked.set()  # whatever becomes of the words that follow
         if isinstance(error, CorruptionFound):
             self._tell_of_rot(error)
         self.leadership.end_serving("the node failed")
         log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
-        self._stop_asked.set()
 
     # --- what the parts tell each other -------------------------------------------------------
 
     def _tick(self) -> None:
-        self.driver.tick()
-        self.levels.on_tick()
-        self.membership.on_tick()
+        try:
+            self.driver.tick()
+            self.levels.on_tick()
+            self.membership.on_tick()
+        except Exception as error:  # noqa: BLE001  the loop would tell it, and tick on
+            self.fail(error)
 
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
         self.driver.on_message(peer, message)

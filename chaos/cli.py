@@ -19,6 +19,7 @@ from chaos.fuzz import cli as fuzz
 from chaos.real import cli as real
 from chaos.sim.run import Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
+from chaos.sim.tally import Tally
 
 SHOWN_LINES = 60
 EXIT_FAILED = 1
@@ -94,15 +95,11 @@ def sim(
     _check_faults(recipe, seeds)
     if transcript is not None:
         _write(transcript, ())  # now, and not after an hour of seeds
-    reports = _run_seeds(recipe, seeds, time_limit)
-    recipe, failed = _made_small(recipe, reports[-1], is_small=no_shrink)
+    tally = _run_seeds(recipe, seeds, time_limit)
+    recipe, failed = _made_small(recipe, tally.last, is_small=no_shrink)
     if transcript is not None:
-        _write(transcript, (failed or reports[-1]).transcript)
-    facts = summary(reports, failed, recipe)
-    if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-    else:
-        _print_text(facts, failed)
+        _write(transcript, (failed or tally.last).transcript)
+    _tell(_facts(tally, failed, recipe), failed, as_json=as_json)
     raise typer.Exit(EXIT_FAILED if failed else 0)
 
 
@@ -153,45 +150,32 @@ def _at_seed(recipe: Recipe, seed: int) -> Recipe:
     return Recipe(**{**asdict(recipe), "seed": seed})
 
 
-def _run_seeds(recipe: Recipe, seeds: int, time_limit_s: float | None) -> list[Report]:
-    """Reports up to the first failure, the last seed or the time limit; one at least."""
+def _run_seeds(recipe: Recipe, seeds: int, time_limit_s: float | None) -> Tally:
+    """Up to the first failure, the last seed or the time limit; one at least."""
     started = time.monotonic()
-    reports: list[Report] = []
-    for number in range(recipe.seed, recipe.seed + seeds):
-        reports.append(run_plan(_at_seed(recipe, number).plan()))
+    tally = Tally(run_plan(recipe.plan()))
+    for number in range(recipe.seed + 1, recipe.seed + seeds):
         is_late = time_limit_s is not None and time.monotonic() - started > time_limit_s
-        if reports[-1].failure or is_late:
+        if tally.last.failure or is_late:
             break
-    return reports
+        tally.add(run_plan(_at_seed(recipe, number).plan()))
+    return tally
 
 
-def summary(reports: list[Report], failed: Report | None, recipe: Recipe) -> dict[str, object]:
-    """The facts of some runs, as `--json` prints them."""
-    simulated_s = sum(report.simulated_s for report in reports)
-    cpu_s = sum(report.cpu_s for report in reports)
-    facts: dict[str, object] = {
-        "first_seed": reports[0].plan.seed,
-        "seeds": len(reports),
-        "simulated_s": round(simulated_s, 3),
-        "cpu_s": round(cpu_s, 3),
-        "times_real_time": round(simulated_s / cpu_s, 1) if cpu_s else 0.0,
-        "events": sum(report.events for report in reports),
-        "checks": sum(report.checks for report in reports),
-        "operations": sum(report.operations for report in reports),
-        "acknowledged": sum(report.acknowledged for report in reports),
-        "entries_committed": sum(report.committed for report in reports),
-        "leaders": sum(report.leaders for report in reports),
-        "boots": sum(report.boots for report in reports),
-        "faults": sum(len(report.plan.faults) for report in reports),
-        "disks_rotten": sum(report.ruined for report in reports),
-        "trace": reports[-1].trace,
-        "failure": None,
-    }
+def _facts(tally: Tally, failed: Report | None, recipe: Recipe) -> dict[str, object]:
+    facts = {**tally.facts(), "failure": None}
     if failed is not None and failed.failure is not None:
         facts["failure"] = {**asdict(failed.failure), "seed": failed.plan.seed}
         facts["trace"] = failed.trace
         facts["replay"] = recipe.command()
     return facts
+
+
+def _tell(facts: dict[str, object], failed: Report | None, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        _print_text(facts, failed)
 
 
 def _print_text(facts: dict[str, object], failed: Report | None) -> None:

@@ -20,6 +20,7 @@ from broker.logging import configure_logging
 from broker.node import Machine, run_node
 from chaos.faults import FAULT_INJECTION_VARIABLE, FaultyClock, FaultyFiles, Orders
 from dledger.terminal.outcome import errors_told, run
+from dledger.terminal.standard_streams import hold_standard_streams
 
 log = structlog.get_logger(__name__)
 
@@ -56,4 +57,5 @@ def node(
 
 
 if __name__ == "__main__":
+    hold_standard_streams()
     typer.run(node)

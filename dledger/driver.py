@@ -255,10 +255,10 @@ class RaftDriver(Generic[H]):
         if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:
             raise LogBehind(f"{log.unwritten_bytes} bytes wait for the leader's disk")
         placed = self._core.propose(size, kind, configuration)
-        append_time_ms = self._clock.read_ms(self._now_us())
-        if stamp is not None:
-            stamp(log.next_position(size), append_time_ms)
         try:
+            append_time_ms = self._clock.read_ms(self._now_us())
+            if stamp is not None:
+                stamp(log.next_position(size), append_time_ms)
             log.append(kind, placed.index, placed.term, append_time_ms, record_count, body)
         except Exception as error:
             # The core has the entry and the log hasn't, as when the flusher has just failed and
@@ -311,9 +311,11 @@ class RaftDriver(Generic[H]):
     def on_storage_failed(self, error: BaseException) -> None:
         """The disk failed: stop leading and voting, then stop the node (ADR 8)."""
         if not self._stopped:
-            self._core.on_storage_failed()
-            self._run()
-            self._fail(error)
+            try:
+                self._core.on_storage_failed()
+                self._run()
+            finally:
+                self._fail(error)  # whatever became of the last effects
 
     def on_message(self, peer: NodeId, wire: PeerMessage) -> None:
         """A message of `peer`, already known to be of this broker group.

@@ -197,6 +197,10 @@ class KnownDisks:
         known = self._promises.get(peer)
         if known is None or known.disk != speaker.disk:
             return
+        # Read late, on a stream of an earlier start: what that one hadn't synced may be gone, and
+        # must not stand as a promise of a start that tells of nothing else.
+        if known.start.is_synced and not speaker.start.is_synced:
+            return
         if message.term == known.term and message.WhichOneof("body") in _PROMISE_NOTHING:
             return
         if message.term <= MAX_TERM and is_intact(message):

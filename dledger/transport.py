@@ -14,9 +14,9 @@ holds up no other.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -38,6 +38,7 @@ from dledger.wire.raft_pb2 import PeerMessage
 METHOD = "/dledger.v1.RaftPeer/Replicate"
 CONNECT_LIMIT_MS = 20_000  # gRPC's own; the links give up long before
 CALLERS_CHECKED_EVERY_S = 2.0  # whether a certificate has been revoked since its stream began
+RETRY_S = 1.0  # from a look at the links that failed to the next
 
 CHANNEL_OPTIONS = (
     *MESSAGE_LENGTHS,
@@ -59,6 +60,9 @@ KEEPALIVE_OPTIONS = (
 )
 
 _REJECTED = {UnknownDisk: "peer_on_another_disk", OlderCopy: "peer_is_an_older_copy"}
+
+# How writing to a stream that is over ends.
+_ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 
@@ -137,7 +141,7 @@ class GrpcTransport:
     def wake_at(self, time_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(time_s, self._links.on_time)
+        self._timer = asyncio.get_running_loop().call_at(time_s, self._on_time)
 
     def dial(self, peer: NodeId, generation: int) -> None:
         self._outboxes[generation] = Outbox()
@@ -160,6 +164,27 @@ class GrpcTransport:
             task.cancel()
         if (ending := self._endings.pop(generation, None)) is not None:
             ending.set_result(why.value)
+
+    def _on_time(self) -> None:
+        """A look at the links that failed is told, and isn't the last one: else no stream would be
+        dialed or watched any more, and nobody knew."""
+        try:
+            self._links.on_time()
+        except Exception as error:  # noqa: BLE001  the loop would tell it, and forget the links
+            self._tell_failure("peer_links_failed", error)
+            self.wake_at(self.now() + RETRY_S)
+
+    def _break(self, generation: int, reason: str) -> None:
+        """Ends a call, dialed or accepted, of which the links know nothing yet: its task tells."""
+        if (task := self._dials.get(generation)) is not None:
+            task.cancel()
+        if (ending := self._endings.pop(generation, None)) is not None:
+            ending.set_result(reason)
+
+    def _tell_failure(self, event: str, error: Exception, **facts: str) -> None:
+        """A defect of ours: one line and where it happened, once in a while."""
+        if (unreported := self._sparing.due((event, type(error)))) is not None:
+            log.error(event, unreported=unreported, exc_info=error, **facts)
 
     def _tell(self, event: str, peer: NodeId, **facts: str) -> None:
         """One line an event and peer once in a while: whoever sends nonsense sends it again."""
@@ -212,7 +237,8 @@ class GrpcTransport:
                 parties = Parties(group, node, peer)
                 shown = await self._security.prove(parties, call.read, call.write)
                 self._answering[generation] = peer, shown
-                writer = asyncio.create_task(_write_all(outbox, call.write), name=f"write {peer}")
+                write = self._write_all(peer, generation, outbox, call.write)
+                writer = asyncio.create_task(write, name=f"write {peer}")
                 await self._read_all(generation, call.read)
                 raise _broken(await call.details(), await call.code(), peer)
             except grpc.aio.AioRpcError as error:
@@ -271,7 +297,8 @@ class GrpcTransport:
         """Until one of the sides ends it."""
         ending = self._endings[generation] = asyncio.get_running_loop().create_future()
         outbox = self._outboxes[generation]
-        writer = asyncio.create_task(_write_all(outbox, context.write), name=f"answer {peer}")
+        write = self._write_all(peer, generation, outbox, context.write)
+        writer = asyncio.create_task(write, name=f"answer {peer}")
         reader = asyncio.create_task(self._read_all(generation, context.read), name=f"read {peer}")
         try:
             await asyncio.wait({reader, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -279,8 +306,9 @@ class GrpcTransport:
             self._outboxes.pop(generation, None)
             self._endings.pop(generation, None)
             self._callers.pop(generation, None)
-            await _cancelled(reader, writer)
+            # Before anything is waited for: whoever is cancelled twice comes no further.
             self._links.on_ended(generation)
+            await _cancelled(reader, writer)
         if ending.done():
             await context.abort(grpc.StatusCode.UNAVAILABLE, ending.result())
         try:
@@ -290,24 +318,43 @@ class GrpcTransport:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def _check_certificates(self) -> None:
-        """Ends the streams with peers whose certificates are believed no longer."""
-        group = self._identity.broker_group
+        """Ends the streams with peers whose certificates are believed no longer. Nothing that one
+        of them does keeps it from looking at the others, or again."""
         while True:
             await asyncio.sleep(CALLERS_CHECKED_EVERY_S)
             for generation, (peer, shown) in list(self._callers.items()):
-                try:
-                    self._security.check_caller(group, peer, None, shown)
-                except PeerRefused as error:
-                    ending = self._endings.pop(generation, None)
-                    if ending is not None and not ending.done():
-                        log.warning("peer_rejected", error=str(error))
-                        ending.set_result(str(error))
+                check = partial(self._security.check_caller, self._identity.broker_group)
+                self._check_one(generation, peer, partial(check, peer, None, shown))
             for generation, (peer, fingerprint) in list(self._answering.items()):
-                try:
-                    self._security.check_shown(peer, fingerprint)
-                except PeerRefused as error:
-                    log.warning("peer_refused", peer=peer, error=str(error))
-                    self._dials[generation].cancel()
+                check = partial(self._security.check_shown, peer, fingerprint)
+                self._check_one(generation, peer, check)
+
+    def _check_one(self, generation: int, peer: NodeId, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except PeerRefused as error:
+            log.warning("peer_rejected", peer=peer, error=str(error))
+            self._break(generation, str(error))
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            self._tell_failure("certificate_not_checked", error, peer=peer)
+
+    async def _write_all(
+        self,
+        peer: NodeId,
+        generation: int,
+        outbox: Outbox,
+        write: Callable[[PeerMessage], object],
+    ) -> None:
+        """Writes messages until the outbox closes or the stream breaks, which the reader sees. What
+        else goes wrong ends the stream: a peer that is heard and never answered seems healthy."""
+        try:
+            while (message := await outbox.get()) is not None:
+                await write(message)  # type: ignore[misc]
+        except _ENDED:
+            return
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            self._tell_failure("peer_stream_not_written", error, peer=peer)
+            self._break(generation, "this node failed to write")
 
 
 def _no_hello(first: object) -> str:
@@ -322,13 +369,6 @@ def _parse(data: bytes) -> object:
         return PeerMessage.FromString(data)
     except DecodeError:
         return data
-
-
-async def _write_all(outbox: Outbox, write: Callable[[PeerMessage], object]) -> None:
-    """Writes messages until the outbox closes or the stream breaks; the reader sees the break."""
-    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.RpcError):
-        while (message := await outbox.get()) is not None:
-            await write(message)  # type: ignore[misc]
 
 
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
+from dledger.terminal.standard_streams import hold_standard_streams
+
 # Before anything imports grpc: its C core writes a line to standard error for each connection
 # that a dying node closes. What went wrong is ours to say. Who debugs grpc sets the variable.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -24,6 +26,7 @@ def main() -> None:
     Importing what the commands need takes most of a second. Nothing is begun in that time, so
     nothing has to be tidied up, and an exception would surface wherever a module is half made.
     """
+    hold_standard_streams()  # first of all: whatever is opened takes the place of a closed one
     # Ignored in the background of a script: it stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)

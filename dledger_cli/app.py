@@ -39,6 +39,14 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as Typer calls it
+    if wanted:
+        from broker.picture import program_version  # brings the metrics library with it
+
+        typer.echo(f"dledger {program_version()}")
+        raise typer.Exit
+
+
 @app.callback()
 def certificates(
     tls_ca: Annotated[
@@ -62,6 +70,12 @@ def certificates(
         Path | None,
         typer.Option("--tls-key", metavar="FILE", help=f"Its key. Also {KEY_VARIABLE}."),
     ] = None,
+    _version_wanted: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="The program's; then it ends."
+        ),
+    ] = False,
 ) -> None:
     """Options before the command hold for all of it."""
     choose(tls_ca, tls_certificate, tls_key)

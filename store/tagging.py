@@ -52,7 +52,16 @@ def code_of_record(frame: bytes, start: int, end: int) -> int:
 
 def codes_of_records(frame: bytes, starts: Positions) -> Positions:
     """The tags code of each of the records that begin at `starts` and fill the frame."""
-    ends = np.append(starts[1:], len(frame))
+    return codes_between(frame, starts, np.append(starts[1:], len(frame)))
+
+
+def codes_between(frame: bytes, starts: Positions, ends: Positions) -> Positions:
+    """The tags code of each of the records that lie in `[starts, ends)`, ascending; whatever lies
+    between them is none of theirs.
+
+    Raises:
+        InvalidRecord: a record's lengths lead out of it.
+    """
     letters = np.frombuffer(frame, dtype=np.uint8)
     properties = _properties_at(frame, letters, starts, ends)
     if len(starts) <= FEW_RECORDS:

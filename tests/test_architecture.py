@@ -94,11 +94,13 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "proof": {"reading", "engines"},
         "delivery": {"reading", "engines"},
         "contents": {"reading", "engines"},
-        "showing": {"engines", "proof", "contents"},
+        "tables": {"reading", "engines"},
+        "keeping": {"reading", "engines", "proof"},
+        "showing": {"engines", "proof", "contents", "keeping"},
         "measuring": {"reading", "engines", "proof"},
         "commands": {
             *("reading", "engines", "proof", "delivery"),
-            *("contents", "showing", "measuring"),
+            *("contents", "keeping", "tables", "showing", "measuring"),
         },
     },
     "broker": {

@@ -15,6 +15,7 @@ from audit.commands.bench import bench
 from audit.commands.copy import copy
 from audit.commands.data import export, stats
 from audit.commands.delivery import delivery
+from audit.commands.history import history
 from audit.commands.outcome import check_target, errors_told, parse_size, write_page
 from audit.commands.selection import run_audit, wanted_replicas
 from audit.commands.watch import package, watch
@@ -91,6 +92,7 @@ app.command()(export)
 app.command()(stats)
 app.command()(delivery)
 app.command()(watch)
+app.command()(history)
 app.command()(package)
 app.command()(bench)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, assert_never
 
 import typer
 
@@ -14,10 +15,15 @@ from audit.commands.outcome import check_target, errors_told, write_page
 from audit.contents.export import export_messages
 from audit.contents.stats import LogSum, counted_percentile, stats_as_json, sum_log
 from audit.engines.choice import EngineName, make_engine
+from audit.errors import UsageMistake
 from audit.reading.live import replicas_of_directory
 from audit.reading.replica import Replica, parse_replica
 from audit.showing.stats_page import render_stats
 from audit.showing.terminal import progress_shown
+from audit.tables.delta import DeltaMessages
+from audit.tables.export import MessageTable, export_to_table
+from audit.tables.iceberg import IcebergMessages
+from dledger.reading.objects import is_object, plain
 from dledger.terminal.figures import human_bytes
 
 ReplicaOption = Annotated[
@@ -41,42 +47,102 @@ DeletedOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print facts as JSON.")]
 
 
+class Format(StrEnum):
+    """What `export` writes."""
+
+    PARQUET = "parquet"  # a folder of files, by topic and date
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
 def export(
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Folder of the Parquet files.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="A folder; of Delta a folder or URL; of Iceberg CATALOG.NAMESPACE.TABLE.",
+        ),
+    ],
+    kind: Annotated[
+        Format, typer.Option("--format", help="Parquet files, or a table that says what it has.")
+    ] = Format.PARQUET,
     replica: ReplicaOption = None,
     directory: DirectoryOption = Path("run"),
     topic: TopicOption = None,
     include_deleted: DeletedOption = False,
+    accept_retention: Annotated[
+        bool,
+        typer.Option(
+            "--accept-retention", help="Of a table: go on behind what was deleted unexported."
+        ),
+    ] = False,
     engine: EngineOption = EngineName.LOCAL,
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write what is committed and not yet exported as Parquet, by topic and date.
+    """Write what is committed and not yet exported, each message once.
 
     \b
     Examples:
       dledger audit export messages/
       dledger audit export messages/ --replica n1=/backup/n1 --topic orders
+      dledger audit export s3://lake/messages --format delta
+      dledger audit export main.broker.messages --format iceberg
     """
+    wanted = frozenset(topic) if topic else None
     with errors_told():
-        source = _replica(replica, directory)
-        runner = make_engine(engine, master, None)
-        try:
-            with progress_shown() as started:
-                wanted = frozenset(topic) if topic else None
-                done = export_messages(
-                    source, target, runner, wanted, started("export", 0),
-                    includes_deleted=include_deleted,
-                )  # fmt: skip
-        finally:
-            runner.close()
-        if as_json:
-            typer.echo(json.dumps(asdict(done)))
-        else:
-            typer.echo(
+        if kind is Format.PARQUET:
+            if accept_retention:
+                raise UsageMistake("--accept-retention is for tables; name a --format")
+            target = plain(target)
+            if is_object(target):
+                raise UsageMistake("files are written here; into a store go tables: --format delta")
+            runner = make_engine(engine, master, None)
+            source = _replica(replica, directory)
+            try:
+                with progress_shown() as started:
+                    done = export_messages(
+                        source, Path(target), runner, wanted, started("export", 0),
+                        includes_deleted=include_deleted,
+                    )  # fmt: skip
+            finally:
+                runner.close()
+            said = (
                 f"{done.messages} messages of bytes {done.start} to {done.end} in {done.files} "
                 f"files, {human_bytes(done.written_bytes)}"
             )
+            typer.echo(json.dumps(asdict(done)) if as_json else said)
+            return
+        if engine is not EngineName.LOCAL or master is not None:
+            raise UsageMistake(f"--format {kind} is written by this process: no --engine, --master")
+        table = _table(kind, target)
+        with progress_shown() as started:
+            appended = export_to_table(
+                _replica(replica, directory), table, (wanted, include_deleted),
+                started("export", 0), accept_retention=accept_retention,
+            )  # fmt: skip
+        said = (
+            f"{appended.messages} messages of bytes {appended.start} to {appended.end} in "
+            f"{appended.commits} commits"
+        )
+        typer.echo(json.dumps(asdict(appended)) if as_json else said)
+
+
+def _table(kind: Format, target: str) -> MessageTable:
+    """The table of that format.
+
+    Raises:
+        UsageMistake: the target can't be one.
+    """
+    match kind:
+        case Format.DELTA:
+            return DeltaMessages(target)
+        case Format.ICEBERG:
+            return IcebergMessages(target)
+        case Format.PARQUET:
+            raise AssertionError("a folder of files is no table")
+        case _:
+            assert_never(kind)
 
 
 def stats(

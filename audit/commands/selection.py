@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from audit.engines.choice import EngineName, make_engine
+from audit.engines.engine import Engine, PassStarted
 from audit.errors import UsageMistake
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Audit
@@ -16,6 +18,9 @@ from dledger.addresses import parse_addresses
 from dledger.terminal.tls import forget
 
 DEFAULT_DIRECTORY: Final = Path("run")
+
+# Whoever makes an audit of replicas: with an engine, options, and somebody told of its passes.
+Auditing = Callable[[list[Replica], Engine, Options, PassStarted], Audit]
 
 
 def wanted_replicas(
@@ -60,11 +65,12 @@ def run_audit(
     replicas: list[Replica],
     engine: tuple[EngineName, str | None, int | None],
     options: Options,
+    auditing: Auditing = audit_replicas,
 ) -> Audit:
     """One audit with an engine of its own, its progress shown."""
     runner = make_engine(*engine)
     try:
         with progress_shown() as started:
-            return audit_replicas(replicas, runner, options, started)
+            return auditing(replicas, runner, options, started)
     finally:
         runner.close()

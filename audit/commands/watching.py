@@ -1,9 +1,10 @@
-"""`dledger audit watch`: an audit every so often, a report of each, metrics of the last.
+"""`dledger audit watch`: an audit every so often, a report of each, metrics of the last, a history.
 
 An audit that fails (nodes that don't answer, a directory that is gone) is counted and tried again
 next time: a watch must outlive what it watches. Only the first one may end it, by a mistake of
-whoever started it (exit code 2), which no waiting mends. Reports beyond `kept` are removed, oldest
-first; only files that a watch names are ever touched. Audits never overlap.
+whoever started it (exit code 2), which no waiting mends. Of the reports without findings the last
+`kept` stay, and of those with findings as many: a good round displaces no bad one. Only files that
+a watch names are ever touched. Audits never overlap.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from audit.errors import AuditError
+from audit.keeping.history import FAILED, Round, failed_round, round_as_json, round_of, worst_exit
 from audit.proof.findings import Verdict
 from audit.proof.report import Audit, Report, report_as_json
 from audit.showing.page import render_page
+from audit.showing.words import belief_in_words
 from dledger.outcome import ExitCode
 
 _NAME: Final = re.compile(r"audit-\d{8}T\d{6}Z\.(json|html)")
@@ -54,6 +58,34 @@ class WatchMetrics:
             "dledger_audit_duration_seconds", "How long the last audit took.",
             registry=self.registry,
         )  # fmt: skip
+        self._lag = Gauge(
+            "dledger_audit_lag_bytes", "Committed log that a replica lacked in the last audit.",
+            ["replica"], registry=self.registry,
+        )  # fmt: skip
+        self._bytes = Gauge(
+            "dledger_audit_log_bytes", "Log that the last audit read, or believed.",
+            ["how"], registry=self.registry,
+        )  # fmt: skip
+        self._since = Gauge(
+            "dledger_audit_oldest_proof_timestamp_seconds",
+            "When the oldest of what the last audit spoke of was read.", registry=self.registry,
+        )  # fmt: skip
+        self._exit = Gauge(
+            "dledger_audit_exit_code", "Of the last round: 0, 1 or 3.", registry=self.registry
+        )
+
+    def round(self, each: Round) -> None:
+        """A round is over, with an audit or without."""
+        self._exit.set(each.exit_code)
+        if each.outcome == FAILED:
+            return
+        self._lag.clear()
+        for replica in each.replicas:
+            if replica.lag is not None:
+                self._lag.labels(replica.replica).set(replica.lag)
+        self._bytes.labels("read").set(each.read)
+        self._bytes.labels("believed").set(each.believed)
+        self._since.set(each.begun if each.since is None else each.since)
 
     def finished(self, report: Report, time_s: float) -> None:
         """An audit came to an end."""
@@ -73,6 +105,30 @@ class WatchMetrics:
         self._runs.labels("failed").inc()
 
 
+class History(Protocol):
+    """Where rounds are told."""
+
+    def add(self, each: Round) -> list[str]:
+        """Keeps the round; what went wrong with that, or with what is kept."""
+        ...
+
+
+class NoHistory:
+    """Keeps nothing."""
+
+    def add(self, each: Round) -> list[str]:
+        """Forgets it."""
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """When a watch ends by itself: after so many rounds, so many seconds; 0: never."""
+
+    rounds: int = 0
+    seconds: float = 0
+
+
 class Watch:
     """Audits again and again.
 
@@ -83,6 +139,8 @@ class Watch:
         clock: seconds since the epoch.
         wait: waits so many seconds; true if the watch should end.
         told: gets a line an audit.
+        history: of the rounds.
+        as_json: a line is the round's facts.
     """
 
     def __init__(
@@ -95,6 +153,8 @@ class Watch:
         clock: Callable[[], float],
         wait: Callable[[float], bool],
         told: Callable[[str], None],
+        history: History | None = None,
+        as_json: bool = False,
     ) -> None:
         self._audit = audit
         self._folder = folder
@@ -103,19 +163,33 @@ class Watch:
         self._clock = clock
         self._wait = wait
         self._told = told
+        self._history = history or NoHistory()
+        self._as_json = as_json
         self._is_first = True
+        self._codes: set[int] = set()
 
-    def run(self, every_s: float) -> None:
+    @property
+    def exit_code(self) -> ExitCode:
+        """The worst of the rounds so far; without one, nothing is known of anything."""
+        return worst_exit(self._codes) if self._codes else ExitCode.INCOMPLETE
+
+    def run(self, every_s: float, bounds: Bounds | None = None) -> None:
         """Audits at once and then every `every_s` seconds, counted from begin to begin; an audit
-        that takes longer is followed by the next one at once. Returns when `wait` says so.
+        that takes longer is followed by the next one at once. Returns when `wait` or `bounds` say
+        so; a round that has begun is ended by neither.
 
         Raises:
             AuditError: the first audit was asked for wrongly.
         """
-        due = self._clock()
+        bounds = bounds or Bounds()
+        begun = due = self._clock()
+        rounds = 0
         while True:
             self.once()
+            rounds += 1
             due = max(due + every_s, self._clock())
+            if rounds == bounds.rounds or 0 < bounds.seconds <= due - begun:
+                return
             if self._wait(due - self._clock()):
                 return
 
@@ -126,25 +200,46 @@ class Watch:
             AuditError: as of `run`.
         """
         is_first, self._is_first = self._is_first, False
+        begun = self._clock()
         try:
             audited = self._audit()
         except (AuditError, OSError) as error:
             if is_first and isinstance(error, AuditError) and error.exit_code == ExitCode.USAGE:
                 raise
             self._metrics.failed()
-            self._told(f"failed: {error}")
+            # Nothing was found, and nothing is known either: as when nobody answers.
+            each = failed_round(begun, self._clock(), str(error), ExitCode.INCOMPLETE)
+            self._end(each, f"failed: {error}")
             return
         now = self._clock()
         self._metrics.finished(audited.report, now)
+        said = self._reported(audited, now)
+        scope = audited.report.scope
+        said += f" ({belief_in_words(scope.believed)})" if scope.believed else ""
+        self._end(round_of(audited.report, begun, now), said)
+
+    def _reported(self, audited: Audit, now: float) -> str:
+        """The report is in the folder; the round's line."""
         name = f"audit-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}"
         try:
             self._write(f"{name}.json", json.dumps(report_as_json(audited.report), indent=1))
             self._write(f"{name}.html", render_page(audited))
             self._remove_old()
         except OSError as error:  # The metrics have the verdict, and the next report may be kept.
-            self._told(f"{audited.report.verdict}: no report: {error}")
+            return f"{audited.report.verdict}: no report: {error}"
+        return f"{audited.report.verdict}: {self._folder / name}.html"
+
+    def _end(self, each: Round, said: str) -> None:
+        """The round is told, everywhere."""
+        self._codes.add(each.exit_code)
+        self._metrics.round(each)
+        problems = self._history.add(each)
+        if self._as_json:
+            self._told(json.dumps({**round_as_json(each), "problems": problems}))
             return
-        self._told(f"{audited.report.verdict}: {self._folder / name}.html")
+        self._told(said)
+        for problem in problems:
+            self._told(f"note: {problem}")
 
     def _write(self, name: str, content: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -153,6 +248,17 @@ class Watch:
         fresh.replace(self._folder / name)
 
     def _remove_old(self) -> None:
-        named = sorted(path for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
-        for path in named[: -2 * self._kept]:
-            path.unlink()
+        named = sorted(p.stem for p in self._folder.iterdir() if _NAME.fullmatch(p.name))
+        good: dict[str, bool] = {stem: self._is_good(stem) for stem in dict.fromkeys(named)}
+        for which in (True, False):
+            for stem in [stem for stem, is_good in good.items() if is_good is which][: -self._kept]:
+                for suffix in (".html", ".json"):
+                    (self._folder / f"{stem}{suffix}").unlink(missing_ok=True)
+
+    def _is_good(self, stem: str) -> bool:
+        """Whether the report of that name has no finding; one that can't be read may have."""
+        try:
+            report = json.loads((self._folder / f"{stem}.json").read_text(encoding="utf-8"))
+            return bool(report["exit_code"] == ExitCode.CONSISTENT)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SPARK_TASK_BYTES: Final = 1024 * MIB
 _WATCH_INTERVAL_S: Final = 0.5
+_BEHIND_WORKERS_WORDS: Final = "PYTHONPATH was:"  # of a worker that couldn't start
 
 
 class SparkEngine:
@@ -182,6 +183,9 @@ class SparkEngine:
 def _reason(error: Exception) -> str:
     """The line that tells most: a Java trace's innermost cause, or the last of a worker's."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    if _BEHIND_WORKERS_WORDS in lines[1:]:
+        last = lines[lines.index(_BEHIND_WORKERS_WORDS) - 1]
+        return f"on a worker: {last.strip()[:500]}"
     if lines and lines[0].endswith("from the Python worker:"):
         said = [line for line in lines if not line.lstrip().startswith(("at ", "JVM stacktrace"))]
         return f"on a worker: {said[-1].strip()[:500]}"

@@ -26,7 +26,7 @@ from xxhash import xxh3_64_intdigest
 
 from audit.engines.engine import Engine, LocalEngine
 from audit.measuring.process_tree import watched
-from audit.measuring.sample import BODY_BYTES, SEGMENT_BYTES, make_replicas
+from audit.measuring.sample import LARGE, SEGMENT_BYTES, make_replicas
 from audit.proof.replicas import Options, audit_replicas
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
@@ -117,7 +117,7 @@ class Bench:
             "format": FORMAT,
             "replicas": self.replicas,
             "replica_bytes": self.replica_bytes,
-            "body_bytes": BODY_BYTES,
+            "body_bytes": LARGE.body_bytes,
             "cpus": self.cpus,
             "load": self.load,
             "figures": [each.facts() for each in self.figures],

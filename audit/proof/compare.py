@@ -68,6 +68,18 @@ class Comparison:
             for block in np.flatnonzero(row.differing())
         ]
 
+    def digests_upto(self, replica: str, base: int, end: int) -> bytes | None:
+        """The digests of all bytes `[base, end)` of the segment that begins at `base`: replicas of
+        which they are equal hold the same bytes there. None if some of them weren't compared."""
+        row = next((each for each in self.rows if each.segment.base == base), None)
+        edges = row.segment.edges if row is not None else ()
+        if row is None or edges[0] != base or end not in edges:
+            return None
+        number, blocks = self.replicas.index(replica), edges.index(end)
+        if not row.present[number, :blocks].all():
+            return None
+        return row.digests[number, :blocks].tobytes()
+
     def compared_bytes(self) -> dict[str, int]:
         """How much of each replica was compared with another's."""
         totals = np.zeros(len(self.replicas), dtype=np.int64)

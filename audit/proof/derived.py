@@ -4,7 +4,7 @@ Every replica is checked against *its own* log, so this finds what comparing rep
 of them wrong in the same way, and derived files, which needn't be compared as they are a function
 of the log (ADR 7). IndexFiles and snapshots will have their place here.
 
-Three rounds of tasks: each segment from end to end (`audit.proof.chain`), then the seams between
+Three rounds of tasks: each segment from end to end (`audit.proof.reading`), then the seams between
 segments, and the ends of the queues (`audit.proof.queue_ends`), which only the whole log knows.
 Deletions of topics are known before a fault of a queue is counted.
 """
@@ -22,18 +22,20 @@ from audit.proof.chain import (
     Chain,
     ChainTask,
     Fault,
+    ReadTask,
     SeamTask,
     broken_fault,
     check_seam,
-    read_chain,
 )
+from audit.proof.compare import Comparison
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.invariants import between_segments
+from audit.proof.passes import Passes
 from audit.proof.plan import Plan
 from audit.proof.queue_ends import Ending, QueueEndTask, check_queue_ends
 from audit.proof.queue_files import QueueKey, is_deleted
 from audit.proof.report import DerivedSummary
-from audit.proof.scope import Scope, committed_index
+from audit.proof.scope import committed_index
 from audit.reading.replica import Replica
 from dledger.reading.survey import Survey
 from dledger.records.layout import file_name
@@ -43,19 +45,23 @@ MAX_QUEUES: Final = 100  # Of each cause a replica's findings name so many and c
 
 def check_derived(
     plan: Plan,
-    scope: Scope,
+    comparison: Comparison,
     engine: Engine,
     replicas: Sequence[Replica],
-    bytes_per_s: float,
+    passes: Passes,
     started: PassStarted,
 ) -> tuple[list[Finding], DerivedSummary]:
-    """What is wrong with digests and ConsumeQueues, and how much was looked at."""
+    """What is wrong with digests and ConsumeQueues, and how much was looked at.
+
+    Args:
+        comparison: the logs' digests. Of replicas that hold the same bytes one log is read.
+    """
     hosts = {replica.id: replica.host for replica in replicas}
-    tasks = [task for each in replicas for task in _chain_tasks(plan, each)]
-    rate = bytes_per_s / engine.width(tasks)
-    tasks = [replace(task, bytes_per_s=rate) for task in tasks]
+    tasks = _read_tasks(
+        [task for each in replicas for task in _chain_tasks(plan, each)], comparison
+    )
     total = sum(task.weight for task in tasks)
-    chains = engine.run(read_chain, tasks, started("derived", total))
+    chains = passes.chains(engine, tasks, started("derived", total))
     found: list[Finding] = []
     for survey in plan.surveys:
         own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
@@ -102,6 +108,18 @@ def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:
         for segment in survey.segments
         if segment.base < survey.end
     ]
+
+
+def _read_tasks(tasks: Sequence[ChainTask], comparison: Comparison) -> list[ReadTask]:
+    """One for each segment of replicas on one host that hold the same bytes in it, up to the same
+    end."""
+    together: dict[tuple[object, ...], list[ChainTask]] = {}
+    for task in tasks:
+        digests = comparison.digests_upto(task.replica, task.base, task.end)
+        who = task.replica if digests is None else ""
+        key = (task.host, task.base, task.end, digests, who)
+        together.setdefault(key, []).append(task)
+    return [ReadTask(tuple(members)) for members in together.values()]
 
 
 def _lasting(chains: Sequence[Chain]) -> Iterable[Fault]:

@@ -98,6 +98,9 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.QUEUE_EXTRA: Verdict.BIT_ROT,
 }
 
+OF_A_QUEUE: Final = frozenset(
+    {Cause.QUEUE_SIZE, Cause.QUEUE_MISSING, Cause.QUEUE_WRONG, Cause.QUEUE_EXTRA}
+)
 _SEVERITY: Final = list(Verdict)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -28,6 +28,7 @@ from dledger.reading.entry import (
     OLD_VERSION,
     EntryHeader,
     EntryKind,
+    Preamble,
     preamble_of,
 )
 from dledger.records.errors import FormatError
@@ -57,6 +58,15 @@ class Lane(NamedTuple):
     def __str__(self) -> str:
         queue = f"{self.topic}@{self.incarnation}/{self.queue_id}"
         return f"producer {self.producer.hex()} in {queue}" if self.producer else f"queue {queue}"
+
+
+class Batch(NamedTuple):
+    """What a data entry says of its records: of which queue they are, from which offset on."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    preamble: Preamble
 
 
 class Broken(NamedTuple):
@@ -119,18 +129,22 @@ class SegmentRules:
         Args:
             frame: the whole entry, whose CRC is right.
         """
-        found: list[str] = []
-        if self._last is not None:
-            found += succession(self._last, header, is_next=self._is_next)
-        else:
-            self._first = header
-            self._begins_whole = self._is_next and header.physical_offset == self.base
-        self._last, self._is_next = header, True
+        found = self._follow(header)
         if header.kind == EntryKind.DATA and header.is_known:
             found += self._data(header, frame)
         else:
             found += self._other(header, frame[HEADER_SIZE:])
         return found
+
+    def broken_by_batch(self, header: EntryHeader, batch: Batch) -> list[str]:
+        """The same of a data entry whose records were looked at already (`audit.proof.runs`)."""
+        return [*self._follow(header), *self._batch(header, batch)]
+
+    def copy(self) -> SegmentRules:
+        """The same, to go on with entries that may not be kept."""
+        return replace(
+            self, _begins=dict(self._begins), _ends=dict(self._ends), _deleted=set(self._deleted)
+        )
 
     def ends(self) -> SegmentEnds:
         """What was seen."""
@@ -148,6 +162,16 @@ class SegmentRules:
             ),
             frozenset(self._deleted),
         )
+
+    def _follow(self, header: EntryHeader) -> list[str]:
+        """The entry is the last one now; what is wrong with its place behind the one before."""
+        before, is_next = self._last, self._is_next
+        self._last, self._is_next = header, True
+        if before is not None:
+            return list(succession(before, header, is_next=is_next))
+        self._first = header
+        self._begins_whole = is_next and header.physical_offset == self.base
+        return []
 
     def _other(self, header: EntryHeader, body: bytes) -> Iterator[str]:
         """An entry that holds no messages."""
@@ -196,16 +220,20 @@ class SegmentRules:
         stored = _STORE_TIME.pack(header.append_time_ms & _SIGNED)
         if not all(records.startswith(stored, at + _STORE_TIME_AT) for at in starts):
             yield f"a record isn't stored at {header.append_time_ms}, the time of its entry"
-        if queue_id < 0:
-            yield f"queue {queue_id}"
-        incarnation, producer = preamble.incarnation, preamble.producer_id
+        yield from self._batch(header, Batch(topic, queue_id, offset, preamble))
+
+    def _batch(self, header: EntryHeader, batch: Batch) -> Iterator[str]:
+        """Where a batch belongs, by what it says itself."""
+        if batch.queue_id < 0:
+            yield f"queue {batch.queue_id}"
+        incarnation, producer = batch.preamble.incarnation, batch.preamble.producer_id
         if header.version != OLD_VERSION and not 0 < incarnation < header.index:
             yield f"it is for the topic that entry {incarnation} created"
-        lane = Lane(topic, incarnation, queue_id, b"")
-        yield from self._number(lane, offset, header)
+        lane = Lane(batch.topic, incarnation, batch.queue_id, b"")
+        yield from self._number(lane, batch.queue_offset, header)
         if 0 < int.from_bytes(producer[:_EPOCH_BYTES], "big") < header.index:
             lane = lane._replace(producer=producer)
-            yield from self._number(lane, preamble.base_sequence, header)
+            yield from self._number(lane, batch.preamble.base_sequence, header)
 
     def _number(self, lane: Lane, number: int, header: EntryHeader) -> Iterator[str]:
         """The lane goes on with `number`."""

@@ -16,11 +16,12 @@ from audit.engines.engine import Engine, PassStarted, Progress, no_progress
 from audit.errors import UsageMistake
 from audit.proof.compare import Comparison, compare, file_findings, survey_findings
 from audit.proof.derived import check_derived
-from audit.proof.digest import PartDigests, digest_blocks
+from audit.proof.digest import PartDigests
 from audit.proof.findings import Cause, Finding, by_gravity
 from audit.proof.locate import Located, locate, scan_tasks
 from audit.proof.merging import merged_ranges, with_second_look
 from audit.proof.notes import notes_of
+from audit.proof.passes import Passes, Reading
 from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, SegmentPlan, digest_tasks, make_plan
 from audit.proof.report import Audit, Coverage, DerivedSummary, Report, Timings, verdict_of
 from audit.proof.scan import scan_segment
@@ -28,6 +29,7 @@ from audit.proof.scope import Files, Scope, not_located, scope_findings, scope_o
 from audit.proof.starting import judge_starts, start_findings, start_notes
 from audit.reading.replica import Replica, check_replicas
 from audit.reading.survey import SurveyTask, survey
+from dledger.reading.objects import is_object
 
 LOCATED_BLOCKS: Final = 256
 
@@ -90,13 +92,18 @@ def audit_replicas(
     engine: Engine,
     options: Options | None = None,
     started: PassStarted = silent,
+    passes: Passes | None = None,
 ) -> Audit:
     """Every fault that the replicas' files show, and how much of them was looked at.
+
+    Args:
+        passes: who reads the log; the options' pace is for where nobody is named.
 
     Raises:
         UsageMistake: the replicas can't be compared with each other.
     """
     options = options or Options()
+    passes = passes or Reading(options.bytes_per_s)
     check_replicas(list(replicas))
     files = _files(replicas, options)
     clock = _Clock()
@@ -107,7 +114,7 @@ def audit_replicas(
     plan = make_plan(surveys, options.block_size)
     scope = scope_of(surveys, files, accept_retention=options.accept_retention)
     clock.finished("survey")
-    parts, digested = _digest(plan, engine, hosts, options, started)
+    parts, digested = _digest(plan, engine, hosts, passes, started)
     comparison = compare(plan, parts)
     clock.finished("digest")
     located, skipped = _locate(plan, scope, comparison, engine, hosts, options, started)
@@ -122,13 +129,13 @@ def audit_replicas(
     ]
     derived: DerivedSummary | None = None
     if files is Files.ALL:
-        more, derived = check_derived(plan, scope, engine, replicas, options.bytes_per_s, started)
+        more, derived = check_derived(plan, comparison, engine, replicas, passes, started)
         found = with_second_look(found, more)
     clock.finished("derived")
     is_asked = files is Files.ALL and not options.is_copy
     judged = judge_starts(plan, engine, replicas, started) if is_asked else []
     found += start_findings(judged, found)
-    scope = replace(scope, starts=bool(judged))
+    scope = replace(scope, starts=bool(judged), believed=passes.believed())
     clock.finished("start")
     found.sort(key=by_gravity)
     notes = (*notes_of(plan, scope, located), *start_notes(judged))
@@ -151,25 +158,28 @@ def _files(replicas: Sequence[Replica], options: Options) -> Files:
             "--derived reads ConsumeQueues, which nodes don't hand out over gRPC "
             f"({', '.join(asked)}): run it beside their files"
         )
-    return Files.LOG if derived is False or asked else Files.ALL
+    stored = [replica.id for replica in replicas if is_object(replica.path)]
+    if stored and derived:
+        raise UsageMistake(
+            f"--derived reads ConsumeQueues where they are files ({', '.join(stored)} is in an "
+            "object store): copy them beside this command"
+        )
+    return Files.LOG if derived is False or asked or stored else Files.ALL
 
 
 def _digest(
     plan: Plan,
     engine: Engine,
     hosts: dict[str, str | None],
-    options: Options,
+    passes: Passes,
     started: PassStarted,
 ) -> tuple[list[PartDigests], int]:
     """All digests, and how many bytes they stand for."""
     total = sum(each.end - each.retained_from for each in plan.surveys if each.end)
     share = -(-total // (2 * engine.parallelism))
     tasks = digest_tasks(plan, hosts, max(min(share, engine.task_bytes), plan.block_size))
-    # Divided by how many run at once, which for a small audit is one, whatever the engine could.
-    rate = options.bytes_per_s / engine.width(tasks)
-    tasks = [replace(task, bytes_per_s=rate) for task in tasks]
     digested = sum(task.weight for task in tasks)
-    results = engine.run(digest_blocks, tasks, started("digest", digested))
+    results = passes.digests(engine, tasks, started("digest", digested))
     return [part for parts in results for part in parts], digested
 
 

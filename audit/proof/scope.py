@@ -26,11 +26,24 @@ class Files(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Believed:
+    """What of the scope wasn't read now, because it was proved before and nothing tells that it has
+    changed (ADR 35): `segments`, replica by replica, of `size` bytes together; `read` bytes of log
+    were read. `since`: when that was proved which was proved first, seconds since the epoch."""
+
+    segments: int
+    size: int
+    read: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What was to be compared: of the log the bytes `[start, end)`, physical offsets, and of
     `files` what is derived from them. `index`: the last entry below `end`; 0 if nobody knows it.
     `derived_index`: up to there the derived files; nodes that run may be behind with them.
-    `starts`: whether those that don't run would start was asked as well."""
+    `starts`: whether those that don't run would start was asked as well. `believed`: None if all of
+    it was read now."""
 
     files: Files
     start: int
@@ -38,6 +51,7 @@ class Scope:
     index: int
     derived_index: int
     starts: bool = False
+    believed: Believed | None = None
 
 
 def scope_of(surveys: Sequence[Survey], files: Files, *, accept_retention: bool) -> Scope:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.errors import UsageMistake
+from dledger.reading.objects import is_object, plain
 from dledger.reading.survey import Position
 
 _SPECIFICATION = re.compile(r"(?P<id>[A-Za-z0-9_.-]{1,64})=(?P<path>.+?)(?:@(?P<host>[^@/]+))?")
@@ -33,15 +34,19 @@ class Replica:
 
 
 def parse_replica(text: str) -> Replica:
-    """`NAME=PATH` or `NAME=PATH@HOST`.
+    """`NAME=PATH` or `NAME=PATH@HOST`; `PATH` may be an object store's address.
 
     Raises:
         UsageMistake: it is neither.
+        CredentialsShown: it is an object store's address with credentials in it.
     """
+    stored = plain(text.strip().partition("=")[2])  # First, as what is wrong is repeated.
     match = _SPECIFICATION.fullmatch(text.strip())
     if match is None:
         raise UsageMistake(f"{text!r} is no replica; wanted: NAME=PATH or NAME=PATH@HOST")
-    path = match["path"]
+    if is_object(stored):
+        return Replica(match["id"], stored)  # Which may have an @ in it: nobody is its host.
+    path = plain(match["path"])
     if match["host"] is None:
         path = str(Path(path).absolute())
     elif not Path(path).is_absolute():

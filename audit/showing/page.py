@@ -15,7 +15,14 @@ from typing import Final
 from audit.proof.findings import EntryView, Finding, Verdict
 from audit.proof.report import Audit, Report
 from audit.showing.block_map import Cell, State, Strip, draw_map
-from audit.showing.words import right_in_words, scope_in_words, where_in_words
+from audit.showing.words import (
+    CLASS_OF,
+    belief_in_words,
+    entry_in_words,
+    right_in_words,
+    scope_in_words,
+    where_in_words,
+)
 from dledger.terminal.figures import human_bytes
 from dledger.terminal.pages import rendered
 
@@ -61,13 +68,6 @@ _SENTENCE: Final = {
     Verdict.DIVERGENCE: "Replicas hold different bytes with good checksums. Raft rules this out: "
     "stop writing, keep every data directory, find out why.",
 }
-_CLASS_OF: Final = {
-    Verdict.IDENTICAL: "same",
-    Verdict.INCOMPLETE: "lack",
-    Verdict.MISPLACED: "place",
-    Verdict.BIT_ROT: "rot",
-    Verdict.DIVERGENCE: "split",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,15 @@ class _Strip:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A finding with its heading, what is said of it, and the first divergent entry as each
-    replica has it."""
+    """A finding with its heading, what is said of it, and the entry that it shows as each replica
+    has it."""
 
     finding: Finding
     kind: str
     heading: str
     where: str
     right: str
+    entry: str
     rows: tuple[tuple[str, ...], ...]
 
 
@@ -118,8 +119,8 @@ def render_page(audited: Audit, title: str = "Replica audit") -> str:
         "report.html",
         title=title,
         report=report,
-        verdict_class=_CLASS_OF[report.verdict],
-        sentence=_SENTENCE[report.verdict],
+        verdict_class=CLASS_OF[report.verdict],
+        sentence=_sentence(report),
         scope=scope_in_words(report.scope),
         facts=_facts(report),
         coverage=_coverage(report),
@@ -128,6 +129,14 @@ def render_page(audited: Audit, title: str = "Replica audit") -> str:
         legend=[(_CLASS[state], _legend(state)) for state in State if state in used],
         strips=[_strip(each) for each in strips],
     )
+
+
+def _sentence(report: Report) -> str:
+    """What the verdict means; of what it believes that must not be said."""
+    believed = report.scope.believed
+    if report.verdict is Verdict.IDENTICAL and believed is not None:
+        return f"Nothing was found that differs: {belief_in_words(believed)}."
+    return _SENTENCE[report.verdict]
 
 
 def _facts(report: Report) -> str:
@@ -197,10 +206,11 @@ def _shown(finding: Finding) -> _Shown:
     views = finding.views if finding.entry_offset is not None else ()
     return _Shown(
         finding,
-        _CLASS_OF[finding.verdict],
+        CLASS_OF[finding.verdict],
         f"{finding.verdict.capitalize()} on {who}: {finding.cause}",
         where_in_words(finding),
         right_in_words(finding),
+        entry_in_words(finding).capitalize() if views else "",
         tuple(_view_cells(view) for view in views),
     )
 

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit.engines.engine import PassStarted
 from audit.engines.engine import Progress as Told
+from audit.keeping.history import Round
 from audit.proof.findings import EntryView, Finding
 from audit.proof.report import Report
-from audit.showing.words import right_in_words, scope_in_words, where_in_words
+from audit.showing.words import (
+    entry_in_words,
+    right_in_words,
+    scope_in_words,
+    where_in_words,
+)
 from dledger.reading.files import printable
 from dledger.terminal.figures import human_bytes
 
 SHOWN_FINDINGS = 20
+SHOWN_OF_ROUND = 3
 WIDTH = 80
 
 
@@ -76,6 +84,30 @@ def progress_shown() -> Iterator[PassStarted]:
         yield started
 
 
+def history_lines(rounds: Sequence[Round]) -> Iterator[str]:
+    """One line a round, and one for each of the gravest findings of those that had any."""
+    rows = [
+        (
+            datetime.fromtimestamp(each.finished, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            each.outcome,
+            str(each.finding_count),
+            human_bytes(each.read),
+            human_bytes(each.believed),
+            f"{each.seconds:.1f} s",
+            ", ".join(f"{r.replica} {human_bytes(r.lag)}" for r in each.replicas if r.lag),
+        )
+        for each in rounds
+    ]
+    titles = ("ENDED (UTC)", "VERDICT", "FINDINGS", "READ", "BELIEVED", "TOOK", "LAG")
+    title, *lines = _table(titles, rows)
+    yield title
+    for each, line in zip(rounds, lines, strict=True):
+        yield line
+        for said in (each.why, *each.findings[:SHOWN_OF_ROUND]):
+            if said:
+                yield f"  {printable(said)}"
+
+
 def print_report(report: Report) -> None:
     """The report on standard output."""
     for text in report_lines(report):
@@ -110,7 +142,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
         if said:
             yield from _wrapped(said, "  ")
     if finding.entry_offset is not None and finding.views:
-        yield f"  first divergent entry, at physical offset {finding.entry_offset}:"
+        yield f"  {entry_in_words(finding)}:"
         rows = [_view_cells(view) for view in finding.views]
         for line in _table(("", "IS", "CRC", "INDEX", "TERM", "QUEUE", "QUEUE OFFSET", ""), rows):
             yield f"    {line}"
@@ -138,7 +170,7 @@ def _view_cells(view: EntryView) -> tuple[str, ...]:
     )
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """Columns as wide as their widest cell."""
     lines = [titles, *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]

@@ -62,6 +62,7 @@ def founding_of(members: Sequence[Description], *, adopt: bool) -> Founding | No
         )
     for founding in known.values():
         _check_disks(members, founding)
+        _check_prepared(members)
         return founding
     _check_fresh(members, adopt=adopt)
     return _composed(members, adopt=adopt)
@@ -110,6 +111,18 @@ def _check_disks(members: Iterable[Description], founding: Founding) -> None:
                 f"{each.node_id} is on disk {each.disk_id.hex()}, and the group was formed with "
                 f"{named.hex() or 'none'}: is its disk mounted? If it is lost: "
                 f"`dledger group replace {each.node_id}`, once the others are formed"
+            )
+
+
+def _check_prepared(members: Sequence[Description]) -> None:
+    """Nobody has forgotten that it was prepared: all were before anybody was formed."""
+    formed = [each.node_id for each in members if each.state in MEMBERS]
+    for each in members:
+        if formed and each.state not in MEMBERS and each.founding is None:
+            raise FormationRefused(
+                f"{each.node_id} was prepared before {formed[0]} was formed, and doesn't know: an "
+                "older copy of its directory was put back. Empty it, then "
+                f"`dledger group replace {each.node_id}`"
             )
 
 

@@ -77,5 +77,5 @@ class LevelKeeper:
 
 def _ended(attempt: asyncio.Future[Refusal | None]) -> None:
     """Whether it took effect shows in the state; who led may not lead any more."""
-    if not attempt.cancelled():
-        attempt.exception()
+    if not attempt.cancelled() and (error := attempt.exception()) is not None:
+        log.warning("level_not_raised", reason=str(error))

@@ -109,10 +109,11 @@ class Membership:
         try:
             async with asyncio.timeout(COMMIT_WAIT_S):
                 while self._replication.applied_index < index:
+                    await asyncio.sleep(POLL_S)
+                    # At each look, the last one too: another leader's entries may lie there by now.
                     if core.role is not Role.LEADER or core.term != term:
                         text = "leadership was lost after the proposal: ask again"
                         raise BrokerError(ErrorCode.LEADERSHIP_LOST, text)
-                    await asyncio.sleep(POLL_S)
         except TimeoutError as error:
             text = f"entry {index} isn't committed: a majority without the lost disk has to answer"
             raise BrokerError(ErrorCode.TIMED_OUT, text) from error

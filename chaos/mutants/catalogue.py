@@ -15,7 +15,9 @@ from chaos.mutants.rules.core import CORE
 from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
+from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.judging import JUDGING
+from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.reading import READING
@@ -24,9 +26,13 @@ from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
+from chaos.mutants.rules.tables import TABLES
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *SNAPSHOTS,
+    *TABLES,
+    *KEEPING,
+    *FAST_WAY,
 )

@@ -8,6 +8,7 @@ a run with every fault at once hides the defects that need one of them to be abs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
@@ -227,12 +228,9 @@ def _with_disk_faults(plan: Plan) -> Plan:
     if chance.random() >= DISK_FAULTS_SHARE:
         return plan
     every_ms = chance.choice((1_500, 4_000))
-    events: list[FaultEvent] = []
-    at = 500.0 + chance.expovariate(1 / every_ms)
-    while at < plan.duration_ms:
-        number = FIRST_DISK_FAULT + len(events)
-        events.append(FaultEvent(number, int(at), chance.choice(DISK_FAULTS)))
-        at += chance.expovariate(1 / every_ms)
+    events = _now_and_then(
+        plan, chance, every_ms, FIRST_DISK_FAULT, lambda: chance.choice(DISK_FAULTS)
+    )
     return replace(plan, faults=_in_order([*plan.faults, *events]))
 
 
@@ -253,12 +251,20 @@ def _with_copies(plan: Plan) -> Plan:
     if chance.random() >= COPIES_SHARE:
         return plan
     every_ms = chance.choice((800, 2_500))
+    events = _now_and_then(plan, chance, every_ms, FIRST_COPY, lambda: Fault.OLDER_COPY)
+    return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _now_and_then(
+    plan: Plan, chance: Random, every_ms: float, first: int, drawn: Callable[[], Fault]
+) -> list[FaultEvent]:
+    """Faults at random times, `every_ms` on average, numbered from `first`."""
     events: list[FaultEvent] = []
     at = 500.0 + chance.expovariate(1 / every_ms)
     while at < plan.duration_ms:
-        events.append(FaultEvent(FIRST_COPY + len(events), int(at), Fault.OLDER_COPY))
+        events.append(FaultEvent(first + len(events), int(at), drawn()))
         at += chance.expovariate(1 / every_ms)
-    return replace(plan, faults=_in_order([*plan.faults, *events]))
+    return events
 
 
 def _in_order(events: list[FaultEvent]) -> tuple[FaultEvent, ...]:

@@ -73,6 +73,17 @@ def i64(name: str, value: int) -> int:
     return _in_range(name, value, -(1 << 63), (1 << 63) - 1)
 
 
+def seconds(name: str, value: object) -> float:
+    """`value`, a time; what is negative is over, what is infinite never.
+
+    Raises:
+        InvalidArgument: it is no number.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        return value
+    raise InvalidArgument(f"{name} is {value!r}; wanted: a number of seconds")
+
+
 def queue_ids(value: object) -> list[int]:
     """The queue ids in `value`, each once, in its order.
 

@@ -16,16 +16,18 @@ what it can't accept (MessageTooLarge, InvalidArgument, ...) comes in the future
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dledger.client.blocking_consumer import BlockingConsumer
 from dledger.client.blocking_producer import BlockingProducer
-from dledger.client.client import Client
+from dledger.client.client import Client, warn_unclosed
 from dledger.client.consumer import PullConsumer
-from dledger.client.errors import ClientClosed, SendsFailed
+from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
 from dledger.client.failed_sends import closed_together
 from dledger.client.loop_thread import LoopThread
 from dledger.client.options import (
@@ -35,7 +37,6 @@ from dledger.client.options import (
     ProducerOptions,
     StartFrom,
 )
-from dledger.client.producer import Producer
 from dledger.client.results import (
     LeaderInfo,
     Message,
@@ -62,7 +63,9 @@ class BlockingClient:
     ) -> None:
         self._client = Client.connect(bootstrap, broker_group, options)
         self._thread: LoopThread | None = None
-        self._producers: list[BlockingProducer] = []
+        self._ending = threading.RLock()  # one thread closes; the others wait until it has
+        self._producers: list[BlockingProducer] = []  # of the loop's thread
+        self._is_leaving = False  # of the loop's thread
 
     @classmethod
     def connect(
@@ -75,8 +78,17 @@ class BlockingClient:
         return cls(bootstrap, broker_group, options)
 
     def __enter__(self) -> Self:
-        self._thread = LoopThread()
-        self._call(self._client.__aenter__())
+        if self._thread is not None:
+            self._thread.check()
+            raise InvalidArgument("the client is open already: enter it once, share it after that")
+        thread = LoopThread()
+        try:
+            thread.call(self._client.__aenter__())
+        except BaseException:
+            thread.stop()
+            raise
+        self._is_leaving = False
+        self._thread = thread
         return self
 
     def __exit__(
@@ -88,15 +100,25 @@ class BlockingClient:
         thread = self._thread
         if thread is None or thread.is_of_another_process:
             return  # the connections are its parent's
-        try:
-            thread.call(self._leave(kind, error, trace))
-        except SendsFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))
-        finally:
-            self._thread = None
-            thread.stop()
+        thread.check_outside()
+        with self._ending:
+            if self._thread is None:
+                return
+            try:
+                with suppress(ClientClosed):  # by a signal's handler, at the same time
+                    thread.call(self._leave(kind, error, trace))
+            except SendsFailed as failed:
+                if error is None:
+                    raise
+                error.add_note(str(failed))
+            finally:
+                self._thread = None
+                thread.stop()
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)  # none: it was refused while it was made
+        if thread is not None and not thread.is_of_another_process:
+            warn_unclosed(self)
 
     async def _leave(
         self,
@@ -107,6 +129,7 @@ class BlockingClient:
         """Everything is closed, the producers at the same time; who is interrupted does not wait
         for them to flush."""
         patient = kind is None or issubclass(kind, Exception)
+        self._is_leaving = True
         for producer in self._producers:
             producer._refuse_sends()
         try:
@@ -122,11 +145,18 @@ class BlockingClient:
         """See `Client.close`."""
         self.__exit__(None, None, None)
 
-    def _call(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+    def _open_thread(self) -> LoopThread:
         if self._thread is None:
-            work.close()
             raise ClientClosed("the client is not open: use it as a context manager")
-        return self._thread.call(work)
+        return self._thread
+
+    def _call(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        try:
+            thread = self._open_thread()
+        except ClientClosed:
+            work.close()
+            raise
+        return thread.call(work)
 
     # --- the verbs of `Client`; see there -------------------------------------------------------
 
@@ -266,16 +296,17 @@ class BlockingClient:
     def producer(self, options: ProducerOptions | None = None) -> BlockingProducer:
         """See `Client.producer`."""
 
-        async def make() -> Producer:
-            return self._client.producer(options)
+        thread = self._open_thread()
 
-        producer = self._call(make())
-        if self._thread is None:
-            raise ClientClosed("the client was closed")
-        blocking = BlockingProducer(self._thread, producer)
-        self._producers = [known for known in self._producers if not known.is_closed]
-        self._producers.append(blocking)
-        return blocking
+        async def make() -> BlockingProducer:
+            if self._is_leaving:
+                raise ClientClosed("the client is being closed")
+            blocking = BlockingProducer(thread, self._client.producer(options))
+            self._producers = [known for known in self._producers if not known.is_closed]
+            self._producers.append(blocking)
+            return blocking
+
+        return thread.call(make())
 
     def pull_consumer(
         self,
@@ -290,6 +321,8 @@ class BlockingClient:
     ) -> BlockingConsumer:
         """See `Client.pull_consumer`."""
 
+        thread = self._open_thread()
+
         async def make() -> PullConsumer:
             return self._client.pull_consumer(
                 topic,
@@ -301,9 +334,6 @@ class BlockingClient:
                 options=options,
             )
 
-        consumer = self._call(make())
-        if self._thread is None:
-            raise ClientClosed("the client was closed")
-        return BlockingConsumer(self._thread, consumer)
+        return BlockingConsumer(thread, thread.call(make()))
 
     consumer = pull_consumer  # its name until 0.2

@@ -1,7 +1,8 @@
 """The producer for threads; see `dledger.client.blocking`.
 
-Messages cross to the loop's thread in one go: sends made while the loop is busy wake it once. This
-owns what is on its way there, in order, and the futures of the callers' kind.
+Messages cross to the loop's thread in one go: sends made while the loop is busy wake it once. It
+owns what is on its way there, in order, and the futures of the callers' kind. It must never keep
+the loop to itself, however fast others send, nor leave a future whose message it doesn't hand on.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from dledger.client.errors import (
 )
 from dledger.client.failed_sends import FailedSends
 from dledger.client.faults import client_error
-from dledger.client.loop_thread import LoopThread
+from dledger.client.loop_thread import LoopThread, report_exit
 from dledger.client.producer import Producer
 from dledger.client.results import NewMessage, ProducerStatistics, SendResult
 
 MAX_CROSSING: Final = 10_000  # sends on their way to the loop's thread; past it `send` waits
 MAX_FAILED: Final = 100_000  # failed futures kept until somebody looks, or is told
+HANDED_IN_ONE_TURN: Final = 256  # of the loop, which has answers to read and timers to keep
 
 
 class _Sent(Future[SendResult]):
@@ -68,13 +70,18 @@ class _Crossing(NamedTuple):
     future: _Sent
 
 
+# What waits for everything sent before it crosses as well, and has its turn when that has.
+_Step = _Crossing | asyncio.Future[None]
+
+
 class BlockingProducer:
     """`Producer` for threads; sends of one thread keep their order."""
 
     def __init__(self, thread: LoopThread, producer: Producer) -> None:
         self._thread = thread
         self._producer = producer
-        self._crossing: deque[_Crossing] = deque()
+        self._crossing: deque[_Step] = deque()  # under the lock of `_moved`
+        self._crossed: deque[_Step] = deque()  # of the loop's thread: next to be handed over
         self._moved = threading.Condition()
         self._mover: asyncio.Task[None] | None = None  # of the loop's thread
         self._moving = self._closed = False
@@ -107,9 +114,17 @@ class BlockingProducer:
                 raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
             self._crossing.append(crossing)
             if not self._moving:
-                self._moving = True
-                self._thread.loop.call_soon_threadsafe(self._start_moving)
+                self._wake_mover()
+                self._moving = True  # not before: who is interrupted there leaves it to the next
         return crossing.future
+
+    def _wake_mover(self) -> None:
+        try:
+            self._thread.post(self._start_moving)
+        except ClientClosed:
+            self._closed = True
+            self._crossing.clear()
+            raise ProducerClosed("the client was closed", subject=Subject.MESSAGE) from None
 
     def send_all(self, messages: Iterable[NewMessage]) -> int:
         """See `Producer.send_all`."""
@@ -144,6 +159,7 @@ class BlockingProducer:
         """See `Producer.close`."""
         if self._thread.is_of_another_process:
             return  # nothing here is this process's
+        self._thread.check_outside()
         self._refuse_sends()
         with suppress(ClientClosed):
             self._thread.call(self._close())
@@ -152,6 +168,7 @@ class BlockingProducer:
         """See `Producer.abort`."""
         if self._thread.is_of_another_process:
             return
+        self._thread.check_outside()
         self._refuse_sends()
         with suppress(ClientClosed):
             self._thread.call(self._abort())
@@ -198,28 +215,52 @@ class BlockingProducer:
     # --- on the loop's thread -----------------------------------------------------------------
 
     def _start_moving(self) -> None:
-        self._mover = self._thread.loop.create_task(self._move())
+        if self._mover is None or self._mover.done():
+            self._mover = self._thread.loop.create_task(self._move())
+            self._mover.add_done_callback(self._on_mover_ended)
 
     async def _move(self) -> None:
         """Hands over what has crossed, in order, until there is nothing more."""
-        while True:
-            with self._moved:
-                if not self._crossing:
-                    self._moving = False
-                    return
-                crossed = deque(self._crossing)
-                self._crossing.clear()
-                self._moved.notify_all()
-            try:
-                while crossed:
-                    await self._hand_over(crossed[0])
-                    crossed.popleft()
-            finally:  # empty, unless this task was cancelled: the thread is being ended
-                for crossing in crossed:
-                    self._fail(crossing.future, ClientClosed("the client was closed"))
+        handed = 0
+        while self._take_crossed():
+            while self._crossed:
+                await self._hand_over(self._crossed[0])
+                self._crossed.popleft()
+                handed += 1
+                if handed % HANDED_IN_ONE_TURN == 0:
+                    await asyncio.sleep(0)
 
-    async def _hand_over(self, crossing: _Crossing) -> None:
+    def _take_crossed(self) -> bool:
+        """Whether anything has crossed since."""
+        with self._moved:
+            self._crossed.extend(self._crossing)
+            self._crossing.clear()
+            self._moved.notify_all()
+            self._moving = bool(self._crossed)
+        return self._moving
+
+    def _on_mover_ended(self, mover: asyncio.Task[None]) -> None:
+        """If it was cancelled, perhaps before it began, the thread is being ended: nothing that is
+        still on its way arrives."""
+        if not mover.cancelled() and mover.exception() is None:
+            return
+        self._refuse_sends()
+        for step in (*self._crossed, *self._crossing):
+            if isinstance(step, _Crossing):
+                self._fail(step.future, ClientClosed("the client was closed"))
+            else:
+                step.cancel()
+        self._crossed.clear()
+        self._crossing.clear()
+        if not mover.cancelled():
+            mover.result()  # the loop's handler is told
+
+    async def _hand_over(self, crossing: _Step) -> None:
         """The producer has it, or its future says why not."""
+        if not isinstance(crossing, _Crossing):
+            if not crossing.done():
+                crossing.set_result(None)
+            return
         while True:
             try:
                 stored = self._producer.send(crossing.topic, crossing.body, **crossing.labels)
@@ -238,27 +279,43 @@ class BlockingProducer:
         if error is not None:
             self._fail(future, error)
         elif future.set_running_or_notify_cancel():
-            future.set_result(stored.result())
+            try:
+                future.set_result(stored.result())
+            except (SystemExit, KeyboardInterrupt) as exit_:  # by a callback; it is set by then
+                report_exit(self._thread.loop, exit_)
 
     def _fail(self, future: _Sent, error: BaseException) -> None:
         """Fails the future, unless its caller has cancelled it."""
-        if not future.done() and future.set_running_or_notify_cancel():
+        if future.done() or not future.set_running_or_notify_cancel():
+            return
+        try:
             future.set_exception(error)
-            self._failed.add(future)
+        except (SystemExit, KeyboardInterrupt) as exit_:
+            report_exit(self._thread.loop, exit_)
+        self._failed.add(future)
+
+    async def _all_crossed(self) -> None:
+        """What was sent before this call has been handed over, whatever is sent meanwhile."""
+        reached = self._thread.loop.create_future()
+        with self._moved:
+            self._crossing.append(reached)
+            self._moving = True
+        self._start_moving()
+        await asyncio.wait([reached])
 
     async def _flush(self) -> None:
-        if self._mover is not None:
-            await asyncio.wait([self._mover])
+        await self._all_crossed()
         await self._producer.flush()
         await self._failed.tell()
 
     async def _close(self) -> None:
         """What waits for room gets as long as what is buffered; then it fails."""
         try:
-            if self._mover is not None:
-                await asyncio.wait([self._mover], timeout=self._producer._close_timeout_s)
-                if not self._mover.done():
-                    await self._end()
+            try:
+                async with asyncio.timeout(self._producer._close_timeout_s):
+                    await self._all_crossed()
+            except TimeoutError:
+                await self._end()
             await self._producer.close()
             await self._failed.tell()
         finally:
@@ -272,8 +329,7 @@ class BlockingProducer:
 
     async def _end(self) -> None:
         await self._producer.abort()
-        if self._mover is not None:
-            await asyncio.wait([self._mover])  # it finds the producer closed
+        await self._all_crossed()  # the mover finds the producer closed
 
 
 class _Bulk:

@@ -24,6 +24,7 @@ from tenacity import (
     wait_random,
 )
 
+from dledger.client.arguments import seconds
 from dledger.client.connection import Method, NodeLink, Request, Response, WhenDeposed
 from dledger.client.errors import (
     BrokerGroupUnreachable,
@@ -34,6 +35,7 @@ from dledger.client.errors import (
     NotReady,
     Unavailable,
     WrongBrokerGroup,
+    WrongThread,
 )
 from dledger.client.faults import contained
 from dledger.client.leader_view import LeaderBoard, Member, View
@@ -81,6 +83,19 @@ class BrokerGroup:
             self._link(address)
         with contained("looking for the leader"):  # the links are there, and have to be closed
             self._refresh()
+
+    def check_loop(self) -> None:
+        """Returns within the event loop that this belongs to.
+
+        Raises:
+            WrongThread: in another one, as of a second `asyncio.run`.
+        """
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # none: what needs one says so itself
+        if running is not self._loop:
+            raise WrongThread("the client belongs to another event loop: connect in this one")
 
     # --- who leads ----------------------------------------------------------------------------
 
@@ -186,7 +201,9 @@ class BrokerGroup:
             ClientError: a refusal that retrying can't change, or DeadlineExceeded with the last
                 failure as its cause, or BrokerGroupUnreachable.
         """
-        total = self.options.deadline_s if deadline_s is None else deadline_s
+        total = self.options.deadline_s
+        if deadline_s is not None:
+            total = seconds("deadline_s", deadline_s)
         deadline = self._loop.time() + total
         doubts: list[ClientError] = []
         once = effect is Effect.ONCE

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -19,7 +20,7 @@ from typing import Self
 
 from dledger.addresses import parse_addresses
 from dledger.client import connection as rpc
-from dledger.client.arguments import i64, text, u32, u64
+from dledger.client.arguments import i64, seconds, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
 from dledger.client.consumer import PullConsumer
@@ -70,6 +71,7 @@ class Client:
         self._born_host = (_own_ipv4(addresses[0]), 0)
         self._producers: list[Producer] = []
         self._consumers: list[PullConsumer] = []
+        self._is_closing = False
 
     @classmethod
     def connect(
@@ -95,7 +97,11 @@ class Client:
         return cls(addresses, broker_group, options or ClientOptions())
 
     async def __aenter__(self) -> Self:
+        if self._opened is not None:
+            self._owner.check()
+            raise InvalidArgument("the client is open already: enter it once, share it after that")
         self._owner = Owner()
+        self._is_closing = False
         self._opened = BrokerGroup(self._addresses, self._name, self._options)
         return self
 
@@ -108,6 +114,9 @@ class Client:
         """Closes; who is being cancelled or interrupted does not wait for producers to flush."""
         if self._owner.is_of_another_process:
             return  # the connections are its parent's
+        if self._opened is not None:
+            self._opened.check_loop()
+        self._is_closing = True
         try:
             async with AsyncExitStack() as closing:  # each of them, even if another one fails
                 closing.push_async_callback(self._hang_up)
@@ -136,12 +145,29 @@ class Client:
         """
         await self.__aexit__(None, None, None)
 
+    def __del__(self) -> None:
+        # What was refused while it was made has neither.
+        if getattr(self, "_opened", None) is not None and not self._owner.is_of_another_process:
+            warn_unclosed(self)
+
     @property
     def _broker_group(self) -> BrokerGroup:
         self._owner.check()
         if self._opened is None:
             raise ClientClosed("the client is not open: use it as an async context manager")
+        self._opened.check_loop()
         return self._opened
+
+    @property
+    def _lasting_group(self) -> BrokerGroup:
+        """For what is closed with the client: nothing new is made once that has begun."""
+        group = self._broker_group
+        if self._is_closing:
+            raise ClientClosed("the client is being closed")
+        return group
+
+    def _total_s(self, deadline_s: float | None) -> float:
+        return self._options.deadline_s if deadline_s is None else seconds("deadline_s", deadline_s)
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -397,7 +423,7 @@ class Client:
             max_bytes=u32("max_bytes", max_bytes),
             hold_ms=u32("hold_ms", hold_ms),
         )
-        total_s = self._options.deadline_s if deadline_s is None else deadline_s
+        total_s = self._total_s(deadline_s)
         answer = await self._broker_group.call(
             rpc.PULL, request, Effect.NONE, deadline_s=total_s + hold_ms / 1000
         )
@@ -413,7 +439,7 @@ class Client:
     def producer(self, options: ProducerOptions | None = None) -> Producer:
         """A producer, closed with the client at the latest."""
         producer = Producer(
-            self._broker_group,
+            self._lasting_group,
             options or ProducerOptions(),
             self._born_host,
             self._producers.remove,
@@ -451,7 +477,7 @@ class Client:
         """
         consumer = PullConsumer(
             self,
-            self._broker_group,
+            self._lasting_group,
             text("topic name", topic),
             consumer_group=group,
             tags=tags,
@@ -478,7 +504,7 @@ class Client:
         Raises:
             BrokerGroupUnreachable, NotReady: none does within the deadline.
         """
-        total_s = self._options.deadline_s if deadline_s is None else deadline_s
+        total_s = self._total_s(deadline_s)
         deadline = asyncio.get_running_loop().time() + total_s
         member, term = await self._broker_group.serving_leader(deadline)
         return LeaderInfo(member.node_id, member.address, term)
@@ -537,6 +563,11 @@ class Client:
         return LeaderInfo(
             answer.leader.node_id, answer.leader.address, known[1] if known is not None else 0
         )
+
+
+def warn_unclosed(client: object) -> None:
+    """`client` is being forgotten and was never closed: its connections stay as they are."""
+    warnings.warn(f"{client!r} was never closed", ResourceWarning, stacklevel=3, source=client)
 
 
 def _topic(topic: pb.Topic) -> TopicInfo:

@@ -29,6 +29,8 @@ from dledger.wire import cluster_pb2 as cpb
 WATCH_BACKOFF_MIN_S: Final = 0.02
 WATCH_BACKOFF_MAX_S: Final = 1.0
 GRACE_S: Final = 0.5
+# gRPC counts nanoseconds in 64 bits: what is far beyond, or infinite, would be over at once.
+MAX_CALL_S: Final = 365 * 86_400.0
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -115,6 +117,7 @@ class NodeLink:
         self._callables: dict[str, Any] = {}
         self._calls: dict[Any, WhenDeposed] = {}
         self._abandoned: set[Any] = set()
+        self._is_closed = False
         self._nudged = asyncio.Event()
         self._backoff_s = WATCH_BACKOFF_MIN_S
         self._watching = asyncio.create_task(self._watch(), name=f"watch-leader-{address}")
@@ -131,7 +134,9 @@ class NodeLink:
         Raises:
             ClientError: whatever went wrong; LeadershipLost when the call was abandoned.
         """
-        call = self._callable(method)(request, timeout=timeout_s)
+        task = asyncio.current_task()
+        cancels = 0 if task is None else task.cancelling()
+        call = self._callable(method)(request, timeout=min(timeout_s, MAX_CALL_S))
         self._calls[call] = when_deposed
         try:
             response: Response = await call
@@ -139,11 +144,13 @@ class NodeLink:
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, self.address) from error
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            # A task that was cancelled before may be cleaning up: that is no news of this call.
+            if task is not None and task.cancelling() > cancels:
                 raise
             unknown = Outcome.MAY_HAVE_HAPPENED
             if call not in self._abandoned:
+                if not self._is_closed:
+                    raise  # asked for before this call began, and heeded here
                 raise ClientClosed(
                     "the client was closed during the call", outcome=unknown
                 ) from None
@@ -178,6 +185,7 @@ class NodeLink:
 
     async def close(self) -> None:
         """Ends the watch and the channel, and with it every call."""
+        self._is_closed = True
         self._watching.cancel()
         try:
             await asyncio.wait([self._watching])

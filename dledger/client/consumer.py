@@ -19,7 +19,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from dledger.client.arguments import i64, milliseconds, queue_ids, wanted_tags
+from dledger.client.arguments import i64, milliseconds, queue_ids, seconds, wanted_tags
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ConsumerInUse, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
@@ -96,6 +96,8 @@ class PullConsumer:
             start = StartFrom.FIRST if consumer_group is None else StartFrom.COMMITTED
         if isinstance(start, datetime):
             milliseconds("start", start)  # now, and not at the first message
+        if idle_timeout_s is not None:
+            seconds("idle_timeout_s", idle_timeout_s)
         self.topic = topic
         self._offsets = offsets
         self._consumer_group = consumer_group

@@ -97,7 +97,8 @@ class Dispatcher:
         self._active: dict[Lane, None] = {}  # lanes that hold anything, in order of arrival
         self._requests: dict[asyncio.Task[None], NodeLink] = {}
         self._flush_handle: asyncio.Handle | None = None
-        self._expiry_handle: asyncio.TimerHandle | None = None
+        self._expiry_handle: asyncio.Handle | None = None
+        self._expiry_at = 0.0  # of the handle, which doesn't know it on every event loop
         self._pause = Pause(self._flush_gathers)
         self._failed_link: NodeLink | None = None
         self._closed = False
@@ -432,9 +433,10 @@ class Dispatcher:
         """One timer for all batches. Deadlines grow, but for those of messages that had to wait
         until their topic was known."""
         if self._expiry_handle is not None:
-            if self._expiry_handle.when() <= deadline:
+            if self._expiry_at <= deadline:
                 return
             self._expiry_handle.cancel()
+        self._expiry_at = deadline
         self._expiry_handle = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:

@@ -278,4 +278,5 @@ class Fetching:
             return self._options.hold_ms
         since = self._empty_together_since()
         left_s = self._idle_timeout_s - (0.0 if since is None else now - since)
-        return min(self._options.hold_ms, max(int(left_s * 1000) + 1, MIN_HOLD_MS))
+        left_ms = min(left_s * 1000, self._options.hold_ms)  # before it is cut: it may be infinite
+        return min(self._options.hold_ms, max(int(left_ms) + 1, MIN_HOLD_MS))

@@ -2,6 +2,11 @@
 
 This owns the thread and the ways into it. It must never let a caller wait for a thread that has
 ended, nor for the one that it is in itself, nor for one that stayed behind in another process.
+
+Nothing gets in once the end has begun: `stop` closes the way first, under the lock under which each
+call goes in, so that whatever got in is ahead of it on the loop and is seen, and cancelled, by it.
+Nor does it end by what a callback raises: a `SystemExit` ends that callback, as it would on a
+thread of its own, is told to the loop's exception handler, and the loop goes on for the others.
 """
 
 from __future__ import annotations
@@ -9,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from dledger.client.errors import ClientClosed, Forked, InvalidArgument
@@ -24,6 +30,10 @@ class LoopThread:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._pid = os.getpid()
+        # Held while something is put on the loop. A signal's handler may get in between.
+        self._entry = threading.RLock()
+        self._is_ending = False  # nothing more gets in
+        self._has_stopped = False
         self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
         self._thread.start()
 
@@ -43,6 +53,29 @@ class LoopThread:
                 "the client was connected before this process was forked: connect in the child"
             )
 
+    def check_outside(self) -> None:
+        """Returns where one may wait for the thread.
+
+        Raises:
+            InvalidArgument: in the thread itself, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise InvalidArgument("a blocking call from a future's callback would wait for itself")
+
+    def post(self, act: Callable[[], object]) -> None:
+        """`act` will be called on the loop's thread, after what was posted earlier.
+
+        Raises:
+            ClientClosed: the thread has ended, or is about to.
+        """
+        with self._entry:
+            if self._is_ending:
+                raise ClientClosed("the client was closed")
+            try:
+                self.loop.call_soon_threadsafe(act)
+            except RuntimeError:  # a signal's handler has stopped it in between
+                raise ClientClosed("the client was closed") from None
+
     def run(self, act: Callable[[], None]) -> None:
         """Has done `act` on the loop's thread."""
 
@@ -55,25 +88,17 @@ class LoopThread:
         """What `work` returns; an interrupted caller cancels it.
 
         Raises:
-            ClientClosed: the thread has ended.
+            ClientClosed: the thread has ended, or did meanwhile.
             Forked: it is another process's.
+            InvalidArgument: the caller is in that thread.
         """
         try:
             self.check()
-        except Forked:
+            self.check_outside()
+            future = self._begin(work)
+        except BaseException:
             work.close()
             raise
-        if not self._thread.is_alive():
-            work.close()
-            raise ClientClosed("the client was closed")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise InvalidArgument("a blocking call from a future's callback would wait for itself")
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        except RuntimeError:  # the loop was closed since
-            work.close()
-            raise ClientClosed("the client was closed") from None
         try:
             return future.result()
         except CancelledError:
@@ -82,20 +107,61 @@ class LoopThread:
             future.cancel()
             raise
 
+    def _begin(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
+        with self._entry:
+            if self._is_ending:
+                raise ClientClosed("the client was closed")
+            try:
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+            except RuntimeError:  # a signal's handler has stopped it in between
+                raise ClientClosed("the client was closed") from None
+
     def stop(self) -> None:
-        """Ends loop and thread; what is still to be done there is given up."""
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
+        """Ends loop and thread; what is still to be done there is given up.
+
+        Raises:
+            InvalidArgument: in the thread itself.
+        """
+        self.check_outside()
+        with self._entry:
+            if not self._is_ending:
+                self._is_ending = True
+                self.loop.call_soon_threadsafe(self._stop)
+        self._thread.join()
+
+    def _stop(self) -> None:
+        self._has_stopped = True
+        self.loop.stop()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
-            left = asyncio.all_tasks(self.loop)  # calls of other threads
-            for task in left:
-                task.cancel()
-            if left:
-                self.loop.run_until_complete(asyncio.wait(left))
+            while not self._has_stopped:
+                with self._outlived():
+                    self.loop.run_forever()
+            while left := asyncio.all_tasks(
+                self.loop
+            ):  # calls of other threads, and what they began
+                for task in left:
+                    task.cancel()
+                with self._outlived():
+                    self.loop.run_until_complete(asyncio.wait(left))
         finally:
             self.loop.close()
+
+    @contextmanager
+    def _outlived(self) -> Iterator[None]:
+        """The loop lets these two through from any callback; neither was meant for this thread."""
+        try:
+            yield
+        except (SystemExit, KeyboardInterrupt) as error:
+            report_exit(self.loop, error)
+
+
+def report_exit(loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
+    """Tells the loop's handler of a `SystemExit`, or a `KeyboardInterrupt`, that a callback raised
+    and that ends nothing but the callback."""
+    text = (
+        f"dledger.client: a future's callback raised {type(error).__name__}: it ends nothing else"
+    )
+    loop.call_exception_handler({"message": text, "exception": error})

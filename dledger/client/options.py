@@ -105,12 +105,12 @@ class ProducerOptions:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not NAME_PATTERN.fullmatch(self.name):
+        if not isinstance(self.name, str) or not NAME_PATTERN.fullmatch(self.name):
             raise InvalidArgument(
-                f"producer name {self.name[:300]!r}: 1 to 255 characters of A-Z a-z 0-9 _ % -"
+                f"producer name {str(self.name)[:300]!r}: 1 to 255 characters of A-Z a-z 0-9 _ % -"
             )
-        if self.linger_ms < 0:
-            raise InvalidArgument(f"linger_ms is {self.linger_ms}, less than 0")
+        if not _is_number(self.linger_ms) or not self.linger_ms >= 0:
+            raise InvalidArgument(f"linger_ms is {self.linger_ms!r}, less than 0")
         _check_positive(
             self,
             "max_buffered_messages",
@@ -147,13 +147,17 @@ class ConsumerOptions:
         _check_range("hold_ms", self.hold_ms, 0, 20_000)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _check_positive(options: object, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
-        if not value > 0:
-            raise InvalidArgument(f"{name} is {value}, not above 0")
+        if not _is_number(value) or not value > 0:
+            raise InvalidArgument(f"{name} is {value!r}, not above 0")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidArgument(f"{name} is {value}, outside of {low} to {high}")

@@ -72,8 +72,10 @@ class Progress:
             self._finished[queue_id] = self._read[queue_id]
 
     def forget(self, queue_id: int) -> None:
-        """The queue is read from elsewhere: what is not committed by now was not finished."""
-        for offsets in (self._handed_over, self._read, self._finished):
+        """The queue is read from elsewhere: what is not committed by now was not finished. What was
+        committed may have been set back, by whoever resets offsets: only the brokers know.
+        """
+        for offsets in (self._handed_over, self._read, self._finished, self._committed):
             offsets.pop(queue_id, None)
         if self._in_hand == queue_id:
             self._in_hand = None

@@ -48,6 +48,9 @@ class TlsFiles:
     revoked: Path | None = None
 
     def __post_init__(self) -> None:
+        for name in ("ca", "certificate", "key", "revoked"):
+            if isinstance(getattr(self, name), str):  # as other libraries take it
+                object.__setattr__(self, name, Path(getattr(self, name)))
         if (self.certificate is None) != (self.key is None):
             raise ValueError("a certificate and its key come together")
 

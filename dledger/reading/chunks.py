@@ -86,7 +86,7 @@ def read_chunks(descriptor: int, part: LogRange, size: int = CHUNK_BYTES) -> Ite
     wanted = size
     while at < end:
         content = read_at(descriptor, min(wanted, end - at), at)
-        starts, used = _intact_entries(content)
+        starts, used = intact_entries(content)
         if starts:
             yield _chunk(part, at, content, starts)
         if _begins_filler(content, used):
@@ -102,8 +102,9 @@ def read_chunks(descriptor: int, part: LogRange, size: int = CHUNK_BYTES) -> Ite
             raise _damage(part, at, content)
 
 
-def _intact_entries(content: bytes) -> tuple[list[int], int]:
-    """Where each intact entry begins, one behind the other, and where the last of them ends."""
+def intact_entries(content: bytes) -> tuple[list[int], int]:
+    """Where each entry with a good CRC begins, one behind the other from byte 0 on, and where the
+    last of them ends. Kinds, versions and places are for the caller to look at."""
     starts: list[int] = []
     view, unpack, end = memoryview(content), _FRAME.unpack_from, len(content)
     at = 0

@@ -37,7 +37,16 @@ from dledger.records.record import (
 # Topics that were deleted: the name, the index that created it and the one that deleted it.
 Ended = tuple[tuple[str, int, int], ...]
 
-__all__ = ["COLUMNS", "Ended", "LogRange", "Records", "Wanted", "decode_pulled", "read_records"]
+__all__ = [
+    "COLUMNS",
+    "Ended",
+    "LogRange",
+    "Pulled",
+    "Records",
+    "Wanted",
+    "decode_pulled",
+    "read_records",
+]
 
 _FIXED: Final = dtype_of(
     RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",
@@ -124,14 +133,22 @@ def _decode(chunk: Chunk, wanted: Wanted) -> Records | None:
     return Records(len(starts), {name: columns[name] for name in wanted.columns})
 
 
-def decode_pulled(
-    content: bytes, count: int, topic: str, incarnation: int, names: tuple[str, ...]
-) -> Records:
-    """The columns `names` of `count` records of one topic as a node has answered them, back to
-    back: no entry is around them, so there is no `index` and no `term`.
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The place that a node was asked for: messages of one queue of a topic, from `offset` on."""
+
+    topic: str
+    incarnation: int
+    queue_id: int
+    offset: int
+
+
+def decode_pulled(content: bytes, count: int, asked: Pulled, names: tuple[str, ...]) -> Records:
+    """The columns `names` of `count` records as a node has answered them, back to back: no entry is
+    around them, so there is no `index` and no `term`.
 
     Raises:
-        InvalidRecord: they are not so many whole, intact records.
+        InvalidRecord: they are not so many whole, intact records, or not those of the place.
     """
     starts = np.array(record_starts(content, 0, count), dtype=np.int64)
     behind = 0 if not count else _TOTAL_SIZE.unpack_from(content, starts[-1])[0] + starts[-1]
@@ -139,16 +156,40 @@ def decode_pulled(
         at = int(starts[-1]) if count else 0
         raise InvalidRecord(at, "the records' end", f"them to end at {len(content)}", int(behind))
     columns = _of_records(content, starts, names)
+    _check_asked(columns, starts, asked)
     bodies = columns["body"]
     assert isinstance(bodies, Cuts)
-    for at, crc, body in zip(
-        starts.tolist(), gathered(content, starts, _CRC)["body_crc"].tolist(), bodies, strict=True
-    ):
+    topic = bytes((len(asked.topic),)) + asked.topic.encode()
+    crcs = gathered(content, starts, _CRC)["body_crc"].tolist()
+    for at, crc, body, end in zip(starts.tolist(), crcs, bodies, bodies.ends.tolist(), strict=True):
         if crc32(body) & 0x7FFFFFFF != crc:
             raise InvalidRecord(at, "BODYCRC", f"{crc32(body) & 0x7FFFFFFF:08x}", f"{crc:08x}")
-    columns["topic"] = Words((topic,), np.zeros(count, dtype=np.int64))
-    columns["incarnation"] = np.full(count, incarnation, dtype=np.int64)
+        if content[end : end + len(topic)] != topic:
+            found = content[end + 1 : end + 1 + content[end]]
+            raise InvalidRecord(at, "TOPIC", asked.topic, found.decode("ascii", errors="replace"))
+    columns["topic"] = Words((asked.topic,), np.zeros(count, dtype=np.int64))
+    columns["incarnation"] = np.full(count, asked.incarnation, dtype=np.int64)
     return Records(count, {name: columns[name] for name in names})
+
+
+def _check_asked(columns: dict[str, Column], starts: Integers, asked: Pulled) -> None:
+    """Queue and offsets are those that were asked for, one after the other: a message that is
+    missing between two, or there twice, would be a row too few or too many and nobody's error.
+
+    Raises:
+        InvalidRecord: they aren't.
+    """
+    count = len(starts)
+    wanted = {
+        "queue_id": np.full(count, asked.queue_id, dtype=np.int64),
+        "queue_offset": np.arange(asked.offset, asked.offset + count, dtype=np.int64),
+    }
+    for name, expected in wanted.items():
+        found = columns[name]
+        assert isinstance(found, np.ndarray)
+        if (wrong := np.flatnonzero(found != expected)).size:
+            at = int(wrong[0])
+            raise InvalidRecord(int(starts[at]), name, int(expected[at]), int(found[at]))
 
 
 def _of_records(content: bytes, starts: Integers, wanted: tuple[str, ...]) -> dict[str, Column]:

@@ -2,11 +2,15 @@
 
     ReadingError
     ├── NotALog             the folder can't be read, or holds no log
+    ├── NoAnswer            whoever holds the log, a store or a node, doesn't answer (retriable)
+    ├── CredentialsShown    an object store's address with credentials in it
+    ├── StoreUnknown        an object store for which nothing is installed
+    ├── ObjectsUnreadable   an object store doesn't answer, or not properly (retriable)
     └── LogDamaged          the log can't be read to its end; the text says where it ends
         └── EntryDamaged    bytes that should be an intact entry are not: file, offset, facts
 
-None is `retriable`: the files have to change first. What a node does about its own bytes is the
-store's to say (`store.errors`).
+But for what doesn't answer, none is `retriable`: the files have to change first. What a node does
+about its own bytes is the store's to say (`store.errors`).
 """
 
 from __future__ import annotations
@@ -28,6 +32,55 @@ class NotALog(ReadingError):
     """There is no log to read; the text says where it was looked for, and why there is none."""
 
     exit_code = ExitCode.USAGE
+
+
+class NoAnswer(ReadingError):
+    """Nobody says what the log is; the text says who was asked."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.UNREACHABLE
+
+
+class CredentialsShown(ReadingError):
+    """An address holds credentials, which would be printed, and are seen by other users."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, scheme: str) -> None:
+        super().__init__(
+            f"an address {scheme}://... with credentials in it: leave them to the environment, "
+            "where other users of this machine don't see them"
+        )
+        self.scheme = scheme
+
+    def __reduce__(self) -> tuple[type[CredentialsShown], tuple[str]]:
+        """Engines bring it back from other processes, by its facts."""
+        return CredentialsShown, (self.scheme,)
+
+
+class StoreUnknown(ReadingError):
+    """Nothing that is installed can ask the store; the text says what would."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class ObjectsUnreadable(ReadingError, OSError):
+    """The store of `path` gave no answer; the text says what its library says."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.UNREACHABLE
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(None, f"{path} can't be read: {reason}")
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path} can't be read: {self.reason}"
+
+    def __reduce__(self) -> tuple[type[ObjectsUnreadable], tuple[str, str]]:
+        """Engines bring it back from other processes, by all its facts."""
+        return ObjectsUnreadable, (self.path, self.reason)
 
 
 class LogDamaged(ReadingError):

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from dledger.reading.objects import fetched, is_object, sizes_in
+
 _ESCAPED_BYTES: Final = 0xDC00
 BLOCK_READ_BYTES: Final = 256 << 10  # Fits the second-level cache: hashing reads it from there.
 
@@ -49,12 +51,33 @@ def _written_out(character: str) -> str:
 
 def open_to_read(path: str) -> int:
     """A descriptor that can only read, for who keeps it open. Raises: as `opened`."""
+    if is_object(path):
+        return fetched(path)
     # A pipe under a file's name would be waited for until somebody writes into it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "not a file", path)
+
+
+def names_in(folder: str) -> list[str]:
+    """What lies in a folder, here or in an object store, sorted.
+
+    Raises:
+        OSError: it can't be read, or is none.
+    """
+    return sorted(sizes_in(folder) if is_object(folder) else os.listdir(folder))
+
+
+def is_folder(path: str) -> bool:
+    """Whether it is one that can be read."""
+    if not is_object(path):
+        return os.path.isdir(path)
+    try:
+        return bool(sizes_in(path))
+    except FileNotFoundError:
+        return False
 
 
 def read_into(descriptor: int, buffer: memoryview, offset: int) -> int:

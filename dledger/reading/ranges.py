@@ -11,7 +11,7 @@ import os
 
 from dledger.reading.chunks import LogRange
 from dledger.reading.entry import HEADER_SIZE, parse_header
-from dledger.reading.errors import LogDamaged, NotALog
+from dledger.reading.errors import LogDamaged, NoAnswer, NotALog
 from dledger.reading.files import opened, read_at
 from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
@@ -23,7 +23,10 @@ def checked_log(found: Survey) -> Survey:
 
     Raises:
         NotALog: it doesn't, or can't be read.
+        NoAnswer: where it lies, nobody answers.
     """
+    if found.silent:
+        raise NoAnswer(found.problem)
     if found.problem:
         raise NotALog(found.problem)
     if found.segment_size is None or not found.segments:

@@ -28,7 +28,9 @@ from dledger.reading.entry import (
     EntryHeader,
     parse_header,
 )
-from dledger.reading.files import opened, printable, read_at
+from dledger.reading.errors import ObjectsUnreadable
+from dledger.reading.files import is_folder, names_in, opened, printable, read_at
+from dledger.reading.objects import is_object, plain, sizes_in
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 
@@ -102,11 +104,18 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
         path: a data directory, or its `commitlog`.
         position: what a node that runs on it said before; None for a copy nobody was asked about.
     """
-    commitlog = commitlog_of(path)
+    path = plain(path)
     try:
-        names = sorted(os.listdir(commitlog))
+        return _surveyed(name, commitlog_of(path), position)
+    except ObjectsUnreadable as error:
+        return Survey(name, path, problem=str(error), silent=True)
     except OSError as error:
-        return Survey(name, commitlog, problem=f"{commitlog}: {error.strerror or error}")
+        return Survey(name, path, problem=f"{error.filename or path}: {error.strerror or error}")
+
+
+def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
+    """Raises: OSError: the folder can't be read, or a store that holds it doesn't answer."""
+    names = names_in(commitlog)
     found = _stat_segments(commitlog, names)
     foreign = tuple(printable(name) for name in names if is_foreign(name))
     data = os.path.dirname(commitlog)
@@ -132,7 +141,9 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
         foreign=foreign,
         consume_queues=_consume_queues(os.path.join(data, "consumequeue")),
         answered=position is not None,
-        is_running=position is not None or os.path.exists(os.path.join(data, "abort")),
+        # In a store there is a copy, whatever it is a copy of.
+        is_running=position is not None
+        or (not is_object(data) and os.path.exists(os.path.join(data, "abort"))),
     )
 
 
@@ -146,7 +157,7 @@ def is_foreign(name: str) -> bool:
 def commitlog_of(path: str) -> str:
     """The folder with the segments: `path/commitlog` if there is one, else `path` itself."""
     inner = os.path.join(path, "commitlog")
-    return inner if os.path.isdir(inner) else path
+    return inner if is_folder(inner) else path
 
 
 def walk_headers(
@@ -187,15 +198,21 @@ def walk_headers(
 
 def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
     """The segments; one that vanishes while it is looked at was deleted by retention."""
+    stored = sizes_in(commitlog) if is_object(commitlog) else None
     found = []
     for name in names:
         if FILE_NAME.fullmatch(name) and not is_foreign(name):
-            try:
-                size = os.stat(os.path.join(commitlog, name)).st_size
-            except OSError:
-                continue
-            found.append(SegmentFile(int(name), size))
+            size = _size_here(os.path.join(commitlog, name)) if stored is None else stored.get(name)
+            if size is not None:
+                found.append(SegmentFile(int(name), size))
     return tuple(found)
+
+
+def _size_here(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
 
 
 def _identity(path: str) -> tuple[str | None, int | None]:
@@ -204,6 +221,8 @@ def _identity(path: str) -> tuple[str | None, int | None]:
         with opened(path) as descriptor:
             stored = json.loads(read_at(descriptor, _IDENTITY_BYTES, 0))
         return str(stored["group"]), possible_size(int(stored["segment_size_bytes"]))
+    except ObjectsUnreadable:
+        raise
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None, None
 
@@ -212,6 +231,8 @@ def _checkpoint(path: str) -> CheckpointState | None:
     try:
         with opened(path) as descriptor:
             return decode_checkpoint(read_at(descriptor, PAGE_SIZE + 1, 0))
+    except ObjectsUnreadable:
+        raise
     except OSError:
         return None
 
@@ -284,6 +305,8 @@ def _place_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int)
                 if header.index <= index:
                     at, last, _ = walk_headers(descriptor, segment.base, segment.size, index)
                     return segment.base + at, last.index if last else 0
+        except ObjectsUnreadable:
+            raise
         except (InvalidFrame, OSError):
             continue
     return best
@@ -295,6 +318,8 @@ def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size:
         try:
             with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 at, last, reason = walk_headers(descriptor, segment.base, segment.size)
+        except ObjectsUnreadable:
+            raise
         except OSError:
             continue
         if reason == "zeros" and last is None and at == 0 and segment is not segments[0]:
@@ -309,12 +334,12 @@ def _consume_queues(root: str) -> tuple[tuple[str, int], ...]:
     """`(topic, queue id)` of every queue folder."""
     found = []
     try:
-        for topic in sorted(os.listdir(root)):
+        for topic in names_in(root):
             inner = os.path.join(root, topic)
-            if os.path.isdir(inner):
-                found += [
-                    (topic, int(name)) for name in os.listdir(inner) if _QUEUE.fullmatch(name)
-                ]
+            if is_folder(inner):
+                found += [(topic, int(name)) for name in names_in(inner) if _QUEUE.fullmatch(name)]
+    except ObjectsUnreadable:
+        raise
     except OSError:
         return tuple(found)
     return tuple(sorted(found))

@@ -7,6 +7,7 @@ asked here names incarnations and sequence numbers, which the public client keep
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,14 @@ from dledger.client.connection import (
     Request,
     Response,
 )
-from dledger.client.errors import TopicNotFound
+from dledger.client.errors import (
+    BrokerGroupUnreachable,
+    DeadlineExceeded,
+    OffsetOutOfRange,
+    ServerError,
+    TopicNotFound,
+    TopicReplaced,
+)
 from dledger.client.loop_thread import LoopThread
 from dledger.client.options import ClientOptions
 from dledger.credentials.tls import TlsFiles
@@ -41,6 +49,8 @@ ACCESS_OPTIONS: Final = (
 PULL_BYTES: Final = 4 << 20  # An answer; nodes give 8 MiB at most.
 PULL_MESSAGES: Final = 32_768
 DEFAULT_TIMEOUT_S: Final = 60.0  # A call with all its retries: several elections.
+_CLOSED: Final = "Socket closed"  # gRPC's words
+_PAUSE_S: Final = 0.05  # before a former leader is asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +99,24 @@ def _tls(options: Mapping[str, str]) -> TlsFiles | None:
     return TlsFiles(Path(ca), Path(certificate) if key else None, Path(key) if key else None)
 
 
+def _hint(tls: TlsFiles | None) -> str:
+    """Why a node may have closed each connection at once: it tells its log alone."""
+    if tls is None:
+        return " (as nodes do that talk under TLS: they need the option tlsAuthority)"
+    if tls.certificate is None:
+        return " (as nodes do that ask for certificates: they need tlsCertificate and tlsKey)"
+    return " (as nodes do that don't believe tlsCertificate: their log says why)"
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic as it is now; of each queue, by its id, the first offset kept and the one past the
-    last message."""
+    last message. The incarnation tells topics of a name apart within a broker group, the time of
+    its creation those of different groups: logs that began alike have the same indexes."""
 
     name: str
     incarnation: int
+    created_ms: int
     bounds: tuple[tuple[int, int], ...]
 
 
@@ -142,7 +163,11 @@ class Brokers:
         self, method: Method[Request, Response], request: Request, effect: Effect
     ) -> Response:
         assert self._group is not None
-        return self._thread.call(self._group.call(method, request, effect))
+        try:
+            return self._thread.call(self._group.call(method, request, effect))
+        except BrokerGroupUnreachable as error:
+            hint = _hint(self._access.tls) if _CLOSED in error.message else ""
+            raise BrokerGroupUnreachable(error.message + hint) from error
 
     # --- what is there ------------------------------------------------------------------------
 
@@ -152,9 +177,15 @@ class Brokers:
             answer = self._call(DESCRIBE_TOPIC, pb.DescribeTopicRequest(name=name), Effect.NONE)
         except TopicNotFound:
             return None
-        bounds = {queue.queue_id: (queue.min_offset, queue.max_offset) for queue in answer.queues}
-        in_order = tuple(bounds[queue_id] for queue_id in range(answer.topic.queue_count))
-        return Topic(answer.topic.name, answer.topic.incarnation, in_order)
+        told, queues = answer.topic, sorted(answer.queues, key=lambda each: each.queue_id)
+        bounds = [(each.min_offset, each.max_offset) for each in queues]
+        if (
+            told.name != name
+            or [each.queue_id for each in queues] != [*range(told.queue_count)]
+            or not all(low <= high for low, high in bounds)
+        ):
+            raise ServerError(f"what a node tells of topic {name!r} makes no sense: {told}")
+        return Topic(name, told.incarnation, told.created_time_ms, tuple(bounds))
 
     def offset_by_time(self, topic: Topic, queue_id: int, time_ms: int) -> int:
         """Of the first message stored at or after `time_ms`, or one past the last."""
@@ -169,7 +200,18 @@ class Brokers:
     def pull(
         self, topic: str, incarnation: int, queue_id: int, offset: int, limit: int
     ) -> pb.PullResponse:
-        """At most `limit` messages from `offset` on, none at the queue's end."""
+        """At most `limit` messages from `offset` on, and one at least.
+
+        A leader that was voted out and hasn't heard of it ends its queues where it heard last, and
+        answers there that there is nothing (yet): a consumer asks again, and so does this. Whether
+        the queue ends is asked of a leader that others confirm.
+
+        Raises:
+            OffsetOutOfRange: the queue ends at `offset` or before, or begins behind it.
+            TopicNotFound, TopicReplaced, QueueNotFound: there is no such queue.
+            DeadlineExceeded: nobody gave what there is.
+            ServerError: the answer is to another question.
+        """
         request = pb.PullRequest(
             topic=topic,
             topic_incarnation=incarnation,
@@ -179,7 +221,32 @@ class Brokers:
             max_bytes=PULL_BYTES,
             hold_ms=0,
         )
-        return self._call(PULL, request, Effect.NONE)
+        until = time.monotonic() + self._access.timeout_s
+        while not (answer := self._call(PULL, request, Effect.NONE)).count:
+            self._check_more(request)
+            if time.monotonic() > until:
+                raise DeadlineExceeded(f"nobody gives offset {offset} of {topic}/{queue_id}")
+            time.sleep(_PAUSE_S)
+        if (
+            answer.count > request.max_messages
+            or answer.next_offset != offset + answer.count
+            or answer.topic_incarnation != incarnation
+        ):
+            told = f"{answer.count} messages, up to {answer.next_offset}"
+            raise ServerError(f"asked for {limit} from {offset} on, a node answers {told}")
+        return answer
+
+    def _check_more(self, request: pb.PullRequest) -> None:
+        """The queue goes on at the offset that the request names."""
+        topic = self.topic(request.topic)
+        place = f"{request.topic}/{request.queue_id}"
+        if topic is None:
+            raise TopicNotFound(f"there is no topic {request.topic!r}")
+        if topic.incarnation != request.topic_incarnation:
+            raise TopicReplaced(f"topic {request.topic!r} was deleted and made anew")
+        end = topic.bounds[request.queue_id][1]
+        if end <= request.offset:
+            raise OffsetOutOfRange(f"{place} ends at {end}")
 
     # --- what is written ----------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Topics as a stream: how it goes on from batch to batch, and what it makes of topics that change.
 
-A stream's offset is, by topic, its incarnation and the next offset of each queue:
+A stream's offset is, by topic, its incarnation, when it was made (ms since the epoch: two broker
+groups may have topics of one name and incarnation) and the next offset of each queue:
 
-    {"orders": {"incarnation": 17, "offsets": [23, 40]}}
+    {"orders": {"incarnation": 17, "created": 1790000000000, "offsets": [23, 40]}}
 
 What becomes of it when the topics change, from one batch to the next:
 
@@ -12,10 +13,13 @@ What becomes of it when the topics change, from one batch to the next:
     no longer in `topics`            left out; it begins anew if it is ever named again
     deleted                          DataLost             waits where it is
     deleted and made anew            DataLost             from the new one's first message
+    another broker group's           DataLost             the same
     messages kept no longer          DataLost             from the first that is kept
+    ends before what was read        DataLost             from that end on
 
 Ranges follow from two offsets alone, so a batch that is repeated is the same batch. What is planned
-is looked up at whoever leads; a connection lasts as long as the query.
+is looked up at whoever leads; a connection lasts as long as the query. What a checkpoint says is
+judged before it is used: it may be another source's.
 """
 
 from __future__ import annotations
@@ -31,9 +35,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from dledger.spark.brokers import Brokers
+from dledger.spark.brokers import Brokers, Topic
 from dledger.spark.edges import Edge, resolved
-from dledger.spark.errors import DataLost
+from dledger.spark.errors import BadOption, DataLost
 from dledger.spark.topics import QueueRange, Reading, read_range
 
 if TYPE_CHECKING:
@@ -70,7 +74,7 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise DataLost(f"there is no topic {name!r} (topics)")
             strict = self._reading.fails_on_loss
             offsets = resolved(self._starting, topic, asked.offset_by_time, fails_on_loss=strict)
-            found[name] = {"incarnation": topic.incarnation, "offsets": offsets}
+            found[name] = _told(topic, offsets)
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -89,30 +93,26 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLost: what comes next is there no longer.
         """
+        check_offsets(start)
         ends = self._ends()
+        if self._reading.fails_on_loss:
+            for name in self._reading.topics:
+                check_there(start, ends, name)
         if self._target is not None:
             ends = earlier(ends, self._target)
         known = {name: continued(start, ends, name) for name in self._reading.topics}
-        if self._reading.fails_on_loss:
-            for name in known:
-                self._check(start, ends, name)
         if not isinstance(limit, ReadMaxRows):
             return known
         return limited(start, known, limit.max_rows)
 
-    def _check(self, start: Offsets, ends: Offsets, name: str) -> None:
-        """Nothing that comes next in the topic is lost, as far as is known before it is read."""
-        before, now = start.get(name), ends.get(name)
-        if now is None:
-            raise DataLost(f"there is no topic {name!r}, from which this stream reads")
-        if before is not None and before["incarnation"] not in (0, now["incarnation"]):
-            raise DataLost(
-                f"topic {name!r} was deleted and made anew: this stream reads incarnation "
-                f"{before['incarnation']}, there is {now['incarnation']}"
-            )
-
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """The ranges between two offsets; nothing is looked up, so it is always the same."""
+        """The ranges between two offsets; nothing is looked up, so it is always the same.
+
+        Raises:
+            BadOption: these are another source's offsets.
+        """
+        check_offsets(start)
+        check_offsets(end)
         return [
             InputPartition(part)
             for name in sorted(end)
@@ -142,13 +142,76 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of the topics that there are."""
         found = [self._connection().topic(name) for name in self._reading.topics]
         return {
-            topic.name: {
-                "incarnation": topic.incarnation,
-                "offsets": [high for _, high in topic.bounds],
-            }
+            topic.name: _told(topic, [high for _, high in topic.bounds])
             for topic in found
             if topic is not None
         }
+
+
+def _told(topic: Topic, offsets: list[int]) -> dict[str, Any]:
+    """A topic's part of an offset."""
+    return {
+        "incarnation": topic.incarnation,
+        "created": topic.created_ms,
+        "offsets": offsets,
+    }
+
+
+def check_offsets(offsets: Offsets) -> None:
+    """This source has made them.
+
+    Raises:
+        BadOption: another one has, or somebody's hand.
+    """
+    for name, each in offsets.items():
+        if (
+            not isinstance(each, dict)
+            or set(each) != {"incarnation", "created", "offsets"}
+            or not isinstance(each["offsets"], list)
+            or not all(map(_is_number, (each["incarnation"], each["created"], *each["offsets"])))
+        ):
+            told = f"{{{name!r}: {each!r}}}"[:200]
+            raise BadOption(f"checkpointLocation holds another source's offsets: {told}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def check_there(start: Offsets, ends: Offsets, name: str) -> None:
+    """What comes next in the topic can be there, as far as is known before it is read.
+
+    Raises:
+        DataLost: it can't.
+    """
+    before, now = start.get(name), ends.get(name)
+    if now is None:
+        raise DataLost(f"there is no topic {name!r}, from which this stream reads")
+    if before is None or not before["incarnation"]:
+        return
+    if before["incarnation"] != now["incarnation"]:
+        raise DataLost(
+            f"topic {name!r} was deleted and made anew: this stream reads incarnation "
+            f"{before['incarnation']}, there is {now['incarnation']}"
+        )
+    if before["created"] != now["created"]:
+        raise DataLost(
+            f"topic {name!r} was made at {now['created']} ms, the one that this stream reads at "
+            f"{before['created']} ms: the checkpoint is of another broker group"
+        )
+    for queue_id, (read, end) in enumerate(zip(before["offsets"], now["offsets"], strict=False)):
+        if end < read:
+            raise DataLost(
+                f"{name}/{queue_id} ends at {end}, and this stream has read up to {read}: the "
+                "brokers have lost messages, and may have given their offsets to others"
+            )
+
+
+def is_same(before: dict[str, Any] | None, now: dict[str, Any]) -> bool:
+    """Whether both speak of one topic."""
+    return before is not None and all(
+        before[name] == now[name] for name in ("incarnation", "created")
+    )
 
 
 def earlier(ends: Offsets, target: Offsets) -> Offsets:
@@ -156,20 +219,16 @@ def earlier(ends: Offsets, target: Offsets) -> Offsets:
     found: Offsets = {}
     for name, now in ends.items():
         then = target.get(name)
-        if then is not None and then["incarnation"] == now["incarnation"]:
+        if then is not None and is_same(then, now):
             found[name] = now | {"offsets": [*map(min, now["offsets"], then["offsets"])]}
     return found
 
 
 def continued(start: Offsets, ends: Offsets, name: str) -> Offsets:
-    """Where the topic's reading may go to: its end, but never back, and nowhere if it is gone."""
-    before, now = start.get(name), ends.get(name)
-    if now is None:
-        return before or {"incarnation": 0, "offsets": []}
-    offsets = now["offsets"]
-    if before is not None and before["incarnation"] == now["incarnation"]:
-        offsets = [*map(max, offsets, _padded(before["offsets"], len(offsets)))]
-    return {"incarnation": now["incarnation"], "offsets": offsets}
+    """Where the topic's reading may go to: its end, or nowhere if it is gone. The end may lie
+    before what was read if the brokers have lost messages and the stream is to go on: what is
+    stored from then on has offsets that were another message's, and is read."""
+    return ends.get(name) or start.get(name) or {"incarnation": 0, "created": 0, "offsets": []}
 
 
 def _padded(offsets: Sequence[int], count: int) -> list[int]:
@@ -180,7 +239,7 @@ def _padded(offsets: Sequence[int], count: int) -> list[int]:
 def starts_of(start: Offsets, end: Offsets, name: str) -> list[int]:
     """Where the topic's reading begins, a number for each queue of `end`."""
     before, count = start.get(name), len(end[name]["offsets"])
-    if before is None or before["incarnation"] != end[name]["incarnation"]:
+    if before is None or not is_same(before, end[name]):
         return [0] * count
     return _padded(before["offsets"], count)
 
@@ -190,14 +249,15 @@ def ranges_between(start: Offsets, end: Offsets, name: str) -> Iterator[QueueRan
         zip(starts_of(start, end, name), end[name]["offsets"], strict=True)
     ):
         if low < high:
-            yield QueueRange(name, end[name]["incarnation"], queue_id, low, high)
+            made = end[name]["incarnation"], end[name]["created"]
+            yield QueueRange(name, *made, queue_id, low, high)
 
 
 def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
     """At most `most` messages further than `start`: each queue its share of what is there, and the
     rest, less than one a queue, to the first ones that lack it."""
     lags = {
-        (name, queue_id): high - low
+        (name, queue_id): max(high - low, 0)
         for name in end
         for queue_id, (low, high) in enumerate(
             zip(starts_of(start, end, name), end[name]["offsets"], strict=True)
@@ -213,12 +273,14 @@ def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
             shares[place] += 1
             left -= 1
     return {
-        name: {
-            "incarnation": each["incarnation"],
+        name: each
+        | {
             "offsets": [
-                low + shares[name, queue_id]
-                for queue_id, low in enumerate(starts_of(start, end, name))
-            ],
+                min(low + shares[name, queue_id], high)
+                for queue_id, (low, high) in enumerate(
+                    zip(starts_of(start, end, name), each["offsets"], strict=True)
+                )
+            ]
         }
         for name, each in end.items()
     }

@@ -2,7 +2,9 @@
 
 A *range* is `[start, end)` of one queue of one topic's incarnation, and nothing else: whoever reads
 it, at whichever leader, reads the same messages or an error. So a batch that is repeated is the
-same batch, and leaders may change in between.
+same batch, and leaders may change in between. A task looks once whether the topic is the one that
+was planned, and at every answer whether it is what was asked for: what isn't there is an error or,
+if that was asked for, left out; something else in its place is always an error.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from dledger.client.errors import OffsetOutOfRange, QueueNotFound, TopicNotFound, TopicReplaced
 from dledger.reading.arrow import to_arrow
-from dledger.reading.decode import decode_pulled
+from dledger.reading.decode import Pulled, decode_pulled
 from dledger.spark.brokers import Access, Brokers, Topic
 from dledger.spark.edges import Edge, resolved
 from dledger.spark.errors import DataLost
@@ -44,10 +46,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """Messages `[start, end)` of one queue."""
+    """Messages `[start, end)` of one queue of the topic that was made as `incarnation`, then."""
 
     topic: str
     incarnation: int
+    created_ms: int
     queue_id: int
     start: int
     end: int
@@ -94,7 +97,8 @@ class TopicsReader(DataSourceReader):
         for queue_id, (start, end) in enumerate(zip(starts, ends, strict=True)):
             if self.narrowed.queues is None or queue_id in self.narrowed.queues:
                 low, high = self._of_filters(brokers, topic, queue_id)
-                yield QueueRange(name, topic.incarnation, queue_id, max(start, low), min(end, high))
+                both = max(start, low), min(end, high)
+                yield QueueRange(name, topic.incarnation, topic.created_ms, queue_id, *both)
 
     def _of_filters(self, brokers: Brokers, topic: Topic, queue_id: int) -> tuple[int, int]:
         """The offsets that filters leave. Store times don't go back within a queue."""
@@ -115,35 +119,48 @@ def read_range(reading: Reading, part: QueueRange) -> Iterator[pyarrow.RecordBat
 
     Raises:
         DataLost: not all of them are there any more.
+        InvalidRecord: other messages were answered than those that were asked for.
         ClientError: the brokers could not be asked.
     """
     at = part.start
     with Brokers(reading.access) as brokers:
         while at < part.end:
             try:
+                if at == part.start:
+                    _check_planned(brokers, part)
                 answer = brokers.pull(
                     part.topic, part.incarnation, part.queue_id, at, part.end - at
                 )
-                if not answer.count:
-                    raise OffsetOutOfRange(f"nothing at offset {at}")
             except (TopicNotFound, TopicReplaced, QueueNotFound, OffsetOutOfRange) as error:
                 if reading.fails_on_loss:
                     raise _lost(replace(part, start=at), error.message) from error
                 kept = _first_kept(brokers, part)
                 at = kept if kept > at else part.end
                 continue
-            yield to_arrow(
-                decode_pulled(
-                    answer.records, answer.count, part.topic, part.incarnation, reading.columns
-                )
-            )
+            asked = Pulled(part.topic, part.incarnation, part.queue_id, at)
+            yield to_arrow(decode_pulled(answer.records, answer.count, asked, reading.columns))
             at = answer.next_offset
+
+
+def _check_planned(brokers: Brokers, part: QueueRange) -> None:
+    """The topic is the one that was planned. Of another broker group's, which a list of addresses
+    or a checkpoint may lead to by mistake, the incarnation alone could be the same."""
+    topic = brokers.topic(part.topic)
+    if topic is None:
+        raise TopicNotFound(f"there is no topic {part.topic!r}")
+    if (topic.incarnation, topic.created_ms) != (part.incarnation, part.created_ms):
+        raise TopicReplaced(
+            f"topic {part.topic!r} was deleted and made anew, or is another broker group's"
+        )
 
 
 def _first_kept(brokers: Brokers, part: QueueRange) -> int:
     """Where the range goes on, at the earliest; its end if its topic is gone."""
     topic = brokers.topic(part.topic)
-    if topic is None or topic.incarnation != part.incarnation:
+    if topic is None or (topic.incarnation, topic.created_ms) != (
+        part.incarnation,
+        part.created_ms,
+    ):
         return part.end
     return topic.bounds[part.queue_id][0] if part.queue_id < len(topic.bounds) else part.end
 

@@ -1,7 +1,8 @@
 """Any one change to any file of healthy replicas gets a verdict that the change allows.
 
 Replicas are made once by the simulator, which runs the product's own; `tests.audit.changes` says
-what is changed and what may be said of it. `$AUDIT_DRAWS` changes of each kind are drawn:
+what is changed and what may be said of it. Each reading is made twice, entries taken together and
+one by one, and both must find the same. `$AUDIT_DRAWS` changes of each kind are drawn:
 `make audit-property` draws thousands, and other ones each time.
 """
 
@@ -19,11 +20,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
-from audit.engines.engine import Engine, LocalEngine
+from audit.engines.engine import Engine
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report, report_as_json
 from audit.reading.replica import Replica
+from tests.audit.both_ways import BothWays
 from tests.audit.changes import Change, Kind, Map, Repair, allowed, apply, copied
 from tests.audit.simulated_group import group_plan, make_group
 
@@ -96,7 +98,7 @@ def copy_of(stopped: Group) -> Iterator[Callable[[str], Path]]:
 def audited(replicas: dict[str, Path], *, derived: bool, engine: Engine | None = None) -> Report:
     named = [Replica(name, str(path)) for name, path in replicas.items()]
     options = Options(block_size=BLOCK, derived=derived)
-    return audit_replicas(named, engine or LocalEngine(processes=1), options).report
+    return audit_replicas(named, engine or BothWays(), options).report
 
 
 def said(report: Report) -> str:

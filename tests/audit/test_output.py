@@ -44,7 +44,7 @@ def test_bit_rot_ends_with_1_and_is_told_in_full(three: ReplicaSet) -> None:
     assert result.exit_code == 1
     assert "BIT ROT on n2: bad crc" in result.output
     assert str(path) in result.output
-    assert f"first divergent entry, at physical offset {header.physical_offset}" in result.output
+    assert f"first divergent entry, at physical offset {header.physical_offset:,}" in result.output
 
 
 def test_json_report_is_the_documented_one(three: ReplicaSet) -> None:

@@ -39,7 +39,7 @@ for name in sys.argv[2:]:
 # The modules whose functions are tasks; what these import comes with them.
 TASKS = (
     *("audit.reading.survey", "dledger.reading.decode", "audit.contents.stats"),
-    *("audit.proof.digest", "audit.proof.scan", "audit.proof.chain", "audit.proof.derived"),
+    *("audit.proof.digest", "audit.proof.scan", "audit.proof.reading", "audit.proof.derived"),
     *("audit.proof.queue_ends", "audit.proof.starting"),
     "audit.delivery.judged",
 )

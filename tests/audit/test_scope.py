@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from audit.engines.engine import Engine, LocalEngine
-from audit.proof.chain import MAX_FAULTS
 from audit.proof.derived import MAX_QUEUES
 from audit.proof.findings import Cause, Verdict
+from audit.proof.reading import MAX_FAULTS
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report
 from audit.proof.scan import Scanned, scan_segment

@@ -175,17 +175,47 @@ def test_engine_that_cannot_start_names_the_one_that_can(monkeypatch: pytest.Mon
         SparkEngine.start("local[1]")
 
 
-def test_what_a_worker_lacks_is_said() -> None:
+LACKS = """
+ An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+ModuleNotFoundError: No module named 'crc32c'
+"""
+NO_START = """An error occurred while calling o1.collect.
+: org.apache.spark.SparkException: Job aborted: Task 1 in stage 3.0 failed 4 times, (executor 1):
+Error from python worker:
+  Traceback (most recent call last):
+    File "daemon.py", line 129, in manager
+  OSError: AF_UNIX path too long
+PYTHONPATH was:
+  /x/pyspark.zip
+Caused by: org.apache.spark.SparkException:
+	at java.base/java.lang.Thread.run(Thread.java:840)
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (LACKS, "ModuleNotFoundError: No module named 'crc32c'"),
+        (NO_START, "OSError: AF_UNIX path too long"),
+    ],
+)
+def test_what_a_worker_lacks_is_said(told: str, said: str) -> None:
     """The last line of its traceback, not the first of Spark's words about it."""
     from pyspark.errors import PySparkException
 
-    told = (
-        "\n An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-        "  File \"x.py\", line 1, in <module>\nModuleNotFoundError: No module named 'crc32c'\n"
-    )
     session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
     engine = SparkEngine(cast(Any, session), stops_session=False)
     with pytest.raises(EngineUnavailable) as caught, engine.jobs():
         raise PySparkException(told)
-    expected = "the Spark job failed: on a worker: ModuleNotFoundError: No module named 'crc32c'"
-    assert str(caught.value) == expected
+    assert str(caught.value) == f"the Spark job failed: on a worker: {said}"
+
+
+def test_python_is_reached_through_ports_where_no_socket_can_be_named() -> None:
+    """YARN's folders for temporary files lie deeper than the 107 bytes of a Unix socket's name."""
+    setting = "spark.python.unix.domain.socket.enabled"
+    masters = ("yarn", "local[2]", "spark://h:7077")
+    assert [session._settings_for(master)[setting] for master in masters] == [
+        *("false", "true", "true")
+    ]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,11 +13,15 @@ from pathlib import Path
 import grpc
 import pytest
 from prometheus_client import generate_latest
+from typer.testing import CliRunner
 
+from audit.commands.app import app
 from audit.commands.watch import parse_duration
-from audit.commands.watching import Watch, WatchMetrics
+from audit.commands.watching import Bounds, Watch, WatchMetrics
 from audit.engines.engine import LocalEngine
 from audit.errors import Unreachable, UsageMistake
+from audit.keeping.history import Round
+from audit.keeping.store import WatchStore
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Audit
@@ -118,6 +125,104 @@ def test_watch_survives_an_audit_that_fails(three: ReplicaSet, tmp_path: Path) -
     ).run(1)  # fmt: skip
     assert said == ["failed: n1 can't be reached: no answer"] * 2
     assert 'outcome="failed"} 2.0' in generate_latest(metrics.registry).decode()
+
+
+def test_report_with_a_finding_is_displaced_by_no_good_one(
+    three: ReplicaSet, tmp_path: Path
+) -> None:
+    """Two of each stay."""
+    folder = tmp_path / "audits"
+    watch, _, said, _ = watch_of(three, folder, rounds=9)
+    path = three.flip("n2", three.header_of(after=20_000).physical_offset + 80)
+    watch.run(60, Bounds(rounds=3))
+    three.flip("n2", three.header_of(after=20_000).physical_offset + 80)
+    assert path.exists()
+    watch.run(60, Bounds(rounds=4))
+    assert [line.partition(":")[0] for line in said] == ["bit rot"] * 3 + ["identical"] * 4
+    verdicts = [
+        json.loads(path.read_text(encoding="utf-8"))["verdict"]
+        for path in sorted(folder.glob("*.json"))
+    ]
+    assert verdicts == ["bit rot", "bit rot", "identical", "identical"]
+    assert len(list(folder.glob("*.html"))) == 4
+    assert watch.exit_code == ExitCode.INCONSISTENT
+
+
+def test_watch_ends_after_its_time_or_its_rounds(three: ReplicaSet, tmp_path: Path) -> None:
+    """No round is begun that would begin later."""
+    watch, _, said, waits = watch_of(three, tmp_path, rounds=99)
+    watch.run(60, Bounds(rounds=3))
+    assert (len(said), len(waits)) == (3, 2)
+    watch.run(60, Bounds(seconds=180))
+    assert len(said) == 6
+    assert watch.exit_code == ExitCode.CONSISTENT
+
+
+def run_watch(three: ReplicaSet, *more: str) -> tuple[int, str]:
+    """`dledger audit watch` of the three, and what it printed."""
+    named = [f"--replica={name}={path}" for name, path in three.paths.items()]
+    done = CliRunner().invoke(app, ["watch", "--rate=1GB", *named, *more])
+    return done.exit_code, done.stdout
+
+
+def test_watch_of_one_round_tells_everybody(three: ReplicaSet, tmp_path: Path) -> None:
+    """A line of JSON, the metrics' file, the history, the trend page, and the exit code."""
+    folder, prom = tmp_path / "audits", tmp_path / "audit.prom"
+    options = (f"--reports={folder}", f"--metrics-file={prom}", "--rounds=1", "--json")
+    code, said = run_watch(three, *options)
+    (line,) = said.splitlines()
+    fields = json.loads(line)
+    assert (code, fields["outcome"], fields["problems"]) == (0, "identical", [])
+    assert fields["read"] == 3 * three.end
+    assert [each["lag"] for each in fields["replicas"]] == [0, 0, 0]
+    assert 'dledger_audit_log_bytes{how="believed"} 0.0' in prom.read_text(encoding="utf-8")
+    three.flip("n2", three.header_of(after=20_000).physical_offset + 80)
+    assert run_watch(three, *options)[0] == ExitCode.INCONSISTENT
+    assert "dledger_audit_exit_code 1.0" in prom.read_text(encoding="utf-8")
+    shown = CliRunner().invoke(app, ["history", f"--reports={folder}"])
+    assert shown.exit_code == ExitCode.INCONSISTENT
+    assert "bit rot on n2: bad crc" in shown.stdout
+    short = CliRunner().invoke(app, ["history", f"--reports={folder}", "--since=1d", "--last=1"])
+    assert short.exit_code == ExitCode.INCONSISTENT
+    page = (folder / "trend.html").read_text(encoding="utf-8")
+    assert "2 rounds, 1 of them not identical" in page
+    assert "<script" not in page
+    assert CliRunner().invoke(app, ["history", f"--reports={tmp_path}"]).exit_code == 2
+
+
+def test_nobody_who_looked_is_no_good_news(tmp_path: Path) -> None:
+    """A history without a round in the time asked for, and a watch without one, are incomplete;
+    a good round behind a bad one changes nothing for who asks about both."""
+    store = WatchStore(tmp_path)
+    store.add(Round(1.0, 2.0, "bit rot", 1))
+    store.add(Round(3.0, 4.0, "identical", 0))
+    store.close()
+    asked = ["history", f"--reports={tmp_path}"]
+    for more, code in (([], 1), (["--last=1"], 0), (["--since=1h"], 3), (["--since=365d"], 3)):
+        assert CliRunner().invoke(app, [*asked, *more]).exit_code == code
+    watch = Watch(
+        lambda: pytest.fail("no round"), tmp_path, WatchMetrics(), kept=1, clock=lambda: 0.0,
+        wait=lambda _: True, told=lambda _: None,
+    )  # fmt: skip
+    assert watch.exit_code == ExitCode.INCOMPLETE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)], ids=["ctrl-c", "sigterm"]
+)
+def test_watch_is_ended_from_outside(
+    three: ReplicaSet, tmp_path: Path, number: int, code: int
+) -> None:
+    """By Ctrl-C with 130; by whoever manages services with the worst of its rounds."""
+    command = [sys.executable, "-m", "dledger_cli", "audit", "watch", "--every=1h"]
+    command += [f"--reports={tmp_path / 'audits'}"]
+    command += [f"--replica={name}={path}" for name, path in three.paths.items()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("identical: ")
+        process.send_signal(number)
+        assert process.wait() == code
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("2h", 7200)])

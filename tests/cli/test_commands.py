@@ -190,6 +190,8 @@ def test_version_names_what_it_runs_on() -> None:
     """As text and as JSON."""
     facts = json.loads(CliRunner().invoke(app, ["version", "--json"]).stdout)
     assert set(facts) == {"dledger", "python", "grpc"}
+    asked = CliRunner().invoke(app, ["--version"])
+    assert (asked.exit_code, asked.stdout) == (0, f"dledger {facts['dledger']}\n")
     lines = CliRunner().invoke(app, ["version"]).stdout.splitlines()
     assert lines == [f"{name} {number}" for name, number in facts.items()]
 

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
+
+from tests.integration.group import free_ports
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -107,3 +110,48 @@ def test_result_that_nobody_reads_ends_quietly() -> None:
     finally:
         os.close(writing)
     assert (result.returncode, result.stderr) == (1, b"")
+
+
+CLOSING = 'exec "$@" <&- >&- 2>&-'
+
+
+def test_nodes_files_never_take_the_place_of_a_standard_stream(tmp_path: Path) -> None:
+    """Started with all three closed: a segment that were descriptor 2 would be written to by
+    whatever C code complains, and libuv ends the process that closes such a descriptor."""
+    port = free_ports(1)[0]
+    config = tmp_path / "node.toml"
+    config.write_text(
+        'broker_group = "g"\nnode_id = "n"\ndata_directory = "data"\n'
+        f'listen = "127.0.0.1:{port}"\n[log]\nfile = "node.log"\n'
+        f'[peers]\nn = "127.0.0.1:{port}"\n',
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "dledger_cli", "node", "--config", str(config)]
+    with subprocess.Popen(["sh", "-c", CLOSING, "sh", *command], cwd=REPOSITORY) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not said(tmp_path / "node.log"):
+                assert process.poll() is None, f"it ended with {process.returncode}"
+                assert time.monotonic() < deadline, "it says nothing"
+                time.sleep(0.05)
+            held = {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)}
+            assert held == {os.devnull}
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+
+
+def said(log: Path) -> bool:
+    """Whether the node stands by: all its files and ports are open then."""
+    return log.exists() and b"unformed" in log.read_bytes()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_stream_is_like_the_null_device(closed: str) -> None:
+    """And no traceback."""
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "dledger_cli"]
+    done = subprocess.run(
+        [*words, "version"], capture_output=True, cwd=REPOSITORY, timeout=PATIENCE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

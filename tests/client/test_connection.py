@@ -6,8 +6,11 @@ import asyncio
 import socket
 
 import grpc
+import pytest
 
+from dledger.client import ALL, Client, ClientOptions, ConsumerOptions, ProducerOptions, WrongThread
 from dledger.client.connection import NodeLink
+from dledger.testing.fake_nodes import FakeGroup
 from tests.client.loops import async_test
 
 LIMIT_S = 10.0
@@ -34,3 +37,84 @@ async def test_link_that_is_closed_while_it_is_nudged_ends() -> None:
             await asyncio.sleep(0)
             link.nudge()
             await link.close()
+
+
+@async_test
+async def test_call_that_cleans_up_after_a_cancellation_survives_a_change_of_leader() -> None:
+    """A task stays marked as cancelled while its `finally` runs. A commit there, given up because
+    its node leads no longer, used to be taken for cancelled itself, and was lost."""
+    async with FakeGroup() as group, Client.connect(group.bootstrap) as client:
+        group.model.create("t", 1)
+        await client.topics()
+        begun, asked = asyncio.Event(), asyncio.Event()
+
+        async def stall(method: str, node: object, request: object) -> None:
+            if method == "CommitOffsets" and not asked.is_set():
+                asked.set()
+                await asyncio.sleep(LIMIT_S)
+
+        async def job() -> None:
+            try:
+                begun.set()
+                await asyncio.sleep(LIMIT_S)
+            finally:
+                await client.commit_offsets("g", "t", {0: 0})
+
+        group.before.append(stall)
+        task = asyncio.create_task(job())
+        await begun.wait()
+        task.cancel()
+        await asked.wait()
+        group.nodes[0].running.clear()  # stopped: it will say nothing more, not of the next either
+        group.elect(group.nodes[1])
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.wait([task])
+        assert task.cancelled()
+        assert group.model.offsets["g", "t"] == {0: 0}
+
+
+@async_test
+async def test_infinite_times_are_long_and_not_over() -> None:
+    """gRPC's clock overflows: calls without an end used to be over at once, and asked again for
+    ever."""
+    never = float("inf")
+    options = ClientOptions(deadline_s=never, status_timeout_s=never)
+    patient = ProducerOptions(delivery_timeout_ms=10**30, request_timeout_ms=10**30)
+    async with (
+        asyncio.timeout(LIMIT_S),
+        FakeGroup() as group,
+        Client.connect(group.bootstrap, options=options) as client,
+        client.producer(patient) as producer,
+    ):
+        group.model.create("t", 1)
+        await client.topics()
+        await client.topics(deadline_s=never)
+        assert any(node.alive for node in await client.status())
+        assert (await producer.send("t", b"x")).queue_offset == 0
+        consumer = client.pull_consumer(
+            "t", idle_timeout_s=never, options=ConsumerOptions(deadline_s=never)
+        )
+        assert (await anext(consumer)).body == b"x"
+
+
+def test_client_of_a_loop_that_is_over_says_so() -> None:
+    """A client kept over two `asyncio.run`s belongs to the first."""
+
+    async def open_client(group: FakeGroup) -> Client:
+        await group.__aenter__()
+        return await Client.connect(group.bootstrap).__aenter__()
+
+    async def elsewhere(client: Client) -> None:
+        with pytest.raises(WrongThread, match="another event loop"):
+            await client.topics()
+        with pytest.raises(WrongThread, match="another event loop"):
+            client.pull_consumer("t", group="g", queues=ALL)
+        with pytest.raises(WrongThread, match="another event loop"):
+            await client.close()
+
+    first, group = asyncio.new_event_loop(), FakeGroup()
+    client = first.run_until_complete(open_client(group))
+    asyncio.run(elsewhere(client))
+    first.run_until_complete(client.close())
+    first.run_until_complete(group.__aexit__())
+    first.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import NodeLink
@@ -233,11 +234,15 @@ async def test_request_goes_under_the_id_that_its_batches_were_numbered_for() ->
     would be taken that later messages get: those would pass for stored and be lost."""
     link = ToldLink("h1:1")
     dispatching = dispatcher(ToldGroup(link))
+    await dispatching.registrar.registered()
     doomed = add(dispatching, b"doomed")
     other: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
     dispatching.add(dispatching.lane("t", 1), b"other", other)
-    dispatching.seal_all()  # the request is on its way to its first turn
+    dispatching.seal_all()
+    assert dispatching._requests, "no request is on its way to its first turn"
+    assert not link.calls
     dispatching._fail(dispatching.lane("t", 0).break_off(DeadlineExceeded("over")))
+    assert dispatching._epochs.newest == 1, "no other epoch has begun"
     await turns()
     assert isinstance(doomed.exception(), DeadlineExceeded)
     request, answer = link.calls[0]
@@ -265,3 +270,24 @@ async def test_call_that_breaks_costs_one_attempt() -> None:
     await future
     assert [type(context["exception"]) for context in told] == [ZeroDivisionError]
     await dispatching.abort(ClientError("over"))
+
+
+def test_timer_that_is_due_at_once_is_a_timer_on_every_loop() -> None:
+    """A stall of some milliseconds makes the next look at deadlines due at once, and uvloop has
+    another handle for what is due: `send` raised AttributeError until that look."""
+
+    async def scenario() -> None:
+        dispatching = dispatcher(ToldGroup(None))
+        waiting: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        overdue = asyncio.get_running_loop().time() - 1.0
+        dispatching.add_waited(dispatching.lane("t", 1), b"overdue", waiting, overdue)
+        later = add(dispatching, b"later")
+        with pytest.raises(DeadlineExceeded):
+            await waiting
+        assert not later.done()
+        await dispatching.abort(ClientError("over"))
+        assert isinstance(later.exception(), ClientError)
+
+    for make_loop in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            runner.run(asyncio.wait_for(scenario(), 10))

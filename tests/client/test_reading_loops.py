@@ -327,3 +327,18 @@ async def test_close_while_a_seek_asks() -> None:
         await seeking
         with pytest.raises(StopAsyncIteration):
             await anext(consumer)
+
+
+@async_test
+async def test_commit_after_the_group_was_set_back_counts_from_there() -> None:
+    """What this consumer had committed before used to make its commits do nothing, in silence."""
+    async with stocked({0: 10}) as (group, client):
+        consumer = client.pull_consumer("t", group="g", queues=ALL, idle_timeout_s=0)
+        assert len([message async for message in consumer]) == 10
+        await consumer.commit()
+        await client.commit_offsets("g", "t", {0: 2}, reset=True)
+        await consumer.seek(0, StartFrom.COMMITTED)
+        message = await anext(consumer)
+        assert message.queue_offset == 2
+        await consumer.commit(message)
+        assert group.model.offsets["g", "t"] == {0: 3}

@@ -10,9 +10,10 @@ without gap or repetition of what it wants; committed is what is finished, never
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import uvloop
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -40,6 +41,7 @@ from dledger.client import (
     PullConsumer,
     SendResult,
     SendsFailed,
+    StartFrom,
     WrongThread,
 )
 from dledger.records.record import decode_records
@@ -77,9 +79,9 @@ class Sent:
 class Surface(RuleBasedStateMachine):
     """One client, one producer and one consumer at a time, three nodes."""
 
-    @initialize()
-    def begin(self) -> None:
-        self.loop = asyncio.new_event_loop()
+    @initialize(make_loop=st.sampled_from([asyncio.new_event_loop, uvloop.new_event_loop]))
+    def begin(self, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self.loop = make_loop()
         self.complaints: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.complaints.append(context))
         self.group = FakeGroup()
@@ -350,6 +352,22 @@ class Surface(RuleBasedStateMachine):
             assert least <= now <= most, (queue_id, least, now, most)
             if now:
                 self.committed[queue_id] = now
+
+    @rule(queue_id=st.sampled_from([0, 1]), share=st.floats(0, 1))
+    def set_back(self, queue_id: int, share: float) -> None:
+        """The group's offset is reset, and the consumer begins there again."""
+
+        async def setting_back() -> None:
+            to = int(self.committed.get(queue_id, 0) * share)
+            await self.client.commit_offsets("g", "t", {queue_id: to}, reset=True)
+            await self.consumer.seek(queue_id, StartFrom.COMMITTED)
+            self.committed[queue_id] = self.next_offsets[queue_id] = to
+            self.finished.pop(queue_id, None)
+            if self.in_hand is not None and self.in_hand.queue_id == queue_id:
+                self.in_hand = None
+
+        if self.group.leader is not None and self.group.leader.is_listening:
+            self.do(setting_back())
 
     @rule(tags=st.sampled_from([None, {"a"}, {"a", "b"}]))
     def another_consumer(self, tags: set[str] | None) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.membership import Membership
+from dledger.core import Raft
 from dledger.core.errors import ProposalRefused
 from dledger.core.membership import with_disk, with_voter
 from dledger.core.roles import track_members
 from dledger.core.types import (
+    AppendRequest,
     Configuration,
     ConfigurationPlace,
     DiskId,
     EntryKind,
     EntryMeta,
     Index,
+    Proposed,
     Role,
     Term,
     VoteRequest,
@@ -100,3 +107,41 @@ def test_a_disk_that_its_log_does_not_name_gives_no_vote() -> None:
 def test_the_place_of_a_configuration_orders_what_is_known() -> None:
     assert ConfigurationPlace(Term(2), Index(5)) > ConfigurationPlace(Term(1), Index(9))
     assert ConfigurationPlace() < ConfigurationPlace(Term(1), Index(1))
+
+
+class Replication:
+    """A driver that applies nothing by itself."""
+
+    def __init__(self, node: Node) -> None:
+        self.applied_index = Index(0)
+        self._node = node
+
+    @property
+    def core(self) -> Raft:
+        return self._node.core
+
+    def propose_configuration(self, wanted: Configuration) -> Proposed:
+        change(self._node, wanted)
+        return Proposed(self.core.last_index, self.core.term)
+
+
+def test_a_replacement_that_another_leader_cut_off_is_not_called_done() -> None:
+    """Between two looks, its own entry gives way to another leader's, and that is applied."""
+
+    async def run() -> None:
+        node = connected(Node(A, NAMED))
+        node.core._state.peers[C].match_index = Index(0)  # its disk is lost
+        replication = Replication(node)
+        asked = asyncio.create_task(Membership(replication, A).replace(C, NEW))
+        await asyncio.sleep(0)
+        at, term = node.core.configuration_place.at, Term(node.core.term + 1)
+        assert node.core.configuration.disk_of(C) == NEW
+        others = tuple(EntryMeta(Index(at + more), term, 100) for more in range(3))
+        node.step(AppendRequest(B, A, term, Index(at - 1), Term(term - 1), others, Index(at + 2)))
+        assert node.core.configuration.disk_of(C) == OLD
+        replication.applied_index = Index(at + 2)
+        with pytest.raises(BrokerError) as refused:
+            await asked
+        assert refused.value.code is ErrorCode.LEADERSHIP_LOST
+
+    asyncio.run(run())

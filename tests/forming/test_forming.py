@@ -79,7 +79,10 @@ def test_a_group_that_is_formed_needs_nothing() -> None:
 def test_what_was_begun_is_finished() -> None:
     """A lost initiator's founding is the one, whoever goes on."""
     begun = fresh_founding()
-    members = [described("n1", state=FORMED, founding=begun), described("n2"), described("n3")]
+    members = [described("n1", founding=begun), described("n2"), described("n3")]
+    assert founding_of(members, adopt=False) == begun
+    members = [described(name, founding=begun) for name in NAMES]
+    members[0] = replace(members[0], state=FORMED)
     assert founding_of(members, adopt=False) == begun
 
 
@@ -107,6 +110,24 @@ REFUSED: dict[str, tuple[list[Description], bool, str]] = {
         [described("n1", state=FORMED), described("n2", state=FORMED), described("n3")],
         False,
         "mounted",
+    ),
+    "a disk as it was before the group": (
+        [
+            described("n1", state=FORMED, founding=fresh_founding()),
+            described("n2", state=FORMED, founding=fresh_founding()),
+            described("n3"),
+        ],
+        False,
+        "older copy.*group replace n3",
+    ),
+    "the same, in an adopted group": (
+        [
+            described("n1", state=FORMED, founding=fresh_founding(adopt=True)),
+            described("n2", state=LEGACY, founding=fresh_founding(adopt=True), last_index=9),
+            described("n3", state=LEGACY, last_index=9),
+        ],
+        True,
+        "older copy.*group replace n3",
     ),
     "two foundings": (
         [

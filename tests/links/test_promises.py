@@ -198,3 +198,14 @@ def test_what_a_node_that_stops_didn_t_look_at_is_not_remembered(said: PeerMessa
     garbled.append_response.match_index = 124
     node.links.on_message(generation, garbled)
     assert node.links.promises()[N2] == before
+
+
+def test_what_was_told_unsynced_is_no_promise_of_a_start_that_syncs() -> None:
+    """The last words of a start with `flush = "async"` may be read after the next one's Hello, and
+    be about entries that a power cut took between the two."""
+    node = Node()
+    node.links.know(FIRST, {N2: OLD}, is_known=True)
+    earlier, _ = node.links.on_call(identity(replace(BEGUN, is_synced=False)).hello(N1, FIRST))
+    node.links.on_call(identity(next_start()).hello(N1, FIRST))
+    node.links.on_message(earlier, seal(alive(5, 90, 90)))
+    node.links.on_call(identity(replace(next_start(), number=5)).hello(N1, FIRST))

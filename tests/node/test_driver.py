@@ -9,7 +9,7 @@ import pytest
 
 from dledger.checksum import seal
 from dledger.core.errors import NotLeader, ReadRefused
-from dledger.core.types import LeaderChanged
+from dledger.core.types import EntryKind, LeaderChanged
 from dledger.errors import InvalidMessage
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import StorageFailed
@@ -133,6 +133,23 @@ def test_proposal_that_the_log_refuses_stops_the_node() -> None:
         leader.driver.tick()
         leader.turn()
     assert len(world.wires) == said
+
+
+def test_a_proposal_that_cannot_be_stamped_stops_the_node_before_anything_is_sent() -> None:
+    """The core counts an entry that the log doesn't have: its place must not be told, nor called
+    durable."""
+    world = World()
+    leader = world.elect()
+    world.settle()
+
+    def stamp(physical_offset: int, append_time_ms: int) -> None:
+        raise ValueError(f"{physical_offset} at {append_time_ms}")
+
+    with pytest.raises(ValueError, match="at"):
+        leader.driver.propose(EntryKind.COMMAND, 0, b"", stamp)
+    assert isinstance(leader.failure, ValueError)
+    with pytest.raises(NotLeader):
+        leader.propose("t")
 
 
 def test_a_failed_disk_stops_the_node() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from broker.config import ConfigError, load_config
-from broker.logging import LogFile
+from broker.logging import Lines, LogFile, configure_logging
+from tests.node.members import members, nothing_to_shut
+from tests.node.test_replica import on_a_loop
 
 CONFIG = """\
 broker_group = "g1"
@@ -44,6 +51,92 @@ def test_log_file_that_cannot_be_opened_stays_the_old_one(tmp_path: Path) -> Non
     log.write("still here\n")
     log.close()
     assert "still here\n" in (tmp_path / "old" / "node.log").read_text()
+
+
+class FullNowAndThen:
+    """A stream on a disk that others fill, too."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.error: Exception | None = None
+
+    def write(self, text: str) -> int:
+        if self.error is not None:
+            raise self.error
+        self.lines.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "full"), BrokenPipeError(), ValueError("closed")], ids=str
+)
+def test_lines_that_cannot_be_written_are_counted_and_end_nobody(error: Exception) -> None:
+    stream = FullNowAndThen()
+    lines = Lines(stream)
+    stream.error = error
+    with capture_logs() as told:
+        for _ in range(3):
+            lines.write("lost\n")
+        assert not told
+        stream.error = None
+        lines.write("kept\n")
+        lines.write("kept\n")
+    assert stream.lines == ["kept\n"] * 2
+    assert [(each["event"], each["count"]) for each in told] == [("log_lines_lost", 3)]
+
+
+def test_line_that_the_disk_took_in_part_does_not_run_into_the_next(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Whoever reads lines of JSON loses one and no more."""
+    path = tmp_path / "node.log"
+    log = LogFile(path)
+    real = log._stream
+
+    class Full:
+        """Takes four bytes, and then none."""
+
+        left = 4
+
+        def write(self, data: memoryview) -> int:
+            if not self.left:
+                raise OSError(errno.ENOSPC, "full")
+            written = real.write(data[: self.left])
+            self.left = 0
+            return written
+
+    monkeypatch.setattr(log, "_stream", Full())
+    with pytest.raises(OSError, match="full"):
+        log.write("lost in part\n")
+    monkeypatch.setattr(log, "_stream", real)
+    log.write("whole\n")
+    log.close()
+    assert path.read_text() == "lost\nwhole\n"
+
+
+@on_a_loop
+async def test_node_whose_log_cannot_be_written_lives_and_stops_as_ever(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Every state of every disk that a node lives with is one in which it has something to say."""
+    stream = FullNowAndThen()
+    stream.error = OSError(errno.ENOSPC, "full")
+    monkeypatch.setattr("sys.stderr", stream)
+    before, handlers = structlog.get_config(), logging.getLogger().handlers[:]
+    configure_logging("info", "json")
+    try:
+        async with members(tmp_path, 1) as group:
+            leader = await group.leader()
+            leader.fail(OSError("the disk"))
+            await leader.wait()
+            assert not await leader.stop(nothing_to_shut)
+            group.replicas.clear()
+    finally:
+        structlog.configure(**before)
+        logging.basicConfig(handlers=handlers, force=True)
 
 
 def test_node_listens_elsewhere_than_it_is_known(tmp_path: Path) -> None:

@@ -69,10 +69,11 @@ def test_stream_begins_at_the_end_unless_told(dledger_group: BrokerGroup) -> Non
 def test_limited_batch_is_full_and_goes_on(lags: dict[str, list[int]], most: int) -> None:
     """Never more than the limit, nor less than there is of it; nothing goes back."""
     start: Offsets = {
-        name: {"incarnation": 1, "offsets": [5] * len(each)} for name, each in lags.items()
+        name: {"incarnation": 1, "created": 2, "offsets": [5] * len(each)}
+        for name, each in lags.items()
     }
     end: Offsets = {
-        name: {"incarnation": 1, "offsets": [5 + lag for lag in each]}
+        name: {"incarnation": 1, "created": 2, "offsets": [5 + lag for lag in each]}
         for name, each in lags.items()
     }
     got = limited(start, end, most)
@@ -127,7 +128,9 @@ def test_topic_made_anew_ends_a_stream_or_begins_anew_in_it(dledger_group: Broke
     with pytest.raises(DataLost, match=f"topic '{topic}' was deleted and made anew"):
         strict.latestOffset(at, ALL)
     end = lenient.latestOffset(at, ALL)
-    assert end == {topic: {"incarnation": incarnation, "offsets": [0, 1]}}
+    assert end[topic]["incarnation"] == incarnation
+    assert end[topic]["created"] >= at[topic]["created"] > 0
+    assert end[topic]["offsets"] == [0, 1]
     found = rows_of(lenient, lenient.partitions(at, end))
     assert [(row["incarnation"], row["body"]) for row in found] == [(incarnation, b"new")]
     # A batch of the old topic that is repeated is lost, in whole or as it was told to be.

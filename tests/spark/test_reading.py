@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from pyspark.sql.datasource import (
 
 from dledger.client.blocking import BlockingClient
 from dledger.client.errors import BrokerGroupUnreachable
-from dledger.reading.decode import decode_pulled
+from dledger.reading.decode import Pulled, decode_pulled
 from dledger.records.errors import InvalidRecord
+from dledger.records.layout import RECORD
 from dledger.records.record import RecordTemplate
 from dledger.spark import BadOption
 from dledger.spark.errors import DataLost
@@ -32,6 +34,7 @@ from dledger.testing import BrokerGroup
 from tests.spark.group import fill, renewed, rows_of, source
 
 BODIES = [f"m{number}".encode() for number in range(10)]
+QUEUE_OFFSET = RECORD.run("queue_offset")
 
 
 def ranges(reader: object) -> list[QueueRange]:
@@ -159,7 +162,7 @@ def test_offsets_beyond_the_end_of_a_planned_range_end_it(dledger_group: BrokerG
     fill(dledger_group.addresses, topic, 0, BODIES[:2])
     lenient = source(dledger_group.addresses, topic, failOnDataLoss="false").reader(None)
     (part,) = ranges(lenient)
-    far = [InputPartition(QueueRange(topic, part.incarnation, 0, 0, 5))]
+    far = [InputPartition(replace(part, end=5))]
     assert bodies(rows_of(lenient, far)) == BODIES[:2]
     with pytest.raises(DataLost, match="messages 2 to 5"):
         rows_of(source(dledger_group.addresses, topic).reader(None), far)
@@ -232,19 +235,48 @@ def test_topic_that_is_not_there_is_named(dledger_group: BrokerGroup) -> None:
         source("127.0.0.1:1", "a", timeoutSeconds="0.2").reader(None).partitions()
 
 
+def stamped(record: bytes, *offsets: int) -> bytes:
+    """The record at each of these queue offsets, as a leader would have it."""
+    made = bytearray(record * len(offsets))
+    for at, offset in enumerate(offsets):
+        QUEUE_OFFSET.pack_into(made, at * len(record) + RECORD.at("queue_offset"), offset)
+    return bytes(made)
+
+
 def test_answers_are_checked_before_they_are_data() -> None:
     """A flipped bit in a body, records too few or too many."""
     record = RecordTemplate("t", ("0.0.0.0", 0)).encode(0, b"body", b"", 5)
-    names = ("topic", "body", "queue_id")
-    found = decode_pulled(record * 2, 2, "t", 7, names)
+    names, asked = ("topic", "body", "queue_id"), Pulled("t", 7, 0, 3)
+    both = stamped(record, 3, 4)
+    found = decode_pulled(both, 2, asked, names)
     assert [*found.columns] == [*names]
     assert [*found.columns["body"]] == [b"body", b"body"]
     for count in (0, 1, 3):
         with pytest.raises(InvalidRecord):
-            decode_pulled(record * 2, count, "t", 7, names)
+            decode_pulled(both, count, asked, names)
     with pytest.raises(InvalidRecord, match="BODYCRC"):
-        decode_pulled(record.replace(b"body", b"bodY"), 1, "t", 7, names)
-    assert decode_pulled(b"", 0, "t", 7, names).count == 0
+        decode_pulled(stamped(record, 3).replace(b"body", b"bodY"), 1, asked, names)
+    assert decode_pulled(b"", 0, asked, names).count == 0
+
+
+@pytest.mark.parametrize(
+    ("offsets", "asked", "said"),
+    [
+        ((3, 5), Pulled("t", 7, 0, 3), "queue_offset should be 4, is 5"),
+        ((3, 3), Pulled("t", 7, 0, 3), "queue_offset should be 4, is 3"),
+        ((4, 5), Pulled("t", 7, 0, 3), "queue_offset should be 3, is 4"),
+        ((3, 4), Pulled("t", 7, 1, 3), "queue_id should be 1, is 0"),
+        ((3, 4), Pulled("u", 7, 0, 3), "TOPIC should be u, is t"),
+        ((3, 4), Pulled("tt", 7, 0, 3), "TOPIC should be tt, is t"),
+    ],
+)
+def test_messages_of_another_place_are_no_answer(
+    offsets: tuple[int, ...], asked: Pulled, said: str
+) -> None:
+    """Whole and intact, and not what was asked for: a row too few, twice, or of somebody else."""
+    record = RecordTemplate("t", ("0.0.0.0", 0)).encode(0, b"body", b"", 5)
+    with pytest.raises(InvalidRecord, match=said):
+        decode_pulled(stamped(record, *offsets), 2, asked, ("body",))
 
 
 def test_tls_files_are_what_the_client_is_given(tmp_path: Path) -> None:

@@ -65,5 +65,7 @@ def test_directory_of_the_log_may_be_a_link(tmp_path: Path) -> None:
 def test_second_name_of_a_file_is_none_of_the_stores_business(tmp_path: Path) -> None:
     """Backups are made so."""
     CommitLog.open(tmp_path, OPTIONS, workers=ManualWorker).close()
-    os.link(tmp_path / "commitlog" / f"{0:020d}", tmp_path / "backup")
+    segment = tmp_path / "commitlog" / f"{0:020d}"
+    os.link(segment, tmp_path / "backup")
     CommitLog.open(tmp_path, OPTIONS, workers=ManualWorker).close()
+    assert segment.samefile(tmp_path / "backup"), "the store wrote its segment anew"

@@ -26,7 +26,7 @@ AUDITS = (
     ),
     Mutant(
         "faults-of-queues-displace-each-other",
-        "audit/proof/chain.py",
+        "audit/proof/reading.py",
         "        key = fault.cause, fault.queue\n",
         "        if len(self._of_queues) + sum(\n"
         "            each.count for each in self._of_queues.values()\n"
@@ -38,7 +38,7 @@ AUDITS = (
     ),
     Mutant(
         "cut-segment-has-a-last-digest",
-        "audit/proof/chain.py",
+        "audit/proof/reading.py",
         "            self._lose()\n            self._gap(at, end)\n            return task.",
         "            self._gap(at, end)\n            return task.",
         masked=_READS_ONLY,

@@ -11,6 +11,8 @@ _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
 _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
+_CONNECTION = ("tests/client/test_connection.py",)
+_BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 
 CLIENT = (
     Mutant(
@@ -308,6 +310,94 @@ CLIENT = (
         "                await self._nudged.wait()\n",
         "            await asyncio.wait_for(self._nudged.wait(), seconds)\n",
         masked=_NO_SUCH_CLIENT,
-        tests=("tests/client/test_connection.py",),
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "deadline-asked-of-a-handle",
+        "dledger/client/dispatch.py",
+        "            if self._expiry_at <= deadline:\n",
+        "            if self._expiry_handle.when() <= deadline:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_DISPATCH,
+    ),
+    Mutant(
+        "way-in-stays-open-while-the-thread-ends",
+        "dledger/client/loop_thread.py",
+        "                self._is_ending = True\n",
+        "                pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "callback-ends-the-thread-of-all",
+        "dledger/client/loop_thread.py",
+        "        except (SystemExit, KeyboardInterrupt) as error:\n",
+        "        except NotImplementedError as error:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "callback-ends-the-mover",
+        "dledger/client/blocking_producer.py",
+        "            future.set_exception(error)\n        except (SystemExit, KeyboardInterrupt)",
+        "            future.set_exception(error)\n        except (NotImplementedError, KeyError)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "what-has-not-crossed-waits-for-ever",
+        "dledger/client/blocking_producer.py",
+        "            self._mover.add_done_callback(self._on_mover_ended)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "client-closes-itself-from-its-own-thread",
+        "dledger/client/blocking.py",
+        "        thread.check_outside()\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "mover-keeps-the-loop",
+        "dledger/client/blocking_producer.py",
+        "                    await asyncio.sleep(0)\n",
+        "                    pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "clean-up-of-a-cancelled-task-is-cancelled-again",
+        "dledger/client/connection.py",
+        "            if task is not None and task.cancelling() > cancels:\n",
+        "            if task is not None and task.cancelling():\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "infinite-times-overflow",
+        "dledger/client/connection.py",
+        "timeout=min(timeout_s, MAX_CALL_S))\n",
+        "timeout=timeout_s)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "client-of-a-loop-that-is-over",
+        "dledger/client/broker_group.py",
+        "        if running is not self._loop:\n",
+        "        if not self:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "commits-remember-what-was-set-back",
+        "dledger/client/progress.py",
+        "self._read, self._finished, self._committed):\n",
+        "self._read, self._finished):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
     ),
 )

@@ -54,6 +54,7 @@ CLOCK = (
         "dledger/log_clock.py",
         "        self._new_until_us = now_us + NEW_US\n",
         "        self._new_until_us = now_us\n",
+        tests=("tests/node/test_append_times.py",),
     ),
     Mutant(
         "append-time-runs-backwards",
@@ -89,12 +90,14 @@ CLOCK = (
         "            self._clock.begin_leading(self._now_us())\n"
         "            self._estimate_time()\n",
         "            self._clock.begin_leading(self._now_us())\n",
+        tests=("tests/node/test_append_times.py",),
     ),
     Mutant(
         "votes-tell-no-clock",
         "dledger/codec.py",
         "            wire.vote_response.wall_ms = told_ms\n",
         "",
+        tests=("tests/node/test_append_times.py",),
     ),
     Mutant(
         "clock-before-1970-is-told-as-it-is",

@@ -129,4 +129,12 @@ COPIES = (
         masked="it costs an operator a look and no truth",
         tests=_PROMISES,
     ),
+    Mutant(
+        "unsynced-words-read-late-held-against-the-next-start",
+        "dledger/greeting.py",
+        "        if known.start.is_synced and not speaker.start.is_synced:\n            return\n",
+        "",
+        masked="no simulated node changes how it flushes",
+        tests=_PROMISES,
+    ),
 )

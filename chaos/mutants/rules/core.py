@@ -90,6 +90,7 @@ CORE = (
         "    index = min(leader_commit, state.verified_index)\n",
         "    index = min(leader_commit, state.log.last_index)\n",
         masked="the leader clamps what heartbeats carry; truncation comes first",
+        tests=("tests/core/test_replication.py",),
     ),
     Mutant(
         "heartbeat-forgets-to-clamp-the-commit-index",
@@ -128,6 +129,7 @@ CORE = (
         "        while inflight and inflight[0][0] <= match_index:\n",
         "        while False:\n",
         masked="the window is given up as lost after eight rounds",
+        tests=("tests/core/test_replication.py",),
     ),
     Mutant(
         "next-index-skips-one",
@@ -147,6 +149,7 @@ CORE = (
         "state.reads_round = state.heartbeat_round + 1",
         "state.reads_round = state.heartbeat_round",
         masked="an older round's answers are rarely under way",
+        tests=("tests/core/test_reads_and_transfer.py",),
     ),
     Mutant(
         "transfer-never-ends",
@@ -154,6 +157,7 @@ CORE = (
         "if transfer.elapsed_ticks >= state.options.transfer_timeout_ticks:",
         "if False:",
         masked="the target is caught up when peace comes",
+        tests=("tests/core/test_reads_and_transfer.py",),
     ),
     Mutant(
         "no-election-timeout",
@@ -176,6 +180,7 @@ CORE = (
         "        not progress.is_short_of_space\n        and progress.acked_round",
         "        progress.acked_round",
         masked="the full follower refuses honestly and hands over again",
+        tests=("tests/core/test_sick_disk.py",),
     ),
     Mutant(
         "leadership-to-a-minority-with-room",
@@ -183,6 +188,7 @@ CORE = (
         "    if not has_quorum(state.log.configuration, with_room):\n        return None\n",
         "",
         masked="nothing can be committed there, and nothing is lost either",
+        tests=("tests/core/test_sick_disk.py",),
     ),
     Mutant(
         "full-node-stands-for-election-at-once",
@@ -190,6 +196,7 @@ CORE = (
         "state.election_timeout_ticks + yielded_ticks(state)",
         "state.election_timeout_ticks",
         masked="it leads, refuses, and hands over",
+        tests=("tests/core/test_sick_disk.py",),
     ),
     Mutant(
         "round-of-an-older-term-echoed",
@@ -197,6 +204,7 @@ CORE = (
         "                state.send(HeartbeatResponse(node, sender, term))\n",
         "                state.send(HeartbeatResponse(node, sender, term, message.read_context))\n",
         seed=45,
+        tests=("tests/core/test_election.py",),
     ),
     Mutant(
         "any-term-is-followed",
@@ -210,12 +218,14 @@ CORE = (
         "        state.terms_adopted += term - state.term\n",
         "",
         masked="it takes longer than any run to be led to the end of all terms",
+        tests=("tests/core/test_admission.py",),
     ),
     Mutant(
         "acknowledgement-beyond-the-log",
         "dledger/core/admission.py",
         "    furthest = state.log.last_index if leads else MAX_INDEX\n",
         "    furthest = MAX_INDEX\n",
+        tests=("tests/core/test_admission.py",),
     ),
     Mutant(
         "answer-to-a-round-that-has-not-begun",
@@ -223,6 +233,7 @@ CORE = (
         "state.heartbeat_round if leads else MAX_ROUND)",
         "MAX_ROUND)",
         masked="a stale read needs a leader that is cut off after the lie",
+        tests=("tests/core/test_admission.py",),
     ),
     Mutant(
         "settled-entries-not-compared",
@@ -230,6 +241,7 @@ CORE = (
         "        _check_settled(state, message)\n",
         "",
         masked="the digest of the frames tells it too",
+        tests=("tests/core/test_admission.py",),
     ),
     Mutant(
         "second-leader-of-a-term",
@@ -237,6 +249,7 @@ CORE = (
         "    if leader is not None and leader != message.sender:\n",
         "    if False:\n",
         masked="only a lie of leading would show it",
+        tests=("tests/core/test_admission.py",),
     ),
     Mutant(
         "anybody-hands-over",
@@ -244,6 +257,7 @@ CORE = (
         "    if state.term_leader == message.sender and state.is_promotable():\n",
         "    if state.is_promotable():\n",
         masked="one more election does no harm",
+        tests=("tests/core/test_admission.py",),
     ),
     Mutant(
         "old-term-append-answered-with-its-index",

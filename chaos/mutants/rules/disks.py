@@ -147,4 +147,20 @@ DISKS = (
         masked=_FORMED_BEFORE,
         tests=_FORMING,
     ),
+    Mutant(
+        "replacement-that-was-cut-off-called-done",
+        "broker/leader/membership.py",
+        "                    if core.role is not Role.LEADER or core.term != term:\n",
+        "                    if self._replication.applied_index < index and core.term != term:\n",
+        masked="it takes ten milliseconds in which leadership goes and another's entry is applied",
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "formed-though-it-forgot-that-it-was-prepared",
+        "broker/forming/planning.py",
+        "        _check_prepared(members)\n",
+        "",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
 )

@@ -132,4 +132,20 @@ DOORS = (
         masked=NO_PROCESS,
         tests=NOISE,
     ),
+    Mutant(
+        "file-in-the-place-of-a-standard-stream",
+        "dledger/terminal/standard_streams.py",
+        "            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)",
+        "            pass",
+        masked="the simulator has no processes",
+        tests=("tests/cli/test_process.py",),
+    ),
+    Mutant(
+        "stop-waits-for-scrapes-that-wait-for-it",
+        "broker/node.py",
+        "        self._doors.push_async_callback(asyncio.to_thread, close)\n",
+        "        self._doors.callback(close)\n",
+        masked="the simulator has no metrics endpoint",
+        tests=("tests/integration/test_stop.py",),
+    ),
 )

@@ -38,6 +38,7 @@ DRIVER = (
         "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=False)",
         "        if isinstance(read, ReadAborted):\n            _finish(waiting, served=True)",
         masked="a node that lost leadership refuses before it is asked for the value",
+        tests=("tests/node/test_driver.py",),
     ),
     Mutant(
         "overlapping-append-written-twice",
@@ -64,6 +65,7 @@ DRIVER = (
         "if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:",
         "if False:",
         masked="memory, and no truth",
+        tests=("tests/node/test_space.py",),
     ),
     Mutant(
         "wrong-crc-and-digest-accepted",
@@ -77,6 +79,7 @@ DRIVER = (
         "            self._fail(error)\n            raise\n        self._heed_configuration()\n",
         "            raise\n        self._heed_configuration()\n",
         under="write-error",
+        tests=("tests/node/test_driver.py",),
     ),
     Mutant(
         "paused-applying-asks-again-at-once",
@@ -84,6 +87,7 @@ DRIVER = (
         "if not self._is_scheduled and not self._ticks_to_wait:",
         "if not self._is_scheduled:",
         under="disk-full",
+        tests=("tests/node/test_space.py",),
     ),
     Mutant(
         "no-head-room-for-no-ops",
@@ -91,12 +95,14 @@ DRIVER = (
         "self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size",
         "self._head_room = 0",
         under="disk-full",
+        tests=("tests/node/test_driver.py",),
     ),
     Mutant(
         "answers-on-the-newest-stream-only",
         "dledger/peers.py",
         "        for generation in link.accepted.in_use:\n",
         "        for generation in link.accepted.in_use[-1:]:\n",
+        tests=("tests/links/test_peers.py",),
     ),
     Mutant(
         "keep-alives-not-answered",
@@ -110,6 +116,7 @@ DRIVER = (
         "            if slept > OVERSLEPT_S:\n",
         "            if slept > 1e9:\n",
         masked="streams are renewed without need",
+        tests=("tests/links/test_peers.py",),
     ),
     Mutant(
         "checksum-not-verified",
@@ -123,6 +130,7 @@ DRIVER = (
         "body.commit_index, body.read_context, body.digest_index, body.digest\n",
         "body.commit_index, body.read_context, body.digest_index, 0\n",
         masked="a contradiction is refused as well",
+        tests=("tests/node/test_checksum.py",),
     ),
     Mutant(
         "checksum-omits-the-previous-term",
@@ -130,6 +138,7 @@ DRIVER = (
         "body.prev_index, body.prev_term, body.commit_index, body.frames_size",
         "body.prev_index, 0, body.commit_index, body.frames_size",
         masked="few bits of an append are its previous term",
+        tests=("tests/node/test_checksum.py",),
     ),
     Mutant(
         "size-of-frames-not-compared",
@@ -137,6 +146,7 @@ DRIVER = (
         "        if len(frames) != wire.append_request.frames_size:\n",
         "        if False:\n",
         masked="each frame has a CRC of its own",
+        tests=("tests/node/test_peers.py",),
     ),
     Mutant(
         "frames-that-continue-another-log",
@@ -151,6 +161,7 @@ DRIVER = (
         "            self._begin_look(min(error.index, settled_index))\n",
         "            pass\n",
         masked="here a log is never other than it says",
+        tests=("tests/node/test_peers.py",),
     ),
     Mutant(
         "noted-without-looking-at-the-own-disk",
@@ -175,5 +186,13 @@ DRIVER = (
         "dledger/applying.py",
         "            self._note(self._give(self._ports.log.read(first, last)))\n",
         "            self._give(self._ports.log.read(first, last))\n            self._note(last)\n",
+    ),
+    Mutant(
+        "entry-that-the-log-lacks-goes-on",
+        "dledger/driver.py",
+        "            self._fail(error)\n            raise\n",
+        "            raise\n",
+        masked="a log that failed is told a moment later, and a stamp doesn't fail",
+        tests=("tests/node/test_driver.py",),
     ),
 )

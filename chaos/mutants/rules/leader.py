@@ -70,6 +70,7 @@ LEADER = (
         "        self._appender.on_command(index, refusal)\n",
         "        del index, refusal\n",
         masked="whoever has no answer takes it for one that may have happened",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "voided-batches-not-announced",
@@ -77,6 +78,7 @@ LEADER = (
         "        self._appender.on_batch_voided(index, refusal)\n",
         "",
         masked="a leader refuses what would be void",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "closing-topic-takes-batches",
@@ -90,6 +92,7 @@ LEADER = (
         "        self._deletes.pop(index, None)\n",
         "        name = self._deletes.pop(index, '')\n"
         "        self._deletes = {i: n for i, n in self._deletes.items() if n != name}\n",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "in-flight-found-by-name",
@@ -97,6 +100,7 @@ LEADER = (
         "Lane(producer, topic.incarnation, batch.queue_id)",
         "Lane(producer, int.from_bytes(topic.name.encode(), 'big'), batch.queue_id)",
         masked="nobody is let in between an apply and the news of it",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "applied-batch-looks-up-its-topic",
@@ -114,6 +118,7 @@ LEADER = (
         "        producers, numbers = self._machine.producers, None\n"
         "        self._check_place(topic, batch.queue_id)\n",
         masked="a producer may be refused rightly after an attempt that nobody answered",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "void-batch-keeps-its-queue-offset",
@@ -121,6 +126,7 @@ LEADER = (
         "            self._ends.pop(lane.place, None)\n",
         "",
         masked="a leader proposes nothing that would be void",
+        tests=("tests/broker/test_flight.py",),
     ),
     Mutant(
         "batch-on-its-way-called-stored",

@@ -17,6 +17,7 @@ LINKS = (
         "        if generation != self.generation:\n            return False\n",
         "        if self.generation is None:\n            return False\n",
         masked="the table of calls has forgotten it already",
+        tests=("tests/links/test_dialed.py",),
     ),
     Mutant(
         "end-of-an-older-call-takes-the-newer-down",
@@ -24,6 +25,7 @@ LINKS = (
         "        if generation == self.generation:\n            self._lose()\n",
         "        if self.generation is not None:\n            self._lose()\n",
         masked="the table of calls has forgotten it already",
+        tests=("tests/links/test_dialed.py",),
     ),
     Mutant(
         "attempts-that-lost-go-on",
@@ -42,6 +44,7 @@ LINKS = (
         "dledger/links/dialed.py",
         "        self._attempts[self._newest] = now + self._times.attempt_s\n",
         "        self._attempts[self._newest] = inf\n",
+        tests=("tests/links/test_dialed.py",),
     ),
     Mutant(
         "hung-attempt-holds-up-the-next",
@@ -49,6 +52,7 @@ LINKS = (
         "        self._dial_at = now + self._times.attempt_every_s\n        self._effects",
         "        self._dial_at = now + self._times.attempt_s\n        self._effects",
         masked="it costs time, less than the simulator allows for a leader",
+        tests=("tests/links/test_dialed.py",),
     ),
     Mutant(
         "back-off-never-reset",
@@ -56,6 +60,7 @@ LINKS = (
         "            self._has_heard = True\n            self._failures = 0\n",
         "            self._has_heard = True\n",
         masked="half a second at most",
+        tests=("tests/links/test_dialed.py",),
     ),
     Mutant(
         "refusal-taken-for-a-break",
@@ -63,6 +68,7 @@ LINKS = (
         "        self._end_attempts(Why.REFUSED)\n",
         "        self._end_attempts(Why.REFUSED)\n        self._lose()\n",
         masked="nobody is refused in the simulator",
+        tests=("tests/links/test_dialed.py",),
     ),
     Mutant(
         "break-of-a-dialed-stream-never-told",
@@ -70,6 +76,7 @@ LINKS = (
         "        self.streams_ended += 1\n        self._effects.append(Broken())\n",
         "        self.streams_ended += 1\n",
         masked="the election timeout notices, later",
+        tests=("tests/links/test_dialed.py",),
     ),
     Mutant(
         "break-told-for-every-stream",
@@ -77,18 +84,21 @@ LINKS = (
         "        if had_some and not self._in_use:\n",
         "        if had_some:\n",
         masked="a suspicion in error costs a PreVote that is refused",
+        tests=("tests/links/test_accepted.py",),
     ),
     Mutant(
         "replaced-stream-left-open",
         "dledger/links/accepted.py",
         "            del self._adopted[each]\n            self._effects.append(End(each, why))\n",
         "            del self._adopted[each]\n",
+        tests=("tests/links/test_accepted.py",),
     ),
     Mutant(
         "hello-alone-takes-a-stream-into-use",
         "dledger/links/accepted.py",
         "        self._waiting[generation] = now + self._times.attempt_s\n",
         "        self._adopt(generation, now)\n",
+        tests=("tests/links/test_accepted.py",),
     ),
     Mutant(
         "heard-in-the-future-after-a-pause",

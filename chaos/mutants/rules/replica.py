@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from chaos.mutants.mutant import Mutant
 
+_SILENTLY = ("tests/node/test_nothing_ends_silently.py",)
+
 REPLICA = (
     Mutant(
         "term-and-vote-taken-from-the-page-cache",
@@ -106,6 +108,7 @@ REPLICA = (
         "            async with self._in_order:\n                pending",
         "            if producer_id is not None:\n                pending",
         masked="a Send of the simulator's clients is one piece",
+        tests=("tests/broker/test_turns.py",),
     ),
     Mutant(
         "bytes-of-a-pull-in-pieces-not-counted",
@@ -119,6 +122,7 @@ REPLICA = (
         "page[-1].name if len(names) > size",
         "names[size] if len(names) > size",
         masked="the simulator has fewer topics than a page",
+        tests=("tests/broker",),
     ),
     Mutant(
         "noted-what-was-applied-meanwhile",
@@ -138,6 +142,7 @@ REPLICA = (
         "            await self._round\n",
         "            self._round.cancel()\n",
         masked="the last round notes what only a power cut at that moment shows",
+        tests=("tests/broker/test_housekeeping.py",),
     ),
     Mutant(
         "rounds-go-on-after-a-failed-disk",
@@ -151,6 +156,7 @@ REPLICA = (
         "        self.housekeeping.start(self._ports.rhythm.housekeeping_s)\n",
         "",
         masked="a start replays more, and comes to the same state",
+        tests=("tests/node/test_replica.py",),
     ),
     Mutant(
         "ticker-not-started",
@@ -188,6 +194,7 @@ REPLICA = (
         "        self.driver.suspect(peer)\n",
         "        del peer\n",
         masked="the election timeout comes to the same, later",
+        tests=("tests/node/test_replica.py",),
     ),
     Mutant(
         "term-and-vote-not-given-to-the-core",
@@ -207,6 +214,7 @@ REPLICA = (
         "return self.log.statistics().is_full or self.driver.statistics().is_apply_paused",
         "return self.log.statistics().is_full",
         masked="a producer sends again either way",
+        tests=("tests/node/test_replica.py",),
     ),
     Mutant(
         "hand-over-skipped",
@@ -214,6 +222,7 @@ REPLICA = (
         "            await self._hand_over()\n",
         "",
         masked="the others elect somebody, later",
+        tests=("tests/node/test_replica.py",),
     ),
     Mutant(
         "drain-skipped",
@@ -221,6 +230,7 @@ REPLICA = (
         "            await self._drain()\n",
         "",
         masked="who waits is told that it may have been stored, and asks again",
+        tests=("tests/node/test_replica.py",),
     ),
     Mutant(
         "nobody-told-at-the-stop",
@@ -228,6 +238,7 @@ REPLICA = (
         '        self.leadership.end_serving("the node stopped")\n',
         "",
         masked="whoever is left waiting has a deadline of its own",
+        tests=("tests/node/test_replica.py",),
     ),
     Mutant(
         "driver-goes-on-behind-a-stop",
@@ -264,8 +275,8 @@ REPLICA = (
     Mutant(
         "failure-ends-nothing",
         "broker/replica.py",
-        "exc_info=error)\n        self._stop_asked.set()\n",
-        "exc_info=error)\n",
+        "        self._stop_asked.set()  # whatever becomes of the words that follow\n",
+        "",
     ),
     Mutant(
         "failed-node-goes-on-serving",
@@ -273,6 +284,7 @@ REPLICA = (
         '        self.leadership.end_serving("the node failed")\n',
         "",
         masked="the stop that follows ends it a moment later",
+        tests=("tests/node/test_replica.py",),
     ),
     Mutant(
         "note-ahead-of-the-log-is-trusted",
@@ -280,5 +292,39 @@ REPLICA = (
         "    return noted if noted <= log.ends_by(log.recovery.watermark) else 0\n",
         "    return noted\n",
         masked="only an earlier version notes so",
+        tests=("tests/starting",),
+    ),
+    Mutant(
+        "ticks-on-after-an-error-that-nobody-expected",
+        "broker/replica.py",
+        "            self.membership.on_tick()\n        except Exception as error:",
+        "            self.membership.on_tick()\n        except ZeroDivisionError as error:",
+        masked="nothing raises there",
+        tests=_SILENTLY,
+    ),
+    Mutant(
+        "lives-on-as-a-ghost-if-its-last-words-fail",
+        "dledger/driver.py",
+        "            finally:\n"
+        "                self._fail(error)  # whatever became of the last effects\n",
+        "            except ZeroDivisionError:\n                pass\n",
+        masked="they don't fail",
+        tests=_SILENTLY,
+    ),
+    Mutant(
+        "a-line-that-cannot-be-written-ends-the-node",
+        "broker/logging.py",
+        "        except (OSError, ValueError):\n            self._lost += 1\n",
+        "        except ZeroDivisionError:\n            self._lost += 1\n",
+        masked="simulated nodes write no lines",
+        tests=("tests/node/test_log_file.py",),
+    ),
+    Mutant(
+        "half-a-line-runs-into-the-next",
+        "broker/logging.py",
+        '"\\n" + text if self._is_torn else text',
+        "text",
+        masked="simulated nodes write no lines",
+        tests=("tests/node/test_log_file.py",),
     ),
 )

@@ -96,6 +96,7 @@ STATE = (
         "        if not 0 <= queue_id < len(topic.next_offsets):\n",
         "        if False:\n",
         masked="a leader proposes nothing that would be void",
+        tests=("tests/broker/test_machine.py",),
     ),
     Mutant(
         "sequence-not-judged-when-applied",
@@ -103,6 +104,7 @@ STATE = (
         "        if refusal is None and producer != NO_PRODUCER:\n",
         "        if False:\n",
         masked="a leader proposes nothing that would be void",
+        tests=("tests/broker/test_machine.py",),
     ),
     Mutant(
         "deleted-topic-leaves-its-sequences",

@@ -86,6 +86,7 @@ STORE = (
         "        self._write_runs()\n        cut_tail(",
         "        cut_tail(",
         masked="rarely is a write gathered with the cut behind it",
+        tests=("tests/store/test_power_cuts.py",),
     ),
     Mutant(
         "cut-tail-not-zeroed",
@@ -99,6 +100,7 @@ STORE = (
         "            if old.first_index + old.count > written_below:\n                return\n",
         "",
         masked="it takes nine segments that wait for the disk",
+        tests=("tests/store/test_stalled_disk.py",),
     ),
     Mutant(
         "consume-queue-rest-not-zeroed",
@@ -108,6 +110,7 @@ STORE = (
         "            self._written[path] = None\n",
         "            pass\n",
         masked="the units are written again in the end",
+        tests=("tests/store/test_consumequeue.py",),
     ),
     Mutant(
         "consume-queue-unit-of-the-wrong-record",
@@ -123,6 +126,7 @@ STORE = (
         "[skip : skip + from_file]\n",
         "        del last, skip\n        head = read_exactly(\n"
         "            self._files, segment.handle, from_file, start, str(segment.path)\n        )\n",
+        tests=("tests/store/test_commitlog.py",),
     ),
     Mutant(
         "spare-renamed-before-fsync",
@@ -136,6 +140,7 @@ STORE = (
         "store/commitlog.py",
         "return parse_header(self.read(index, index), 0).digest if index else 0",
         "return self.header_at(index).digest if index else 0",
+        tests=("tests/store/test_commitlog.py",),
     ),
     Mutant(
         "deletion-overtakes-a-flush",
@@ -182,6 +187,7 @@ STORE = (
         "        del self._mark_slots[kept:]\n        del self._marks[kept:]\n",
         "",
         masked="segments are shorter than a block",
+        tests=("tests/store/test_starts.py",),
     ),
     Mutant(
         "frames-cut-off-stay-in-memory",

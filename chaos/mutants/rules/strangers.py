@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _NO_SOCKETS = "the simulator has no sockets, so no strangers"
 _PROOF = ("tests/node/test_secret.py",)
+_SILENTLY = ("tests/node/test_nothing_ends_silently.py",)
 _SHOWN = ("tests/node/test_certificate_proof.py",)
 _WIRE = (
     "tests/integration/test_strangers_on_the_wire.py",
@@ -197,5 +198,30 @@ STRANGERS = (
         "if self.insecure and not is_loopback(address):",
         masked=_NO_SOCKETS,
         tests=("tests/test_config.py",),
+    ),
+    Mutant(
+        "one-failed-look-at-a-certificate-is-the-last",
+        "dledger/transport.py",
+        "        except Exception as error:  # noqa: BLE001  nobody else would hear of it\n"
+        '            self._tell_failure("certificate_not_checked", error, peer=peer)\n',
+        "        except ZeroDivisionError:\n            pass\n",
+        masked=_NO_SOCKETS,
+        tests=_SILENTLY,
+    ),
+    Mutant(
+        "one-failed-look-at-the-links-is-the-last",
+        "dledger/transport.py",
+        "            self.wake_at(self.now() + RETRY_S)\n",
+        "",
+        masked=_NO_SOCKETS,
+        tests=_SILENTLY,
+    ),
+    Mutant(
+        "stream-that-cannot-be-written-to-is-kept",
+        "dledger/transport.py",
+        '            self._break(generation, "this node failed to write")\n',
+        "",
+        masked=_NO_SOCKETS,
+        tests=_SILENTLY,
     ),
 )

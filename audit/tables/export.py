@@ -1,0 +1,167 @@
+"""A run of an export into a table: what the table has is read from it, compared with the log, and
+what is missing is appended, each step with its position in one transaction (ADR 36).
+
+This must never write a row whose position isn't in the same transaction, nor append to a table that
+it hasn't read. It knows the table by its port alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from audit.engines.engine import Progress, no_progress
+from audit.errors import UsageMistake
+from audit.reading.replica import Replica
+from audit.reading.survey import check_topics, committed_log
+from audit.tables.mark import Choice, Mark, Queue
+from audit.tables.steps import Step, steps
+from dledger.reading.decode import COLUMNS, Ended, Wanted, read_records
+from dledger.reading.lifetimes import ended_topics
+from dledger.reading.survey import Survey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Of log, in a transaction: its rows are in memory, three times at most. A log's entries are bounded
+# far below.
+STEP_BYTES: Final = 64 << 20
+
+
+class MessageTable(Protocol):
+    """A table of one of the formats, as it was when it was last read or written.
+
+    Each method raises `UsageMistake` for a table that isn't right, and `Unreachable` for a store
+    or catalog that doesn't answer.
+    """
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    def opened(self, choice: Choice) -> Mark | None:
+        """The table is there, made if it has to be, is for `choice`, and has the log up to the
+        mark; None: nothing of it."""
+        ...
+
+    def next_offset(self, queue: Queue) -> int | None:
+        """The offset that comes next in the queue; None if the table has none of it."""
+        ...
+
+    def append(self, rows: pa.Table, mark: Mark, offsets: Mapping[Queue, int]) -> None:
+        """Rows, mark and next offsets are in the table, in one transaction on exactly the version
+        that was read.
+
+        Raises:
+            TableTaken: somebody else has written since; nothing was.
+            CommitUnknown: nobody knows whether it was.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableExported:
+    """What one run did; physical offsets."""
+
+    start: int
+    end: int
+    messages: int
+    commits: int
+
+
+def export_to_table(
+    replica: Replica,
+    table: MessageTable,
+    choice: tuple[frozenset[str] | None, bool],
+    progress: Progress = no_progress,
+    *,
+    accept_retention: bool = False,
+    step_bytes: int = STEP_BYTES,
+) -> TableExported:
+    """The table has every wanted message that is committed, once.
+
+    Args:
+        choice: topics (None: all), and whether deleted ones' messages are wanted, too.
+        accept_retention: go on behind messages that retention took before they were exported.
+
+    Raises:
+        UsageMistake: replica, table and choice don't belong together.
+        LogDamaged: the replica's log is; what was before that is in the table.
+    """
+    log = committed_log(replica)
+    topics, includes_deleted = choice
+    check_topics(log, topics)
+    wanted = Choice(log.broker_group or "", topics, includes_deleted)
+    mark = table.opened(wanted)
+    start = _start(log, table.name, mark, accept_retention=accept_retention)
+    ended = () if includes_deleted else ended_topics(log)
+    # Behind a gap nobody knows the digest that the next entry continues.
+    digest = mark.digest if mark is not None and mark.position == start else None
+    messages = commits = 0
+    reached = at = start
+    for step in steps(log, start, log.settled, step_bytes, digest):
+        rows = _rows(step, topics, ended)
+        at = step.part.end
+        # Without rows, a commit every now and then keeps the next run from reading all of it again.
+        if step.digest is not None and (rows.num_rows or at - reached >= STEP_BYTES):
+            table.append(rows, Mark(at, step.digest), _next_offsets(table, rows))
+            reached, messages, commits = at, messages + rows.num_rows, commits + 1
+        progress(step.part.end - step.part.start)
+    return TableExported(start, at, messages, commits)
+
+
+def _start(log: Survey, name: str, mark: Mark | None, *, accept_retention: bool) -> int:
+    """Where to go on.
+
+    Raises:
+        UsageMistake: the log doesn't reach to where the table ends.
+    """
+    if mark is None:
+        return log.retained_from
+    if log.settled < mark.position:
+        raise UsageMistake(
+            f"{log.replica} is committed to {log.settled}, and {name} has its log up to "
+            f"{mark.position}: name a replica that is as far"
+        )
+    if log.retained_from > mark.position and not accept_retention:
+        raise UsageMistake(
+            f"bytes {mark.position} to {log.retained_from} of the log were deleted on "
+            f"{log.replica} before {name} had them: name a replica that has them, or "
+            "--accept-retention"
+        )
+    return max(mark.position, log.retained_from)
+
+
+def _rows(step: Step, topics: frozenset[str] | None, ended: Ended) -> pa.Table:
+    """The step's wanted messages."""
+    import pyarrow as pa
+
+    from dledger.reading.arrow import TYPES, to_arrow
+
+    wanted = Wanted(COLUMNS, topics, ended=ended)
+    batches = [to_arrow(records) for records in read_records(step.part, wanted)]
+    return pa.Table.from_batches(batches, schema=pa.schema([(n, TYPES[n]) for n in COLUMNS]))
+
+
+def _next_offsets(table: MessageTable, rows: pa.Table) -> dict[Queue, int]:
+    """Of each queue that has rows.
+
+    Raises:
+        UsageMistake: the table has some of them, whatever its position says.
+    """
+    found: dict[Queue, int] = {}
+    groups = rows.group_by(["topic", "incarnation", "queue_id"]).aggregate(
+        [("queue_offset", "min"), ("queue_offset", "max")]
+    )
+    for row in groups.to_pylist():
+        queue = row["topic"], row["incarnation"], row["queue_id"]
+        known = table.next_offset(queue)
+        if known is not None and row["queue_offset_min"] < known:
+            raise UsageMistake(
+                f"{table.name} has queue {queue[2]} of {queue[0]!r} up to offset {known}, and "
+                f"{row['queue_offset_min']} would be appended: it is another log's table"
+            )
+        found[queue] = row["queue_offset_max"] + 1
+    return found

@@ -1,0 +1,301 @@
+"""Export into tables of Delta and Iceberg: each message once, whatever happened to runs before.
+
+What a run does is the same for both formats, so each rule is tested with both, as far as their
+packages are installed; a format that isn't is skipped by its name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from audit.commands.app import app
+from audit.errors import TableTaken, UsageMistake
+from audit.reading.replica import Replica
+from audit.tables.export import STEP_BYTES, TableExported, export_to_table
+from audit.tables.mark import Choice, Mark
+from dledger.reading.errors import EntryDamaged
+from tests.audit.replicas import SEGMENT, Entry, LogBuilder, ReplicaSet, usual_entries
+from tests.audit.tables import PACKAGES, Lake, keys_of, lake_of, use
+from tests.audit.test_table import expected_rows
+
+pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Where tables of one of the formats can be made."""
+    if importlib.util.find_spec(PACKAGES[request.param]) is None:
+        pytest.skip(f"{PACKAGES[request.param]}: pip install '.[{request.param}]'")
+    made = lake_of(request.param, tmp_path / "lake")
+    for name in made.environment():
+        monkeypatch.setenv(name, "")  # What it is now comes back after the test.
+    use(made)
+    return made
+
+
+def export(lake: Lake, replica: Replica, step_bytes: int = STEP_BYTES) -> TableExported:
+    """A run that takes everything."""
+    return export_to_table(replica, lake.table(), (None, False), step_bytes=step_bytes)
+
+
+def expected_keys(three: ReplicaSet) -> list[tuple[object, ...]]:
+    return sorted(
+        (row["topic"], row["incarnation"], row["queue_id"], row["queue_offset"])
+        for row in expected_rows(three)
+    )
+
+
+def test_every_message_is_in_the_table_once(three: ReplicaSet, lake: Lake) -> None:
+    """With all its columns; a run that finds nothing new makes no version."""
+    first = export(lake, three.replicas[0])
+    rows = expected_rows(three)
+    assert keys_of(lake.rows()) == expected_keys(three)
+    found = {(r["physical_offset"], r["body"], r["keys"]) for r in lake.rows().to_pylist()}
+    assert found >= {(r["physical_offset"], r["body"], r["keys"]) for r in rows}
+    assert (first.messages, first.end) == (len(rows), three.end)
+    commits = lake.commits()
+    again = export(lake, three.replicas[1])
+    assert (again.start, again.messages, again.commits) == (three.end, 0, 0)
+    assert lake.commits() == commits
+
+
+def test_table_grows_with_the_log(tmp_path: Path, lake: Lake) -> None:
+    """Each run appends what came since, though its steps are cut elsewhere."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    entries = list(usual_entries(30))
+    for part, size in ((entries[:10], 1), (entries[10:13], 3000), (entries[13:], 1 << 20)):
+        for entry in part:
+            builder.add(entry)
+        builder.flush()
+        builder.dispatch()
+        export(lake, Replica("n1", str(tmp_path / "n1")), step_bytes=size)
+        stored = sum(header.record_count for header in builder.headers)
+        keys = keys_of(lake.rows())
+        assert len(keys) == len(set(keys)) == stored
+    builder.close()
+
+
+def test_of_two_runs_that_read_the_same_position_one_wins(three: ReplicaSet, lake: Lake) -> None:
+    """The other is told, writes nothing, and has nothing left to do when it is run again."""
+
+    class Slow:
+        """A table to which another run gets between reading and appending."""
+
+        def __init__(self) -> None:
+            self._inner = lake.table()
+            self.name, self.next_offset = self._inner.name, self._inner.next_offset
+            self.append = self._inner.append
+
+        def opened(self, choice: Choice) -> Mark | None:
+            mark = self._inner.opened(choice)
+            export(lake, three.replicas[1])
+            return mark
+
+    with pytest.raises(TableTaken):
+        export_to_table(three.replicas[0], Slow(), (None, False))
+    assert keys_of(lake.rows()) == expected_keys(three)
+    assert export(lake, three.replicas[0]).commits == 0
+
+
+def test_another_log_of_the_same_name_is_refused(
+    three: ReplicaSet, tmp_path: Path, lake: Lake
+) -> None:
+    """A group made anew has other bytes behind the position: its digests say so, not its name."""
+    entries = list(usual_entries())
+    short = LogBuilder(tmp_path / "old", "n1")
+    for entry in [Entry(1, size=99, count=1), *entries[1:20]]:
+        short.add(entry)
+    short.flush()
+    short.dispatch()
+    short.close()
+    end = export(lake, Replica("n1", str(tmp_path / "old"))).end
+    builder = LogBuilder(tmp_path / "new", "n1")
+    for entry in [Entry(1, size=98, count=1, bodies=(b"x" * 99,)), *entries[1:]]:
+        builder.add(entry)
+    builder.flush()
+    builder.dispatch()
+    builder.close()
+    assert any(header.physical_offset == end for header in builder.headers)
+    with pytest.raises(UsageMistake, match=f"at byte {end} doesn't follow"):
+        export(lake, Replica("n1", str(tmp_path / "new")))
+
+
+def test_table_is_of_the_choice_it_was_begun_with(three: ReplicaSet, lake: Lake) -> None:
+    """Of one group, some topics, and deleted ones or not."""
+    replica, orders = three.replicas[0], frozenset({"orders"})
+    export_to_table(replica, lake.table(), (orders, False))
+    assert {key[0] for key in keys_of(lake.rows())} == {"orders"}
+    for other in ((None, False), (frozenset({"events"}), False), (orders, True)):
+        with pytest.raises(UsageMistake, match="was begun with orders"):
+            export_to_table(replica, lake.table(), other)
+    with pytest.raises(UsageMistake, match="broker group 'g'"):
+        lake.table().opened(Choice("h", orders, includes_deleted=False))
+
+
+def test_log_that_is_behind_or_begins_later_is_refused(three: ReplicaSet, lake: Lake) -> None:
+    """A hole in the table is the user's decision, and a position never goes back."""
+    table = lake.table()
+    assert table.opened(Choice("g", None, includes_deleted=False)) is None
+    rows = lake.rows().slice(0, 0)
+    table.append(rows, Mark(three.header_of(after=5000).physical_offset, 7), {})
+    three.segment("n1", 0).unlink()
+    (three.paths["n1"] / "checkpoint").unlink()  # Which would say where the log is to begin.
+    with pytest.raises(UsageMistake, match="were deleted on n1 before"):
+        export(lake, three.replicas[0])
+    table.append(rows, Mark(three.end + SEGMENT, 7), {})
+    with pytest.raises(UsageMistake, match="name a replica that is as far"):
+        export(lake, three.replicas[1])
+
+
+def test_export_of_a_damaged_log_ends_before_the_damage(three: ReplicaSet, lake: Lake) -> None:
+    """What was before is in the table, with its position; a sound replica goes on from there."""
+    expected = expected_keys(three)
+    three.flip("n1", three.header_of(after=20_000).physical_offset + 90)
+    with pytest.raises(EntryDamaged):
+        export(lake, three.replicas[0], step_bytes=4096)
+    assert 0 < len(keys_of(lake.rows())) < len(expected)
+    export(lake, three.replicas[1])
+    assert keys_of(lake.rows()) == expected
+
+
+def test_queue_that_would_go_back_is_refused(three: ReplicaSet, lake: Lake) -> None:
+    """Whatever the position says: the table has those messages."""
+    table = lake.table()
+    table.opened(Choice("g", None, includes_deleted=False))
+    table.append(lake.rows().slice(0, 0), Mark(0, 0), {("orders", 1, 1): 5})
+    with pytest.raises(UsageMistake, match="queue 1 of 'orders' up to offset 5"):
+        export(lake, three.replicas[0])
+    assert not keys_of(lake.rows())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_killed_exports_write_each_message_once(kind: str) -> None:
+    """A few kills at random moments; `make table-kills` has many."""
+    if importlib.util.find_spec(PACKAGES[kind]) is None:
+        pytest.skip(f"{PACKAGES[kind]}: pip install '.[{kind}]'")
+    command = ["-m", "tests.audit.table_kills", "--format", kind, "--kills", "3", "--seed", "7"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kills"] >= 3
+
+
+# What a command says of tables that aren't right.
+
+
+def told(lake: Lake, three: ReplicaSet, *options: str) -> tuple[int, str]:
+    """Exit code, and the one line on standard error."""
+    arguments = [
+        "export",
+        lake.place,
+        "--format",
+        lake.kind,
+        "--replica",
+        f"n1={three.paths['n1']}",
+    ]
+    done = CliRunner().invoke(app, [*arguments, *options])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    lines = [line for line in done.stderr.splitlines() if line.startswith("dledger: ")]
+    return done.exit_code, lines[0] if lines else done.stdout
+
+
+def test_command_says_what_it_did(three: ReplicaSet, lake: Lake) -> None:
+    """In words, and as JSON."""
+    code, said = told(lake, three)
+    assert code == 0
+    assert said.startswith(f"{len(expected_keys(three))} messages of bytes 0 to {three.end} in")
+    code, said = told(lake, three, "--json")
+    assert json.loads(said) == {
+        "start": three.end, "end": three.end, "messages": 0, "commits": 0,
+    }  # fmt: skip
+
+
+def test_command_refuses_what_no_export_made(three: ReplicaSet, lake: Lake) -> None:
+    """Another's table, and a table that is half gone, each with a line and exit code 2."""
+    told(lake, three)
+    if lake.kind == "delta":
+        import deltalake
+        import pyarrow as pa
+
+        log = lake.folder / "messages" / "_delta_log"
+        shutil.move(log, lake.folder / "log")
+        assert told(lake, three) == (
+            2, f"dledger: {lake.place} isn't empty and holds no table (any more)",
+        )  # fmt: skip
+        shutil.rmtree(lake.folder / "messages")
+        deltalake.write_deltalake(lake.place, pa.table({"topic": ["orders"]}))
+    else:
+        raw = lake.raw()
+        metadata = Path(raw.metadata_location.removeprefix("file://"))
+        hidden = metadata.rename(metadata.with_suffix(".away"))
+        code, said = told(lake, three)
+        assert (code, "can't be read as an Iceberg table" in said) == (2, True), said
+        hidden.rename(metadata)
+        with raw.transaction() as change:
+            change.remove_properties("dledger.format")
+    code, said = told(lake, three)
+    assert (code, said) == (2, f"dledger: {lake.place} is a table that no export made")
+
+
+def test_command_refuses_a_table_whose_schema_has_changed(three: ReplicaSet, lake: Lake) -> None:
+    """One line names the columns that it has."""
+    told(lake, three)
+    if lake.kind == "delta":
+        from deltalake import Field
+
+        lake.raw().alter.add_columns([Field("more", "string")])
+    else:
+        with lake.raw().update_schema() as change:
+            change.rename_column("body", "content")
+    code, said = told(lake, three)
+    assert (code, "has another schema than an export: topic" in said) == (2, True), said
+
+
+def test_command_refuses_names_that_lead_nowhere(three: ReplicaSet, tmp_path: Path) -> None:
+    """No such catalog, no name of a table, an address with credentials, an engine for a table."""
+    replica = ["--replica", f"n1={three.paths['n1']}"]
+    for arguments, words in (
+        (["nowhere.broker.messages", "--format", "iceberg"], "no Iceberg catalog 'nowhere'"),
+        (["messages", "--format", "iceberg"], "CATALOG.NAMESPACE.TABLE"),
+        (["s3://me:secret@lake/messages", "--format", "delta"], "with credentials in it"),
+        ([str(tmp_path / "t"), "--format", "delta", "--engine", "spark"], "no --engine"),
+        ([str(tmp_path / "t"), "--accept-retention"], "name a --format"),
+    ):
+        done = CliRunner().invoke(app, ["export", *arguments, *replica])
+        assert done.exit_code == 2, done.output
+        assert words in done.stderr
+        assert "secret" not in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_restored_delta_table_ends_the_export(
+    three: ReplicaSet, tmp_path: Path, lake: Lake
+) -> None:
+    """Its rows went back, and its position stayed: going on would leave a hole."""
+    if lake.kind != "delta":
+        pytest.skip("an Iceberg table's position goes back with its rows")
+    export(lake, three.replicas[0], step_bytes=4096)
+    lake.raw().restore(2)
+    with pytest.raises(UsageMistake, match="was restored to an older version"):
+        export(lake, three.replicas[0])
+
+
+def test_rolled_back_iceberg_table_is_filled_again(three: ReplicaSet, lake: Lake) -> None:
+    """The position is the snapshot's, so what was rolled back is appended again, once."""
+    if lake.kind != "iceberg":
+        pytest.skip("a Delta table's position stays when its rows go back")
+    export(lake, three.replicas[0], step_bytes=4096)
+    raw = lake.raw()
+    with raw.manage_snapshots() as manage:
+        manage.rollback_to_snapshot(raw.snapshots()[1].snapshot_id)
+    assert len(keys_of(lake.rows())) < len(expected_keys(three))
+    export(lake, three.replicas[0])
+    assert keys_of(lake.rows()) == expected_keys(three)

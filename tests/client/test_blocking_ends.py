@@ -1,0 +1,293 @@
+"""The blocking face at its end: whoever waits hears of it, however many threads are at work."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger.client import (
+    ClientClosed,
+    ClientOptions,
+    InvalidArgument,
+    NewMessage,
+    ProducerClosed,
+    SendResult,
+    SendsFailed,
+)
+from dledger.client.blocking import BlockingClient
+from dledger.client.blocking_producer import HANDED_IN_ONE_TURN
+from dledger.client.loop_thread import LoopThread
+from dledger.credentials.tls import TlsFiles
+from dledger.testing import BlockingFakeGroup
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[BlockingFakeGroup]:
+    with BlockingFakeGroup() as group:
+        yield group
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(8)
+    yield pool
+    pool.shutdown(wait=False)  # a thread that hangs is the test's failure, and not its hang
+
+
+def threads() -> list[str]:
+    return sorted(t.name for t in threading.enumerate() if t.name == "dledger-client")
+
+
+def test_call_made_while_the_thread_ends_is_told_so(pool: ThreadPoolExecutor) -> None:
+    """A call that came too late to be cancelled with the others used to wait for ever."""
+    thread = LoopThread()
+    began, ends = threading.Event(), threading.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            began.set()
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            ends.set()
+            await asyncio.sleep(0.2)
+
+    early = pool.submit(lambda: thread.call(slow_to_end()))
+    assert began.wait(PATIENCE_S)
+    stopped = pool.submit(thread.stop)
+    assert ends.wait(PATIENCE_S)
+    late = pool.submit(lambda: thread.call(asyncio.sleep(0)))
+    for call in (early, late):
+        with pytest.raises(ClientClosed):
+            call.result(PATIENCE_S)
+    stopped.result(PATIENCE_S)
+
+
+def test_threads_at_work_while_another_closes_all_end(
+    group: BlockingFakeGroup, pool: ThreadPoolExecutor
+) -> None:
+    """Sends, flushes, reads and calls under way end, each with an error that says why."""
+    for _ in range(5):
+        client = BlockingClient.connect(group.addresses).__enter__()
+        topic, producer = group.topic(), client.producer()
+        consumer = client.pull_consumer(topic)
+        acts = (
+            lambda producer=producer: producer.statistics(),
+            lambda producer=producer, topic=topic: producer.send(topic, b"x").result(PATIENCE_S),
+            lambda producer=producer: producer.flush(),
+            lambda client=client: client.topics(),
+            lambda consumer=consumer: next(consumer),
+            lambda client=client: client.producer(),
+        )
+
+        def until_closed(act: object) -> None:
+            assert callable(act)
+            while True:
+                try:
+                    act()
+                except (ClientClosed, ProducerClosed, StopIteration):
+                    return
+
+        at_work = [pool.submit(until_closed, act) for act in acts]
+        producer.send(topic, b"first").result(PATIENCE_S)
+        client.close()
+        for work in at_work:
+            work.result(PATIENCE_S)
+
+
+def test_message_that_has_not_crossed_when_the_thread_ends_fails(
+    group: BlockingFakeGroup, pool: ThreadPoolExecutor
+) -> None:
+    """Its future is told, even if the loop never came to it."""
+    with BlockingClient.connect(group.addresses) as client:
+        producer, busy = client.producer(), threading.Event()
+        thread = client._open_thread()
+        thread.call(client._client.close())
+        thread.post(lambda: busy.wait(PATIENCE_S))
+        future = producer.send(group.topic(), b"never")
+        stopped = pool.submit(thread.stop)
+        busy.set()
+        with pytest.raises((ClientClosed, ProducerClosed)):
+            future.result(PATIENCE_S)
+        stopped.result(PATIENCE_S)
+        with pytest.raises(ProducerClosed):
+            producer.send("t", b"never")
+
+
+def test_callback_that_exits_ends_nothing_but_itself(group: BlockingFakeGroup) -> None:
+    """`sys.exit` there used to end the thread that everybody waits for."""
+    told: list[dict[str, Any]] = []
+
+    def leave(_: Future[SendResult]) -> None:
+        sys.exit(3)
+
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        topic, thread = group.topic(), client._open_thread()
+        thread.run(
+            lambda: thread.loop.set_exception_handler(lambda _, context: told.append(context))
+        )
+        for body, where in ((b"stored", topic), (b"refused", "absent"), (7, topic)):
+            future = producer.send(where, body)  # type: ignore[arg-type]  # one is refused
+            future.add_done_callback(leave)
+            future.exception(PATIENCE_S)
+            producer.flush()
+        assert producer.send(topic, b"next").result(PATIENCE_S).queue_offset == 1
+    assert ["raised SystemExit" in context["message"] for context in told] == [True] * 3
+
+
+def test_whatever_a_callback_on_the_thread_raises_the_thread_goes_on() -> None:
+    """Also while it is ending: whoever waits for it is told all the same."""
+    thread = LoopThread()
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    thread.loop.call_soon_threadsafe(
+        thread.loop.set_exception_handler, lambda _loop, _context: None
+    )
+    thread.post(leave)
+    assert thread.call(asyncio.sleep(0, 7)) == 7
+    thread.post(leave)
+    thread.stop()
+    assert thread.loop.is_closed()
+
+
+def test_closing_in_a_callback_is_refused_and_changes_nothing(group: BlockingFakeGroup) -> None:
+    """It would wait for itself; the client stays open for everybody else."""
+    told: list[BaseException | None] = []
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        topic, done = group.topic(), threading.Event()
+
+        def close(_: Future[SendResult]) -> None:
+            for act in (producer.close, producer.abort, client.close):
+                try:
+                    act()
+                except InvalidArgument as error:
+                    told.append(error)
+            done.set()
+
+        producer.send(topic, b"x").add_done_callback(close)
+        assert done.wait(PATIENCE_S)
+        assert len(told) == 3
+        assert producer.send(topic, b"y").result(PATIENCE_S).queue_offset == 1
+
+
+def test_two_threads_may_close_at_once(group: BlockingFakeGroup, pool: ThreadPoolExecutor) -> None:
+    """Both return when all is closed; a failed send is told to one of them."""
+    client = BlockingClient.connect(group.addresses).__enter__()
+    client.producer().send("absent", b"nobody looks")
+    told = [pool.submit(client.close) for _ in range(4)]
+    errors = [closed.exception(PATIENCE_S) for closed in told]
+    assert [type(error) for error in errors if error is not None] == [SendsFailed]
+    with pytest.raises(ClientClosed):
+        client.topics()
+
+
+def test_client_is_entered_once(group: BlockingFakeGroup) -> None:
+    """A second time used to leave the first one's connections behind."""
+    with BlockingClient.connect(group.addresses) as client:
+        with pytest.raises(InvalidArgument, match="open already"):
+            client.__enter__()
+        client.topics()
+    with client:  # again, after its end
+        client.topics()
+
+
+def test_client_that_cannot_open_leaves_no_thread(tmp_path: Path) -> None:
+    """Bad files are refused; what was begun for it is ended."""
+    before = threads()
+    options = ClientOptions(tls=TlsFiles(tmp_path / "absent.pem"))
+    with pytest.raises(InvalidArgument), BlockingClient.connect("127.0.0.1:1", options=options):
+        raise AssertionError("it opened")
+    assert threads() == before
+
+
+def test_unclosed_client_is_told_of_once(group: BlockingFakeGroup) -> None:
+    """Python's own warning for what was never closed."""
+    client = BlockingClient.connect(group.addresses).__enter__()
+    thread, inner = client._open_thread(), client._client
+    with pytest.warns(ResourceWarning, match="BlockingClient .* never closed"):  # noqa: PT031
+        del client
+        gc.collect()
+    thread.call(inner.close())
+    thread.stop()
+
+
+def test_flush_returns_while_another_thread_sends(
+    group: BlockingFakeGroup, pool: ThreadPoolExecutor
+) -> None:
+    """It waits for what was sent before; and a call gets its answer in between."""
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        topic, stop = group.topic(), threading.Event()
+
+        def fire() -> None:
+            while not stop.is_set():
+                producer.send(topic, b"x")
+
+        firing = pool.submit(fire)
+        try:
+            mine = producer.send(topic, b"mine")
+            pool.submit(producer.flush).result(PATIENCE_S)
+            assert mine.done()
+            client.topics()
+            assert not firing.done()
+        finally:
+            stop.set()
+        firing.result(PATIENCE_S)
+
+
+def test_bulk_under_which_the_client_is_closed_ends(
+    group: BlockingFakeGroup, pool: ThreadPoolExecutor
+) -> None:
+    """None of its messages is left without an answer."""
+    client = BlockingClient.connect(group.addresses).__enter__()
+    topic, producer, begun = group.topic(), client.producer(), threading.Event()
+
+    def endless() -> Iterator[NewMessage]:
+        while True:
+            yield NewMessage(topic, b"x")
+            begun.set()
+
+    bulk = pool.submit(lambda: producer.send_all(endless()))
+    assert begun.wait(PATIENCE_S)
+    client.close()
+    with pytest.raises((ProducerClosed, SendsFailed)):
+        bulk.result(PATIENCE_S)
+
+
+def test_loop_has_its_turns_while_messages_cross(
+    group: BlockingFakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are read and timers kept, however many messages others send."""
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        topic, thread, ready = group.topic(), client._open_thread(), threading.Event()
+        turns, send = [0], producer._producer.send
+        handed: Counter[int] = Counter()
+
+        def tick() -> None:
+            turns[0] += 1
+            if handed.total() < 4 * HANDED_IN_ONE_TURN:
+                thread.loop.call_soon(tick)
+
+        def counted(*args: Any, **labels: Any) -> asyncio.Future[SendResult]:
+            handed[turns[0]] += 1
+            return send(*args, **labels)
+
+        monkeypatch.setattr(producer._producer, "send", counted)
+        thread.post(lambda: ready.wait(PATIENCE_S))
+        thread.post(tick)
+        for _ in range(4 * HANDED_IN_ONE_TURN):
+            producer.send(topic, b"x")
+        ready.set()
+        producer.flush()
+        assert max(handed.values()) <= HANDED_IN_ONE_TURN
