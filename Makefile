@@ -8,11 +8,12 @@ RUN    ?= run
 NODES  ?= 3
 ENGINE ?= local
 EXTRAS ?= audit
+VERSITYGW ?= v1.8.0
 PYTHONS ?= python3.12 python3.13 python3.14
 VERSIONED = tests/client tests/core tests/links tests/node tests/store
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim audit-property table-kills mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim audit-property table-kills object-server mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -51,6 +52,9 @@ audit-property: setup  ## any one change to a replica's files gets a verdict tha
 table-kills: setup  ## exports into tables, killed at random: each message once (KILLS=60 SEED=1)
 	@for format in delta iceberg; do \
 	  $(BIN)/python -m tests.audit.table_kills --format $$format --kills $(or $(KILLS),60) --seed $(or $(SEED),1) || exit 1; done
+
+object-server: setup  ## an object-store server for the tests, built by Go: versitygw, into .venv/bin
+	GOBIN=$(CURDIR)/$(BIN) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
 
 mutants: setup   ## break each rule once and show which seed and check noticed
 	$(BIN)/python -m chaos.mutants $(MUTANTS)

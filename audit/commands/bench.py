@@ -26,7 +26,7 @@ def bench(
         str, typer.Option("--size", metavar="SIZE", help="Of each replica's log.")
     ] = "256MiB",
     replicas: Annotated[int, typer.Option("--replicas", min=2, max=9, help="How many.")] = 3,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Of each figure.")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Of each figure.")] = 5,
     engine: Annotated[
         EngineName, typer.Option("--engine", help="spark: measure the Spark engine too.")
     ] = EngineName.LOCAL,
@@ -44,7 +44,7 @@ def bench(
         bool, typer.Option("--strict", help="Exit 1 if a target was missed.")
     ] = False,
 ) -> None:
-    """Measure hashing, decoding and locating beside a bare reader and a plain decoder.
+    """Measure audits, hashing, decoding and locating beside bare readers and a plain decoder.
 
     \b
     Examples:
@@ -87,15 +87,18 @@ def _table(result: Bench) -> str:
     """A line a figure."""
     head = (
         f"{result.replicas} replicas of {human_bytes(result.replica_bytes)}, files warm, "
-        f"{result.cpus} processors, load {result.load:.1f} at the start; best of the rounds"
+        f"{result.cpus} processors, load {result.load:.1f} at the start; best of the rounds, and "
+        "their median"
     )
-    rows = [("WHAT", "FIGURE", "TO ITS YARDSTICK", "TARGET")]
+    rows = [("WHAT", "FIGURE", "MEDIAN", "TO ITS YARDSTICK", "TARGET")]
     for each in result.figures:
         ratio = ""
         if each.yardstick is not None:
             times = f"{each.share} x " if each.share > 1 else ""
             ratio = f"{each.ratio:.2f} of {times}{each.yardstick.name}"
-        rows.append((each.name, f"{each.value:,.{_digits(each)}f} {each.unit}", ratio, _said(each)))
+        digits = _digits(each)
+        figure, middle = f"{each.value:,.{digits}f} {each.unit}", f"{each.middle:,.{digits}f}"
+        rows.append((each.name, figure, middle, ratio, _said(each)))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -100,6 +100,8 @@ def watch(
         options = Options(
             bytes_per_s=parse_size(rate), derived=derived, accept_retention=accept_retention
         )
+        if bootstrap is None:
+            wanted_replicas(replica, directory, bootstrap, engine)  # a mistake leaves no folder
         make_folder(reports)
         if metrics_file is not None:
             check_target(metrics_file)

@@ -246,7 +246,8 @@ def _transaction(base: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        base.execute("ROLLBACK")
+        if base.in_transaction:  # a full disk ends it by itself, and should be what is told
+            base.execute("ROLLBACK")
         raise
     base.execute("COMMIT")
 

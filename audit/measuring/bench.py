@@ -12,26 +12,25 @@ the client's record codec, one record after the other.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from audit.engines.engine import Engine, LocalEngine
-from audit.measuring.process_tree import watched
-from audit.measuring.sample import LARGE, SEGMENT_BYTES, make_replicas
+from audit.measuring.sample import LARGE, SEGMENT_BYTES, SMALL, make_replicas
+from audit.measuring.whole import audit_rate, mapped_rate, run_command, sha256_rate, wall_rate
 from audit.proof.replicas import Options, audit_replicas
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.reading.chunks import read_chunks
 from dledger.reading.decode import COLUMNS, Wanted, read_records
+from dledger.reading.entry import EntryKind
 from dledger.reading.files import BLOCK_READ_BYTES, opened, read_into
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import commitlog_of
@@ -40,13 +39,17 @@ from dledger.records.record import decode_records
 
 FORMAT: Final = "dledger-audit-bench/1"
 DECODED_BYTES: Final = 256 << 20  # More of the log than this says nothing new.
-COMMAND_TIMEOUT_S: Final = 120
 _HASH: Final = "bare preadv + XXH3-64, one process"
 _CODEC: Final = "the client's codec, record by record"
 _PER_CPU: Final = "records/s of CPU"
+_MB_PER_CPU: Final = "MB/s of CPU"
+_SPARKS_SHARE: Final = 1.5  # How much longer than the local engine Spark may take.
+_START_S: Final = 1.0  # What a command may take beside its bytes.
+_BYTES_PER_S: Final = 1e9  # What an audit of log and queues should read in a second.
 
 Tell = Callable[[str], None]
-LOG_ONLY: Final = Options(derived=False)  # A sample has no ConsumeQueues.
+LOG_ONLY: Final = Options(derived=False)
+WHOLE: Final = Options(derived=True)
 
 
 @dataclass(slots=True)
@@ -70,6 +73,11 @@ class Figure:
         return min(self.rounds) if self.at_most is not None else max(self.rounds)
 
     @property
+    def middle(self) -> float:
+        """The middle one of the rounds."""
+        return median(self.rounds)
+
+    @property
     def ratio(self) -> float | None:
         """To `share` times the yardstick's best round."""
         if self.yardstick is None:
@@ -90,6 +98,7 @@ class Figure:
             "name": self.name,
             "unit": self.unit,
             "value": round(self.value, 3),
+            "median": round(self.middle, 3),
             "rounds": [round(each, 3) for each in self.rounds],
             "yardstick": self.yardstick and self.yardstick.name,
             "ratio": None if self.ratio is None else round(self.ratio, 3),
@@ -139,6 +148,9 @@ def measure(
     made = make_replicas(folder, replicas, size)
     bare = Figure(_HASH, "MB/s")
     figures = [bare, *_local_figures(made, bare, cpus, rounds, tell)]
+    small = make_replicas(folder / SMALL.name, replicas, size, SMALL)
+    figures += _whole_figures(made, small, rounds, tell)
+    figures += _command_figures(made, replicas * size, rounds, tell)
     figures += _decode_figures(made[0], rounds, tell)
     figures.append(_flip_figure(made, rounds, tell))
     if with_spark:
@@ -159,6 +171,39 @@ def _local_figures(
             one.rounds.append(_hash_rate(replicas, single))
             all_.rounds.append(_hash_rate(replicas, pool))
     return [one, all_]
+
+
+def _whole_figures(
+    large: list[Replica], small: list[Replica], rounds: int, tell: Tell
+) -> list[Figure]:
+    """From end to end in one process, by a processor's time."""
+    mapped = Figure("mapped files + XXH3-64", _MB_PER_CPU)
+    sha256 = Figure("mapped files + SHA-256", _MB_PER_CPU, [], mapped)
+    log = Figure("audit of the log", _MB_PER_CPU, [], mapped, 1, 0.5, of_ratio=True)
+    wanted = _BYTES_PER_S / 1e6
+    queues = Figure(f"audit with queues, {LARGE.name}", _MB_PER_CPU, [], mapped, at_least=wanted)
+    tiny = Figure(f"audit with queues, {SMALL.name}", _MB_PER_CPU, [], mapped, at_least=wanted)
+    with closing(LocalEngine(1)) as engine:
+        for number in range(rounds):
+            tell(f"whole audits, round {number + 1} of {rounds}")
+            mapped.rounds.append(mapped_rate(large))
+            sha256.rounds.append(sha256_rate(large))
+            log.rounds.append(audit_rate(large, engine, LOG_ONLY))
+            queues.rounds.append(audit_rate(large, engine, WHOLE))
+            tiny.rounds.append(audit_rate(small, engine, WHOLE))
+    return [mapped, sha256, log, queues, tiny]
+
+
+def _command_figures(replicas: list[Replica], size: int, rounds: int, tell: Tell) -> list[Figure]:
+    """The command as it is typed, by the clock; `size`: of all logs, bytes."""
+    seconds = Figure("the whole command", "s", at_most=round(_START_S + size / _BYTES_PER_S, 2))
+    memory = Figure("its memory", "MiB")
+    for number in range(rounds):
+        tell(f"the whole command, round {number + 1} of {rounds}")
+        taken, resident = run_command(replicas)
+        seconds.rounds.append(taken)
+        memory.rounds.append(resident / 2**20)
+    return [seconds, memory]
 
 
 def _decode_figures(replica: Replica, rounds: int, tell: Tell) -> list[Figure]:
@@ -195,41 +240,30 @@ def _spark_figures(replicas: list[Replica], cpus: int, rounds: int, tell: Tell) 
 
     beside = Figure(f"{_HASH}, beside Spark", "MB/s")
     warm = Figure(f"Spark local[{cpus}], session warm", "MB/s", [], beside, cpus, at_least=2500)
+    local = Figure(f"audit with queues, {cpus} processes, by the clock", "MB/s")
+    whole = Figure("the same on Spark", "MB/s", [], local, 1, 1 / _SPARKS_SHARE, of_ratio=True)
     tell("starting Spark")
-    with closing(SparkEngine.start(f"local[{cpus}]")) as engine:
+    with (
+        closing(SparkEngine.start(f"local[{cpus}]")) as engine,
+        closing(LocalEngine(cpus)) as pool,
+    ):
         _hash_rate(replicas, engine)  # Starts its workers.
         for number in range(rounds):
             tell(f"Spark, round {number + 1} of {rounds}")
             beside.rounds.append(_bare_rate(replicas))
             warm.rounds.append(_hash_rate(replicas, engine))
+            local.rounds.append(wall_rate(replicas, pool, WHOLE))
+            whole.rounds.append(wall_rate(replicas, engine, WHOLE))
     tell("the whole command, JVM cold")
-    seconds, resident = _whole_command(replicas, cpus)
+    seconds, resident = run_command(replicas, "--engine", "spark", "--master", f"local[{cpus}]")
     return [
         beside,
         warm,
+        local,
+        whole,
         Figure("the whole command on Spark, JVM cold", "s", [seconds], at_most=15.0),
         Figure("its memory: command, JVM and workers", "MiB", [resident / 2**20], at_most=1536.0),
     ]
-
-
-def _whole_command(replicas: list[Replica], cpus: int) -> tuple[float, int]:
-    """Seconds, and the most memory that all its processes had."""
-    named = [part for each in replicas for part in ("--replica", f"{each.id}={each.path}")]
-    command = [sys.executable, "-P", "-m", "dledger_cli", "audit", "replicas", "--json", *named,
-               "--engine", "spark", "--master", f"local[{cpus}]"]  # fmt: skip
-    began = time.perf_counter()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            with watched(process.pid) as peak:
-                _, said = process.communicate(timeout=COMMAND_TIMEOUT_S)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # Its JVM and workers too.
-            raise
-    if process.returncode:
-        raise AssertionError(f"equal replicas ended with {process.returncode}: {said[-500:]}")
-    return time.perf_counter() - began, peak.resident_bytes
 
 
 def _bare_rate(replicas: list[Replica]) -> float:
@@ -270,8 +304,10 @@ def _plain_rate(replica: Replica) -> float:
     began, count = time.process_time(), 0
     with opened(part.path) as descriptor:
         for chunk in read_chunks(descriptor, part):
-            ends = (chunk.starts + chunk.headers["total_size"]).tolist()
-            for start, end in zip(chunk.starts.tolist(), ends, strict=True):
+            holds_records = chunk.headers["kind"] == EntryKind.DATA
+            starts = chunk.starts[holds_records]
+            ends = (starts + chunk.headers["total_size"][holds_records]).tolist()
+            for start, end in zip(starts.tolist(), ends, strict=True):
                 count += len(decode_records(chunk.content[start + FIRST_RECORD_AT : end]))
     return count / (time.process_time() - began)
 

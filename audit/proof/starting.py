@@ -30,15 +30,12 @@ _MEMBERS_FILES: Final = ("raft", "formation.json")
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Judge the directory of one replica."""
+    """Judge the directory of one replica, of whose log a start reads about `weight` bytes."""
 
     replica: str
     data: str
+    weight: int
     host: str | None = None
-
-    @property
-    def weight(self) -> int:
-        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +64,17 @@ def judge_starts(
     """The judgements of all directories that no node runs on; none if none is a member's."""
     hosts = {replica.id: replica.host for replica in replicas}
     tasks = [
-        StartTask(survey.replica, os.path.dirname(survey.commitlog), hosts.get(survey.replica))
+        StartTask(
+            survey.replica,
+            os.path.dirname(survey.commitlog),
+            survey.end - survey.retained_from,
+            hosts.get(survey.replica),
+        )
         for survey in plan.surveys
         if _can_be_judged(survey)
     ]
-    judged = engine.run(judge_start, tasks, started("start", len(tasks)))
+    total = sum(task.weight for task in tasks)
+    judged = engine.run(judge_start, tasks, started("start", total))
     return judged if any(each.is_members for each in judged) else []
 
 

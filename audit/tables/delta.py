@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from audit.errors import CommitUnknown, EngineUnavailable, TableTaken, Unreachable, UsageMistake
 from audit.tables.mark import DIGEST_KEY, POSITION_KEY, Choice, Mark, Queue, check_choice
-from audit.tables.places import check_is_empty, checked_place, storage_options
+from audit.tables.places import check_bucket, check_is_empty, checked_place, storage_options
 from dledger.reading.errors import ReadingError
 from dledger.reading.objects import first_line
 from dledger.reading.schema import COLUMNS
@@ -53,6 +53,7 @@ class DeltaMessages:
     def opened(self, choice: Choice) -> Mark | None:
         """See `MessageTable.opened`."""
         with self._told():
+            check_bucket(self._place)
             self._table = self._loaded() or self._made(choice)
             properties = dict(self._table.metadata().configuration)
             is_empty = not self._table.file_uris()
@@ -167,6 +168,8 @@ class DeltaMessages:
             raise UsageMistake(f"{self._place} can't be read as a Delta table: {reason}") from error
         except ReadingError:
             raise
+        except PermissionError as error:
+            raise UsageMistake(f"{self._place}: {error.strerror or error}") from error
         except OSError as error:
             raise Unreachable(self._place, first_line(error)) from error
 

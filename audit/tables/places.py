@@ -35,8 +35,6 @@ def check_is_empty(place: str) -> None:
     try:
         is_empty = not names_in(plain(place))
     except FileNotFoundError:
-        if is_object(plain(place)):
-            _check_bucket(plain(place))
         is_empty = True
     except NotADirectoryError:
         is_empty = False
@@ -44,10 +42,16 @@ def check_is_empty(place: str) -> None:
         raise UsageMistake(f"{place} isn't empty and holds no table (any more)")
 
 
-def _check_bucket(place: str) -> None:
-    scheme, _, inner = place.partition("://")
+def check_bucket(place: str) -> None:
+    """The store has the bucket that the place is in, and says so to whoever is asking.
+
+    Raises:
+        UsageMistake: it hasn't.
+        OSError: it doesn't say.
+    """
+    scheme, _, inner = plain(place).partition("://")
     bucket = inner.partition("/")[0]
-    if bucket != inner:
+    if is_object(place) and bucket:
         try:
             names_in(f"{scheme}://{bucket}")
         except FileNotFoundError as error:

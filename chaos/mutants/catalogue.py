@@ -27,6 +27,7 @@ from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
 from chaos.mutants.rules.tables import TABLES
+from chaos.mutants.rules.topic_tables import TOPIC_TABLES
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
@@ -35,4 +36,5 @@ MUTANTS = (
     *TABLES,
     *KEEPING,
     *FAST_WAY,
+    *TOPIC_TABLES,
 )

@@ -481,7 +481,7 @@ class SimNode:
 
     def _is_excused(self, error: BaseException) -> bool:
         cause = error.cause if isinstance(error, StorageFailed) else error
-        if isinstance(cause, CorruptionFound):
+        if isinstance(cause, (CorruptionFound, HardStateCorrupt)):
             return self.spoiled
         if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
             return False  # a full disk refuses messages; it ends no node (ADR 28)

@@ -78,15 +78,18 @@ class Watch:
             self.pictures[node.name].is_running = False
             return
         replica = life.replica
-        core, log = replica.driver.core, replica.log
         if life.calls:
             self._check_pulls(node, life)
         if replica.log.checkpoint.state.consume_queue_index != self._derived.get(node.name):
             self._check_derived(node, life)
         self._check_note(node, life)
+        self._check_core(node, life)
         if life.is_shut:  # at rest, and about to close the files that others would read here
             self.pictures[node.name].is_running = False
-            return
+
+    def _check_core(self, node: SimNode, life: Life) -> None:
+        replica = life.replica
+        core, log = replica.driver.core, replica.log
         fingerprint = (
             core.term,
             core.commit_index,

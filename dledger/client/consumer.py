@@ -21,7 +21,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from dledger.client.arguments import i64, milliseconds, queue_ids, seconds, wanted_tags
 from dledger.client.broker_group import BrokerGroup
-from dledger.client.errors import ConsumerInUse, InvalidArgument, QueueNotFound
+from dledger.client.errors import ClientClosed, ConsumerInUse, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
 from dledger.client.fetching import Chunk, Fetching
 from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
@@ -107,7 +107,7 @@ class PullConsumer:
         self._fetching = Fetching(broker_group, topic, options, idle_timeout_s)
         self._on_closed = on_closed
         self._owner = Owner()
-        self._beginning = asyncio.Lock()
+        self._beginning: asyncio.Task[None] | None = None
         self._incarnation = 0  # of the topic that it began with: positions are of no other
         self._started = False
         self._loop: weakref.ref[object] | None = None  # the loop over this consumer, if any lives
@@ -326,26 +326,38 @@ class PullConsumer:
     # --- beginning and end --------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Finds the queues and where to start in each, and starts fetching. A beginning that
-        failed or was cancelled is begun again."""
-        if not self._started:
-            async with self._beginning:
-                await self._begin_once()
+        """The queues are found, and where to start in each, and fetching has started. Who is
+        cancelled while it waits ends nothing: were it begun anew each time, a caller whose patience
+        is shorter than the beginning would never read anything. One that failed is begun again.
+        """
+        if self._started:
+            return
+        if self._beginning is None:
+            self._beginning = asyncio.create_task(self._begin_once(), name=f"begin-{self.topic}")
+            self._beginning.add_done_callback(_look)
+        task = self._beginning
+        if not task.done():
+            await asyncio.wait([task])
+        if self._beginning is task:
+            self._beginning = None
+        if not task.cancelled():
+            task.result()
+        elif not self._fetching.has_ended:  # by who cancels every task that there is
+            raise ClientClosed("the reading was cancelled")
 
     async def _begin_once(self) -> None:
-        if not self._started:
-            description = await self._offsets.describe_topic(self.topic)
-            queues = self._chosen_queues(description.topic.queue_count)
-            self._incarnation = description.topic.incarnation
-            known = await self._known_offsets(queues)
-            last = self._start is StartFrom.LAST
-            edges = {
-                queue.queue_id: queue.max_offset if last else queue.min_offset
-                for queue in description.queues
-            }
-            offsets = {queue: known.get(queue, edges[queue]) for queue in queues}
-            self._fetching.begin(offsets, self._incarnation)
-            self._started = True
+        description = await self._offsets.describe_topic(self.topic)
+        queues = self._chosen_queues(description.topic.queue_count)
+        self._incarnation = description.topic.incarnation
+        known = await self._known_offsets(queues)
+        last = self._start is StartFrom.LAST
+        edges = {
+            queue.queue_id: queue.max_offset if last else queue.min_offset
+            for queue in description.queues
+        }
+        offsets = {queue: known.get(queue, edges[queue]) for queue in queues}
+        self._fetching.begin(offsets, self._incarnation)
+        self._started = True
 
     async def _known_offsets(self, queues: Sequence[int]) -> dict[int, int]:
         """Where to start, by queue, where it isn't an end of the queue."""
@@ -375,11 +387,15 @@ class PullConsumer:
         """Ends the iteration; what was fetched and not handed over is dropped."""
         self._rest = {}
         self._fetching.end()
+        if self._beginning is not None:
+            self._beginning.cancel()
 
     async def close(self) -> None:
         """Stops; no task is left behind. Commits nothing."""
         self.stop()
         try:
+            if self._beginning is not None:
+                await asyncio.wait([self._beginning])
             await self._fetching.close()
         finally:
             self._on_closed(self)
@@ -394,6 +410,12 @@ class PullConsumer:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _look(beginning: asyncio.Task[None]) -> None:
+    """Its error is for whoever asks next: nobody may be waiting now."""
+    if not beginning.cancelled():
+        beginning.exception()
 
 
 def _check_group(

@@ -5,6 +5,8 @@ ended, nor for the one that it is in itself, nor for one that stayed behind in a
 
 Nothing gets in once the end has begun: `stop` closes the way first, under the lock under which each
 call goes in, so that whatever got in is ahead of it on the loop and is seen, and cancelled, by it.
+What ended in the loop's last turn has not been told to its caller yet: turns follow until every
+call has been.
 Nor does it end by what a callback raises: a `SystemExit` ends that callback, as it would on a
 thread of its own, is told to the loop's exception handler, and the loop goes on for the others.
 """
@@ -34,6 +36,7 @@ class LoopThread:
         self._entry = threading.RLock()
         self._is_ending = False  # nothing more gets in
         self._has_stopped = False
+        self._calls: set[Future[Any]] = set()  # whose callers wait
         self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
         self._thread.start()
 
@@ -112,9 +115,12 @@ class LoopThread:
             if self._is_ending:
                 raise ClientClosed("the client was closed")
             try:
-                return asyncio.run_coroutine_threadsafe(work, self.loop)
+                future = asyncio.run_coroutine_threadsafe(work, self.loop)
             except RuntimeError:  # a signal's handler has stopped it in between
                 raise ClientClosed("the client was closed") from None
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
 
     def stop(self) -> None:
         """Ends loop and thread; what is still to be done there is given up.
@@ -139,15 +145,19 @@ class LoopThread:
             while not self._has_stopped:
                 with self._outlived():
                     self.loop.run_forever()
-            while left := asyncio.all_tasks(
-                self.loop
-            ):  # calls of other threads, and what they began
-                for task in left:
+            self._finish(asyncio.sleep(0))
+            while (left := asyncio.all_tasks(self.loop)) or self._calls:
+                for task in left:  # calls of other threads, and what they began
                     task.cancel()
-                with self._outlived():
-                    self.loop.run_until_complete(asyncio.wait(left))
+                if left:
+                    self._finish(asyncio.wait(left))
+                self._finish(asyncio.sleep(0))
         finally:
             self.loop.close()
+
+    def _finish(self, work: Coroutine[Any, Any, object]) -> None:
+        with self._outlived():
+            self.loop.run_until_complete(work)
 
     @contextmanager
     def _outlived(self) -> Iterator[None]:

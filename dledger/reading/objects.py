@@ -155,6 +155,8 @@ def _told(path: str) -> Iterator[None]:
             raise
         raise ObjectsUnreadable(path, first_line(error)) from error
     except Exception as error:  # Each store's library has errors of its own.
+        if "Credentials" in type(error).__name__:  # botocore's: none, or a part of them
+            raise PermissionError(errno.EACCES, first_line(error), path) from error
         raise ObjectsUnreadable(path, first_line(error)) from error
 
 

@@ -148,6 +148,16 @@ def copied(data: Path, target: Path) -> Path:
     return target
 
 
+def fits(change: Change, known: Map, data: Path) -> bool:
+    """Whether `data`, another member's directory, has the files that the change is about: one may
+    have prepared a segment more."""
+    named = [
+        data / known.files[number % len(known.files)] for number in (change.file, change.other)
+    ]
+    base = known.entries[change.file % len(known.entries)].base
+    return all(path.exists() for path in (*named, data / "commitlog" / f"{base:020d}"))
+
+
 def apply(change: Change, known: Map, target: Path) -> None:
     """Does it to the copy `target` of the directory that is `known`."""
     path = known.files[change.file % len(known.files)]

@@ -48,7 +48,8 @@ class Seen:
 
 
 def main() -> None:
-    """Prints what it saw as a line of JSON; a table that isn't right is an error."""
+    """Prints what it saw as a line of JSON, and so far after each table on standard error; a table
+    that isn't right is an error."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--format", choices=["delta", "iceberg"], required=True)
     parser.add_argument("--kills", type=int, required=True)
@@ -56,7 +57,11 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         seen = run(Path(folder), chosen.format, chosen.kills, Random(chosen.seed))
-    print(json.dumps({name: getattr(seen, name) for name in Seen.__dataclass_fields__}))
+    print(_told(seen))
+
+
+def _told(seen: Seen) -> str:
+    return json.dumps({name: getattr(seen, name) for name in Seen.__dataclass_fields__})
 
 
 def run(folder: Path, kind: str, kills: int, random: Random) -> Seen:
@@ -94,6 +99,7 @@ def run(folder: Path, kind: str, kills: int, random: Random) -> Seen:
         else:
             sys.exit(f"{MOST_RUNS} runs, and the table isn't whole")
         seen.tables += 1
+        print(_told(seen), file=sys.stderr, flush=True)
     return seen
 
 

@@ -88,7 +88,12 @@ def use(lake: Lake) -> None:
     configuration once."""
     os.environ.update(lake.environment())
     if lake.kind == "iceberg":
-        import pyiceberg.catalog
-        from pyiceberg.utils.config import Config
+        reload_configuration()
 
-        pyiceberg.catalog._ENV_CONFIG = Config()
+
+def reload_configuration() -> None:
+    """pyiceberg reads the environment as it is now."""
+    import pyiceberg.catalog
+    from pyiceberg.utils.config import Config
+
+    pyiceberg.catalog._ENV_CONFIG = Config()

@@ -28,8 +28,10 @@ def test_sample_is_a_log_that_audits_accept(tmp_path: Path) -> None:
     replicas = make_replicas(tmp_path, 2, 65 * MIB)
     logs = [committed_log(each) for each in replicas]
     assert {log.settled == log.end >= 65 * MIB for log in logs} == {True}
-    log_only = Options(derived=False)  # A sample has no ConsumeQueues.
-    assert audit_replicas(replicas, LocalEngine(1), log_only).report.exit_code == 0
+    report = audit_replicas(replicas, LocalEngine(1), Options(derived=True)).report
+    assert not report.findings
+    assert report.scope.starts
+    assert report.scope.end >= 65 * MIB
     sums = sum_log(replicas[1], LocalEngine(1))
     assert sums.topics()["orders"].body_bytes > 55 * MIB
 
@@ -68,7 +70,7 @@ def test_command_measures_and_leaves_nothing(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     assert facts["replica_bytes"] == 16 * MIB
-    assert len(facts["figures"]) == 7
+    assert len(facts["figures"]) == 14
     assert all(len(each["rounds"]) == 1 and each["value"] > 0 for each in facts["figures"])
     assert list(tmp_path.iterdir()) == []
     table = CliRunner().invoke(app, given[:-1])

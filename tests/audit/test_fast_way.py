@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from audit.proof import reading
@@ -22,6 +22,7 @@ from audit.proof.tags import tags_codes
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, digest_of
 from dledger.records.layout import ENTRY, FIRST_RECORD_AT, RECORD, file_name
 from dledger.records.record import RecordTemplate, record_starts
+from dledger.wire.commands_pb2 import Command
 from store.dispatch import UNIT_SIZE
 from store.tagging import code_of_record
 from tests.audit.both_ways import read_singly, runs_of
@@ -198,13 +199,30 @@ def test_number_of_records_is_seen_both_ways(
         assert forged(original, paths[0], 1, forge).faults
 
 
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["no-op", "data", "command"])
+def test_label_of_an_entry_is_seen_both_ways(
+    original: tuple[Path, list[EntryHeader]], paths: list[Path], number: int
+) -> None:
+    """Kinds and versions that there aren't, or aren't yet, or aren't any more, or that others are
+    of."""
+    for field, values in (("kind", (0, 1, 2, 3, 4, 9)), ("version", (0, 1, 3, 255))):
+        at = ENTRY.at(field)
+        for value in values:
+
+            def forge(frame: bytearray, at: int = at, value: int = value) -> None:
+                frame[at] = value
+
+            forged(original, paths[0], number, forge)
+
+
 def forged(
     original: tuple[Path, list[EntryHeader]],
     path: Path,
     number: int,
     forge: Callable[[bytearray], None],
 ) -> Chain:
-    """What is found, both ways, when one entry is changed and all sums repaired."""
+    """What is found, both ways, when one entry is changed and all sums repaired: with its queues,
+    and where those needn't have its units yet."""
     headers = original[1]
     segment = path / "commitlog" / file_name(0)
     kept = segment.read_bytes()
@@ -214,7 +232,10 @@ def forged(
     forge(frame)
     content[start:end] = frame
     segment.write_bytes(resealed(bytes(content), headers))
-    task = ReadTask((task_of(path, headers),))
+    alone = task_of(path, headers)
+    underived = ReadTask((replace(alone, derived_index=0),))
+    assert read_chains(underived) == read_singly(underived)
+    task = ReadTask((alone,))
     (found,) = read_chains(task)
     assert [found] == read_singly(task)
     segment.write_bytes(kept)
@@ -308,6 +329,28 @@ def test_entries_of_many_topics_queues_and_runs(tmp_path: Path) -> None:
         assert not found[0].faults
 
 
+def test_deleted_topic_is_forgotten_both_ways(tmp_path: Path) -> None:
+    """Its queues are none that the log ends, whether it was deleted by name or incarnation."""
+    gone = Command(delete_topic={"name": "events", "incarnation": 1}).SerializeToString()
+    named = Command(delete_topic={"name": "orders"}).SerializeToString()
+    path = tmp_path / "n1"
+    headers = build(
+        path,
+        [
+            *LOG,
+            Entry(2, EntryKind.COMMAND, body=gone),
+            Entry(2, count=2, size=7),
+            Entry(2, EntryKind.COMMAND, body=named),
+            Entry(2, EntryKind.NOOP),
+        ],
+    ).headers
+    task = ReadTask((task_of(path, headers),))
+    (found,) = read_chains(task)
+    assert [found] == read_singly(task)
+    assert [folder for folder, _ in found.deleted] == ["events@1", "orders"]
+    assert not found.queue_ends
+
+
 properties = st.one_of(
     st.just(b""),
     st.lists(
@@ -324,6 +367,7 @@ properties = st.one_of(
 
 
 @settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@example([b"KEYS\x01abcdef\x02TAGS\x01red\x02", b"TAGS\x01bluish\x02TAGS\x01red\x02"] * 9, b"")
 @given(st.lists(properties, min_size=1, max_size=12), st.binary(max_size=40))
 def test_tags_codes_are_those_of_each_record_alone(held: list[bytes], body: bytes) -> None:
     """Whatever properties hold, in whatever order."""

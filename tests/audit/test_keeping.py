@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from audit.keeping.pace import Pace
 from audit.keeping.program import program_digest
 from audit.keeping.remembering import Remembering
 from audit.keeping.stamps import Stamps, stamped
-from audit.keeping.store import FILE, WatchStore, read_history
+from audit.keeping.store import FILE, WatchStore, _transaction, read_history
 from audit.proof.chain import ChainTask, ReadTask
 from audit.proof.findings import Cause, Verdict
 from audit.proof.reading import read_chains
@@ -304,15 +305,16 @@ def test_segment_that_retention_takes_is_forgotten(three: ReplicaSet, watching: 
     assert min(base for _, base in watching.places()) == SEGMENT
 
 
+@pytest.mark.parametrize("liars", [("n3",), ("n1", "n2", "n3")], ids=["one", "all"])
 def test_node_that_says_another_digest_is_not_believed_away(
-    three: ReplicaSet, watching: Watching
+    three: ReplicaSet, watching: Watching, liars: tuple[str, ...]
 ) -> None:
-    """Within a believed segment, too."""
+    """Within a believed segment, too; if all say the same, only the segment tells."""
     watching.round(three.replicas)
     inner = next(h for h in three.headers if h.physical_offset > SEGMENT)
     end = sealed(three)[-1] + SEGMENT
     replicas = [
-        replace(each, position=Position(end, inner.digest + (each.id == "n3"), inner.index, 1))
+        replace(each, position=Position(end, inner.digest + (each.id in liars), inner.index, 1))
         for each in three.replicas
     ]
     report = watching.round(replicas)
@@ -557,3 +559,16 @@ def test_good_rounds_displace_no_bad_one(
 def test_worst_of_rounds(codes: tuple[int, ...], worst: int) -> None:
     """Inconsistent before incomplete, though its number is smaller."""
     assert worst_exit(codes) == worst
+
+
+def test_full_disk_is_told_and_not_that_nothing_is_left_to_undo(tmp_path: Path) -> None:
+    """SQLite ends the transaction by itself where the disk is full."""
+    base = sqlite3.connect(tmp_path / "base", isolation_level=None)
+
+    def fill() -> None:
+        with _transaction(base):
+            base.execute("ROLLBACK")
+            raise sqlite3.OperationalError("database or disk is full")
+
+    with closing(base), pytest.raises(sqlite3.OperationalError, match="is full"):
+        fill()

@@ -261,6 +261,7 @@ def test_command_refuses_a_table_whose_schema_has_changed(three: ReplicaSet, lak
 
 def test_command_refuses_names_that_lead_nowhere(three: ReplicaSet, tmp_path: Path) -> None:
     """No such catalog, no name of a table, an address with credentials, an engine for a table."""
+    pytest.importorskip("pyiceberg", reason="pyiceberg: pip install '.[iceberg]'")
     replica = ["--replica", f"n1={three.paths['n1']}"]
     for arguments, words in (
         (["nowhere.broker.messages", "--format", "iceberg"], "no Iceberg catalog 'nowhere'"),

@@ -6,9 +6,10 @@ import asyncio
 import gc
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,34 @@ def group() -> Iterator[BlockingFakeGroup]:
         yield group
 
 
+class Pool:
+    """Calls on threads of their own: one that hangs is the test's failure, and not its hang, which
+    an executor's would be, for whose threads the interpreter waits at its end."""
+
+    def submit(self, act: Callable[..., Any], *args: Any) -> Future[Any]:
+        """What `act` returns or raises on a new thread."""
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(act(*args))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
+
+
 @pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    pool = ThreadPoolExecutor(8)
-    yield pool
-    pool.shutdown(wait=False)  # a thread that hangs is the test's failure, and not its hang
+def pool() -> Pool:
+    return Pool()
 
 
 def threads() -> list[str]:
     return sorted(t.name for t in threading.enumerate() if t.name == "dledger-client")
 
 
-def test_call_made_while_the_thread_ends_is_told_so(pool: ThreadPoolExecutor) -> None:
+def test_call_made_while_the_thread_ends_is_told_so(pool: Pool) -> None:
     """A call that came too late to be cancelled with the others used to wait for ever."""
     thread = LoopThread()
     began, ends = threading.Event(), threading.Event()
@@ -73,9 +90,29 @@ def test_call_made_while_the_thread_ends_is_told_so(pool: ThreadPoolExecutor) ->
     stopped.result(PATIENCE_S)
 
 
-def test_threads_at_work_while_another_closes_all_end(
-    group: BlockingFakeGroup, pool: ThreadPoolExecutor
-) -> None:
+def test_call_that_ends_in_the_last_turn_gets_its_answer(pool: Pool) -> None:
+    """The turn in which its caller would be told used never to come."""
+    thread = LoopThread()
+    began, ending = threading.Event(), threading.Event()
+
+    async def ends_with_the_loop() -> int:
+        began.set()
+        assert ending.wait(PATIENCE_S)  # holds the loop: `stop` is in the next turn
+        await asyncio.sleep(0)  # and so is the rest of this
+        return 7
+
+    call = pool.submit(lambda: thread.call(ends_with_the_loop()))
+    assert began.wait(PATIENCE_S)
+    stopped = pool.submit(thread.stop)
+    while not thread._is_ending:
+        time.sleep(0.001)
+    with thread._entry:  # `stop` has let go of it: its word is on the loop
+        ending.set()
+    assert call.result(PATIENCE_S) == 7
+    stopped.result(PATIENCE_S)
+
+
+def test_threads_at_work_while_another_closes_all_end(group: BlockingFakeGroup, pool: Pool) -> None:
     """Sends, flushes, reads and calls under way end, each with an error that says why."""
     for _ in range(5):
         client = BlockingClient.connect(group.addresses).__enter__()
@@ -106,7 +143,7 @@ def test_threads_at_work_while_another_closes_all_end(
 
 
 def test_message_that_has_not_crossed_when_the_thread_ends_fails(
-    group: BlockingFakeGroup, pool: ThreadPoolExecutor
+    group: BlockingFakeGroup, pool: Pool
 ) -> None:
     """Its future is told, even if the loop never came to it."""
     with BlockingClient.connect(group.addresses) as client:
@@ -182,7 +219,7 @@ def test_closing_in_a_callback_is_refused_and_changes_nothing(group: BlockingFak
         assert producer.send(topic, b"y").result(PATIENCE_S).queue_offset == 1
 
 
-def test_two_threads_may_close_at_once(group: BlockingFakeGroup, pool: ThreadPoolExecutor) -> None:
+def test_two_threads_may_close_at_once(group: BlockingFakeGroup, pool: Pool) -> None:
     """Both return when all is closed; a failed send is told to one of them."""
     client = BlockingClient.connect(group.addresses).__enter__()
     client.producer().send("absent", b"nobody looks")
@@ -223,9 +260,7 @@ def test_unclosed_client_is_told_of_once(group: BlockingFakeGroup) -> None:
     thread.stop()
 
 
-def test_flush_returns_while_another_thread_sends(
-    group: BlockingFakeGroup, pool: ThreadPoolExecutor
-) -> None:
+def test_flush_returns_while_another_thread_sends(group: BlockingFakeGroup, pool: Pool) -> None:
     """It waits for what was sent before; and a call gets its answer in between."""
     with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
         topic, stop = group.topic(), threading.Event()
@@ -246,9 +281,7 @@ def test_flush_returns_while_another_thread_sends(
         firing.result(PATIENCE_S)
 
 
-def test_bulk_under_which_the_client_is_closed_ends(
-    group: BlockingFakeGroup, pool: ThreadPoolExecutor
-) -> None:
+def test_bulk_under_which_the_client_is_closed_ends(group: BlockingFakeGroup, pool: Pool) -> None:
     """None of its messages is left without an answer."""
     client = BlockingClient.connect(group.addresses).__enter__()
     topic, producer, begun = group.topic(), client.producer(), threading.Event()

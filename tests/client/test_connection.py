@@ -37,6 +37,7 @@ async def test_link_that_is_closed_while_it_is_nudged_ends() -> None:
             await asyncio.sleep(0)
             link.nudge()
             await link.close()
+        assert link._watching.cancelled()
 
 
 @async_test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from dledger.client import (
     QueueNotFound,
     RecordCorrupt,
     StartFrom,
+    TopicNotFound,
 )
 from dledger.testing.fake_nodes import FakeNode
 from tests.client.loops import async_test
@@ -92,6 +94,37 @@ async def test_wait_that_is_cancelled_loses_nothing() -> None:
             except TimeoutError:
                 await asyncio.sleep(0.001)
         assert seen == list(range(40))
+
+
+@async_test
+async def test_caller_of_little_patience_begins_all_the_same() -> None:
+    """A beginning that takes longer than each wait used to be begun anew for ever; where it fails,
+    whoever asks next is told."""
+    async with stocked({0: 1}) as (group, client):
+
+        async def slow(method: str, node: FakeNode, request: Any) -> None:
+            if method == "DescribeTopic":
+                await asyncio.sleep(0.1)
+
+        async def patiently(consumer: PullConsumer) -> Message:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        return await anext(consumer)
+
+        group.before.append(slow)
+        before = group.nodes[0].calls["DescribeTopic"]
+        assert (await patiently(client.pull_consumer("t"))).queue_offset == 0
+        assert group.nodes[0].calls["DescribeTopic"] == before + 1
+        with pytest.raises(TopicNotFound):
+            await patiently(client.pull_consumer("absent"))
+        left = client.pull_consumer("t")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await anext(left)
+        await left.close()
+        with pytest.raises(StopAsyncIteration):
+            await anext(left)
 
 
 # --- commits ----------------------------------------------------------------------------------

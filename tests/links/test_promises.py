@@ -207,5 +207,8 @@ def test_what_was_told_unsynced_is_no_promise_of_a_start_that_syncs() -> None:
     node.links.know(FIRST, {N2: OLD}, is_known=True)
     earlier, _ = node.links.on_call(identity(replace(BEGUN, is_synced=False)).hello(N1, FIRST))
     node.links.on_call(identity(next_start()).hello(N1, FIRST))
+    before = node.links.promises()[N2]
     node.links.on_message(earlier, seal(alive(5, 90, 90)))
+    assert node.links.promises()[N2] == before, "an unsynced word was remembered"
     node.links.on_call(identity(replace(next_start(), number=5)).hello(N1, FIRST))
+    assert node.links.promises()[N2].start.number == 5, "the healthy start was not heard"

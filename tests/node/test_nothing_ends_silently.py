@@ -22,9 +22,11 @@ from broker.replica import Replica
 from dledger import transport
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
+from dledger.links import LinkTimes
 from dledger.outbox import Outbox
 from dledger.peer_security import PeerSecurity
 from dledger.wire import commands_pb2 as kpb
+from dledger.wire.raft_pb2 import HeartbeatRequest, PeerMessage
 from tests.integration.members import Pair, pair
 from tests.node.members import Members, make_configs, nothing_to_shut
 from tests.node.test_replica import on_a_loop
@@ -163,10 +165,11 @@ def test_links_are_looked_at_again_after_a_look_that_failed(monkeypatch: Any) ->
 def test_stream_that_cannot_be_written_to_ends_and_comes_again(
     monkeypatch: Any, which: NodeId
 ) -> None:
-    """A peer that is heard and gets no answer is as good as none, and looks healthy."""
+    """A peer that is heard and gets no answer is as good as none, and looks healthy. Not only the
+    watchdog over silence ends it, which here would take a minute."""
 
     async def run() -> None:
-        async with pair() as two:
+        async with pair(LinkTimes(silence_s=60.0)) as two:
             await two.talk()
             breaks = two.members[N1].broken
             real, failing = Outbox.get, [True]
@@ -180,8 +183,12 @@ def test_stream_that_cannot_be_written_to_ends_and_comes_again(
                 return message
 
             monkeypatch.setattr(Outbox, "get", get)
+            request = PeerMessage(term=1, heartbeat_request=HeartbeatRequest())
             with capture_logs() as told:
-                await becomes_true(lambda: bool(breaks))
+                async with asyncio.timeout(10):
+                    while not breaks:  # n1 asks, n2 answers: each writes on the same stream
+                        two.members[N1].transport.send_request(N2, request)
+                        await asyncio.sleep(0.005)
             assert "peer_stream_not_written" in events(told)
             await two.talk()
 
@@ -193,8 +200,10 @@ def test_stream_whose_message_cannot_be_taken_ends_and_comes_again(monkeypatch: 
         async with pair() as two:
             await two.talk()
             links = two.members[N1].transport._links
-            monkeypatch.setattr(links, "_on_message", Once(links._on_message))
+            once = Once(links._on_message)
+            monkeypatch.setattr(links, "_on_message", once)
             await two.talk()
+            assert once.calls > 1, "no message was taken after the one that couldn't be"
 
     asyncio.run(run())
 

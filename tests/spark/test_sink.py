@@ -102,23 +102,24 @@ def test_task_killed_at_any_send_is_repeated_and_each_row_is_there_once(
     assert content(writing) == BODIES
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
 def test_answer_that_is_lost_is_asked_for_again_within_the_attempt(
-    writing: Writing, monkeypatch: pytest.MonkeyPatch
+    writing: Writing, is_stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that the leader couldn't take goes again as it was cut."""
+    """A batch that the leader couldn't take, or says so of, goes again as it was cut."""
     send, refusals = Brokers.send, iter([1, 3, 4])
     upcoming, count = next(refusals), 0
 
     def sent(self: Brokers, producer: bytes, parts: list[pb.SendBatch]) -> list[pb.SendResult]:
         nonlocal upcoming, count
-        results = send(self, producer, parts)
-        count += 1
-        if count - 1 != upcoming:
+        is_refused, count = count == upcoming, count + 1
+        results = send(self, producer, parts) if is_stored or not is_refused else []
+        if not is_refused:
             return results
         upcoming = next(refusals, -1)
         refused = pb.SendResult()
         refused.error.code, refused.error.retriable = errors_pb2.BUSY, True
-        return [refused for _ in results]
+        return [refused for _ in parts]
 
     monkeypatch.setattr(Brokers, "send", sent)
     write(writing, BODIES)

@@ -128,6 +128,6 @@ def test_what_is_written_again_as_it_was_takes_no_memory(tmp_path: Path) -> None
     handle = rehearsal.open(tmp_path / "a")
     rehearsal.pwritev(handle, [content], 0)
     assert rehearsal.held_pages() == 0
-    rehearsal.pwritev(handle, [b"\x00"], 7 * PAGE)
+    rehearsal.pwritev(handle, [bytes((content[7 * PAGE] ^ 1,))], 7 * PAGE)
     assert rehearsal.held_pages() == 1
     rehearsal.close_all()

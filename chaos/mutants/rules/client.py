@@ -329,6 +329,15 @@ CLIENT = (
         tests=_BLOCKING_ENDS,
     ),
     Mutant(
+        "answer-of-the-last-turn-is-not-told",
+        "dledger/client/loop_thread.py",
+        "            self._finish(asyncio.sleep(0))\n"
+        "            while (left := asyncio.all_tasks(self.loop)) or self._calls:\n",
+        "            while left := asyncio.all_tasks(self.loop):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
         "callback-ends-the-thread-of-all",
         "dledger/client/loop_thread.py",
         "        except (SystemExit, KeyboardInterrupt) as error:\n",
@@ -397,6 +406,14 @@ CLIENT = (
         "dledger/client/progress.py",
         "self._read, self._finished, self._committed):\n",
         "self._read, self._finished):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOOPS,
+    ),
+    Mutant(
+        "impatient-reader-begins-for-ever",
+        "dledger/client/consumer.py",
+        "        if self._beginning is None:\n",
+        "        if not self._started:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,
     ),

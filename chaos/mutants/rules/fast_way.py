@@ -68,7 +68,6 @@ FAST_WAY = (
         "framed.scanned, framed.upto_deletion()",
         "framed.scanned, framed",
     ),
-    _dropped("of-any-number-of-records", _RUNS, " or not h.record_count"),
     _dropped("records-of-any-size", _RUNS, '(fields["total_size"] != ends - starts).any() or '),
     _dropped("without-magic", _RUNS, "== RECORD_MAGIC\n", '== fields["magic"]\n'),
     _dropped(
@@ -83,6 +82,12 @@ FAST_WAY = (
         "of-any-queue-offset",
         _RUNS,
         '    right &= fields["queue_offset"].astype(np.int64) == bases[records.owners] + ranks\n',
+    ),
+    _dropped(
+        "of-any-physical-offset",
+        _RUNS,
+        '    right &= fields["physical_offset"].astype(np.int64) == '
+        "records.starts + places[records.owners]\n",
     ),
     _dropped(
         "of-any-store-time",
