@@ -41,7 +41,7 @@ demo: setup      ## the standard library through a group whose leader is killed 
 	$(BIN)/python -m chaos.demo $(if $(KEEP),--keep)
 
 test: setup extras  ## every test (EXTRAS= leaves out what needs Spark)
-	$(BIN)/pytest -q -n 2 --dist worksteal
+	$(BIN)/pytest -q -n 3 --dist worksteal
 
 sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
 	$(BIN)/dledger chaos sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)

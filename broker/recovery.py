@@ -49,6 +49,7 @@ class StoreMachinery:
     state: MachineOptions = USUAL
     open_files: int = OPEN_FILES  # of ConsumeQueues
     birth: Callable[[], Birth] = born_now
+    holder: str | None = None  # how the process names itself in its lock; by its id
 
 
 REAL_MACHINERY = StoreMachinery()
@@ -173,6 +174,7 @@ def site_of(config: NodeConfig, files: FileSystem, machinery: StoreMachinery) ->
         workers=machinery.workers,
         clock=machinery.clock,
         birth=machinery.birth,
+        holder=machinery.holder,
         told=_tell_recovery,
     )
 
@@ -182,10 +184,10 @@ def _tell_recovery(report: RecoveryReport) -> None:
 
 
 def open_directory(
-    config: NodeConfig, files: FileSystem, birth: Callable[[], Birth] = born_now
+    config: NodeConfig, files: FileSystem, machinery: StoreMachinery = REAL_MACHINERY
 ) -> DataDirectory:
     """The node's data directory, made at the first start, and locked."""
-    return opening.open_directory(site_of(config, files, StoreMachinery(birth=birth)))
+    return opening.open_directory(site_of(config, files, machinery))
 
 
 def trusted_note(commit_log: CommitLog) -> int:

@@ -33,7 +33,7 @@ def join_disk(
 
 @contextlib.contextmanager
 def _member(config: NodeConfig, files: FileSystem, machinery: StoreMachinery) -> Iterator[Member]:
-    with contextlib.closing(open_directory(config, files, machinery.birth)) as directory:
+    with contextlib.closing(open_directory(config, files, machinery)) as directory:
         options = machinery.log_options or log_options(config)
         yield Member(directory, files, options, config.peers)
 

@@ -191,6 +191,16 @@ class KnownDisks:
         known.begin(speaker.start)
         self._older.pop(peer, None)
 
+    def named(self, peer: NodeId, speaker: Speaker) -> None:
+        """Other disks may be named by now than when `speaker`, who is still heard, said Hello."""
+        if speaker.disk == NO_DISK or speaker.disk != self.disks.get(peer):
+            return
+        known = self._promises.get(peer)
+        if known is None or known.disk != speaker.disk:
+            self._promises[peer] = Promises(speaker.disk, speaker.start)
+        elif speaker.start.number > known.start.number:  # of two calls, the later start's
+            known.begin(speaker.start)
+
     def said(self, message: PeerMessage, peer: NodeId, speaker: Speaker, to: NodeId) -> None:
         """`speaker` said `message` to `to`, which is this node, and it wasn't refused. It may not
         have been looked at either, by a node that stops."""

@@ -192,7 +192,10 @@ class PeerLinks:
         self._is_muted = True
         for generation, call in list(self._calls.items()):
             peer, speaker = call.peer, call.speaker
-            if speaker is None or not known.refusal_of(peer.name, speaker, answers=call.is_dialed):
+            if speaker is None:
+                continue
+            if not known.refusal_of(peer.name, speaker, answers=call.is_dialed):
+                known.named(peer.name, speaker)
                 continue
             del self._calls[generation]
             self._sockets.end(peer.name, generation, Why.OTHER_DISK)

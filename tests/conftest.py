@@ -17,6 +17,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.grpc_noise import is_grpcs_own
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -41,21 +43,14 @@ class Complaints(logging.Handler):
         self.told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not _is_grpcs_own(record):
+        error = record.exc_info[1] if record.exc_info else None
+        if not is_grpcs_own(record.getMessage(), error):
             self.told.append(self.format(record))
 
     def check(self) -> None:
         """Fails if there were any, and forgets them."""
         told, self.told = self.told, []
         assert not told, "asyncio complained:\n" + "\n".join(told)
-
-
-def _is_grpcs_own(record: logging.LogRecord) -> bool:
-    """grpc.aio has one poller for all event loops of a process, and wakes also those that tests
-    have closed since; a program has one loop."""
-    error = record.exc_info[1] if record.exc_info else None
-    is_closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
-    return is_closed and "PollerCompletionQueue._handle_events" in record.getMessage()
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ from typing import Final, TypedDict
 
 JOURNAL_FILE: Final = "journal"
 SAVED_PREFIX: Final = "saved-"
-REWRITE_BYTES: Final = 8 << 20  # past this the journal is rewritten with what is still open
+REWRITE_BYTES: Final = 64 << 20  # past this it is rewritten, which holds up all who write
 
 
 class Record(TypedDict, total=False):

@@ -48,6 +48,11 @@ class Group(Protocol):
     @property
     def now_us(self) -> int: ...
 
+    @property
+    def log_behind_us(self) -> int:
+        """How far the time of the newest entry that was applied is behind the true one."""
+        ...
+
     def call(self, client: str, node: NodeId, method: str, request: object) -> Awaitable[Any]:
         """The answer; raises CallFailed."""
         ...

@@ -228,6 +228,7 @@ class SimNode:
             units_per_file=plan.tuning.units_per_file,
             state=MachineOptions(producers=plan.tuning.producers),
             birth=self._birth,
+            holder=name,
         )
 
     # --- life --------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class Producer(Client):
         self._is_registering = False
         session = Session(answer.producer_id, answer.origin)
         self._session = session
-        self._used_us = began_us
+        self._used_us = self._in_log_time(began_us)
         was_alive = former is not None and not former.is_over
         if former is not None:
             former.is_over = True
@@ -254,7 +254,7 @@ class Producer(Client):
             await self.back_off()
         if self._present(session) is not None:
             # Its entry may be older than its answer by all that a majority was silent.
-            self._used_us = max(self._used_us, began_us)
+            self._used_us = max(self._used_us, self._in_log_time(began_us))
             lane.under_way.pop(base, None)
         self.shared.pending -= 1
         if result.place_forgotten:
@@ -297,6 +297,12 @@ class Producer(Client):
             raise Defect("stored twice", what)
         if not result.place_forgotten and result.base_queue_offset != before.offset:
             raise Defect("stored twice", f"{what}: at {before.offset}, {result.base_queue_offset}")
+
+    def _in_log_time(self, began_us: int) -> int:
+        """When, by the log's time, what has just been answered was used. A leader that hears only
+        clocks that are behind runs at half speed; in its first second it may step, over what was
+        used meanwhile."""
+        return began_us - self.shared.group.log_behind_us
 
     def _check_error(
         self, session: Session, batch: pb.SendBatch, error: epb.Error, *, is_first: bool

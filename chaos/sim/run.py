@@ -23,7 +23,7 @@ from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
 from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
 from chaos.sim.nemesis import Nemesis
-from chaos.sim.node import Defect
+from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Fault, Plan
 from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
@@ -235,9 +235,17 @@ class _Run:
         lives = {name: node.life for name, node in nodes.items() if node.life is not None}
         return all(
             link.connected and life.links.dialed_to(peer) == 1
-            for life in lives.values()
+            for name, life in lives.items()
             for peer, link in life.links.links().items()
-            if peer in lives
+            if peer in lives and not self._holds_a_lie(lives[peer], nodes[name])
+        )
+
+    def _holds_a_lie(self, life: Life, liar: SimNode) -> bool:
+        """Whether a start that never was is held against `liar`, which said that there was one: it
+        isn't heard there until its disk is replaced."""
+        known = life.links.promises().get(liar.name)
+        return (
+            liar.has_lied and known is not None and known.start.number > liar.identity.start.number
         )
 
     def _replicas_agree(self) -> bool:

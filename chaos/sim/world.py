@@ -16,7 +16,7 @@ from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.errors import CallFailed
 from chaos.forming import form_disks
-from chaos.sim.loop import ProcessLoop
+from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
@@ -82,6 +82,13 @@ class World:
     @property
     def now_us(self) -> int:
         return self.timeline.now
+
+    @property
+    def log_behind_us(self) -> int:
+        lives = [node.life for node in self.nodes.values() if node.life is not None]
+        times_ms = [life.replica.machine.append_time_ms for life in lives]
+        latest_ms = max(times_ms, default=0) or WALL_START_MS
+        return max(0, self.now_us - (latest_ms - WALL_START_MS) * 1000)
 
     def log(self, who: str, what: str) -> None:
         """A line of the transcript; it is part of the trace."""

@@ -145,15 +145,21 @@ class LoopThread:
             while not self._has_stopped:
                 with self._outlived():
                     self.loop.run_forever()
-            self._finish(asyncio.sleep(0))
-            while (left := asyncio.all_tasks(self.loop)) or self._calls:
-                for task in left:  # calls of other threads, and what they began
-                    task.cancel()
-                if left:
-                    self._finish(asyncio.wait(left))
-                self._finish(asyncio.sleep(0))
+            self._give_up()
         finally:
             self.loop.close()
+
+    def _give_up(self) -> None:
+        """Cancels calls of other threads, and what they began, until everybody has been told."""
+        while True:
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self._finish(asyncio.wait(left) if left else asyncio.sleep(0))
+            # A call whose caller was interrupted as it was made may stay among them, done.
+            untold = any(not call.done() for call in tuple(self._calls))
+            if not (left or untold or asyncio.all_tasks(self.loop)):
+                return
 
     def _finish(self, work: Coroutine[Any, Any, object]) -> None:
         with self._outlived():

@@ -37,7 +37,7 @@ from dledger_cli.bench.produce import produce as measure_produce
 from dledger_cli.bench.rounds import Tell
 from dledger_cli.bench.starting import measure_import
 from dledger_cli.bench.steady import steady as measure_steady
-from dledger_cli.bench.tables import print_report
+from dledger_cli.bench.tables import print_report, report_console
 from dledger_cli.bench.turns import measure_turns
 from dledger_cli.bench.yardsticks import echo_server
 
@@ -278,7 +278,7 @@ def starting(
     if as_json:
         print_json(report.facts(machine))
     else:
-        print_report(Console(), report, machine)
+        print_report(report_console(), report, machine)
     end(ExitCode.FAILED if strict and not report.targets_reached else ExitCode.DONE)
 
 
@@ -306,7 +306,7 @@ def turns(
     if as_json:
         print_json(report.facts(machine))
     else:
-        print_report(Console(), report, machine)
+        print_report(report_console(), report, machine)
     end(ExitCode.FAILED if strict and not report.targets_reached else ExitCode.DONE)
 
 
@@ -393,7 +393,7 @@ def _benchmark(measures: list[Measure], where: Place, *, as_json: bool, strict: 
         for measure in measures:
             found.append(_measured(measure, where))
             if not as_json:
-                print_report(Console(), *found[-1])
+                print_report(report_console(), *found[-1])
     if as_json:
         facts = [report.facts(machine) for report, machine in found]
         print_json(facts[0] if len(facts) == 1 else {"format": FORMAT, "reports": facts})

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread
 
+FULL_WIDTH = 200  # of what no terminal shows: wider than any table
+
 SIGNS = {Comparison.AT_LEAST: "≥", Comparison.AT_MOST: "≤"}
+
+
+def report_console() -> Console:
+    """As wide as its terminal or `$COLUMNS`; what goes to a file or a pipe isn't folded."""
+    console = Console()
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(width=FULL_WIDTH)
 
 
 def print_report(console: Console, report: Report, machine: dict[str, str | int]) -> None:

@@ -60,6 +60,7 @@ class Site:
         identity: whose the directory must be.
         peers: names of the group's members, as configured; all that is known of a group by one who
             takes a lost disk's place.
+        holder: see `DataDirectory.open`.
         told: what opening the log found, before what follows may refuse.
     """
 
@@ -71,6 +72,7 @@ class Site:
     workers: WorkerFactory = ThreadWorker
     clock: Callable[[], float] = time.monotonic
     birth: Callable[[], Birth] = born_now
+    holder: str | None = None
     told: Callable[[RecoveryReport], None] = _untold
 
 
@@ -118,7 +120,7 @@ def open_member(site: Site) -> Opened:
 
 def open_directory(site: Site) -> DataDirectory:
     """The data directory, made at the first start, and locked. Raises: see `DataDirectory.open`."""
-    return DataDirectory.open(site.path, site.identity, site.files, birth=site.birth)
+    return DataDirectory.open(site.path, site.identity, site.files, site.holder, site.birth)
 
 
 def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:

@@ -117,3 +117,25 @@ def test_change_that_no_stamp_tells_lies_in_what_is_believed(stopped: Group) -> 
         assert (late.verdict, found(late)) == (whole.verdict, found(whole))
 
     holds()
+
+
+def test_start_that_meets_what_is_believed_has_it_read_again(stopped: Group) -> None:
+    """A start that is refused has read the log, perhaps where a kept result says that all is well:
+    what is wrong there is named, as by an audit that reads everything."""
+    refused = 0
+    for segment in stopped.known.segments:
+        with tempfile.TemporaryDirectory(dir=stopped.scratch) as made:
+            it = watched(stopped, Path(made), frozen=True)
+            assert believed_segments(it.watching.round(it.replicas)) > 0
+            rotten = it.target / segment
+            content = bytearray(rotten.read_bytes())
+            content[stopped.known.log_bytes(segment) // 2] ^= 1
+            rotten.write_bytes(content)
+            report, whole = it.watching.round(it.replicas), full(it.replicas)
+            it.watching.store.close()
+        if report.verdict is Verdict.IDENTICAL:
+            assert report.scope.believed is not None, segment
+        else:
+            assert found(report) == found(whole), segment
+            refused += 1
+    assert refused

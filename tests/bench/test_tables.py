@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
-from dledger_cli.bench.tables import print_report
+from dledger_cli.bench.tables import FULL_WIDTH, print_report, report_console
 
 NAMES = [
     "in_flight_1_of_1024B_p50",
@@ -35,3 +35,11 @@ def test_names_and_numbers_are_never_cut(width: int) -> None:
     for name in NAMES:
         (row,) = [line for line in printed.splitlines() if line.split()[:1] == [name]]
         assert row.split()[1:5] == ["msgs/s", "12,345", "23,456", "34,567"]
+
+
+def test_what_no_terminal_shows_is_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe has no width; whoever wants one says so."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert report_console().width == FULL_WIDTH
+    monkeypatch.setenv("COLUMNS", "90")
+    assert report_console().width == 90

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
+import secrets
 import subprocess
 import sys
+import time
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -42,6 +45,27 @@ def full_disks(seed: int) -> Plan:
         for number in range(18)
     )
     return replace(plan, faults=faults, tuning=replace(plan.tuning, segment_bytes=8192))
+
+
+def test_run_asks_this_process_and_machine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits of a process id, in a lock's file, once made disks fill a byte later: a seed's trace
+    was another one in another process."""
+
+    def ask(*_: object, **__: object) -> Any:
+        raise AssertionError("a run depends on where and when it is made")
+
+    asked = [
+        *((os, name) for name in ("getpid", "urandom", "getenv", "stat", "open", "listdir")),
+        *((time, name) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "sleep")),
+        *((random, name) for name in ("random", "randint", "choice", "getrandbits")),
+        *((secrets, name) for name in ("token_bytes", "token_hex", "randbits")),
+    ]
+    run_plan(draw_plan(42, duration_ms=100))  # imports what it needs
+    with monkeypatch.context() as patched:
+        for module, name in asked:
+            patched.setattr(module, name, ask)
+        reports = [run_plan(draw_plan(seed, duration_ms=SHORT_MS)) for seed in (42, 77, 79, 528)]
+    assert [report.failure for report in reports] == [None] * 4
 
 
 def test_same_seed_is_the_same_run() -> None:

@@ -14,6 +14,7 @@ from broker.config import RaftConfig, load_config
 from broker.local_group import GroupStatus, LocalGroup, LocalGroupError, NodeView
 from chaos.real import arena as arenas
 from chaos.real.arena import Arena, ArenaOptions, arena, environment
+from chaos.real.patience import Patience
 from chaos.real.replicas import compare_replicas, hash_of_queues
 from dledger.wire.cluster_pb2 import NodeStatus
 
@@ -166,7 +167,7 @@ def test_node_keeps_its_disk_where_others_lag(
 
     monkeypatch.setattr(LocalGroup, "status", lagging)
     monkeypatch.setattr(arenas, "POLL_S", 0)
-    monkeypatch.setattr(arenas, "OTHERS_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(arenas, "Patience", lambda: Patience(still_s=0.02))
 
     async def act(made: Arena) -> None:
         made.data_directory("n1").mkdir()

@@ -28,6 +28,7 @@ from dledger.core import (
     VoteRequest,
     VoteResponse,
 )
+from dledger.core.types import Holding
 from tests.core.harness import A, B, C, Cluster, D, E, Node, entries_of
 
 THREE = Configuration(frozenset({A, B, C}))
@@ -246,6 +247,21 @@ def test_s11_delayed_own_vote_does_not_count_for_a_lost_candidacy() -> None:
     node.complete_writes()
     assert node.core.role is Role.FOLLOWER
     assert node.core.leader == B
+
+
+def test_nothing_is_told_of_a_disk_while_its_term_is_being_written() -> None:
+    """Whoever heard of the term would hold it against the disk after a crash that lost it; and what
+    is held, is held in that term."""
+    cluster = Cluster()
+    cluster.elect(A)
+    node = cluster[B]
+    before = node.core.holding
+    assert before.term == 1
+    node.writes_complete = False
+    node.step(VoteRequest(C, B, Term(2), Index(9), Term(1), CampaignReason.TRANSFER))
+    assert (node.term, node.core.holding) == (2, Holding())
+    node.complete_writes()
+    assert node.core.holding == Holding(Term(2), Index(0), before.settled_index)
 
 
 def test_s12_pre_votes_are_not_votes() -> None:

@@ -17,7 +17,7 @@ from broker.forming.errors import FormationRefused, MemberUnreachable
 from broker.forming.initiator import form
 from broker.forming.member import Member
 from broker.forming.planning import FORMED, LEGACY, UNFORMED, Description, founding_of
-from broker.recovery import open_directory, recover
+from broker.recovery import StoreMachinery, open_directory, recover
 from dledger.core.types import NodeId
 from store.commitlog import CommitLogOptions
 from store.directory import Birth, write_sealed
@@ -176,7 +176,8 @@ class Site:
 
     @contextlib.contextmanager
     def boot(self) -> Iterator[Member]:
-        with contextlib.closing(open_directory(self.config, self.files, self.birth)) as directory:
+        machinery = StoreMachinery(birth=self.birth)
+        with contextlib.closing(open_directory(self.config, self.files, machinery)) as directory:
             yield Member(directory, self.files, OPTIONS, self.config.peers)
 
 

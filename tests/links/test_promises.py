@@ -182,6 +182,26 @@ def test_who_says_that_it_is_another_disk_makes_nobody_forget() -> None:
     assert node.links.promises()[N2].disk == NEW
 
 
+@pytest.mark.parametrize("starts", [(1,), (1, 2), (2, 1)])
+def test_who_is_named_while_it_is_heard_is_held_to_what_it_says_from_then_on(
+    starts: tuple[int, ...],
+) -> None:
+    """A node that lags reads of the new disk in the log that this disk sends it: nobody says Hello
+    again, and what was remembered of the disk before used to stand in the way for good. Of two
+    calls that are up, the later start's counts."""
+    node = Node()
+    node.links.know(FIRST, {N2: OLD}, is_known=True)
+    generation, _ = node.links.on_call(identity(BEGUN).hello(N1, FIRST))
+    node.links.on_message(generation, seal(alive(5, 77, 70)))
+    for number in starts:
+        latest, _ = node.links.on_call(identity(Start(number), NEW).hello(N1, LATER))
+    node.links.know(LATER, {N2: NEW}, is_known=True)
+    node.links.on_message(latest, seal(alive(6, 90, 80)))
+    held = node.links.promises()[N2]
+    assert (held.disk, held.start.number) == (NEW, max(starts))
+    assert (held.held_index, held.settled_index) == (90, 80)
+
+
 @pytest.mark.parametrize(
     "said",
     [acknowledged(1 << 63, 99), acknowledged(5, 1 << 63)],

@@ -331,9 +331,10 @@ CLIENT = (
     Mutant(
         "answer-of-the-last-turn-is-not-told",
         "dledger/client/loop_thread.py",
-        "            self._finish(asyncio.sleep(0))\n"
-        "            while (left := asyncio.all_tasks(self.loop)) or self._calls:\n",
-        "            while left := asyncio.all_tasks(self.loop):\n",
+        "            self._finish(asyncio.wait(left) if left else asyncio.sleep(0))\n",
+        "            if not left:\n"
+        "                return\n"
+        "            self._finish(asyncio.wait(left))\n",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
     ),

@@ -90,6 +90,8 @@ COPIES = (
         "if state.has_failed or not state.persists.hard_state_is_durable:\n"
         "            return Holding()",
         "if state.has_failed:\n            return Holding()",
+        masked="a keep-alive must fall into the moment of a write",
+        tests=("tests/core/test_election.py",),
     ),
     Mutant(
         "campaigned-for-term-held-against-it",
@@ -135,6 +137,14 @@ COPIES = (
         "        if known.start.is_synced and not speaker.start.is_synced:\n            return\n",
         "",
         masked="no simulated node changes how it flushes",
+        tests=_PROMISES,
+    ),
+    Mutant(
+        "who-is-named-while-heard-is-not-remembered",
+        "dledger/peers.py",
+        "                known.named(peer.name, speaker)\n",
+        "",
+        masked="one in a thousand seeds of 20 s (189)",
         tests=_PROMISES,
     ),
 )

@@ -37,9 +37,8 @@ DISKS = (
     Mutant(
         "streams-outlive-their-disk",
         "dledger/peers.py",
-        "            if speaker is None or not known.refusal_of(peer.name, speaker, "
-        "answers=call.is_dialed):",
-        "            if speaker is not None or peer is not None:",
+        "            if not known.refusal_of(peer.name, speaker, answers=call.is_dialed):",
+        "            if speaker is not None:",
         masked="a lost disk's process is dead before another one is named",
         tests=_DISKS,
     ),

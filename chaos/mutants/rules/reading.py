@@ -22,6 +22,8 @@ READING = (
         "broker/services/offsets.py",
         "        await self._gate.confirm()\n        self._reader.topic(topic)\n",
         "        self._gate.check_serving()\n        self._reader.topic(topic)\n",
+        masked="120 s of seeds did not show it",
+        tests=("tests/broker/test_services.py",),
     ),
     Mutant(
         "pull-skips-a-message",

@@ -115,6 +115,8 @@ REPLICA = (
         "broker/services/messages.py",
         "                        self.budget.take(max_bytes)\n                        taken",
         "                        taken",
+        masked="it costs memory and no truth",
+        tests=("tests/broker/test_turns.py",),
     ),
     Mutant(
         "page-of-topics-begins-behind-its-first",
@@ -181,6 +183,8 @@ REPLICA = (
         "broker/replica.py",
         "self.log.on_durable = partial(from_worker, self.driver.on_durable)",
         "self.log.on_durable = self.driver.on_durable",
+        masked="threads there take turns",
+        tests=("tests/node/test_levels.py",),
     ),
     Mutant(
         "failed-flush-not-told",

@@ -136,6 +136,8 @@ STATE = (
         "                if now_ms - producer.used_ms < unused_ms:\n"
         "                    break\n",
         "            for producer in islice(reversed(producers), limit - len(found)):\n",
+        masked="120 s of seeds did not show it",
+        tests=("tests/broker/test_append.py",),
     ),
     Mutant(
         "use-does-not-keep-a-producer",
