@@ -29,6 +29,7 @@ from broker.services.producers import Producers
 from broker.services.services import Services
 from broker.services.soundness import Soundness
 from broker.services.topics import Topics
+from broker.snapshots import SnapshotKeeper
 from broker.state.machine import StateMachine
 from dledger.core.types import NodeId
 from dledger.driver import RaftDriver
@@ -51,6 +52,7 @@ class Parts:
     held: HeldPulls
     membership: Membership
     mender: Mender
+    snapshots: SnapshotKeeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         appender=parts.appender.statistics(),
         held=parts.held.statistics(),
         mending=parts.mender.statistics(),
+        snapshots=parts.snapshots.statistics(),
         links=links,
         request_bytes=sends.budget.used_bytes,
         answer_bytes=pulls.budget.used_bytes,

@@ -9,7 +9,8 @@ only others hold, and no round may be torn away once it has begun: what it took 
 any more.
 
 Then the node's memory of other members' disks is written (`broker/memory.py`). It depends on
-nothing of the above, and nothing on it.
+nothing of the above, and nothing on it. What is due only now and then, and depends on what is
+noted, comes between two rounds (`broker/snapshots.py`).
 
 A full disk is no failure of the log. But what an fsync refused may be lost even if the next one
 succeeds (ADR 8), so from then on the checkpoint stays where it is: the next start derives again
@@ -19,7 +20,7 @@ what lies behind it. Any other error ends the replica.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -61,6 +62,10 @@ class Notes:
     remember: Callable[[], Callable[[], None] | None]
 
 
+async def _nothing() -> None:
+    """There is nothing else to do."""
+
+
 class Housekeeping:
     """Rounds, `period_s` apart, from `start` to `stop`.
 
@@ -69,6 +74,7 @@ class Housekeeping:
         queues: what is made durable.
         hand: runs the blocking steps.
         failed: is told, once, of an error that ends the rounds.
+        between: is done after each round.
     """
 
     def __init__(
@@ -77,11 +83,13 @@ class Housekeeping:
         queues: Derived,
         hand: DiskHand,
         failed: Callable[[Exception], None],
+        between: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self._notes = notes
         self._queues = queues
         self._hand = hand
         self._failed = failed
+        self._between = between
         self._period_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
@@ -134,6 +142,8 @@ class Housekeeping:
     async def _keep(self) -> None:
         try:
             await self.make_round()
+            if not self._is_stopped:
+                await self._between()
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._failed(error)
             return

@@ -18,6 +18,7 @@ from broker.metrics import NodeFacts
 from broker.reading.committed import LogEnds
 from broker.reading.held import HoldStatistics
 from broker.services.cluster import NodeStatus, PeerStatus
+from broker.snapshots import SnapshotStatistics
 from broker.state.machine import MachineStatistics
 from dledger.core.types import CoreStatistics, NodeId
 from dledger.driver import DriverStatistics
@@ -39,6 +40,7 @@ class Facts:
     appender: AppenderStatistics
     held: HoldStatistics
     mending: MendStatistics
+    snapshots: SnapshotStatistics
     links: Mapping[NodeId, PeerLink]
     request_bytes: int
     answer_bytes: int
@@ -139,6 +141,12 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
             "ConsumeQueues that were found wrong and aren't mended yet.",
             facts.mending.queues_wrong,
         ),
+        "snapshot_index": (
+            "The entry of the newest snapshot of state; 0: there is none.",
+            facts.snapshots.index,
+        ),
+        "snapshot_bytes": ("The size of the last one written.", facts.snapshots.size_bytes),
+        "last_snapshot_seconds": ("How long it took.", facts.snapshots.last_seconds),
         "apply_stopped": (
             "1 if this program is too old for what is committed: nothing is applied any more.",
             bool(driver.apply_stopped),
@@ -194,6 +202,11 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
         "consume_queue_units_mended": (
             "Units of ConsumeQueues overwritten with what the log says.",
             facts.mending.units_mended,
+        ),
+        "snapshots_written": ("Snapshots of state written.", facts.snapshots.written),
+        "snapshots_failed": (
+            "Snapshots of state that couldn't be written.",
+            facts.snapshots.failed,
         ),
         "fsyncs": ("Group commits made durable.", log.flush_count),
         "fsync_seconds": ("Seconds spent in them.", log.total_flush_s),

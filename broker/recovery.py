@@ -17,7 +17,8 @@ import structlog
 
 from broker.config import NodeConfig
 from broker.forming.member import Member
-from broker.state.machine import USUAL, MachineOptions, StateMachine
+from broker.snapshots import restore_newest
+from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
 from broker.state.replay import WrongQueue, replay_derived
 from dledger.core.types import Configuration, HardState, LogSummary
 from dledger.hard_state import HardStateStore
@@ -27,9 +28,10 @@ from store.commitlog import CommitLog, CommitLogOptions, FlushMode, RecoveryRepo
 from store.consumequeue import OPEN_FILES, ConsumeQueues
 from store.directory import Birth, DataDirectory, Identity, born_now
 from store.files import FileSystem, OsFiles
+from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting import opening
-from store.starting.derived import trusted_index
-from store.starting.opening import Site, open_member
+from store.starting.derived import read_replayed, trusted_index
+from store.starting.opening import Opened, Site, open_member
 from store.worker import ThreadWorker, WorkerFactory
 
 log = structlog.get_logger(__name__)
@@ -68,6 +70,7 @@ class Recovered:
     base: Configuration  # in force where the log holds none
     boot_number: int
     member: Member
+    snapshot: SnapshotHead | None  # which the state was restored from
 
 
 def recover(
@@ -95,9 +98,9 @@ def recover(
             units_per_file=machinery.units_per_file,
             open_files=machinery.open_files,
         )
-        replayed = replay_derived(
-            found.log, queues, trusted_note(found.log), known_level, machinery.state
-        )
+        through = trusted_note(found.log)
+        beginning = _Beginning(found, site, through, machinery.state, known_level)
+        replayed = replay_derived(found.log, queues, through, beginning.machine)
     except BaseException:
         with contextlib.closing(found.directory):
             found.log.close()
@@ -114,7 +117,50 @@ def recover(
         found.base,
         found.boot_number,
         member,
+        beginning.snapshot,
     )
+
+
+class _Beginning:
+    """The state that a start goes on from: that of a snapshot, or none."""
+
+    def __init__(
+        self,
+        found: Opened,
+        site: Site,
+        through: int,
+        options: MachineOptions,
+        known_level: int,
+    ) -> None:
+        self.snapshot: SnapshotHead | None = None
+        self._found = found
+        self._files = SnapshotFiles(site.path, site.files)
+        self._through = through
+        self._options = options
+        self._known_level = known_level
+
+    def machine(self, queues: QueueFiles) -> StateMachine:
+        """A machine that writes to `queues`, as far as a snapshot brings it.
+
+        Raises:
+            CorruptionFound: an entry that needn't be applied again has rotted.
+        """
+        found, options, level = self._found, self._options, self._known_level
+        restored = restore_newest(
+            self._files,
+            found.log,
+            found.directory.disk.disk_id,
+            self._through,
+            lambda chunks: StateMachine.restore(chunks, queues, options=options, known_level=level),
+        )
+        if restored is None:
+            return StateMachine(queues, options=options, known_level=level)
+        self.snapshot = restored.head
+        index = restored.head.applied_index
+        log.info("state_restored", index=index, applied_again=self._through - index)
+        if found.log.recovery.clean_shutdown:  # else the walk has read every byte
+            read_replayed(found.log, index)
+        return restored.machine
 
 
 def site_of(config: NodeConfig, files: FileSystem, machinery: StoreMachinery) -> Site:

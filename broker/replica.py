@@ -45,6 +45,7 @@ from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, recover
 from broker.services.messages import SendTimings
+from broker.snapshots import SnapshotKeeper, SnapshotSource
 from broker.ticker import Ticker
 from dledger.codec import decode_configuration
 from dledger.core import Raft
@@ -59,6 +60,7 @@ from dledger.wire import raft_pb2
 from store.directory import DirectoryState
 from store.errors import CorruptionFound, StoreError
 from store.files import FULL_ERRNOS
+from store.snapshot_files import SnapshotFiles
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
@@ -99,11 +101,20 @@ class Replica:
         )
         self.leadership = Leadership(config.broker_group, node, members, self.appender, self.held)
         self.driver = self._make_driver(probe)
+        self.snapshots = SnapshotKeeper(
+            SnapshotSource(self.machine, self.log, recovered.directory.disk.disk_id),
+            SnapshotFiles(config.data_directory, ports.files, self.log.options.reserve_bytes),
+            ports.hand,
+            ports.turns.share,
+            recovered.snapshot,
+            ports.rhythm.snapshots,
+        )
         self.housekeeping = Housekeeping(
             Notes(self._derived_index, self._note_derived, self._remember),
             self.queues,
             ports.hand,
             self.driver.on_storage_failed,
+            self.snapshots.step,
         )
         self.member = recovered.member
         self.membership = Membership(self.driver, node)
@@ -120,6 +131,7 @@ class Replica:
             self.held,
             self.membership,
             self.mender,
+            self.snapshots,
         )
         latencies = ports.latencies
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)

@@ -31,10 +31,20 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
+from crc32c import crc32c
+
 from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
 from store.dispatch import UNIT, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
-from store.files import PASSING_ERRNOS, FileSystem, Handle, OsFiles, make_directory, write_all
+from store.files import (
+    CHUNK_BYTES,
+    PASSING_ERRNOS,
+    FileSystem,
+    Handle,
+    OsFiles,
+    make_directory,
+    write_all,
+)
 from store.queue_flush import FlushWork, remove_topic
 
 OPEN_FILES: Final = 512
@@ -131,6 +141,16 @@ class ConsumeQueues:
         if queue is None:
             queue = _Queue(self._root / topic / str(queue_id), 0, 0)
         return self._read(queue, base_queue_offset, len(units) // UNIT_SIZE) == units
+
+    def crc_of(self, topic: str, queue_id: int, count: int) -> int:
+        """The CRC32C of what the queue's files hold as its first `count` units, whatever is known
+        of the queue; zeros for what they lack."""
+        queue = _Queue(self._root / topic / str(queue_id), 0, 0)
+        crc, piece = 0, CHUNK_BYTES // UNIT_SIZE
+        for first in range(0, count, piece):
+            units = self._read(queue, first, min(piece, count - first))
+            crc = crc32c(units, crc)
+        return crc
 
     # --- what changes ----------------------------------------------------------------------
 

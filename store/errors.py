@@ -10,7 +10,8 @@ come from, is in `dledger.records.errors`.
     ├── DirectoryInUse      another process holds the data directory
     ├── WrongIdentity       the data directory belongs to another broker group, node or segment size
     ├── IdentityMissing     the data directory holds a log, and nothing says whose
-    └── NotARegularFile     a link, a pipe, a device or a directory has a file's name
+    ├── NotARegularFile     a link, a pipe, a device or a directory has a file's name
+    └── SnapshotOfAnother   a snapshot of state was made on another disk, or of another log
 
 Two facts are common to all. `retriable`: the same call may succeed later, unchanged. `outcome`:
 whether the operation did not happen, or may have happened.
@@ -137,3 +138,14 @@ class NotARegularFile(StoreError):
         )
         self.file = file
         self.kind = kind
+
+
+class SnapshotOfAnother(StoreError):
+    """A snapshot of state that isn't this directory's: `what` tells, disk or log."""
+
+    def __init__(self, file: str, what: str, own: str, found: str) -> None:
+        super().__init__(f"{file} is of another {what}: {found}, here it is {own}")
+        self.file = file
+        self.what = what
+        self.own = own
+        self.found = found

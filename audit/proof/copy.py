@@ -42,7 +42,7 @@ _MISSING: Final = {
 }
 # What a start does without, and whoever wants to know whether all is there can't.
 _NEEDED: Final = {Kind.CHECKPOINT_MISSING, Kind.BOOT_MISSING}
-_NEEDED_WHOLE: Final = {Kind.CHECKPOINT_DAMAGED, Kind.QUEUES_AHEAD}
+_NEEDED_WHOLE: Final = {Kind.CHECKPOINT_DAMAGED, Kind.QUEUES_AHEAD, Kind.SNAPSHOT_UNUSABLE}
 
 
 class CopyVerdict(StrEnum):

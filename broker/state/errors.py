@@ -3,7 +3,7 @@
 SnapshotRefused             nothing was restored; trying the same bytes again won't help
 ├── SnapshotDamaged         a chunk is not what was written, or not in its place
 ├── SnapshotIncomplete      the chunks end before the snapshot does
-└── SnapshotUnknown         a section or layout of a later version
+└── SnapshotUnknown         a section, layout or level of a later version
 """
 
 from __future__ import annotations

@@ -61,12 +61,17 @@ TOPICS_SECTION: Final = Layout(
         Field(18, "I", "queue_count", "queues of the topic", behind="t"),
         Field(22, "I", "first_queue", "the first queue in this record", behind="t"),
         Field(26, "I", "count", "count c of queues in this record, at most 1,024", behind="t"),
-        Field(30, "", "queues", "queues of a topic", length="8c", behind="t"),
+        Field(30, "", "queues", "queues of a topic", length="12c", behind="t"),
     ),
 )
 
 TOPIC_QUEUE: Final = Layout(
-    "Queue of a topic", 8, (Field(0, "Q", "next_offset", "next queue offset"),)
+    "Queue of a topic",
+    12,
+    (
+        Field(0, "Q", "next_offset", "next queue offset"),
+        Field(8, "I", "units_crc", "CRC32C of the queue's units, from the first on"),
+    ),
 )
 
 OFFSETS_SECTION: Final = Layout(

@@ -254,6 +254,7 @@ class StateMachine:
             self._queues.dispatch(topic.folder, queue_id, base, units)
         count = header.record_count
         self.topics.advance(topic, queue_id, base + count)
+        self.topics.derive(topic, queue_id, units)
         if producer != NO_PRODUCER:
             physical = header.physical_offset + header.first_record_at
             batch = StoredBatch(sequence, count, base, physical, header.append_time_ms)
@@ -399,6 +400,9 @@ class StateMachine:
             machine.check_invariants()
         except InvariantViolation as error:
             raise SnapshotDamaged("state", "one that can be", str(error)) from error
+        if machine.level.current > known_level:
+            # Applied entry by entry, this program would have stopped in front of that raise.
+            raise SnapshotUnknown(f"state of level {machine.level.current}", known_level)
         return machine
 
     def _restore_section(self, name: str, chunks: Iterator[Chunk]) -> None:

@@ -78,6 +78,10 @@ _QUEUES_IN_RECORD: Final = 64
 Place = tuple[int, int]  # incarnation of a topic, queue id
 
 
+# Id, origin, name, used, superseded and queues of a `Producer`, as they were.
+ProducerView = tuple[bytes, bytes, str, int, tuple[bytes, ...], dict[Place, Recent]]
+
+
 @dataclass(slots=True)
 class Producer:
     """A registered producer. Read only for all but `Producers`.
@@ -280,8 +284,9 @@ class Producers:
 
     def snapshot(self) -> Section:
         """The producers as they are now, whatever is applied while the payloads are taken."""
+        # Tuples: this is one turn, and making as many dataclasses would take three times as long.
         view = [
-            Producer(p.producer_id, p.origin, p.name, p.used_ms, p.superseded, p.queues.copy())
+            (p.producer_id, p.origin, p.name, p.used_ms, p.superseded, p.queues.copy())
             for p in self
         ]
         return Section(SECTION, VERSION, pack(_records(view)))
@@ -375,14 +380,12 @@ def _head(producer: Producer) -> tuple[bytes, bytes, str, int, tuple[bytes, ...]
     return p.producer_id, p.origin, p.name, p.used_ms, p.superseded
 
 
-def _records(producers: Sequence[Producer]) -> Iterator[bytes]:
+def _records(producers: Sequence[ProducerView]) -> Iterator[bytes]:
     """A producer of many queues takes several records."""
-    for producer in producers:
-        former = producer.superseded
-        used = _USED.pack(producer.used_ms, len(former))
-        ids = (producer.producer_id, producer.origin)
-        head = b"".join((*ids, used, *former, pack_text(producer.name)))
-        queues = list(producer.queues.items())
+    for identity, origin, name, used_ms, former, places in producers:
+        used = _USED.pack(used_ms, len(former))
+        head = b"".join((identity, origin, used, *former, pack_text(name)))
+        queues = list(places.items())
         for first in range(0, max(1, len(queues)), _QUEUES_IN_RECORD):
             part = queues[first : first + _QUEUES_IN_RECORD]
             yield b"".join((head, _PART.pack(first, len(part)), *map(_packed, part)))

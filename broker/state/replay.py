@@ -1,9 +1,10 @@
 """The state machine at start: replay what is known to be committed, and look at what was derived.
 
-The state machine lives in memory, so a start replays the log from its first entry up to the
-index that the ConsumeQueues are known to hold durably; the rest follows once a leader says what
-is committed. The ConsumeQueues are not written meanwhile: each entry's units are compared with
-those that their files hold, many at once (ADR 27). A queue that is wrong anywhere is told to the
+The state machine lives in memory, so a start replays the log from its first entry, or from behind a
+snapshot's, up to the index that the ConsumeQueues are known to hold durably; the rest follows once
+a leader says what is committed. The ConsumeQueues are not written meanwhile: each entry's units are
+compared with those that their files hold, many at once (ADR 27), and what lies before a snapshot by
+the CRC of it that the state holds (ADR 38). A queue that is wrong anywhere is told to the
 caller, who has it mended while the replica works (ADR 28); no other queue is touched, but what lies
 behind its end is cut. It must never take ConsumeQueues on
 trust that the log doesn't bear out (RocketMQ #7355, #7599, #8032).
@@ -11,15 +12,15 @@ trust that the log doesn't bear out (RocketMQ #7355, #7599, #8032).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
-from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
+from broker.state.machine import QueueFiles, StateMachine
 from broker.state.topics import TopicState
 from dledger.errors import ApplyStopped
-from dledger.level import KNOWN_LEVEL
 
 SLICE_BYTES = 4 << 20
 GATHERED_BYTES = 16 << 20  # of units that are compared at once, over all queues
@@ -44,6 +45,7 @@ class DerivedQueues(QueueFiles, Protocol):
     def look(self) -> None: ...
     def folders(self) -> list[str]: ...
     def holds(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> bool: ...
+    def crc_of(self, topic: str, queue_id: int, count: int) -> int: ...
     def settle(self, topic: str, queue_id: int) -> bool: ...
     def expect(self, topic: str, queue_id: int, next_offset: int) -> None: ...
     def drop_stray(self, topic: str) -> None: ...
@@ -69,8 +71,7 @@ def replay_derived(
     source: ReplayLog,
     queues: DerivedQueues,
     derived_through: int,
-    known_level: int = KNOWN_LEVEL,
-    options: MachineOptions = USUAL,
+    begin: Callable[[QueueFiles], StateMachine] = StateMachine,
 ) -> Replayed:
     """The state machine as of entry `derived_through`. The ConsumeQueues are its queues and no
     others, and reach as far as it says; those that are returned are wrong somewhere.
@@ -80,8 +81,9 @@ def replay_derived(
         queues: the ConsumeQueues as an earlier life left them, not yet recovered.
         derived_through: every entry up to it was dispatched and made durable; clipped to the
             log's end.
-        known_level: of formats and commands. The state ends in front of an entry that raises it
-            further, and the ConsumeQueues are left as they are: nobody reads them then.
+        begin: the machine that goes on: an empty one, or one restored as of an entry up to
+            `derived_through`. It ends in front of an entry that raises the level beyond what it
+            knows, and the ConsumeQueues are left as they are: nobody reads them then.
 
     Raises:
         StorageFull: a topic's files can't be put aside.
@@ -89,7 +91,8 @@ def replay_derived(
     derived_through = min(derived_through, source.last_index)
     queues.look()
     compared = _Compared(queues)
-    machine = StateMachine(compared, options=options, known_level=known_level)
+    machine = begin(compared)
+    compared.prove_later(machine)
     try:
         _replay(source, machine, derived_through)
     except ApplyStopped:
@@ -109,7 +112,7 @@ def replay_derived(
 
 
 def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
-    first = 1
+    first = machine.applied_index + 1
     while first <= through:
         last = source.last_that_fits(first, through, SLICE_BYTES)
         machine.replay(source.read(first, last))
@@ -136,6 +139,16 @@ class _Compared:
         # By folder and queue id: the first one's queue offset, and the units that follow it.
         self._gathered: dict[str, dict[int, tuple[int, bytearray]]] = {}
         self._gathered_bytes = 0
+        # How many units each queue had where the replay begins, and their CRC.
+        self._before: dict[FolderKey, tuple[int, int]] = {}
+
+    def prove_later(self, machine: StateMachine) -> None:
+        """What the machine's queues hold so far is to be compared, too."""
+        for topic in machine.topics.values():
+            ends = zip(topic.next_offsets, topic.units_crcs, strict=True)
+            for queue_id, (end, crc) in enumerate(ends):
+                if end:
+                    self._before[topic.folder, queue_id] = end, crc
 
     def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
         if self.is_over:
@@ -160,8 +173,12 @@ class _Compared:
             self.wrong = {key for key in self.wrong if key[0] != topic}
 
     def is_right(self, topic: str, queue_id: int) -> bool:
-        """Whether all units so far were in the queue's files; compares those that it gathered."""
+        """Whether all units so far were in the queue's files; compares those that it gathered, and
+        those before, which it does once."""
         key = (topic, queue_id)
+        before = self._before.pop(key, None)
+        if before is not None and self._queues.crc_of(*key, before[0]) != before[1]:
+            self.wrong.add(key)
         gathered = self._gathered.get(topic, {}).pop(queue_id, None)
         if gathered is not None and key not in self.wrong:
             base, units = gathered

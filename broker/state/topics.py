@@ -1,7 +1,8 @@
-"""Topics: which there are, and where each of their queues goes on.
+"""Topics: which there are, where each of their queues goes on, and what is derived for it.
 
-This owns the names, the incarnations, the times of creation and the next offset of every queue. It
-knows nothing of what else hangs on a topic; the machine tells the other owners when one is gone. A
+This owns the names, the incarnations, the times of creation, the next offset of every queue and the
+CRC32C of its units, by which a start from a snapshot proves the ConsumeQueues (ADR 38). It knows
+nothing of what else hangs on a topic; the machine tells the other owners when one is gone. A
 name may be given again: a topic's incarnation, the index of the entry that created it, tells it
 from those that had its name before.
 
@@ -23,6 +24,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import TOPIC_QUEUE, TOPICS_SECTION
 from broker.state.refusals import (
@@ -43,10 +46,11 @@ MAX_QUEUES: Final = 100_000
 _HEAD: Final = TOPICS_SECTION.run(
     "incarnation", "created_time_ms", "queue_count", "first_queue", "count"
 )
-_OFFSET: Final = TOPIC_QUEUE.struct()
+_QUEUE: Final = TOPIC_QUEUE.struct()
 _QUEUES_IN_RECORD: Final = 1_024
 
 TopicView = tuple[str, int, int, tuple[int, ...]]  # name, incarnation, created, next offsets
+QueueView = tuple[TopicView, tuple[int, ...]]  # a topic, and its queues' CRCs
 
 
 class TopicRef(NamedTuple):
@@ -62,16 +66,19 @@ class TopicRef(NamedTuple):
 
 @dataclass(slots=True)
 class TopicState:
-    """A topic and the next queue offset of each of its queues. Read only for all but `Topics`.
-    `folder` is what its derived files are called by: no other topic ever has the same."""
+    """A topic, the next queue offset of each of its queues, and the CRC32C of all units of each.
+    Read only for all but `Topics`. `folder` is what its derived files are called by: no other topic
+    ever has the same."""
 
     name: str
     incarnation: int  # index of the entry that created it
     created_time_ms: int
     next_offsets: list[int]
+    units_crcs: list[int] = field(init=False)
     folder: str = field(init=False)
 
     def __post_init__(self) -> None:
+        self.units_crcs = [0] * len(self.next_offsets)
         self.folder = topic_folder(self.name, self.incarnation)
 
 
@@ -147,12 +154,19 @@ class Topics:
         """The queue ends at `end` now; `refusal_of` was asked before."""
         topic.next_offsets[queue_id] = end
 
+    def derive(self, topic: TopicState, queue_id: int, units: bytes) -> None:
+        """The queue's units go on with these."""
+        topic.units_crcs[queue_id] = crc32c(units, topic.units_crcs[queue_id])
+
     # --- snapshot -----------------------------------------------------------------------------
 
     def snapshot(self) -> Section:
         """The topics as they are now, whatever is applied while the payloads are taken."""
         view = [
-            (t.name, t.incarnation, t.created_time_ms, tuple(t.next_offsets))
+            (
+                (t.name, t.incarnation, t.created_time_ms, tuple(t.next_offsets)),
+                tuple(t.units_crcs),
+            )
             for t in self._topics.values()
         ]
         return Section(SECTION, VERSION, pack(_records(view)))
@@ -171,8 +185,10 @@ class Topics:
             while not reader.is_at_end:
                 name = reader.take_text()
                 incarnation, created, counts[name], first, size = reader.take(_HEAD)
-                offsets = [offset for (offset,) in reader.take_many(_OFFSET, size)]
-                self._restore_one(TopicState(name, incarnation, created, offsets), first)
+                queues = list(reader.take_many(_QUEUE, size))
+                part = TopicState(name, incarnation, created, [end for end, _ in queues])
+                part.units_crcs = [crc for _, crc in queues]
+                self._restore_one(part, first)
         for name, count in counts.items():
             held = len(self._topics[name].next_offsets)
             if held != count:
@@ -191,6 +207,7 @@ class Topics:
         if first != len(topic.next_offsets) or not same:
             raise SnapshotDamaged(f"{SECTION}: {name}", f"queue {len(topic.next_offsets)}", first)
         topic.next_offsets.extend(part.next_offsets)
+        topic.units_crcs.extend(part.units_crcs)
 
     # --- invariants ---------------------------------------------------------------------------
 
@@ -206,16 +223,19 @@ class Topics:
         for name, topic in self._topics.items():
             if topic.name != name or min(topic.next_offsets, default=0) < 0:
                 raise InvariantViolation(f"topic {name!r} is {topic}")
+            if len(topic.units_crcs) != len(topic.next_offsets):
+                raise InvariantViolation(f"topic {name!r} is {topic}")
         incarnations = [topic.incarnation for topic in self._topics.values()]
         if any(one >= other for one, other in pairwise(incarnations)):
             raise InvariantViolation(f"topics were created in the order {incarnations}")
 
 
-def _records(topics: Sequence[TopicView]) -> Iterator[bytes]:
+def _records(topics: Sequence[QueueView]) -> Iterator[bytes]:
     """A topic of many queues takes several records, so that none is long."""
-    for name, incarnation, created, offsets in topics:
+    for (name, incarnation, created, offsets), crcs in topics:
         text = pack_text(name)
         for first in range(0, max(1, len(offsets)), _QUEUES_IN_RECORD):
             part = offsets[first : first + _QUEUES_IN_RECORD]
             head = _HEAD.pack(incarnation, created, len(offsets), first, len(part))
-            yield b"".join((text, head, *[_OFFSET.pack(offset) for offset in part]))
+            queues = zip(part, crcs[first : first + len(part)], strict=True)
+            yield b"".join((text, head, *[_QUEUE.pack(*queue) for queue in queues]))

@@ -22,6 +22,7 @@ from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.replica import REPLICA
+from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
@@ -31,6 +32,7 @@ from chaos.mutants.rules.topic_tables import TOPIC_TABLES
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *SNAPSHOTS,
     *TABLES,
     *KEEPING,
     *FAST_WAY,

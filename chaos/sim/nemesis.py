@@ -22,6 +22,7 @@ from chaos.sim.network import FAIR, Garbling, Link
 from chaos.sim.node import DATA, SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.plan import Fault, FaultEvent
+from chaos.sim.restored import spoil_a_snapshot
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NodeId, Role
 from dledger.reading.checkpoint import decode_checkpoint
@@ -90,6 +91,7 @@ class Nemesis:
             Fault.OLDER_COPY: self._older_copy,
             Fault.RETURNED: self._returned_disk,
             Fault.QUEUE_ROT: self._queue_rot,
+            Fault.SNAPSHOT_ROT: self._snapshot_rot,
         }
 
     def schedule(self, events: Iterable[FaultEvent]) -> None:
@@ -596,6 +598,12 @@ class Nemesis:
         node.note_queue_rot()
         name = path.relative_to(folder)
         self._world.log("nemesis", f"{what} at byte {at} of {name} on {node.name}")
+
+    def _snapshot_rot(self, chance: Random) -> None:
+        """A snapshot of state isn't what was written: of any node, up or down, the newest as a
+        rule. It is no excuse for anything: the node has its log."""
+        node = self._any(chance)
+        self._world.log("nemesis", f"{spoil_a_snapshot(node, self._nodes, chance)} on {node.name}")
 
     def _cold_bytes(self, node: SimNode) -> int:
         """The end of what is committed and durably known to be durable on a running node."""

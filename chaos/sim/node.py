@@ -25,6 +25,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
+from broker.snapshots import SnapshotPace
 from broker.state.machine import MachineOptions
 from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
@@ -53,6 +54,7 @@ DATA = Path("/data")
 GROUP = "sim"
 NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 DRAIN_S = 1.0
+SNAPSHOT_RETRY_S = 0.5
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
@@ -196,6 +198,8 @@ class SimNode:
         self.has_started = False  # once, on this disk: from then on it starts on a full one, too
         self._was_mended = False
         self._queue_rot: int | None = None  # in which of its lives its queues last rotted
+        self.has_snapshot_rot = False  # one of its snapshots was spoilt, ever
+        self.restored_starts = 0  # which began with a snapshot
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
@@ -205,6 +209,7 @@ class SimNode:
         self.is_lost = False  # its disk is new, and no voter's yet
         self.is_swapped = False  # it has another node's disk
         self.is_past = False  # its disk is an older copy
+        self.is_taken_away: Callable[[], bool] = _never  # asked before each start on one
         self.replaced: list[SimulatedDisk] = []  # disks in whose place others are members now
         self.is_returned = False  # it runs on one of those
         self.has_lied = False  # of what its disk holds
@@ -278,6 +283,8 @@ class SimNode:
         if self.life is not None or self.is_ruined:
             return
         self.disk.power_on()
+        if self.is_past and self.is_taken_away():
+            return
         self.boots += 1
         self.identity = replace(self.identity, level=self.known_level)
         timeline = self._world.timeline
@@ -369,6 +376,7 @@ class SimNode:
                 housekeeping_s=tuning.housekeeping_ms / 1e3,
                 drain_s=DRAIN_S,
                 apply_slice_bytes=tuning.apply_slice_bytes,
+                snapshots=SnapshotPace(tuning.snapshot_entries, retry_s=SNAPSHOT_RETRY_S),
             ),
             known_level=self.known_level,
         )
@@ -618,6 +626,10 @@ class _CallContext:
         """The call is over."""
         for callback in self._callbacks:
             callback(self)
+
+
+def _never() -> bool:
+    return False
 
 
 def _is_for_space(error: Exception) -> bool:

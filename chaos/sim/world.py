@@ -20,6 +20,7 @@ from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
+from chaos.sim.restored import check_start
 from chaos.sim.snapshots import Snapshots
 from chaos.sim.timeline import Actor, ActorDied, Timeline
 from chaos.sim.watch import Watch
@@ -102,6 +103,7 @@ class World:
     # --- what nodes tell ---------------------------------------------------------------------
 
     def on_boot(self, node: SimNode) -> None:
+        check_start(node)
         self.watch.on_boot(node)
         self._open_calls[node.name] = {}
 

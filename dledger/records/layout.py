@@ -36,6 +36,8 @@ __all__ = [
     "LAYOUTS",
     "MESSAGE_ID",
     "RECORD",
+    "SNAPSHOT_FILE",
+    "SNAPSHOT_PIECE",
     "TRUNCATION_INTENT",
     "UNFINISHED_NAME",
     "UNIT",
@@ -382,6 +384,34 @@ BOOT: Final = Layout(
     ),
 )
 
+# A snapshot of state (`store.snapshot_files`): this head, each chunk as a piece, an empty one, and
+# the sum over all of it.
+SNAPSHOT_FILE: Final = Layout(
+    "Snapshot file",
+    60,
+    (
+        Field(0, "I", "magic", "magic", value=0xDAA320F5),
+        Field(4, "I", "version", "version", value=1),
+        Field(8, "16s", "disk_id", "identity of the disk that it was made on"),
+        Field(24, "Q", "applied_index", "index of the last entry applied, S"),
+        Field(32, "Q", "term", "term of entry S"),
+        Field(40, "Q", "digest", "running digest at entry S"),
+        Field(48, "Q", "end_offset", "physical offset behind entry S"),
+        Field(56, "I", "head_crc", "CRC32C of the bytes before"),
+        Field(60, "", "pieces", "pieces, then an empty one", length="p"),
+        Field(60, "I", "crc", "CRC32C of all bytes before", behind="p"),
+    ),
+)
+
+SNAPSHOT_PIECE: Final = Layout(
+    "Piece of a snapshot file",
+    4,
+    (
+        Field(0, "I", "size", "size c of the chunk, at most 32,768; 0: there are no more"),
+        Field(4, "", "chunk", "chunk of a snapshot", length="c"),
+    ),
+)
+
 LAYOUTS: Final = (
     ENTRY,
     FILLER,
@@ -396,4 +426,6 @@ LAYOUTS: Final = (
     TRUNCATION_INTENT,
     HARD_STATE,
     BOOT,
+    SNAPSHOT_FILE,
+    SNAPSHOT_PIECE,
 )

@@ -24,11 +24,13 @@ from broker.assembly import facts_of
 from broker.config import NodeConfig, RaftConfig
 from broker.doors.grpc.broker import BrokerDoor
 from broker.leader.batches import Batch
-from broker.node import Node, tune_interpreter
+from broker.node import Node, ThreadHand, tune_interpreter
 from broker.picture import node_facts
 from broker.replica import Replica, parse_frames
+from broker.snapshots import SnapshotKeeper, SnapshotPace, SnapshotSource
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
+from broker.turns import LoopTurns
 from chaos.forming import form_disks
 from dledger.reading.entry import EntryKind
 from dledger.records.properties import encode_properties
@@ -41,6 +43,7 @@ from dledger_cli.bench.rounds import Tell
 from dledger_cli.bench.turn_loop import TurnLoop, Turns
 from store.commitlog import CommitLog, CommitLogOptions
 from store.files import OsFiles
+from store.snapshot_files import SnapshotFiles
 
 MOST_MS = 50.0
 TARGET = Target(Comparison.AT_MOST, MOST_MS)
@@ -237,6 +240,34 @@ async def measure_collection(found: Found, turns: Turns) -> None:
         raise AssertionError("the state is there until here")
 
 
+async def measure_snapshot(found: Found, turns: Turns, directory: Path) -> None:
+    """A snapshot of a full state, taken, written and named as a member does it."""
+    machine = full_machine()
+    directory.mkdir()
+    log = CommitLog.open(directory, CommitLogOptions(segment_size_bytes=LOG_SEGMENT_BYTES))
+    hand = ThreadHand()
+    with contextlib.closing(log), contextlib.closing(hand):
+        while not log.has_room(60):  # noqa: ASYNC110  for a bench
+            await asyncio.sleep(0.01)
+        log.append(EntryKind.NOOP, 1, 1, 1, 0, b"")
+        machine.applied_index = 1
+        log.checkpoint.note_consume_queue(1, 1)
+        keeper = SnapshotKeeper(
+            SnapshotSource(machine, log, bytes(16)),
+            SnapshotFiles(directory, OsFiles()),
+            hand,
+            LoopTurns().share,
+            None,
+            SnapshotPace(entries=1),
+        )
+        await asyncio.sleep(0)
+        with turns.measured(found, "a snapshot of a full state"):
+            await keeper.step()
+            await asyncio.sleep(0)
+        if not keeper.statistics().written:
+            raise AssertionError("the snapshot was written")
+
+
 async def measure_echo(found: Found, turns: Turns) -> None:
     """An echo on the same loop, asked from a thread."""
     server = grpc.aio.server()
@@ -316,6 +347,8 @@ def measure_turns(directory: Path, topics: int, rounds: int, tell: Tell) -> Repo
         await measure_log(folder / "log", found, loop.turns)
         tell("the collector")
         await measure_collection(found, loop.turns)
+        tell("a snapshot")
+        await measure_snapshot(found, loop.turns, folder / "snapshot")
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         for _ in range(rounds):

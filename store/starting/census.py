@@ -53,6 +53,7 @@ _ROOT: Final = _Folder(
                 re.compile(r"(boot|hard_state|promises\.json)\.tmp"),
             ),
         ),
+        (re.compile("snapshot"), _Folder(FILE_NAME, re.compile(r"next\.tmp"))),
         (
             re.compile("consumequeue"),
             _Folder(_NOTHING, _NOTHING, ((_DELETED, _TOPIC_FOLDER), (_TOPIC, _TOPIC_FOLDER))),

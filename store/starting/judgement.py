@@ -54,6 +54,8 @@ class Kind(StrEnum):
     SEGMENT_SHORT = "last segment short"
     QUEUES_AHEAD = "consume queues ahead of the log"
     QUEUES_DAMAGED = "consume queues damaged"
+    SNAPSHOT_UNUSABLE = "snapshot of state not usable"
+    SNAPSHOT_AHEAD = "snapshot of state ahead of the checkpoint"
     UNFINISHED = "unfinished file"
     STRAY = "stray"
     LINKED = "shared with another name"

@@ -30,6 +30,7 @@ from store.errors import (
     WrongIdentity,
 )
 from store.rehearsal import RehearsedFiles
+from store.snapshot_files import SnapshotFiles
 from store.starting import opening
 from store.starting.census import take_census
 from store.starting.derived import read_replayed, trusted_index
@@ -37,6 +38,7 @@ from store.starting.errors import DiskReplaced, LogMissing, NotAMember, StartRef
 from store.starting.founding import read_founding
 from store.starting.judgement import DirectoryFacts, Effect, FileId, Findings, Judgement, Kind
 from store.starting.opening import Opened, Site, open_member
+from store.starting.snapshots import opened_own
 from store.worker import ManualWorker
 
 # What a start ends with; anything else would be a defect, in the start as well.
@@ -200,6 +202,7 @@ class _Judge:
         self._learn(term=opened.hard_state.term, vote=opened.hard_state.vote)
         self._learn_boot(opened.boot_number - 1, opened.log)
         self._learn_log(opened.log)
+        self._look_at_snapshots(site, opened.log, disk.disk_id)
 
     def _directory(self, site: Site) -> None:
         disk = opening.open_directory(site).disk
@@ -258,6 +261,37 @@ class _Judge:
         if trusted_index(log) < noted:
             detail = f"it notes entry {noted}, beyond what this log held: all is derived again"
             self._findings.add(Kind.QUEUES_AHEAD, Effect.MENDED, "checkpoint", detail)
+
+    def _look_at_snapshots(self, site: Site, log: CommitLog, disk_id: bytes) -> None:
+        """Each is whole, and this disk's, of this log. A start passes over what isn't."""
+        files, through = SnapshotFiles(site.path, site.files), trusted_index(log)
+        try:
+            indexes = files.indexes()
+        except OSError as error:
+            detail = self._words(error)
+            self._findings.add(Kind.SNAPSHOT_UNUSABLE, Effect.IGNORED, "snapshot", detail)
+            return
+        for index in indexes:
+            file, kind = self._relative(str(files.path(index))), Kind.SNAPSHOT_UNUSABLE
+            if index > through:
+                kind, detail = (
+                    Kind.SNAPSHOT_AHEAD,
+                    f"all is known to be committed through {through}",
+                )
+            else:
+                detail = self._fault_of(files, log, disk_id, index)
+            if detail:
+                self._findings.add(kind, Effect.IGNORED, file, detail)
+
+    def _fault_of(self, files: SnapshotFiles, log: CommitLog, disk_id: bytes, index: int) -> str:
+        """What is wrong with a snapshot, as far as that can be told without its state."""
+        try:
+            with opened_own(files, log, disk_id, index) as (_, chunks):
+                for _ in chunks:
+                    pass
+        except (StoreError, OSError) as error:
+            return self._words(error)
+        return ""
 
     def _refused(self, error: Exception) -> None:
         file = self._relative(file_of(error))

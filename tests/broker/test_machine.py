@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from crc32c import crc32c
 from structlog.testing import capture_logs
 
 from broker.state.level import COMMAND_LEVELS
@@ -157,6 +158,20 @@ def units_of_all(bench: Bench) -> int:
     paths = [path for path in bench.disk.paths() if "consumequeue" in path.parts]
     living = [path for path in paths if not path.parts[-3].startswith(".deleted")]
     return sum(len(bench.disk.content(path)) // UNIT_SIZE for path in living)
+
+
+def test_the_state_knows_what_the_queues_hold() -> None:
+    """The CRC of a queue is that of all its units, in its files; void batches have none."""
+    bench = Bench()
+    bench.topic("t", 2)
+    for base, bodies in ((0, (b"a", b"b")), (2, (b"c",))):
+        bench.send(batch(base, *bodies))
+        bench.commit()
+    topic = bench.machine.topics["t"]
+    (path,) = [path for path in bench.disk.paths() if "consumequeue" in path.parts]
+    units = bench.disk.content(path)[: 3 * UNIT_SIZE]
+    assert topic.units_crcs == [crc32c(units), 0]
+    assert bench.replay().topics["t"].units_crcs == topic.units_crcs
 
 
 @pytest.mark.parametrize(

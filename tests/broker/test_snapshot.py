@@ -144,6 +144,8 @@ def test_the_layout_of_a_snapshot() -> None:
     machine.lived_time.advance(945, 1_000)
     machine.topics.create("t", 2, incarnation=4, created_time_ms=500)
     machine.topics.advance(machine.topics["t"], 1, 2)
+    machine.topics.derive(machine.topics["t"], 1, bytes(20))
+    machine.topics.derive(machine.topics["t"], 1, bytes(20))
     machine.offsets.commit(OffsetCommit("g", "t", ((1, 2),), is_reset=False), [0, 2])
     machine.producers.register(Registration(b"token--1"), 5, 66)
     machine.producers.register(Registration(b"token--2", "name"), 6, 67)
@@ -156,7 +158,9 @@ def test_the_layout_of_a_snapshot() -> None:
         "00000001",
         "0000000000000037",
         "0001740000000000000004"
-        "00000000000001f400000002000000000000000200000000000000000000000000000002",
+        "00000000000001f4000000020000000000000002"
+        "000000000000000000000000"
+        "0000000000000002595fb7dd",
         "0001740001670000000000000001000000010000000000000002",
         "0000000000000005746f6b656e2d2d31" * 2 + "0000000000000042"
         "00000000000000000000"

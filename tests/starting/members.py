@@ -137,6 +137,7 @@ async def _live(path: Path, killed: Path, units_per_file: int) -> None:
             await _send(replica, producer_id(epoch, b"8 bytes!"), own)
             sequence += 1
         await replica.housekeeping.make_round()
+        await replica.snapshots.step()
         await _send(replica, b"", batch(0, b"behind the last round", topic="events"))
         if life == LIVES - 1:
             shutil.copytree(path, killed, copy_function=copy_sparse)

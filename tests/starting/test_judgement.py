@@ -226,6 +226,22 @@ def test_entry_that_a_clean_start_would_replay_is_read(healthy: Lived, tmp_path:
     said = judged(path)
     assert said.facts.stopped_cleanly
     assert (said.findings[0].kind, said.findings[0].file) == (Kind.LOG_DAMAGED, segment(0))
+    assert started(path)
+
+
+@pytest.mark.parametrize("which", ["newest", "both"])
+def test_snapshot_that_is_not_usable_is_told_and_passed_over(path: Path, which: str) -> None:
+    """The one before is used, or the log; a start refuses nothing for it."""
+    snapshots = sorted((path / "snapshot").iterdir())
+    assert len(snapshots) == 2
+    spoilt = snapshots[-1:] if which == "newest" else snapshots
+    for each in spoilt:
+        flip_bit(each, 100)
+    said = judged(path)
+    assert said.starts
+    told = [(each.kind, each.file) for each in said.of(Effect.IGNORED)]
+    assert sorted(told) == [(Kind.SNAPSHOT_UNUSABLE, f"snapshot/{each.name}") for each in spoilt]
+    assert not started(path)
 
 
 MENDED: dict[str, tuple[Damage, Kind]] = {

@@ -1,0 +1,288 @@
+"""Snapshots of the replicated state on this member's disk: when one is due, written, named, used.
+
+This owns the order in which one comes to be, and the judgement by which a start takes it for the
+state or doesn't (docs/adr/0038-snapshots-of-state-on-disk.md). A snapshot speaks of entries that
+are committed, applied and this disk's own: it is written only when the checkpoint notes so, and a
+start believes it only as far as it believes the checkpoint.
+
+    none ─ due ─▶ taken ─ noted ─▶ unfinished ─▶ whole ─▶ named ─▶ newest ─▶ older ─▶ removed
+
+It must never be needed: what can't be written or read is told, and the member has its log. Nor may
+it hold the event loop: only copying what changes is one turn, the rest goes in pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+
+from broker.state.errors import SnapshotDamaged, SnapshotRefused
+from broker.state.machine import StateMachine
+from store.commitlog import CommitLog
+from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother
+from store.snapshot_files import SnapshotFiles, SnapshotHead, Unfinished
+from store.starting.snapshots import head_at, opened_own
+
+TRIED: Final = 4  # of the newest; two are kept
+# Why a snapshot is none; never why a member doesn't start.
+REFUSALS: Final = (SnapshotRefused, SnapshotOfAnother, CorruptionFound, NotARegularFile, OSError)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPace:
+    """When the next snapshot is due: as soon as the log has begun another segment, or so many
+    entries or bytes follow the last one. But all of them together take a share of the time at most.
+
+    Attributes:
+        entries, bytes: what is applied again in about a second.
+        share: writing one may take the `share`-th part of the time until the next.
+        retry_s: from one that couldn't be written to the next.
+    """
+
+    entries: int = 25_000
+    bytes: int = 128 << 20
+    share: int = 10
+    retry_s: float = 30.0
+
+
+USUAL_PACE: Final = SnapshotPace()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStatistics:
+    """`index`, `size_bytes`: of the newest that is known to be good, 0 if there is none; the size
+    is known of those that this process wrote. Counts since the process started."""
+
+    index: int
+    size_bytes: int
+    written: int
+    failed: int
+    last_seconds: float
+
+
+class Hand(Protocol):
+    """`broker.ports.DiskHand`, as far as it is used here."""
+
+    async def run(self, step: Callable[[], object]) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSource:
+    """What is written, and what it must wait for.
+
+    Attributes:
+        machine: whose state it is.
+        log: what the state was made of; its checkpoint notes what is durable.
+        disk_id: of the data directory.
+    """
+
+    machine: StateMachine
+    log: CommitLog
+    disk_id: bytes
+
+    def head(self) -> SnapshotHead:
+        """Of a snapshot that is taken now. Raises CorruptionFound: the log has rotted there."""
+        return head_at(self.log, self.disk_id, self.machine.applied_index)
+
+    def noted(self) -> int:
+        """Through which entry everything is derived and durable."""
+        return self.log.checkpoint.state.consume_queue_index
+
+
+class SnapshotKeeper:
+    """Writes snapshots, one at a time, in a step after each round of housekeeping.
+
+    Args:
+        source: of what.
+        files: where to.
+        hand: runs the blocking steps.
+        share: begins a piece of work; see `dledger.ports.Turns`.
+        restored: the one that this start began with.
+    """
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        files: SnapshotFiles,
+        hand: Hand,
+        share: Callable[[], Callable[[], bool]],
+        restored: SnapshotHead | None,
+        pace: SnapshotPace = USUAL_PACE,
+    ) -> None:
+        self.source = source
+        self._files = files
+        self._hand = hand
+        self._share = share
+        self._pace = pace
+        self._newest = restored
+        self._taken: tuple[SnapshotHead, Iterator[bytes]] | None = None  # waits for the note
+        self._is_writing = False  # one file is on its way at a time, whoever asks
+        self._not_before_s = 0.0
+        self._size_bytes = self._written = self._failed = 0
+        self._last_s = 0.0
+
+    def statistics(self) -> SnapshotStatistics:
+        """A frozen picture, as of now."""
+        index = 0 if self._newest is None else self._newest.applied_index
+        return SnapshotStatistics(
+            index, self._size_bytes, self._written, self._failed, self._last_s
+        )
+
+    async def step(self) -> None:
+        """One is taken if it is due, and written and named if it may be.
+
+        Raises:
+            OSError: the disk failed.
+            CorruptionFound: the log has rotted.
+        """
+        if self._is_writing:
+            return
+        if self._taken is None and self._is_due():
+            self._taken = self.source.head(), self.source.machine.snapshot()
+        if self._taken is not None and self.source.noted() >= self._taken[0].applied_index:
+            taken, self._taken = self._taken, None
+            self._is_writing = True
+            try:
+                await self._write(*taken)
+            finally:
+                self._is_writing = False
+
+    def _is_due(self) -> bool:
+        applied = self.source.machine.applied_index
+        before = self._newest
+        index, end = (0, 0) if before is None else (before.applied_index, before.end_offset)
+        if applied <= index or asyncio.get_running_loop().time() < self._not_before_s:
+            return False
+        if applied - index >= self._pace.entries:
+            return True
+        header = self.source.log.header_at(applied)
+        now_end = header.physical_offset + header.total_size
+        size = self.source.log.options.segment_size_bytes
+        return now_end - end >= self._pace.bytes or now_end // size > end // size
+
+    async def _write(self, head: SnapshotHead, chunks: Iterator[bytes]) -> None:
+        """What was taken is in a file that has its name; or that is told."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        unfinished: Unfinished | None = None
+
+        def begin() -> None:
+            nonlocal unfinished
+            unfinished = self._files.begin(head)
+
+        try:
+            await self._hand.run(begin)
+            if unfinished is not None:
+                await self._fill(unfinished, chunks)
+                # What it speaks of must be noted on the platter by the time that its name is.
+                await self._hand.run(self.source.log.checkpoint.sync)
+                await self._hand.run(partial(self._files.publish, unfinished))
+        except (OSError, NotARegularFile) as error:
+            if unfinished is not None:
+                await self._hand.run(unfinished.drop)
+            self._not_written(error)
+            return
+        self._last_s = loop.time() - began_s
+        self._not_before_s = loop.time() + self._pace.share * self._last_s
+        if unfinished is not None:
+            await self._count(unfinished)
+
+    async def _fill(self, unfinished: Unfinished, chunks: Iterator[bytes]) -> None:
+        """Chunks are made on the loop, a piece a turn, and written beside it."""
+        gathered: list[bytes] = []
+        is_enough = self._share()
+        for chunk in chunks:
+            gathered.append(chunk)
+            if is_enough():
+                await self._hand.run(partial(unfinished.add, gathered))
+                gathered, is_enough = [], self._share()
+        await self._hand.run(partial(unfinished.add, gathered))
+        await self._hand.run(unfinished.finish)
+
+    async def _count(self, named: Unfinished) -> None:
+        """It is the newest, and of the others only the one before is kept."""
+        before, self._newest = self._newest, named.head
+        self._size_bytes = named.size_bytes
+        self._written += 1
+        index = named.head.applied_index
+        log.info("snapshot_written", index=index, size_bytes=named.size_bytes, took_s=self._last_s)
+        kept = {index} if before is None else {index, before.applied_index}
+        await self._hand.run(partial(self._remove_all_but, kept))
+
+    def _remove_all_but(self, kept: set[int]) -> None:
+        try:
+            failed = self._files.remove_all_but(kept)
+        except OSError as error:
+            failed = [str(error)]
+        for reason in failed:
+            log.warning("snapshot_not_removed", reason=reason)
+
+    def _not_written(self, error: OSError | NotARegularFile) -> None:
+        """Told, and tried again later; unless the disk itself has failed (ADR 8).
+
+        Raises:
+            OSError: it has.
+        """
+        if isinstance(error, OSError) and error.errno == errno.EIO:
+            raise error
+        self._failed += 1
+        self._not_before_s = asyncio.get_running_loop().time() + self._pace.retry_s
+        log.warning("snapshot_not_written", reason=str(error), retry_s=self._pace.retry_s)
+
+
+# --- at a start -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The state as of a snapshot, and whose that is."""
+
+    head: SnapshotHead
+    machine: StateMachine
+
+
+def restore_newest(
+    files: SnapshotFiles,
+    source: CommitLog,
+    disk_id: bytes,
+    through: int,
+    make: Callable[[Iterable[bytes]], StateMachine],
+) -> Restored | None:
+    """The state as of the newest snapshot that is this disk's, of this log, whole, and of nothing
+    that this start doesn't take for committed; None if there is none. The others are told.
+
+    Args:
+        through: the entry up to which everything is committed, for all that this start knows.
+        make: `StateMachine.restore`.
+    """
+    try:
+        found = files.indexes()
+    except OSError as error:
+        log.warning("snapshots_unreadable", reason=str(error))
+        return None
+    beyond = [index for index in found if index > through]
+    if beyond:
+        log.warning("snapshots_beyond_the_note", noted_index=through, newest_index=beyond[0])
+    for index in [index for index in found if 0 < index <= through][:TRIED]:
+        try:
+            with opened_own(files, source, disk_id, index) as (head, chunks):
+                return _restored(head, make(chunks))
+        except REFUSALS as error:
+            log.warning("snapshot_refused", file=str(files.path(index)), reason=str(error))
+    return None
+
+
+def _restored(head: SnapshotHead, machine: StateMachine) -> Restored:
+    """Raises SnapshotDamaged: the state isn't of the entry that the file says."""
+    if machine.applied_index != head.applied_index:
+        expected = f"that of entry {head.applied_index}"
+        raise SnapshotDamaged("state", expected, machine.applied_index)
+    return Restored(head, machine)
