@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -30,9 +31,9 @@ from audit.proof.replicas import Options, audit_replicas
 from audit.proof.starting import StartTask
 from audit.reading.file_state import FileState, state_of
 from audit.reading.replica import Replica
-from dledger.reading.entry import EntryHeader, EntryKind
+from dledger.reading.entry import EntryHeader, EntryKind, parse_header
 from dledger.reading.survey import survey_folder
-from dledger.records.layout import UNITS_PER_FILE, file_name
+from dledger.records.layout import ENTRY, UNITS_PER_FILE, file_name
 from store.commitlog import CommitLog, CommitLogOptions
 from store.files import OsFiles
 from store.intact import IntactRun, Known
@@ -316,3 +317,21 @@ def test_segment_in_which_anything_was_found_is_no_run(path: Path) -> None:
         flip_bit(segment(path, 1), at)
         assert {each.base for each in read(path)} == known - {SEGMENT}
         flip_bit(segment(path, 1), at)
+    short = segment(path, 1)
+    os.truncate(short, SEGMENT // 2)
+    assert {each.base for each in read(path)} == known - {SEGMENT}
+
+
+def test_segment_whose_digests_break_is_no_run(path: Path) -> None:
+    """Nothing in it is damaged: its entries' checksums are all right."""
+    file, known = segment(path, 1), {each.base for each in read(path)}
+    content = bytearray(file.read_bytes())
+    size = parse_header(content, 0).total_size
+    entry = content[size : size + parse_header(content, size).total_size]
+    entry[-1] ^= 1
+    at, behind = ENTRY.at("crc"), ENTRY.end("crc")
+    entry[at:behind] = crc32c(bytes(entry[behind:]), crc32c(bytes(entry[:at]))).to_bytes(4, "big")
+    content[size : size + len(entry)] = entry
+    file.write_bytes(content)
+    assert {each.base for each in read(path)} == known - {SEGMENT}
+    assert judged(path, read(path)) == judged(path)
