@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -35,6 +36,7 @@ from dledger.reading.entry import EntryHeader, EntryKind, parse_header
 from dledger.reading.survey import survey_folder
 from dledger.records.layout import ENTRY, UNITS_PER_FILE, file_name
 from store.commitlog import CommitLog, CommitLogOptions
+from store.directory import write_sealed
 from store.files import OsFiles
 from store.intact import IntactRun, Known
 from store.rehearsal import RehearsedFiles
@@ -135,6 +137,16 @@ def test_first_entry_of_a_segment_is_read(path: Path, at: int) -> None:
     assert not judged(path, known).starts
 
 
+def test_run_of_another_first_entry_is_not_believed(path: Path) -> None:
+    """Whatever else it says: it is another log's."""
+    known = tuple(
+        replace(each, first=each.first._replace(digest=each.first.digest ^ 1))
+        for each in read(path)
+    )
+    assert known
+    assert opened(path, known).passed_over == ()
+
+
 def test_what_lies_behind_is_read(path: Path) -> None:
     """Filler and tail are the walk's."""
     known = read(path)
@@ -164,6 +176,20 @@ def test_log_that_is_cut_first_is_walked(path: Path) -> None:
     plain = opened(path, ())
     assert plain.recovery.redone_cut == cut
     assert opened(path, known).recovery == plain.recovery
+
+
+def test_log_that_is_cut_before_it_is_opened_is_walked(path: Path) -> None:
+    """One whose directory isn't marked as a member's yet is opened twice; the first time cuts."""
+    stored = json.loads((path / "identity.json").read_text())
+    del stored["crc32c"]
+    write_sealed(OsFiles(), path / "identity.json", stored | {"state": "unformed"})
+    known = read(path)
+    intent = TruncationIntent(OsFiles(), path / "truncation")
+    intent.settle()
+    intent.write(known[-2].last.physical_offset)
+    plain = judged(path)
+    assert judged(path, known) == plain
+    assert plain.starts
 
 
 class Noting(LocalEngine):
