@@ -109,6 +109,14 @@ def audit(context: typer.Context) -> None:
 
 
 @app.command(context_settings=OWN_PROGRAM)
+def log(context: typer.Context) -> None:
+    """Verify one member's log, or show what lies in it."""
+    from audit.commands.log import app as log_app
+
+    log_app(context.args, prog_name="dledger log")
+
+
+@app.command(context_settings=OWN_PROGRAM)
 def chaos(context: typer.Context) -> None:
     """Break things on purpose and check that every promise still holds."""
     from chaos.cli import app as chaos_app
