@@ -34,7 +34,7 @@ app = typer.Typer(
     help=(
         "A message broker on a Raft-replicated CommitLog.\n\n"
         "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the broker group can't be reached, "
-        "130 interrupted."
+        "4 a node's disk failed, 130 interrupted."
     ),
 )
 

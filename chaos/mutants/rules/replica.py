@@ -331,4 +331,19 @@ REPLICA = (
         masked="simulated nodes write no lines",
         tests=("tests/node/test_log_file.py",),
     ),
+    Mutant(
+        "failed-disk-ends-like-a-defect",
+        "broker/ending.py",
+        "        return ExitCode.DISK_FAILED if isinstance(error.cause, OSError) else ExitCode.FAILED\n",
+        "        return ExitCode.FAILED\n",
+        under="sync-error",
+    ),
+    Mutant(
+        "defect-ends-like-a-failed-disk",
+        "broker/ending.py",
+        "    return ExitCode.FAILED\n",
+        "    return ExitCode.DISK_FAILED\n",
+        masked="no simulated node fails of a defect: that ends the run",
+        tests=("tests/chaos_real/test_sick_disks.py::test_exit_code_says_whether_it_was_the_disk",),
+    ),
 )
