@@ -38,6 +38,7 @@ from broker.ending import disk_failure_in, ending_of
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
+from broker.premises import Surveyor
 from broker.recovery import REAL_MACHINERY
 from broker.replica import Replica
 from broker.standby import Standby
@@ -160,6 +161,9 @@ class Node:
             latencies=self._metrics,
             machinery=replace(REAL_MACHINERY, open_files=self._descriptors.queue_files),
             rhythm=self._rhythm,
+            premises=Surveyor(
+                self._machine.files, self.config.data_directory, lambda: self._tls
+            ).look,
         )
 
     def _connect(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
 
+from broker.premises import Premises, nothing_known
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from dledger.applying import APPLY_SLICE_BYTES
 from dledger.core.types import Holding, NodeId
@@ -120,6 +121,7 @@ class ReplicaPorts:
         random: for the core's timeouts.
         latencies: where measurements go.
         known_level: of formats and commands; a simulator's nodes may be of other releases.
+        premises: what there is to say of where it lives.
     """
 
     files: FileSystem
@@ -135,3 +137,4 @@ class ReplicaPorts:
     machinery: StoreMachinery = REAL_MACHINERY
     rhythm: Rhythm = STEADY
     known_level: int = KNOWN_LEVEL
+    premises: Callable[[], Premises] = nothing_known

@@ -334,8 +334,8 @@ REPLICA = (
     Mutant(
         "failed-disk-ends-like-a-defect",
         "broker/ending.py",
-        "        return ExitCode.DISK_FAILED if isinstance(error.cause, OSError) else ExitCode.FAILED\n",
-        "        return ExitCode.FAILED\n",
+        "        return ExitCode.DISK_FAILED if isinstance(",
+        "        return ExitCode.FAILED if isinstance(",
         under="sync-error",
     ),
     Mutant(
