@@ -43,11 +43,22 @@ async def ask_group(
         members, silent = await _look(known, tls)
         if number == LOOKS - 1 or any(each.is_serving for each in members) or not members:
             break
-    named = tuple(
-        each if each.id else replace(each, id=(names or {}).get(each.address, ""))
-        for each in silent
-    )
-    return GroupFacts(members, named, committed, int(time.time() * 1000), fsyncs)
+    told = _each_once(silent, names or {})
+    return GroupFacts(members, told, committed, int(time.time() * 1000), fsyncs)
+
+
+def _each_once(silent: Sequence[Silence], names: Mapping[str, str]) -> tuple[Silence, ...]:
+    """Those who are silent, each at one address. An address that nobody knows is told only where
+    every member is accounted for: else it may be one more of a member that is silent."""
+    known: dict[str, Silence] = {}
+    unknown = []
+    for each in silent:
+        who = each.id or names.get(each.address, "")
+        if who:
+            known.setdefault(who, replace(each, id=who))
+        else:
+            unknown.append(each)
+    return tuple(known.values()) if known else tuple(unknown)
 
 
 async def _look(addresses: Sequence[str], tls: TlsMaterial | None) -> Look:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations, permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -412,3 +413,25 @@ def test_facts_are_what_was_answered() -> None:
     assert found is not None
     assert found.members == (NamedMember("n1", votes=True, clock_off_ms=2.0),)
     assert (found.free_bytes, found.reserve_bytes) == (5, 2)
+
+
+# --- the operator's page --------------------------------------------------------------------------
+
+
+def test_runbook_has_an_entry_for_each_finding_in_their_order() -> None:
+    """And no other: an entry that nothing leads to is one that nobody keeps right."""
+    page = Path("docs/operations.md").read_text(encoding="utf-8")
+    runbook = page.split("\n## Runbook\n")[1].split("\n## ")[0]
+    titles = re.findall(r"^### (.+)$", runbook, flags=re.MULTILINE)
+    assert titles == [kind.value for kind in Kind]
+    for kind in Kind:
+        anchor = re.sub(r"[^a-z0-9 -]", "", kind.value.lower()).replace(" ", "-")
+        assert kind.runbook == f"docs/operations.md#{anchor}"
+
+
+def test_runbook_names_metrics_that_there_are() -> None:
+    page = Path("docs/operations.md").read_text(encoding="utf-8")
+    runbook, rest = page.split("\n## Runbook\n")[1].split("\n## ", 1)
+    table = page.split("\n## Runbook\n")[0] + rest
+    for metric in re.findall(r"`(dledger_[a-z_]+)", runbook):
+        assert metric in table, metric

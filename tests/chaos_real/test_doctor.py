@@ -138,7 +138,7 @@ def test_disk_without_room_and_clock_that_is_off(tmp_path: Path) -> None:
 
     async def act(made: Arena, client: Client) -> None:
         one = await follower_of(made)
-        made.order("full", one, lambda orders: replace(orders, free_bytes=70 << 20))
+        made.order("full", one, lambda orders: replace(orders, free_bytes=4096))
         nearly = await found(made, Kind.DISK_NEARLY_FULL)
         assert nearly[0].member == one
         made.order("full", one, lambda orders: replace(orders, free_bytes=0))
