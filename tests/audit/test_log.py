@@ -120,7 +120,7 @@ CASES: dict[str, tuple[Damage, int, str]] = {
     "the first less": (lambda path: segment(path, 0).unlink(), 3, "segment missing"),
     "no segments": (lambda path: shutil.rmtree(path / "commitlog"), 2, ""),
     "an empty folder": (
-        lambda path: [each.unlink() for each in (path / "commitlog").iterdir()], 2, "",
+        lambda path: (shutil.rmtree(path / "commitlog"), (path / "commitlog").mkdir()), 2, "",
     ),
     "the last segment too long": (
         lambda path: os.truncate(segment(path, 5), SEGMENT + 9), 1, "segment too long",

@@ -142,7 +142,7 @@ def test_disk_without_room_and_clock_that_is_off(tmp_path: Path) -> None:
         nearly = await found(made, Kind.DISK_NEARLY_FULL)
         assert nearly[0].member == one
         made.order("full", one, lambda orders: replace(orders, free_bytes=0))
-        sending = asyncio.create_task(send(client, 24, 1 << 20))
+        sending = asyncio.create_task(send(client, 60, 200 << 10))
         full = await found(made, Kind.NO_MARGIN, Kind.DISK_FULL)
         assert full[-1].member == one
         await sending
