@@ -14,7 +14,7 @@ from typing import Final
 
 import grpc
 
-from broker.doctor.facts import GroupFacts, MemberFacts, Silence, member_facts
+from broker.doctor.facts import GroupFacts, MemberFacts, Silence, apart, member_facts
 from broker.local_group.status import CHANNEL_OPTIONS, GET_STATUS, PROBE_TIMEOUT_S
 from dledger.credentials.tls import TlsMaterial, open_channel
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
@@ -36,6 +36,7 @@ async def ask_group(
     """
     members, silent = await _look(addresses, tls)
     committed = max((each.commit_index for each in members), default=0)
+    apart_before = apart(members)
     fsyncs = tuple((each.id, each.health.last_fsync_ms) for each in members if each.health)
     for number in range(1, LOOKS):
         await asyncio.sleep(PAUSE_S)
@@ -44,7 +45,7 @@ async def ask_group(
         if number == LOOKS - 1 or any(each.is_serving for each in members) or not members:
             break
     told = _each_once(silent, names or {})
-    return GroupFacts(members, told, committed, int(time.time() * 1000), fsyncs)
+    return GroupFacts(members, told, committed, int(time.time() * 1000), fsyncs, apart_before)
 
 
 def _each_once(silent: Sequence[Silence], names: Mapping[str, str]) -> tuple[Silence, ...]:

@@ -3,6 +3,7 @@ nobody."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dledger.wire import cluster_pb2 as cpb
@@ -83,13 +84,25 @@ class Silence:
 class GroupFacts:
     """A group, looked at twice. `committed_before`: what somebody knew to be committed at the first
     look, a second before all else here; `fsyncs_before`: how long each member's last sync had taken
-    then, in milliseconds. `now_ms`: by the clock of who asks."""
+    then, in milliseconds; `apart_before`: who didn't hear whom then. `now_ms`: by the clock of who
+    asks."""
 
     members: tuple[MemberFacts, ...]
     silent: tuple[Silence, ...]
     committed_before: int
     now_ms: int
     fsyncs_before: tuple[tuple[str, float], ...] = ()
+    apart_before: frozenset[tuple[str, str]] = frozenset()
+
+
+def apart(members: Iterable[MemberFacts]) -> frozenset[tuple[str, str]]:
+    """Who doesn't hear whom, by its own word: its stream is down, or it leads and nothing comes."""
+    return frozenset(
+        (member.id, peer.id)
+        for member in members
+        for peer in member.peers
+        if not peer.is_connected or (peer.state and not peer.is_recently_active)
+    )
 
 
 def member_facts(address: str, answer: cpb.NodeStatus) -> MemberFacts:

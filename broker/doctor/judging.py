@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from broker.doctor.facts import GroupFacts, HealthFacts, MemberFacts, NamedMember, PeerFacts
+from broker.doctor.facts import GroupFacts, HealthFacts, MemberFacts, NamedMember, apart
 from broker.doctor.finding import Finding, Kind
 from broker.local_group.status import WAITING_ROLES
 
@@ -224,23 +224,15 @@ def _lags(picture: _Picture) -> Iterator[Finding]:
 
 
 def _links(picture: _Picture) -> Iterator[Finding]:
-    """Members that both answer, and not each other."""
+    """Members that both answer, and not each other, at both looks: streams come and go."""
     formed = {each.id for each in picture.formed}
-    apart: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for member in picture.formed:
-        for peer in member.peers:
-            if peer.id not in formed or peer.is_older_copy:
-                continue
-            is_deaf = not peer.is_connected or (member is picture.leader and _is_mute(peer))
-            if is_deaf:
-                pair = (min(member.id, peer.id), max(member.id, peer.id))
-                apart[pair].append(f"{member.id} doesn't hear {peer.id}")
-    for pair, said in sorted(apart.items()):
-        yield Finding(Kind.DEAF, ", ".join(pair), "; ".join(sorted(said)))
-
-
-def _is_mute(peer: PeerFacts) -> bool:
-    return bool(peer.state) and not peer.is_recently_active
+    refused = {peer.id for each in picture.formed for peer in each.peers if peer.is_older_copy}
+    said: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for one, other in apart(picture.formed) & picture.facts.apart_before:
+        if other in formed - refused:
+            said[min(one, other), max(one, other)].append(f"{one} doesn't hear {other}")
+    for pair, words in sorted(said.items()):
+        yield Finding(Kind.DEAF, ", ".join(pair), "; ".join(sorted(words)))
 
 
 def _surroundings(picture: _Picture) -> Iterator[Finding]:

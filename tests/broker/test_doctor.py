@@ -20,6 +20,7 @@ from broker.doctor.facts import (
     NamedMember,
     PeerFacts,
     Silence,
+    apart,
     member_facts,
 )
 from broker.doctor.finding import Finding, Gravity, Kind, exit_code_of
@@ -166,6 +167,11 @@ def slow(facts: GroupFacts, name: str) -> GroupFacts:
     return health(last_fsync_ms=800.0)(facts, name)
 
 
+def deaf(facts: GroupFacts, name: str) -> GroupFacts:
+    facts = replace(facts, apart_before=facts.apart_before | {(LEADER, name)})
+    return seen(is_connected=False)(facts, name)
+
+
 def not_its_peers(facts: GroupFacts, name: str) -> GroupFacts:
     found = of(facts, name)
     assert found is not None
@@ -184,7 +190,7 @@ FAULTS: dict[Kind, Fault] = {
     Kind.CERTIFICATE_EXPIRED: health(certificate_expires_ms=NOW_MS - 1),
     Kind.NOT_VOTING: named(votes=False),
     Kind.BEHIND: seen(match_index=BEFORE - 1),
-    Kind.DEAF: seen(is_connected=False),
+    Kind.DEAF: deaf,
     Kind.QUEUES_WRONG: health(queues_wrong=2),
     Kind.DISK_SLOW: slow,
     Kind.CLOCK_OFF: named(clock_off_ms=-1500.0),
@@ -319,6 +325,10 @@ def test_what_passes_is_no_fault() -> None:
     assert judge(once) == ()
     assert judge(named(clock_off_ms=900.0)(well(3), VICTIM)) == ()
     assert judge(seen(match_index=BEFORE)(well(3), VICTIM)) == ()
+    assert judge(seen(is_connected=False)(well(3), VICTIM)) == ()
+    mute = seen(is_recently_active=False)(well(3), VICTIM)
+    assert judge(mute) == ()
+    assert kinds(replace(mute, apart_before=apart(mute.members))) == [Kind.DEAF]
 
 
 def test_program_of_before_is_told_and_judged_by_what_it_says() -> None:
@@ -366,6 +376,7 @@ GROUPS = st.builds(
                     max_size=3).map(tuple),
     committed_before=SMALL, now_ms=INTEGERS,
     fsyncs_before=st.lists(st.tuples(IDS, FLOATS), max_size=3).map(tuple),
+    apart_before=st.frozensets(st.tuples(IDS, IDS), max_size=3),
 )  # fmt: skip
 
 
