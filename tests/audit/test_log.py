@@ -95,6 +95,11 @@ def to_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def to_empty(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+
+
 def with_checkpoint(path: Path, **fields: int) -> None:
     state = decode_checkpoint((path / "checkpoint").read_bytes())
     assert state is not None
@@ -119,9 +124,7 @@ CASES: dict[str, tuple[Damage, int, str]] = {
     "a segment less": (lambda path: segment(path, 2).unlink(), 3, "segment missing"),
     "the first less": (lambda path: segment(path, 0).unlink(), 3, "segment missing"),
     "no segments": (lambda path: shutil.rmtree(path / "commitlog"), 2, ""),
-    "an empty folder": (
-        lambda path: (shutil.rmtree(path / "commitlog"), (path / "commitlog").mkdir()), 2, "",
-    ),
+    "an empty folder": (lambda path: to_empty(path / "commitlog"), 2, ""),
     "the last segment too long": (
         lambda path: os.truncate(segment(path, 5), SEGMENT + 9), 1, "segment too long",
     ),
