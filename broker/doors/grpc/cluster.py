@@ -87,6 +87,8 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         apply_stopped=status.apply_stopped,
         level=status.level,
         known_level=status.known_level,
+        log_damages=status.log_damages,
+        scrub_ended_ms=max(0, status.scrub_ended_ms),
     )
 
 
