@@ -41,10 +41,11 @@ from store.errors import BeyondRepair, CorruptionFound, OutOfRange
 from store.files import FULL_ERRNOS, Handle
 from store.repair_journal import RepairJournal
 
-GIVEN_BYTES: Final = 256 << 10  # in one answer, but one entry at least
+GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
 ASK_S: Final = 1.0  # from a request to asking somebody else
 AGAIN_S: Final = 0.2  # from asking everybody to asking everybody again
 SPACE_S: Final = 1.0  # from finding no space for the journal to trying again
+IDLE_LOOK_S: Final = 0.02
 NEGATIVE_ROUNDS: Final = 3  # in which every peer says that it can't give them
 
 log = structlog.get_logger(__name__)
@@ -198,6 +199,11 @@ class Repairs:
         """Repairs begin."""
         self._is_started = True
         self._begin()
+
+    async def idled(self) -> None:
+        """Nothing is known to be rotten any more."""
+        while self._damages:  # noqa: ASYNC110  it is looked at by a stop only
+            await asyncio.sleep(IDLE_LOOK_S)
 
     async def stop(self) -> None:
         """No repair goes on; what isn't repaired is found again by the next start."""

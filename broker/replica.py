@@ -307,11 +307,13 @@ class Replica:
             log.warning("leadership_not_handed_over", reason=error.message)
 
     async def _drain(self) -> None:
-        """Waits, but not for ever, until everybody who waits for a commit has an answer."""
+        """Waits, but not for ever, until everybody who waits for a commit has an answer, and what
+        has rotted is back: a start would refuse, as it has nobody to ask."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._ports.rhythm.drain_s):
                 while not self.appender.idle:  # a call that was let in before may still submit
                     await self.appender.idled()
+                await self.repairs.idled()
 
     async def _rest(self) -> None:
         """Nothing happens here of itself any more, and nobody waits."""

@@ -251,6 +251,26 @@ async def test_a_stop_with_rot_in_the_log_is_not_clean(tmp_path: Path) -> None:
 
 
 @on_a_loop
+async def test_a_stop_waits_for_a_repair_that_is_under_way(tmp_path: Path) -> None:
+    """For a while: without it the next start would refuse."""
+    async with members(tmp_path, 3, QUICK) as group:
+        leader = await fill(group)
+        victim = follower(group, leader)
+        tap = Wiretap(group)
+        tap.change = without_answers
+        rot(victim, 20)
+        await group.until(lambda: victim.repairs.is_at_work)
+        name = NodeId(victim.config.node_id)
+        stopping = asyncio.create_task(group.stop(name))
+        await asyncio.sleep(0.1)
+        assert not stopping.done()
+        tap.change = lambda _, message: message
+        assert await stopping
+        assert not (victim.config.data_directory / "abort").exists()
+        group.start(name)
+
+
+@on_a_loop
 async def test_what_is_not_committed_is_not_repaired_but_may_be_given(
     tmp_path: Path,
 ) -> None:
