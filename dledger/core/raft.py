@@ -259,6 +259,7 @@ class Raft:
         if is_in_doubt:
             if state.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
                 become_follower(state, state.term, None, reason="committed entries have rotted")
+            state.withhold()
         elif state.role is Role.LEADER:
             advance_commit(state)
         else:

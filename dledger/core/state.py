@@ -205,6 +205,13 @@ class RaftState:
         self.outbox.extend(message for message in self.held.values() if self._still_true(message))
         self.held.clear()
 
+    def withhold(self) -> None:
+        """What is not out yet, and not true any more, is not said; an acknowledgement is owed."""
+        for message in self.outbox:
+            if isinstance(message, AppendResponse) and not self._still_true(message):
+                self.ack_wanted_index = max(self.ack_wanted_index, message.match_index)
+        self.outbox[:] = [message for message in self.outbox if self._still_true(message)]
+
     def _still_true(self, message: OutgoingMessage) -> bool:
         if self.is_in_doubt and _promises(message):
             return False

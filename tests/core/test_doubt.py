@@ -164,6 +164,24 @@ def test_what_waited_for_the_disk_is_not_said_any_more() -> None:
     assert not [m for m in said if isinstance(m, VoteResponse) and m.granted]
 
 
+def test_what_is_on_its_way_out_is_not_said_any_more_and_still_owed() -> None:
+    """One place has been repaired, and before the driver has taken the acknowledgement another one
+    is found rotten (found by seed 3042 of the simulator)."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    cluster.deliver()
+    node = cluster[C]
+    in_doubt(node)
+    placed = leader.propose()
+    cluster.deliver()
+    in_doubt(node, is_in_doubt=False)
+    in_doubt(node)
+    assert not [m for m in node.core.take_effects().messages if isinstance(m, AppendResponse)]
+    in_doubt(node, is_in_doubt=False)
+    said = node.core.take_effects().messages
+    assert [m.match_index for m in said if isinstance(m, AppendResponse)] == [placed.index]
+
+
 def test_heartbeats_are_answered_as_ever() -> None:
     """A leader with nobody else goes on: that it still leads depends on no log."""
     cluster = Cluster()

@@ -106,6 +106,14 @@ REPAIRS = (
         tests=_DOUBT,
     ),
     Mutant(
+        "promise-on-its-way-out-given-in-doubt",
+        "dledger/core/raft.py",
+        "            state.withhold()\n",
+        "",
+        masked="a second place must be found in the moment between two events of the first's end",
+        tests=_DOUBT,
+    ),
+    Mutant(
         "own-disk-counts-in-doubt",
         "dledger/core/state.py",
         "if node == self.node and not self.is_in_doubt:",
