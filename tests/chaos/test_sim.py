@@ -275,6 +275,7 @@ def fake_report(plan: Plan, *, fails: bool) -> Report:
         leaders=0,
         boots=0,
         ruined=0,
+        repaired_bytes=0,
         transcript=(),
     )
 
