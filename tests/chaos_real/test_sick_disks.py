@@ -78,8 +78,10 @@ def failing(operation: str) -> Callable[[FaultOrders], FaultOrders]:
     return lambda orders: replace(orders, failing={operation: "EIO"})
 
 
-@pytest.mark.parametrize("operation", ["fdatasync", "pwritev"])
-@pytest.mark.parametrize("who", ["leader", "follower"])
+@pytest.mark.parametrize(
+    ("who", "operation"),
+    [("leader", "fdatasync"), ("follower", "pwritev")],
+)
 def test_node_whose_disk_fails_ends_with_4_and_the_group_goes_on(
     tmp_path: Path, who: str, operation: str
 ) -> None:
