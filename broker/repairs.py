@@ -6,10 +6,16 @@ Until it is over the member is *in doubt*: it neither votes, campaigns nor ackno
 disk doesn't count where it leads, and it hands over (`Raft.report_doubt`). It follows, and serves
 what it can read. One damage at a time:
 
-    found ─▶ asking ─▶ judged ─▶ journal ─▶ in place ─▶ read back ─▶ gone
-               ▲  │        │                                          │
-               │  └ no answer, or bytes that aren't the ones: the next peer
-               └ every peer has said that it can't give them, three times over: the replica ends
+    found ─▶ bounded ─▶ asking ─▶ judged ─▶ journal ─▶ in place ─▶ read back ─▶ bounded: gone
+                 ▲        │          │
+                 │        └ no answer, or bytes that aren't the ones: the next peer
+                 └ nobody has given them; three times over for the same bytes, as every peer says
+                   that it can't: the replica ends
+
+What is remembered of a find is its place, which follows from memory: the same find is the same
+place, and there are no more of them than places. What is damaged there, and what answers are judged
+by, is looked at anew before each round of asking, as the neighbours may have rotted meanwhile, or
+have been put right; and after each repair, until the place is sound.
 
 It must never keep a byte that wasn't judged (`store.damage`): a giver is believed in nothing. Nor
 may it touch what isn't committed, wait for one peer only, or end the member while a peer that may
@@ -59,9 +65,9 @@ class Hand(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RepairStatistics:
-    """`damages`: places that are known to be rotten and not repaired yet. Counts since the process
-    started: places found and repaired, bytes written back, answers that weren't the right bytes,
-    answers given to others."""
+    """`damages`: places that are known to be rotten and not sound again yet. Counts since the
+    process started: places found, and sound again; bytes written back; answers that weren't the
+    right bytes; answers given to others."""
 
     damages: int
     found: int
@@ -109,6 +115,14 @@ class _Verdict(Enum):
 _NEGATIVE: Final = frozenset({_Verdict.ROTTEN, _Verdict.OTHER, _Verdict.OLD})
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Bytes that were judged, and whose they are."""
+
+    peer: NodeId
+    refill: Refill
+
+
 @dataclass(slots=True)
 class _Asked:
     """The request that is under way."""
@@ -128,7 +142,7 @@ class Repairs:
         self._journal = journal
         self._hand = hand
         self._around = around
-        self._damages: list[Damage] = []
+        self._places: list[Extent] = []
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
         self._asked: _Asked | None = None
@@ -139,12 +153,12 @@ class Repairs:
     @property
     def is_at_work(self) -> bool:
         """Whether anything is known to be rotten: the member is in doubt."""
-        return bool(self._damages)
+        return bool(self._places)
 
     def statistics(self) -> RepairStatistics:
         """A frozen picture, as of now."""
         return RepairStatistics(
-            len(self._damages),
+            len(self._places),
             self._found,
             self._repaired,
             self._bytes,
@@ -162,25 +176,37 @@ class Repairs:
         if self.covering(error) is not None:
             return True
         try:
-            damage = self._log.damages.locate(error.file, error.offset)
+            place = self._log.damages.place_of(error.file, error.offset)
+            damage = self._damage_in(place)
         except (BeyondRepair, OutOfRange) as reason:
             log.error("log_beyond_repair", reason=str(reason))
             return False
         if damage is None:
             return True  # what was read is there: a disk that said something else once
-        if damage.last_index > self._around.through() or not self._around.links():
+        if not self._around.links():
             return False
-        self._add(damage, error)
+        self._add(place, damage, error)
         return True
 
     def covering(self, error: CorruptionFound) -> Extent | None:
-        """The part of a known damage that this error tells of."""
-        found = (each.extent_of(error.file, error.offset) for each in self._damages)
-        return next((each for each in found if each is not None), None)
+        """The place, known to be rotten, that this error tells of."""
+        return next((each for each in self._places if each.holds(error.file, error.offset)), None)
 
-    def _add(self, damage: Damage, error: CorruptionFound) -> None:
+    def _damage_in(self, place: Extent) -> Damage | None:
+        """What has to be put right next for the place to be sound; None: it is.
+
+        Raises:
+            BeyondRepair, OutOfRange: it can't be.
+        """
+        damage = self._log.damages.locate(str(place.path), place.start)
+        if damage is not None and damage.last_index > self._around.through():
+            entries = f"entries {damage.first_index} to {damage.last_index}"
+            raise BeyondRepair(damage.file, f"of {entries}, not all are known to be committed")
+        return damage
+
+    def _add(self, place: Extent, damage: Damage, error: CorruptionFound) -> None:
         self._found += 1
-        self._damages.append(damage)
+        self._places.append(place)
         log.error(
             "log_rot_found",
             file=error.file,
@@ -202,7 +228,7 @@ class Repairs:
 
     async def idled(self) -> None:
         """Nothing is known to be rotten any more."""
-        while self._damages:  # noqa: ASYNC110  it is looked at by a stop only
+        while self._places:  # noqa: ASYNC110  it is looked at by a stop only
             await asyncio.sleep(IDLE_LOOK_S)
 
     async def stop(self) -> None:
@@ -213,29 +239,55 @@ class Repairs:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _begin(self) -> None:
-        if self._is_started and self._damages and (self._task is None or self._task.done()):
+        if self._is_started and self._places and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._work(), name="repairs")
 
     async def _work(self) -> None:
         try:
-            while self._damages:
-                await self._repair(self._damages[0])
-                del self._damages[0]
+            while self._places:
+                place = min(self._places, key=lambda each: (each.base, each.start))
+                await self._mend(place)
+                self._places.remove(place)
+                self._repaired += 1
             self._around.doubt(is_in_doubt=False)
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._around.failed(error)
 
-    async def _repair(self, damage: Damage) -> None:
-        journal, giver = self._journal, ""
-        if damage.is_filler:
-            extent = damage.extents[0]
-            await self._write(partial(journal.write_filler, extent, self._handle_of(extent)))
-        else:
-            giver, refill = await self._obtain(damage)
-            for extent, content in refill.contents():
-                handle = self._handle_of(extent)
-                await self._write(partial(journal.write_back, extent, handle, content))
-        self._repaired += 1
+    async def _mend(self, place: Extent) -> None:
+        """The place is sound again.
+
+        Raises:
+            BeyondRepair, OutOfRange: it can't be.
+            OSError, CorruptionFound: the disk doesn't keep what is written to it.
+        """
+        refused, negative = None, 0
+        while (damage := self._damage_in(place)) is not None:
+            if damage.is_filler:
+                handle = self._handle_of(place)
+                await self._write(partial(self._journal.write_filler, place, handle))
+                self._on_written(damage, "")
+                return
+            negative = negative if damage == refused else 0
+            verdicts = await self._ask_all(damage)
+            if isinstance(verdicts, _Given):
+                await self._put_back(damage, verdicts)
+                refused = None
+                continue
+            refused, negative = damage, negative + 1 if _are_final(verdicts) else 0
+            told = ", ".join(f"{peer} {each.value}" for peer, each in verdicts.items())
+            if negative >= NEGATIVE_ROUNDS:
+                entries = f"entries {damage.first_index} to {damage.last_index}"
+                raise BeyondRepair(damage.file, f"of {entries}, {told}")
+            self._wait("nobody has given the entries yet", told)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _put_back(self, damage: Damage, given: _Given) -> None:
+        for extent, content in given.refill.contents():
+            handle = self._handle_of(extent)
+            await self._write(partial(self._journal.write_back, extent, handle, content))
+        self._on_written(damage, given.peer)
+
+    def _on_written(self, damage: Damage, giver: str) -> None:
         self._bytes += damage.size
         log.warning(
             "log_repaired",
@@ -272,27 +324,15 @@ class Repairs:
 
     # --- asking -----------------------------------------------------------------------------
 
-    async def _obtain(self, damage: Damage) -> tuple[str, Refill]:
-        """Who gave the bytes that were there, and they.
-
-        Raises:
-            BeyondRepair: every peer has said that it can't.
-        """
-        negative = 0
-        while True:
-            verdicts: dict[NodeId, _Verdict] = {}
-            for peer in sorted(self._around.links()):
-                verdict = await self._ask(peer, damage)
-                if isinstance(verdict, Refill):
-                    return peer, verdict
-                verdicts[peer] = verdict
-            negative = negative + 1 if _NEGATIVE.issuperset(verdicts.values()) else 0
-            told = ", ".join(f"{peer} {each.value}" for peer, each in verdicts.items())
-            if negative >= NEGATIVE_ROUNDS:
-                entries = f"entries {damage.first_index} to {damage.last_index}"
-                raise BeyondRepair(damage.file, f"of {entries}, {told}")
-            self._wait("nobody has given the entries yet", told)
-            await asyncio.sleep(AGAIN_S)
+    async def _ask_all(self, damage: Damage) -> _Given | dict[NodeId, _Verdict]:
+        """The bytes that were there, from the first peer that gives them; or why none does."""
+        verdicts: dict[NodeId, _Verdict] = {}
+        for peer in sorted(self._around.links()):
+            verdict = await self._ask(peer, damage)
+            if isinstance(verdict, Refill):
+                return _Given(peer, verdict)
+            verdicts[peer] = verdict
+        return verdicts
 
     async def _ask(self, peer: NodeId, damage: Damage) -> Refill | _Verdict:
         """All bytes of the damage, from this one peer; or why not."""
@@ -430,6 +470,11 @@ class SteadyView:
             if self._is_mended(error):
                 return first
             raise
+
+
+def _are_final(verdicts: Mapping[NodeId, _Verdict]) -> bool:
+    """Whether every peer has said that it can't give them."""
+    return _NEGATIVE.issuperset(verdicts.values())
 
 
 def _verify(frames: bytes, digest: int | None) -> None:

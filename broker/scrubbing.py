@@ -147,7 +147,8 @@ class Scrubber:
         Raises:
             CorruptionFound: it can't be put right.
         """
-        self._told = replace(self._told, found=self._told.found + 1)
+        if self._repairs.covering(error) is None:
+            self._told = replace(self._told, found=self._told.found + 1)
         if not self._repairs.takes(error):
             raise error
         extent = self._repairs.covering(error)

@@ -1,7 +1,9 @@
 """Rotten bytes in the log: where they begin and end, and which bytes may take their place.
 
 This owns two judgements. *Where*: from the place at which a read stumbled to the range of whole
-entries that can't be trusted, between two entries that can. *What*: whether bytes that somebody
+entries that can't be trusted, between two entries that can. Whatever lies on this disk may be
+rotten, so neighbours are judged by what is in memory (where entries begin, of which term they are)
+and by their own CRC, and never found by way of other bytes. *What*: whether bytes that somebody
 gave are exactly the ones that were there. They are, if each is a whole frame with its CRC, of the
 index, the term and the place that this log knows for it, if the running digest goes on from the
 entry before, and if it arrives at what this log holds behind the range: the digest that the next
@@ -50,6 +52,10 @@ class Extent:
     start: int
     end: int
 
+    def holds(self, file: str, offset: int) -> bool:
+        """Whether that byte of that file is one of them."""
+        return file == str(self.path) and self.start <= offset < self.end
+
 
 @dataclass(frozen=True, slots=True)
 class Damage:
@@ -82,13 +88,6 @@ class Damage:
         """The first of the files."""
         return str(self.extents[0].path)
 
-    def extent_of(self, file: str, offset: int) -> Extent | None:
-        """What of it that byte of that file belongs to; None: it isn't damaged."""
-        for each in self.extents:
-            if file == str(each.path) and each.start <= offset < each.end:
-                return each
-        return None
-
 
 class Damages:
     """Finds damage in one log, and knows what belongs there. Owner thread only."""
@@ -109,26 +108,64 @@ class Damages:
 
     # --- where ------------------------------------------------------------------------------
 
+    def place_of(self, file: str, offset: int) -> Extent:
+        """The bytes around `offset` that begin and end where entries are known to, or a filler,
+        whatever is in them: as finely as damage is told apart.
+
+        Raises:
+            BeyondRepair: it is no file of the log.
+        """
+        segment = self._segment_of(file)
+        if offset >= segment.used:
+            return Extent(segment.path, segment.base, segment.used, self._segment_size)
+        run = segment.starts.run_at(offset)
+        return Extent(segment.path, segment.base, run.start, _end_of(segment, run))
+
     def locate(self, file: str, offset: int) -> Damage | None:
-        """The damage around byte `offset` of `file`; None if there is none (any more).
+        """The damage in the place of byte `offset` of `file`; None if there is none (any more).
+        Where it can't be judged because what is before it has rotted as well: the damage there,
+        which has to be put right first.
 
         Raises:
             BeyondRepair: it is none that can be put right; the text says why.
         """
-        segment = self._segment_of(file)
-        if offset >= segment.used:
-            return self._filler_of(segment)
-        run = segment.starts.run_at(offset)
+        last = self._segment_of(file)
+        if offset >= last.used:
+            return self._filler_of(last)
+        last_run = last.starts.run_at(offset)
+        segment, run, digest = self._sound_before(last, last_run)
+        while True:
+            slot, at, digest = self._first_bad(segment, run, digest)
+            if at < _end_of(segment, run):
+                first_index = segment.first_index + slot
+                extents, behind = self._extents(segment, run, at)
+                return Damage(extents, first_index, behind - 1, digest)
+            if (segment.base, run.start) == (last.base, last_run.start):
+                return None
+            segment, run = self._behind(segment, run)
+
+    def _sound_before(self, segment: Segment, run: Run) -> tuple[Segment, Run, int]:
+        """The nearest run, `run` or one before it, that comes behind an entry which is intact; and
+        the digest of that one.
+
+        Raises:
+            BeyondRepair: it is too far.
+        """
+        walked = 0
         while (digest := self._digest_before(segment, run.slot)) is None:
             if run.slot == 0:
                 segment = self._neighbour(segment, -1) or segment
             run = segment.starts.run_at((run.start or segment.used) - 1)
-        slot, at, digest = self._first_bad(segment, run, digest)
-        if at == _end_of(segment, run):
-            return None
-        first_index = segment.first_index + slot
-        extents, behind = self._extents(segment, run, at)
-        return Damage(extents, first_index, behind - 1, digest)
+            walked += _end_of(segment, run) - run.start
+            if walked > MAX_DAMAGE_BYTES:
+                raise BeyondRepair(str(segment.path), f"{MAX_DAMAGE_BYTES} bytes or more in a row")
+        return segment, run, digest
+
+    def _behind(self, segment: Segment, run: Run) -> tuple[Segment, Run]:
+        end = _end_of(segment, run)
+        if end == segment.used:
+            segment, end = self._neighbour(segment, 1) or segment, 0
+        return segment, segment.starts.run_at(end)
 
     def _extents(self, segment: Segment, run: Run, at: int) -> tuple[tuple[Extent, ...], int]:
         """From `at`, in `run`, to the next entry that begins where one is known to and is intact;
@@ -184,23 +221,30 @@ class Damages:
         if index < self._history.first_index:
             return 0
         try:
-            return parse_header(self._reader.read(index, index), 0).digest
+            header = parse_header(self._reader.read(index, index), 0)
         except CorruptionFound:
             return None
+        return header.digest if header.term == self._history.term_at(index) else None
 
     def _is_intact(self, segment: Segment, at: int, index: int) -> bool:
-        """Whether the entry `index`, which begins at `at`, is intact by its own CRC. What is in
-        memory as it was appended may not have been written yet."""
+        return self._frame_at(segment, at, index) is not None
+
+    def _frame_at(self, segment: Segment, at: int, index: int) -> bytes | None:
+        """The frame of the entry `index`, which is known to begin at `at`; None if it isn't intact
+        by its own CRC, or is of another term: the one that was there before (a write that the disk
+        has lost). No other entry is read. What is in memory as it was appended may not have been
+        written yet."""
         if self._reader.is_cached(index):
-            return True
+            return self._reader.read(index, index)
         try:
             head = read_exactly(self._files, segment.handle, HEADER_SIZE, at, str(segment.path))
             size = min(int.from_bytes(head[:4], "big"), segment.used - at)
             frame = read_exactly(self._files, segment.handle, size, at, str(segment.path))
             header = verify_frame(frame, 0, None)
-            return (header.index, header.physical_offset) == (index, segment.base + at)
         except (CorruptionFound, InvalidFrame):
-            return False
+            return None
+        place = index, self._history.term_at(index), segment.base + at
+        return frame if (header.index, header.term, header.physical_offset) == place else None
 
     def _first_bad(self, segment: Segment, run: Run, digest: int) -> tuple[int, int, int]:
         """Slot and start of the first entry of a run that isn't what continues `digest`, and the
@@ -227,10 +271,12 @@ class Damages:
         """Whether `digest`, at the last entry of the range, is what this log goes on from."""
         if damage.last_index == self._history.last_index:
             return digest == self._history.last_digest
-        behind = damage.last_index + 1
-        try:
-            frame = self._reader.read(behind, behind)
-        except CorruptionFound:
+        last, behind = damage.extents[-1], damage.last_index + 1
+        segment, at = self._segment_of(str(last.path)), last.end
+        if at == segment.used:
+            segment, at = self._neighbour(segment, 1) or segment, 0
+        frame = self._frame_at(segment, at, behind)
+        if frame is None:
             return False
         header = parse_header(frame, 0)
         return digest_of(frame, 0, header.total_size, digest) == header.digest

@@ -60,13 +60,10 @@ def scrubbed(log: CommitLog) -> list[CorruptionFound]:
             scrub.finish(scrub.step()())
         except CorruptionFound as error:
             found.append(error)
-            damage = log.damages.locate(error.file, error.offset)
-            if damage is None:
+            if log.damages.locate(error.file, error.offset) is None:
                 scrub.look_again()
             else:
-                extent = damage.extent_of(error.file, error.offset)
-                assert extent is not None
-                scrub.pass_over(extent.end)
+                scrub.pass_over(log.damages.place_of(error.file, error.offset).end)
         assert len(found) < 1000
     return found
 
