@@ -9,6 +9,7 @@ from chaos.mutants.mutant import Mutant
 _DOUBT = ("tests/core/test_doubt.py",)
 _BYTES = ("tests/store/test_damage.py",)
 _MEMBERS = ("tests/node/test_repairs.py",)
+_MANY = ("tests/node/test_many_damages.py",)
 _FAIR = "no member of a run makes up a whole entry that fits where it is asked for"
 
 REPAIRS = (
@@ -188,10 +189,10 @@ REPAIRS = (
     Mutant(
         "what-may-be-cut-is-repaired",
         "broker/repairs.py",
-        "if damage.last_index > self._around.through() or not self._around.links():",
-        "if not self._around.links():",
+        "if damage is not None and damage.last_index > self._around.through():",
+        "if damage is not None and damage.last_index == 0:",
         masked="only what is committed rots in a run",
-        tests=_MEMBERS,
+        tests=(*_MEMBERS, *_MANY),
     ),
     Mutant(
         "giver-gives-what-may-be-another-entry",
@@ -215,6 +216,70 @@ REPAIRS = (
         "is_awaited = asked is not None",
         masked="it is judged all the same",
         tests=_MEMBERS,
+    ),
+    # --- what it is judged by, where more has rotted ---
+    Mutant(
+        "neighbour-reached-over-what-may-be-rotten",
+        "store/damage.py",
+        "        if self._reader.is_cached(index):\n            return self._reader.read",
+        "        if index:\n            return self._reader.read",
+        masked="places that share a stretch must rot at once, as under one seed in some hundreds",
+        tests=_MANY,
+    ),
+    Mutant(
+        "lost-write-judges-what-comes-before-it",
+        "store/damage.py",
+        "place = index, self._history.term_at(index), segment.base + at",
+        "place = index, header.term, segment.base + at",
+        masked="no disk of a run loses a write that it has synced",
+        tests=_MANY,
+    ),
+    Mutant(
+        "lost-write-judges-what-comes-behind-it",
+        "store/damage.py",
+        "return header.digest if header.term == self._history.term_at(index) else None",
+        "return header.digest",
+        masked="no disk of a run loses a write that it has synced",
+        tests=_MANY,
+    ),
+    Mutant(
+        "sound-neighbour-looked-for-without-end",
+        "store/damage.py",
+        "            if walked > MAX_DAMAGE_BYTES:\n",
+        "            if walked < 0:\n",
+        masked="no log of a run is that long",
+        tests=_MANY,
+    ),
+    Mutant(
+        "damage-bounded-once",
+        "broker/repairs.py",
+        "        while (damage := self._damage_in(place)) is not None:\n",
+        "        damage = self._damage_in(place)\n        while damage is not None:\n",
+        under="log-rot",
+    ),
+    Mutant(
+        "place-called-sound-after-one-repair",
+        "broker/repairs.py",
+        "                refused = None\n                continue\n",
+        "                return\n",
+        masked="the next pass finds what is left",
+        tests=_MANY,
+    ),
+    Mutant(
+        "noes-to-different-questions-add-up",
+        "broker/repairs.py",
+        "negative = negative if damage == refused else 0",
+        "negative = negative if damage else 0",
+        masked="neighbours must rot one after the other, in as many rounds",
+        tests=_MANY,
+    ),
+    Mutant(
+        "found-again-taken-for-another",
+        "broker/repairs.py",
+        "        if self.covering(error) is not None:\n            return True\n",
+        "",
+        masked="it costs memory and time, and no truth",
+        tests=_MANY,
     ),
     # --- what a crash leaves ---
     Mutant(
