@@ -260,7 +260,7 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
         "scrub_bytes": ("Bytes of the log read again and found sound.", facts.scrub.checked_bytes),
         "scrub_passes": ("Full passes of the scrub.", facts.scrub.passes),
         "log_damages_found": ("Places in the log found rotten.", facts.repairs.found),
-        "log_damages_repaired": ("Of those, repaired from a peer.", facts.repairs.repaired),
+        "log_damages_repaired": ("Of those, sound again.", facts.repairs.repaired),
         "log_repaired_bytes": ("Bytes written back.", facts.repairs.bytes_repaired),
         "repair_answers_refused": (
             "Entries that a peer gave and that weren't the ones.",
