@@ -249,7 +249,8 @@ class Repairs:
                 await self._mend(place)
                 self._places.remove(place)
                 self._repaired += 1
-            self._around.doubt(is_in_doubt=False)
+                if not self._places:  # who is told may read, and find the next one at once
+                    self._around.doubt(is_in_doubt=False)
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._around.failed(error)
 

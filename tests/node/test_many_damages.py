@@ -76,6 +76,7 @@ class Member:
         self.is_in_doubt = False
         self.asked: list[pb.EntriesRequest] = []
         self.on_asking: Callable[[], None] = lambda: None
+        self.on_end_of_doubt: Callable[[], None] = lambda: None
         self.other: Member | None = None
         link = PeerLink(connected=True, reconnects=0, dropped=0, renewed=0, gives_entries=True)
         around = Surroundings(
@@ -96,6 +97,8 @@ class Member:
 
     def _doubt(self, *, is_in_doubt: bool) -> None:
         self.is_in_doubt = is_in_doubt
+        if not is_in_doubt:
+            self.on_end_of_doubt()
 
     def _request(self, peer: NodeId, message: pb.PeerMessage) -> None:
         self.asked.append(message.entries_request)
@@ -343,6 +346,23 @@ async def test_a_place_is_sound_when_nothing_more_is_said_of_it() -> None:
     assert [each.first_index for each in me.asked] == [edge - 1, edge + 3]
     assert me.repairs.statistics().repaired == 1
     await me.repairs.stop()
+
+
+@on_a_loop
+async def test_what_is_found_by_whom_the_end_of_doubt_is_told_is_repaired_too() -> None:
+    """Nobody else would begin with it: to all others a repair is under way."""
+    me, peer = pair()
+    other = peer.log.position_of(900) + 60
+    me.flip(peer.log.position_of(ENTRIES - 20) + 60)
+
+    def on_end_of_doubt() -> None:
+        if me.repairs.statistics().found == 1:
+            me.flip(other)
+            assert me.repairs.takes(me.error_at(other))
+
+    me.on_end_of_doubt = on_end_of_doubt
+    await healed(me)
+    assert me.repairs.statistics().repaired == 2
 
 
 @pytest.mark.parametrize("at", ["before", "behind"])

@@ -141,8 +141,8 @@ REPAIRS = (
     Mutant(
         "in-doubt-for-ever",
         "broker/repairs.py",
-        "            self._around.doubt(is_in_doubt=False)\n",
-        "",
+        "self._around.doubt(is_in_doubt=False)",
+        "self._around.doubt(is_in_doubt=True)",
         under="log-rot",
     ),
     Mutant(
@@ -272,6 +272,13 @@ REPAIRS = (
         "negative = negative if damage else 0",
         masked="neighbours must rot one after the other, in as many rounds",
         tests=_MANY,
+    ),
+    Mutant(
+        "found-meanwhile-and-left",
+        "broker/repairs.py",
+        "            while self._places:\n                place =",
+        "            for _ in self._places[:]:\n                place =",
+        under="log-rot",
     ),
     Mutant(
         "found-again-taken-for-another",
