@@ -203,105 +203,6 @@ def edges(giver: CommitLog) -> list[int]:
     return found
 
 
-# --- arrangements ------------------------------------------------------------------------------
-
-
-def hit(me: Member, giver: CommitLog, index: int, chance: Random) -> None:
-    """Something befalls the entry."""
-    index = min(max(index, 1), giver.last_index)
-    at = giver.position_of(index)
-    size = len(giver.read(index, index))
-    match chance.choice(("size", "header", "body", "lost", "zeros", "filler")):
-        case "size":
-            me.flip(at + chance.randrange(2, 4))
-        case "header":
-            me.flip(at + chance.randrange(HEADER_SIZE))
-        case "body":
-            me.flip(at + chance.randrange(size))
-        case "lost":
-            for each in range(index, min(index + chance.choice((1, 2, 5)), giver.last_index + 1)):
-                me.lose_write(each, giver)
-        case "zeros":
-            room = min(SEGMENT - at % SEGMENT, giver.end_offset - at)
-            me.spoil(at, bytes(min(chance.choice((8, 4_096, 40_000)), room)))
-        case _:
-            base = at - at % SEGMENT
-            if base + SEGMENT < giver.end_offset:
-                me.spoil(base + SEGMENT - chance.choice((1, 9)), b"\x20")
-
-
-def arrange(me: Member, giver: CommitLog, chance: Random) -> list[int]:
-    """Some edges, and several hits near each; the entries that were meant."""
-    known = edges(giver)
-    meant = []
-    for _ in range(chance.choice((1, 1, 2, 3))):
-        edge = chance.randrange(len(known))
-        for _ in range(chance.randrange(2, 6)):
-            near = known[min(edge + chance.randrange(3), len(known) - 1)]
-            meant.append(near + chance.choice((-2, -1, 0, 0, 1, 2, 20)))
-            hit(me, giver, meant[-1], chance)
-    return meant
-
-
-@pytest.mark.parametrize("first", range(0, ARRANGEMENTS, 10))
-@on_a_loop
-async def test_whatever_rots_together_is_got_back(first: int) -> None:
-    """Nobody honest is refused, nothing is asked for ever, all bytes are what they were."""
-    for seed in range(first, first + 10):
-        chance = Random(seed)
-        me, peer = pair()
-        arrange(me, peer.log, chance)
-        await healed(me)
-        assert me.repairs.statistics().answers_refused == 0, seed
-
-
-@pytest.mark.parametrize("first", range(0, ARRANGEMENTS, 10))
-@on_a_loop
-async def test_what_rots_while_a_repair_is_under_way_is_got_back(
-    first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Near what is being repaired, where answers are judged by it: an answer may be refused then,
-    and the member doesn't end over it."""
-    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
-    for seed in range(first, first + 10):
-        chance = Random(1_000 + seed)
-        me, peer = pair()
-        hits = [chance.randrange(1, 6) for _ in range(3)]
-
-        def on_asking(
-            me: Member = me, log: CommitLog = peer.log, hits: list[int] = hits, by: Random = chance
-        ) -> None:
-            asked = me.asked[-1]
-            if len(me.asked) in hits:
-                near = by.choice((asked.first_index, asked.last_index))
-                hit(me, log, near + by.choice((-1, 0, 1, 2)), by)
-
-        me.on_asking = on_asking
-        arrange(me, peer.log, chance)
-        await healed(me)
-
-
-@on_a_loop
-async def test_readers_find_the_same_places_in_any_order_and_any_number() -> None:
-    """A place is known once, however often it's found, and before anything is repaired."""
-    for seed in range(10):
-        chance = Random(2_000 + seed)
-        me, peer = pair()
-        meant = arrange(me, peer.log, chance)
-        places = len(edges(peer.log)) + peer.log.end_offset // SEGMENT  # a filler a segment
-        counts = []
-        for _ in range(5):
-            chance.shuffle(meant)
-            for index in meant:
-                at = peer.log.position_of(min(max(index, 1), peer.log.last_index))
-                assert me.repairs.takes(me.error_at(at))
-            me.scrub()
-            counts.append(me.repairs.statistics().damages)
-        assert counts[-1] == counts[-2] <= places, seed
-        assert me.repairs.statistics().found == counts[-1]
-        await healed(me)
-
-
 # --- one by one --------------------------------------------------------------------------------
 
 
@@ -460,3 +361,102 @@ def test_a_sound_neighbour_is_not_looked_for_without_end(monkeypatch: pytest.Mon
     monkeypatch.setattr(damage_module, "MAX_DAMAGE_BYTES", SEGMENT)
     with pytest.raises(BeyondRepair, match="in a row"):
         me.log.damages.locate(*at)
+
+
+# --- arrangements ------------------------------------------------------------------------------
+
+
+def hit(me: Member, giver: CommitLog, index: int, chance: Random) -> None:
+    """Something befalls the entry."""
+    index = min(max(index, 1), giver.last_index)
+    at = giver.position_of(index)
+    size = len(giver.read(index, index))
+    match chance.choice(("size", "header", "body", "lost", "zeros", "filler")):
+        case "size":
+            me.flip(at + chance.randrange(2, 4))
+        case "header":
+            me.flip(at + chance.randrange(HEADER_SIZE))
+        case "body":
+            me.flip(at + chance.randrange(size))
+        case "lost":
+            for each in range(index, min(index + chance.choice((1, 2, 5)), giver.last_index + 1)):
+                me.lose_write(each, giver)
+        case "zeros":
+            room = min(SEGMENT - at % SEGMENT, giver.end_offset - at)
+            me.spoil(at, bytes(min(chance.choice((8, 4_096, 40_000)), room)))
+        case _:
+            base = at - at % SEGMENT
+            if base + SEGMENT < giver.end_offset:
+                me.spoil(base + SEGMENT - chance.choice((1, 9)), b"\x20")
+
+
+def arrange(me: Member, giver: CommitLog, chance: Random) -> list[int]:
+    """Some edges, and several hits near each; the entries that were meant."""
+    known = edges(giver)
+    meant = []
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        edge = chance.randrange(len(known))
+        for _ in range(chance.randrange(2, 6)):
+            near = known[min(edge + chance.randrange(3), len(known) - 1)]
+            meant.append(near + chance.choice((-2, -1, 0, 0, 1, 2, 20)))
+            hit(me, giver, meant[-1], chance)
+    return meant
+
+
+@pytest.mark.parametrize("first", range(0, ARRANGEMENTS, 10))
+@on_a_loop
+async def test_whatever_rots_together_is_got_back(first: int) -> None:
+    """Nobody honest is refused, nothing is asked for ever, all bytes are what they were."""
+    for seed in range(first, first + 10):
+        chance = Random(seed)
+        me, peer = pair()
+        arrange(me, peer.log, chance)
+        await healed(me)
+        assert me.repairs.statistics().answers_refused == 0, seed
+
+
+@pytest.mark.parametrize("first", range(0, ARRANGEMENTS, 10))
+@on_a_loop
+async def test_what_rots_while_a_repair_is_under_way_is_got_back(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near what is being repaired, where answers are judged by it: an answer may be refused then,
+    and the member doesn't end over it."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
+    for seed in range(first, first + 10):
+        chance = Random(1_000 + seed)
+        me, peer = pair()
+        hits = [chance.randrange(1, 6) for _ in range(3)]
+
+        def on_asking(
+            me: Member = me, log: CommitLog = peer.log, hits: list[int] = hits, by: Random = chance
+        ) -> None:
+            asked = me.asked[-1]
+            if len(me.asked) in hits:
+                near = by.choice((asked.first_index, asked.last_index))
+                hit(me, log, near + by.choice((-1, 0, 1, 2)), by)
+
+        me.on_asking = on_asking
+        arrange(me, peer.log, chance)
+        await healed(me)
+
+
+@on_a_loop
+async def test_readers_find_the_same_places_in_any_order_and_any_number() -> None:
+    """A place is known once, however often it's found, and before anything is repaired."""
+    for seed in range(10):
+        chance = Random(2_000 + seed)
+        me, peer = pair()
+        meant = arrange(me, peer.log, chance)
+        places = len(edges(peer.log)) + peer.log.end_offset // SEGMENT  # a filler a segment
+        counts = []
+        for _ in range(5):
+            chance.shuffle(meant)
+            for index in meant:
+                at = peer.log.position_of(min(max(index, 1), peer.log.last_index))
+                assert me.repairs.takes(me.error_at(at))
+            me.scrub()
+            counts.append(me.repairs.statistics().damages)
+        assert counts[-1] == counts[-2] <= places, seed
+        assert me.repairs.statistics().found == counts[-1]
+        await healed(me)
