@@ -20,6 +20,7 @@ from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
+from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
@@ -34,6 +35,7 @@ MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *SNAPSHOTS,
+    *OFFLINE_REPAIRS,
     *REPAIRS,
     *TABLES,
     *KEEPING,
