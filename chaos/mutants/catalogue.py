@@ -21,6 +21,7 @@ from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.reading import READING
+from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
@@ -33,6 +34,7 @@ MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *SNAPSHOTS,
+    *REPAIRS,
     *TABLES,
     *KEEPING,
     *FAST_WAY,
