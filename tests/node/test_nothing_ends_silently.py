@@ -91,7 +91,7 @@ def nothing(replica: Replica) -> None:
         ("_memory", "step", nothing),
         ("mender", "_repair", suspect),
         ("log.scrub", "step", nothing),
-        ("repairs", "_repair", rot_something),
+        ("repairs", "_mend", rot_something),
         ("machine", "apply", store_something),
         ("log", "submit", store_something),
         ("log._queue", "perform", store_something),
