@@ -98,7 +98,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "keeping": {"reading", "engines", "proof"},
         "showing": {"engines", "proof", "contents", "keeping", "repairing"},
         "measuring": {"reading", "engines", "proof"},
-        "repairing": {"reading", "engines", "proof"},
+        "repairing": {"reading", "proof"},
         "commands": {
             *("reading", "engines", "proof", "delivery"),
             *("contents", "keeping", "tables", "showing", "measuring", "repairing"),

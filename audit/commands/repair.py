@@ -23,6 +23,7 @@ from audit.repairing.sources import Source, folder_source, node_sources
 from audit.showing.log import outcome_lines, sum_facts, sum_lines
 from audit.showing.terminal import progress_shown
 from dledger.terminal.options import parse_addresses
+from dledger.terminal.tls import chosen_material
 from store.directory import lock_directory
 from store.files import FileSystem, OsFiles
 
@@ -68,6 +69,8 @@ def repair(
         if not folders and bootstrap is None:
             raise UsageMistake("where from? --from another member's directory, or --bootstrap")
         addresses = [] if bootstrap is None else parse_addresses(bootstrap)
+        if addresses:
+            chosen_material()  # what is wrong with it is told before anything is locked
         with (
             _held(data, dry_run=dry_run) as log,
             node_sources(addresses, log.segment_size) as nodes,

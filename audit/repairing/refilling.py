@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from audit.errors import NotProven
 from audit.proof.log import OpenedLog
 from audit.repairing.sources import Source, Window, folder_fetch
 from dledger.reading.entry import (
@@ -94,10 +95,6 @@ class _Given:
             self.pieces.append((base, at, []))
         self.pieces[-1][2].append(frame)
         self.size += len(frame)
-
-
-class NotProven(Exception):
-    """What a source gives can't be shown to be what was there."""
 
 
 class LogRepair:

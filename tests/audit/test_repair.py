@@ -24,7 +24,16 @@ from audit.repairing.sources import Source, folder_source
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.records.layout import file_name
 from store.files import Buffer, Handle, OsFiles
-from tests.audit.replicas import SEGMENT, Entry, build, copy_sparse, flip_bit, listed, usual_entries
+from tests.audit.replicas import (
+    SEGMENT,
+    Entry,
+    LogBuilder,
+    build,
+    copy_sparse,
+    flip_bit,
+    listed,
+    usual_entries,
+)
 
 ENTRIES = 120
 
@@ -184,6 +193,7 @@ def test_only_what_was_there_is_put_back(
         if "healthy" in others:
             left = [place for place in places if not place["source"]]
             assert all(int(Path(each["file"]).name) + SEGMENT >= replicas.end for each in left)
+            assert left or after == healthy
 
 
 def test_several_segments_in_a_row_are_put_right(replicas: Replicas, tmp_path: Path) -> None:
@@ -195,6 +205,29 @@ def test_several_segments_in_a_row_are_put_right(replicas: Replicas, tmp_path: P
         file.write_bytes(bytes(SEGMENT // 2) + file.read_bytes()[SEGMENT // 2 :])
     said = repair(target, "--from", replicas.healthy)
     assert (said.code, said.lines[-1]["left"]) == (0, 0)
+    assert replicas.files(target) == replicas.files(replicas.healthy)
+
+
+def test_what_cannot_be_put_right_keeps_nothing_else_from_it(
+    replicas: Replicas, tmp_path: Path
+) -> None:
+    """The only other replica has rotted in the first of two places."""
+    target, other = replicas.copy(tmp_path), replicas.copy(tmp_path)
+    for path, at in ((target, 2_000), (other, 2_000), (target, 9_000)):
+        flip_bit(path / "commitlog" / file_name(SEGMENT), at)
+    said = repair(target, "--from", other)
+    left, right, _ = said.lines
+    assert (said.code, left["source"], right["source"]) == (1, "", str(other))
+    assert left["offset"] <= 2_000 < left["offset"] + left["size"] <= right["offset"] <= 9_000
+
+
+def test_filler_is_one_to_its_last_byte(replicas: Replicas, tmp_path: Path) -> None:
+    """It follows from the log: a replica whose own has rotted is enough."""
+    target, other = replicas.copy(tmp_path), replicas.copy(tmp_path)
+    for path in (target, other):
+        flip_bit(path / "commitlog" / file_name(SEGMENT), SEGMENT - 1)
+    said = repair(target, "--from", other)
+    assert (said.code, said.lines[0]["source"]) == (0, "the log")
     assert replicas.files(target) == replicas.files(replicas.healthy)
 
 
@@ -279,7 +312,8 @@ class Dying(OsFiles):
 def mended(target: Path, sources: list[Source], files: OsFiles) -> list[Outcome]:
     """As the command does it, with files that may die."""
     log = open_log(target)
-    work, done = LogRepair(log, sources, files), []
+    work = LogRepair(log, sources, files)
+    done: list[Outcome] = []
     work.finish_interrupted()
     for base in range(0, log.end, SEGMENT):
         work.mend(base, done.append)
@@ -317,6 +351,21 @@ def test_crash_at_any_step_leaves_what_the_next_run_finishes(
             break
     assert survived > 3
     assert step > 10
+
+
+def test_journal_of_a_crash_is_enough(replicas: Replicas, tmp_path: Path) -> None:
+    """What was proven before needs nobody to prove it again."""
+    target = replicas.copy(tmp_path)
+    Harm(300_000, 900, "flip").do(target, replicas.end)
+    source = folder_source(replicas.healthy, SEGMENT)
+    for step in range(9):
+        with pytest.raises(KeyboardInterrupt):
+            mended(target, [source], Dying(step))
+        if (target / "repair").exists():
+            break
+    said = repair(target, "--from", replicas.other)
+    assert (said.code, len(said.lines)) == (0, 1), said
+    assert replicas.files(target) == replicas.files(replicas.healthy)
 
 
 def test_disk_without_room_changes_nothing(replicas: Replicas, tmp_path: Path) -> None:
@@ -377,8 +426,6 @@ def test_mistakes_are_told(replicas: Replicas, tmp_path: Path) -> None:
     target = replicas.copy(tmp_path)
     assert "where from?" in repair(target).error
     build_other = tmp_path / "larger"
-    from tests.audit.replicas import LogBuilder
-
     builder = LogBuilder(build_other, "n9", 2 * SEGMENT)
     builder.add(next(usual_entries(1)))
     builder.flush()

@@ -65,7 +65,8 @@ OFFLINE_REPAIRS = (
     _mutant(
         "offline-repair-frees-the-directory-at-once",
         "    try:\n        yield open_log(data, is_ours=True)  # a node may have run in between\n",
-        '    try:\n        files.close(lock)\n        yield open_log(data)\n        lock = files.open(data / "LOCK")\n',
+        '    files.close(lock)\n    lock = files.open(data / "identity.json")\n'
+        "    try:\n        yield open_log(data)\n",
         "audit/commands/repair.py",
     ),
     _mutant(
