@@ -96,9 +96,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "contents": {"reading", "engines"},
         "tables": {"reading", "engines"},
         "keeping": {"reading", "engines", "proof"},
+        "repairing": {"reading", "proof"},
         "showing": {"engines", "proof", "contents", "keeping", "repairing"},
         "measuring": {"reading", "engines", "proof"},
-        "repairing": {"reading", "proof"},
         "commands": {
             *("reading", "engines", "proof", "delivery"),
             *("contents", "keeping", "tables", "showing", "measuring", "repairing"),
