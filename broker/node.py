@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -40,7 +41,7 @@ from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.premises import Surveyor
 from broker.recovery import REAL_MACHINERY
-from broker.replica import Replica
+from broker.replica import ROT_ADVICE, Replica
 from broker.standby import Standby
 from broker.turns import LoopTurns
 from dledger.addresses import is_loopback, split_address
@@ -53,6 +54,7 @@ from dledger.listening import why_not_listening
 from dledger.outcome import ExitCode
 from dledger.peer_security import PeerSecurity
 from dledger.transport import GrpcTransport
+from store.errors import CorruptionFound
 from store.files import FileSystem, OsFiles
 
 SWITCH_INTERVAL_S = 0.0005
@@ -118,7 +120,7 @@ class Node:
         """
         try:
             self._tls = tls_of(self.config)
-            replica = self._replica = Replica.open(self.config, self._ports())
+            replica = self._replica = self._opened()
             try:
                 await self._open_doors(replica)
             except BaseException:
@@ -133,6 +135,15 @@ class Node:
         self._door.say_serving()
         if self._stop_asked:
             replica.ask_to_stop()
+
+    def _opened(self) -> Replica:
+        """The replica of what is on the disk. Raises: see `Replica.open`."""
+        try:
+            return Replica.open(self.config, self._ports())
+        except CorruptionFound as error:
+            if Path(error.file).parent.name == "commitlog":
+                log.critical("start_refused", file=error.file, at=error.offset, advice=ROT_ADVICE)
+            raise
 
     @property
     def replica(self) -> Replica:

@@ -69,7 +69,10 @@ from store.snapshot_files import SnapshotFiles
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
 
-ROT_ADVICE = "replace this node's data from its peers: docs/operations.md, Corruption"
+ROT_ADVICE = (
+    "stopped: dledger log repair, with bytes of its peers; else a new disk: docs/operations.md, "
+    "Corruption"
+)
 
 log = structlog.get_logger(__name__)
 
