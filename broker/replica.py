@@ -117,7 +117,7 @@ class Replica:
             self.snapshots.step,
         )
         self.member = recovered.member
-        self.membership = Membership(self.driver, node)
+        self.membership = Membership(self.driver, node, lambda: self.machine.level.current)
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, self._tick, ports.latencies.loop_lateness_seconds
         )
@@ -262,7 +262,8 @@ class Replica:
         return self.failure is None
 
     async def _hand_over(self) -> None:
-        if not self.leadership.serving or len(self.config.peers) == 1:
+        node, configuration = NodeId(self.config.node_id), self.driver.core.configuration
+        if not self.leadership.serving or configuration.members() == {node}:
             return
         try:
             view = await self.leadership.hand_over(None)
