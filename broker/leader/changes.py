@@ -37,10 +37,6 @@ class Change:
     promote: frozenset[NodeId] = frozenset()
     demote: frozenset[NodeId] = frozenset()
 
-    def named(self) -> frozenset[NodeId]:
-        """Everybody whom it is about."""
-        return frozenset(each.node for each in self.add) | self.remove | self.promote | self.demote
-
 
 def planned(present: Configuration, change: Change) -> Configuration:
     """What follows `present`, which isn't joint, by `change`.
@@ -64,8 +60,19 @@ def planned(present: Configuration, change: Change) -> Configuration:
     return replace(wanted, observers=staying)
 
 
-def check_alone(present: Configuration, change: Change) -> None:
+def is_so(present: Configuration, change: Change) -> bool:
+    """Whether there is nothing to do for `change`, or no more than comes by itself."""
+    try:
+        return not present.voters_outgoing and planned(present, change) == present
+    except BrokerError:
+        return False
+
+
+def check_alone(present: Configuration, change: Change, *, is_committed: bool) -> None:
     """Returns if no other change is under way. Who is being taken in may be given up.
+
+    Args:
+        is_committed: whether `present`'s entry is.
 
     Raises:
         BrokerError: BUSY.
@@ -73,11 +80,11 @@ def check_alone(present: Configuration, change: Change) -> None:
     if present.voters_outgoing:
         now, then = (", ".join(sorted(each)) for each in (present.voters_outgoing, present.voters))
         raise _busy(f"another change is under way, from {now} as voters to {then}: after that")
+    if not is_committed:
+        raise _busy(f"another change is under way, to {_named(present)}: after that")
     taken_in = present.learners - present.observers
     given_up = change.remove | change.demote
     if others := sorted(taken_in - given_up):
-        if change.named() and change.named() <= taken_in and not given_up:
-            return  # of those very ones: asked for again
         # One after the other: what is acknowledged is on a majority of all who are to vote.
         raise _busy(f"{', '.join(others)} is being taken in and doesn't vote yet: after that")
 
@@ -127,9 +134,19 @@ def _added(present: Configuration, new: NewMember) -> Configuration:
     if at:
         raise _refused(f"{new.address} is the address of {at[0]}")
     if new.node in present.members():
+        if new.observes != (new.node in present.observers):
+            what = "observes" if new.node in present.observers else "votes, or is about to"
+            raise _refused(f"{new.node} is a member and {what}: promote or demote it")
         moved = {**dict(present.addresses), new.node: new.address}
         return replace(present, addresses=tuple(sorted(moved.items())))
     return with_learner(present, new.node, new.disk, new.address, observes=new.observes)
+
+
+def _named(configuration: Configuration) -> str:
+    voters, learners = (
+        ", ".join(sorted(each)) for each in (configuration.voters, configuration.learners)
+    )
+    return f"{voters} as voters" + (f" and {learners} as learners" if learners else "")
 
 
 def _refused(reason: str) -> BrokerError:

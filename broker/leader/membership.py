@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import structlog
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.changes import Change, check_alone, check_enough, planned
+from broker.leader.changes import Change, check_alone, check_enough, is_so, planned
 from dledger.core import Raft
 from dledger.core.errors import ProposalRefused
 from dledger.core.membership import with_disk
@@ -85,8 +85,11 @@ class Membership:
                 f"{MEMBERS_CHANGE_LEVEL} on: every member has to run a release that knows it, and "
                 "to be connected",
             )
-        check_alone(present, change)
-        wanted = planned(present, change)
+        wanted = present
+        if not is_so(present, change):
+            is_committed = core.configuration_place.at <= core.commit_index
+            check_alone(present, change, is_committed=is_committed)
+            wanted = planned(present, change)
         if wanted != present:
             peers = core.statistics().peers.items()
             active = {node for node, peer in peers if peer.recently_active}

@@ -20,6 +20,7 @@ from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
+from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.snapshots import SNAPSHOTS
@@ -32,6 +33,7 @@ from chaos.mutants.rules.topic_tables import TOPIC_TABLES
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *MEMBERS,
     *SNAPSHOTS,
     *TABLES,
     *KEEPING,

@@ -192,7 +192,7 @@ class SimNode:
     def __init__(self, world: World, name: NodeId, number: int, plan: Plan) -> None:
         self.name = name
         self.number = number
-        self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
+        self.members = [NodeId(f"n{i + 1}") for i in range(plan.machines)]
         self.is_ruined = False  # its disk has rotted: down for good
         self.spoiled = False  # a bit of its disk was flipped
         self.has_started = False  # once, on this disk: from then on it starts on a full one, too
@@ -206,6 +206,7 @@ class SimNode:
         self.boots = 0
         self.disks_born = 0
         self.lost: list[SimulatedDisk] = []  # what it ran on before
+        self.is_spare = number >= plan.nodes  # no member: it stands by, and its disk is empty
         self.is_lost = False  # its disk is new, and no voter's yet
         self.is_swapped = False  # it has another node's disk
         self.is_past = False  # its disk is an older copy
@@ -231,6 +232,11 @@ class SimNode:
             holder=name,
         )
 
+    def config_among(self, members: list[NodeId]) -> NodeConfig:
+        """Its configuration when only these have been installed."""
+        peers = {name: at for name, at in self.config.peers.items() if name in members}
+        return self.config.model_copy(update={"peers": peers})
+
     # --- life --------------------------------------------------------------------------------
 
     @property
@@ -254,8 +260,10 @@ class SimNode:
 
     @property
     def known_level(self) -> int:
-        """Of formats and commands, to the program that runs: none is ever put back."""
-        return NEWER_LEVEL if self._plan.upgraded and self.boots > 1 else KNOWN_LEVEL
+        """Of formats and commands, to the program that runs: none is ever put back, and whoever is
+        taken in has the newest."""
+        is_newer = self.boots > 1 or self.number >= self._plan.nodes
+        return NEWER_LEVEL if self._plan.upgraded and is_newer else KNOWN_LEVEL
 
     @property
     def was_mended(self) -> bool:
@@ -282,6 +290,8 @@ class SimNode:
         if self.life is not None or self.is_ruined:
             return
         self.disk.power_on()
+        if self.is_spare:
+            return
         self.boots += 1
         self.identity = replace(self.identity, level=self.known_level)
         timeline = self._world.timeline
@@ -507,6 +517,15 @@ class SimNode:
         self._world.network.liars.pop(self.name, None)  # whoever comes on it tells the truth
         self.has_started = False
         self.rot.clear()
+
+    def stand_by(self) -> None:
+        """It is a member no more: stopped, emptied, and ready to be taken in anew."""
+        self.kill("is stopped for good")
+        self.disk.power_on()
+        self.lost.append(self.disk.wipe())
+        self.replaced.clear()
+        self.is_spare, self.is_lost, self.has_started = True, False, False
+        self._world.log(self.name, "stands by, on an empty disk")
 
     def put_back(self, copy: SimulatedDisk) -> None:
         """The machine is given an older copy of its disk, and nobody tells the program."""

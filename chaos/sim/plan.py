@@ -65,6 +65,7 @@ class Fault(Enum):
     SWAP = "swap"  # two nodes start with each other's disk
     OLDER_COPY = "older-copy"  # a copy of a node's disk is put back later, where others can tell
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
+    CHURN = "churn"  # administrators change who is a member, and who votes
     SNAPSHOT_ROT = "snapshot-rot"  # a snapshot of state has other bytes, is another's, or is gone
 
 
@@ -86,6 +87,15 @@ FIRST_RETURN = 5_000
 RETURNS_SHARE = 0.5  # of the lost disks
 FIRST_SNAPSHOT_ROT = 6_000
 SNAPSHOT_ROT_SHARE = 0.3  # of the seeds
+FIRST_CHURN = 7_000
+CHURN_SHARE = 0.3  # of the seeds
+# What isn't in a group whose members change: their checks and their limits speak of all machines.
+NOT_WITH_CHURN = frozenset(
+    {
+        *(Fault.SWAP, Fault.OLDER_COPY, Fault.RETURNED, Fault.LIAR, Fault.BIT_FLIP),
+        *(Fault.CLOCK_STEP, Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP),
+    }
+)
 FIRST_COPY = 4_000
 COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
@@ -162,7 +172,8 @@ class Plan:
     """Everything that decides a run. Times in milliseconds, `rate` in operations a second."""
 
     seed: int
-    nodes: int = 3
+    nodes: int = 3  # that the group is formed of
+    spares: int = 0  # machines that stand by to be taken in
     duration_ms: int = DEFAULT_DURATION_MS
     rate: int = DEFAULT_RATE
     producers: int = 3
@@ -174,6 +185,10 @@ class Plan:
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
+
+    @property
+    def machines(self) -> int:
+        return self.nodes + self.spares
 
     def random(self, purpose: str) -> Random:
         """Randomness for one purpose: what others draw doesn't change it."""
@@ -201,7 +216,7 @@ def draw_plan(
     plan = _with_leaps(_with_link_faults(_with_focus(_with_speech(plan))))
     plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
     plan = _with_copies(_with_returns(_with_disk_faults(plan)))
-    plan = _with_snapshots(plan)
+    plan = _with_churn(_with_snapshots(plan), nodes)
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
@@ -220,6 +235,24 @@ def _with_snapshots(plan: Plan) -> Plan:
         events.append(FaultEvent(FIRST_SNAPSHOT_ROT + len(events), int(at), Fault.SNAPSHOT_ROT))
         at += chance.expovariate(1 / every_ms)
     return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _with_churn(plan: Plan, nodes: int) -> Plan:
+    """In some groups members come and go, beside much of what else happens; such a group begins
+    with one to five, and ends with what has become of it."""
+    chance = plan.random("churn")
+    if chance.random() >= CHURN_SHARE:
+        return plan
+    founders = nodes or chance.choice((1, 2, 3, 3, 3, 4, 5))
+    every_ms = chance.choice((300, 800, 2_000))
+    events = _now_and_then(plan, chance, every_ms, FIRST_CHURN, lambda: Fault.CHURN)
+    kept = [fault for fault in plan.faults if fault.kind not in NOT_WITH_CHURN]
+    return replace(
+        plan,
+        nodes=founders,
+        spares=max(1, chance.choice((4, 5)) - founders),
+        faults=_in_order([*kept, *events]),
+    )
 
 
 def _with_disk_faults(plan: Plan) -> Plan:
@@ -407,6 +440,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
     apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY, Fault.RETURNED}
     apart |= {Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.QUEUE_ROT, Fault.SNAPSHOT_ROT}
+    apart |= {Fault.CHURN}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

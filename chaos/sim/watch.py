@@ -364,6 +364,7 @@ class Picture:
         "last_index",
         "leads",
         "name",
+        "sets_that_may_count",
         "term",
         "vote",
         "voter_sets",
@@ -376,6 +377,7 @@ class Picture:
         self.vote: str | None = None
         self.leads = False
         self.voter_sets: tuple[frozenset[str], ...] = ()
+        self.sets_that_may_count: tuple[frozenset[str], ...] = ()
         self._node = node
         self._watch = watch
 
@@ -386,6 +388,8 @@ class Picture:
         self.term, self.vote = core.term, core.vote
         self.leads = core.role is Role.LEADER
         self.voter_sets = voter_sets(core.configuration)
+        may_count = core.configurations_that_may_count
+        self.sets_that_may_count = tuple(each for one in may_count for each in voter_sets(one))
         self.last_index, self.commit_index = core.last_index, core.commit_index
         self.applied_index = life.replica.driver.applied_index
 

@@ -427,6 +427,11 @@ class Raft:
         return self._state.log.configuration
 
     @property
+    def configurations_that_may_count(self) -> tuple[Configuration, ...]:
+        """That one, and the one before while it isn't known to be committed."""
+        return self._state.log.configurations_that_may_count()
+
+    @property
     def configuration_place(self) -> ConfigurationPlace:
         """Where that stands in the log."""
         return self._state.log.configuration_place

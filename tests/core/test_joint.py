@@ -1,5 +1,5 @@
 """Members come, go, rise and are put down: joint configurations, learners first, and the leader
-that votes no more (ADR 41, scenarios 51 to 57)."""
+that votes no more (ADR 41)."""
 
 from __future__ import annotations
 
