@@ -42,6 +42,7 @@ class Facts:
     mending: MendStatistics
     snapshots: SnapshotStatistics
     links: Mapping[NodeId, PeerLink]
+    addresses: Mapping[NodeId, str]  # of the members
     request_bytes: int
     answer_bytes: int
 
@@ -71,7 +72,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
         end_offset=ends.end_offset,
         committed_offset=ends.committed_offset,
         committed_digest=ends.committed_digest,
-        peers=tuple(_peer_status(config, facts, peer) for peer in sorted(facts.links)),
+        peers=tuple(_peer_status(facts, peer) for peer in sorted(facts.links)),
         version=program_version(),
         segment_size_bytes=config.store.segment_size_bytes,
         data_directory=str(config.data_directory),
@@ -82,8 +83,8 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
     )
 
 
-def _peer_status(config: NodeConfig, facts: Facts, peer: NodeId) -> PeerStatus:
-    address, link = config.peers[peer], facts.links[peer]
+def _peer_status(facts: Facts, peer: NodeId) -> PeerStatus:
+    address, link = facts.addresses.get(peer, ""), facts.links[peer]
     progress = facts.core.peers.get(peer)
     if progress is None:
         return PeerStatus(peer, address, link.connected, is_older_copy=link.is_older_copy)

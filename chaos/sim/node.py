@@ -147,7 +147,8 @@ class Links:
         times = LinkTimes.of(node.config.raft.election_timeout_ms[1] / 1000)
         pace = LinkPace(times, Random(node.draw()))
         ears = Ears(self._receive, on_broken)
-        self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace)
+        known = [NodeId(name) for name in node.config.peers if name != node.name]
+        self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace, known)
         self.start = self._links.start
         self.links = self._links.links
         self.dialed_to = self._links.dialed_to
@@ -223,6 +224,11 @@ class SimNode:
         self.disk = SimulatedDisk(self._sync_latency)
         self._calls = 0
         self.config = node_config(plan, name, self.members)
+        if plan.spares:
+            # Founders know each other; who was installed later knows them, or nobody.
+            is_told = number < plan.nodes or plan.random(f"table/{name}").random() < 0.5
+            known = self.members[: plan.nodes] if is_told else []
+            self.config = self.config_among([*known, name])
         self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
         self.machinery = StoreMachinery(
             log_options=replace(log_options(self.config), cache_bytes=plan.tuning.cache_bytes),

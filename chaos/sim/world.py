@@ -61,7 +61,7 @@ class World:
         # All disks are there and nothing has happened yet: forming itself is not under test here.
         founders = self.members[: plan.nodes]
         form_disks(
-            [self.nodes[name].config_among(founders) for name in founders],
+            [self.nodes[name].config for name in founders],
             lambda name: self.nodes[NodeId(name)].disk,
             lambda name: self.nodes[NodeId(name)].machinery,
         )

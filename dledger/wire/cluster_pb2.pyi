@@ -124,3 +124,61 @@ class ReplaceDiskResponse(_message.Message):
     VOTES_FIELD_NUMBER: _ClassVar[int]
     votes: bool
     def __init__(self, votes: _Optional[bool] = ...) -> None: ...
+
+class NewMember(_message.Message):
+    __slots__ = ("node_id", "disk_id", "address", "observes")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    disk_id: bytes
+    address: str
+    observes: bool
+    def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., observes: _Optional[bool] = ...) -> None: ...
+
+class ChangeMembersRequest(_message.Message):
+    __slots__ = ("add", "remove", "promote", "demote")
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    PROMOTE_FIELD_NUMBER: _ClassVar[int]
+    DEMOTE_FIELD_NUMBER: _ClassVar[int]
+    add: _containers.RepeatedCompositeFieldContainer[NewMember]
+    remove: _containers.RepeatedScalarFieldContainer[str]
+    promote: _containers.RepeatedScalarFieldContainer[str]
+    demote: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, add: _Optional[_Iterable[_Union[NewMember, _Mapping]]] = ..., remove: _Optional[_Iterable[str]] = ..., promote: _Optional[_Iterable[str]] = ..., demote: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListMembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("node_id", "role", "disk_id", "address", "connected", "match_index")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    role: str
+    disk_id: bytes
+    address: str
+    connected: bool
+    match_index: int
+    def __init__(self, node_id: _Optional[str] = ..., role: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., match_index: _Optional[int] = ...) -> None: ...
+
+class Members(_message.Message):
+    __slots__ = ("members", "joint", "configuration_index", "committed", "last_index")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    JOINT_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    joint: bool
+    configuration_index: int
+    committed: bool
+    last_index: int
+    def __init__(self, members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., joint: _Optional[bool] = ..., configuration_index: _Optional[int] = ..., committed: _Optional[bool] = ..., last_index: _Optional[int] = ...) -> None: ...
