@@ -19,7 +19,7 @@ from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain
 from dledger.terminal.output import print_json
 from dledger.terminal.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, choose
-from dledger_cli import group, query, topic
+from dledger_cli import group, member, query, topic
 from dledger_cli.bench.cli import app as bench_app
 from dledger_cli.consume import consume
 from dledger_cli.node import node
@@ -82,6 +82,7 @@ def certificates(
 
 
 app.add_typer(group.app, name="group")
+app.add_typer(member.app, name="member")
 app.command()(node)
 app.add_typer(topic.app, name="topic")
 app.command()(produce)

@@ -20,7 +20,16 @@ from broker.leader.changes import Change, check_alone, check_enough, is_so, plan
 from dledger.core import Raft
 from dledger.core.errors import ProposalRefused
 from dledger.core.membership import with_disk
-from dledger.core.types import DISK_ID_BYTES, Configuration, DiskId, Index, NodeId, Proposed, Role
+from dledger.core.types import (
+    DISK_ID_BYTES,
+    Configuration,
+    ConfigurationPlace,
+    DiskId,
+    Index,
+    NodeId,
+    Proposed,
+    Role,
+)
 from dledger.driver import LogBehind, LogFull
 from dledger.level import MEMBERS_CHANGE_LEVEL
 
@@ -158,15 +167,23 @@ class Membership:
     async def _committed(self, term: int) -> None:
         """The configuration in force is committed, and applied here."""
         core = self._replication.core
-        index = core.configuration_place.at
+        place = core.configuration_place
+        index = place.at
         try:
             async with asyncio.timeout(COMMIT_WAIT_S):
                 while self._replication.applied_index < index:
                     await asyncio.sleep(POLL_S)
                     # At each look, the last one too: another leader's entries may lie there by now.
                     if core.role is not Role.LEADER or core.term != term:
+                        if self._is_applied(place):
+                            return  # it was what ended this leadership
                         text = "leadership was lost after the proposal: ask again"
                         raise BrokerError(ErrorCode.LEADERSHIP_LOST, text)
         except TimeoutError as error:
             text = f"entry {index} isn't committed: a majority without the lost disk has to answer"
             raise BrokerError(ErrorCode.TIMED_OUT, text) from error
+
+    def _is_applied(self, place: ConfigurationPlace) -> bool:
+        """Whether the entry that was proposed there is applied, and no other in its place."""
+        core, applied = self._replication.core, self._replication.applied_index
+        return place.at <= applied and core.term_at(place.at) == place.term
