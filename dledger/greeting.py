@@ -73,8 +73,8 @@ class Identity:
         )
 
     def check(self, first: PeerMessage) -> NodeId:
-        """The id of the node that `first`, the Hello of a stream, introduces. Whether that is a peer
-        is for others to say.
+        """The id of the node that `first`, the Hello of a stream, introduces. Whether that is a
+        peer is for others to say.
 
         Raises:
             PeerRefused: it must not take part; the text names what differs.

@@ -53,9 +53,7 @@ def list_members(
 @app.command()
 def add(
     members: Annotated[list[str], typer.Argument(metavar="ID ADDRESS...")],
-    observe: Annotated[
-        bool, typer.Option("--observe", help="To learn, and not to vote.")
-    ] = False,
+    observe: Annotated[bool, typer.Option("--observe", help="To learn, and not to vote.")] = False,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     bootstrap: BootstrapOption = None,
     wait_s: WaitOption = DEFAULT_WAIT_S,
@@ -152,9 +150,7 @@ def _carry_out(addresses: Sequence[str], wish: Wish, wait_s: float, *, as_json: 
         end(ExitCode.UNREACHABLE)
 
 
-async def _change(
-    addresses: Sequence[str], wish: Wish, wait_s: float
-) -> tuple[cpb.Members, bool]:
+async def _change(addresses: Sequence[str], wish: Wish, wait_s: float) -> tuple[cpb.Members, bool]:
     tls = chosen_material()
     leader = (await group_status(addresses, tls)).leading().admin_address
     return await change(GrpcCalls(tls), leader, wish, wait_s)

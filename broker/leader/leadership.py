@@ -76,8 +76,8 @@ class LeadershipStatistics:
 
 
 class Leadership:
-    """The driver's observer; owns whether this node serves. `members` tells who belongs to the group
-    now, and where each is found."""
+    """The driver's observer; owns whether this node serves. `members` tells who belongs to the
+    group now, and where each is found."""
 
     def __init__(
         self,

@@ -322,9 +322,7 @@ class _Run:
 
 def _is_changing(configuration: Configuration) -> bool:
     """Whether more is to come by itself."""
-    return bool(
-        configuration.voters_outgoing or configuration.learners - configuration.observers
-    )
+    return bool(configuration.voters_outgoing or configuration.learners - configuration.observers)
 
 
 def _life_span(plan: Plan, name: str) -> LifeSpan:

@@ -144,9 +144,7 @@ class Node:
     def change(self, wanted: Configuration, size: int = 100) -> Proposed:
         """The same with a configuration."""
         placed = self.core.propose(size, EntryKind.CONFIGURATION, wanted)
-        self.log.append(
-            EntryMeta(placed.index, placed.term, size, EntryKind.CONFIGURATION, wanted)
-        )
+        self.log.append(EntryMeta(placed.index, placed.term, size, EntryKind.CONFIGURATION, wanted))
         return placed
 
     def change_what_is_due(self, size: int = 100) -> bool:

@@ -146,7 +146,9 @@ class Replication:
         return self.node.change(wanted)
 
 
-def asked(change: Change, *, level: int = 2, before: Callable[[Cluster], None] | None = None) -> str:
+def asked(
+    change: Change, *, level: int = 2, before: Callable[[Cluster], None] | None = None
+) -> str:
     """What an administrator is told by the leader of A, B and C."""
 
     async def run() -> str:

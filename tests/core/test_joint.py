@@ -4,7 +4,7 @@ that votes no more (ADR 41)."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, combinations
 
@@ -188,7 +188,8 @@ def test_s53_a_new_leader_finishes() -> None:
     group[A].crash()
     settle(group, group[A], 150)
     new = group.leader()
-    assert new is not None and new.node_id in (D, E)
+    assert new is not None
+    assert new.node_id in (D, E)
     assert new.core.configuration == Configuration(frozenset({A, D, E}))
     assert new.core.commit_index >= new.core.configuration_place.at
 
@@ -239,7 +240,8 @@ def test_s54_leader_that_is_taken_out_leads_until_that_commits(beside: tuple[Nod
     settle(group, leader, 40)
     assert leader.core.role is Role.FOLLOWER
     new = group.leader()
-    assert new is not None and new.node_id in set(ALL) - {A, *beside}
+    assert new is not None
+    assert new.node_id in set(ALL) - {A, *beside}
     assert new.core.term == term + 1, "handed over, not waited for"
     assert new.core.configuration == Configuration(frozenset(ALL) - {A, *beside})
 
@@ -444,5 +446,3 @@ def test_churn_is_no_idle_noise() -> None:
     assert sum(storm.changes for storm in storms) > 60
     assert sum(storm.joint for storm in storms) > 10
     assert sum(len(storm.checker.acknowledged) for storm in storms) > 60
-
-
