@@ -87,7 +87,7 @@ def configurations(draw: Callable[..., object]) -> Configuration:
     sets = st.frozensets(st.sampled_from(ALL))
     voters = draw(sets.filter(bool))
     outgoing = draw(st.one_of(st.just(frozenset()), sets))
-    learners = draw(sets) - voters  # type: ignore[operator]
+    learners = draw(sets) - voters
     return Configuration(voters, outgoing, learners, learners & draw(sets))  # type: ignore[arg-type, operator]
 
 
@@ -231,14 +231,13 @@ def test_s54_leader_that_is_taken_out_leads_until_that_commits(beside: tuple[Nod
     leader = group[A]
     group.cut = {(A, each) for each in ALL}
     leader.change(without(leader.core.configuration, {A, *beside}))
-    assert leader.core.role is Role.LEADER
     leader.tick(3)
-    assert leader.core.role is Role.LEADER
+    assert leader.leads
     assert leader.core.commit_index < leader.core.configuration_place.at
     group.heal()
     term = leader.core.term
     settle(group, leader, 40)
-    assert leader.core.role is Role.FOLLOWER
+    assert not leader.leads
     new = group.leader()
     assert new is not None
     assert new.node_id in set(ALL) - {A, *beside}
@@ -357,7 +356,7 @@ class ChurnStorm(Storm):
         for node in leaders:
             with suppress(ProposalRefused):
                 self.changes += node.change_what_is_due(next(self.sizes))
-            if rng.random() < 0.15:
+            if rng.random() < 0.4:
                 self._change(node, rng)
         super().act(what, rng)
 
@@ -442,7 +441,7 @@ def test_members_change_under_fire(founders: int, seed: int) -> None:
 
 
 def test_churn_is_no_idle_noise() -> None:
-    storms = [churn(3, seed, 1_500) for seed in range(6)]
-    assert sum(storm.changes for storm in storms) > 60
-    assert sum(storm.joint for storm in storms) > 10
-    assert sum(len(storm.checker.acknowledged) for storm in storms) > 60
+    storms = [churn(3, seed, 1_500) for seed in range(8)]
+    assert sum(storm.changes for storm in storms) > 30
+    assert sum(storm.joint for storm in storms) > 3
+    assert sum(len(storm.checker.acknowledged) for storm in storms) > 100
