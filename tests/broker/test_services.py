@@ -200,8 +200,8 @@ def three(_three: Asked) -> Asked:
 
 # --- who may answer ----------------------------------------------------------------------------
 
-EVERY_NODES = {"cluster.status", "cluster.members", "cluster.watch_leader", "audit.survey", "audit.digests",
-               "audit.read"}  # fmt: skip
+EVERY_NODES = {"cluster.status", "cluster.members", "cluster.watch_leader", "audit.survey",
+               "audit.digests", "audit.read"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

@@ -8,6 +8,7 @@ from chaos.mutants.mutant import Mutant
 
 _JOINT = ("tests/core/test_joint.py",)
 _CHANGES = ("tests/core/test_changes.py",)
+_LINKS = ("tests/links/test_members.py",)
 _CHURN: Final = "churn"
 
 MEMBERS = (
@@ -137,5 +138,36 @@ MEMBERS = (
         "",
         masked="the core refuses a second one until the first is committed",
         tests=_CHANGES,
+    ),
+    Mutant(
+        "who-is-no-member-is-heard",
+        "dledger/peers.py",
+        "        if speaker.place <= self._known.place or strangers >= MAX_STRANGERS:\n",
+        "        if strangers >= MAX_STRANGERS:\n",
+        masked="what it asks for is decided by terms and logs, and its answers aren't counted",
+        tests=_LINKS,
+    ),
+    Mutant(
+        "who-lags-hears-no-leader-that-is-new-to-it",
+        "dledger/peers.py",
+        "        if speaker.place <= self._known.place or strangers >= MAX_STRANGERS:\n",
+        "        if speaker.place != self._known.place or strangers >= MAX_STRANGERS:\n",
+        under=_CHURN,
+    ),
+    Mutant(
+        "who-is-no-member-is-dialed-on",
+        "dledger/peers.py",
+        "        peer.is_member = False\n        peer.dialed.stop()\n",
+        "        peer.is_member = False\n",
+        masked="whoever is dialed there turns the call away",
+        tests=_LINKS,
+    ),
+    Mutant(
+        "strangers-promises-are-kept",
+        "dledger/peers.py",
+        "            if peer.is_member:  # what others promise",
+        "            if True:  # what others promise",
+        masked="nobody asks for the promises of who is no member",
+        tests=_LINKS,
     ),
 )
