@@ -196,9 +196,18 @@ class Plan:
 
 
 def draw_plan(
-    seed: int, *, duration_ms: int = DEFAULT_DURATION_MS, rate: int = DEFAULT_RATE, nodes: int = 0
+    seed: int,
+    *,
+    duration_ms: int = DEFAULT_DURATION_MS,
+    rate: int = DEFAULT_RATE,
+    nodes: int = 0,
+    churn: bool = True,
 ) -> Plan:
-    """The plan of `seed`. `nodes` 0: the seed decides, 3 or 5."""
+    """The plan of `seed`. `nodes` 0: the seed decides, 3 or 5; fewer, where members change.
+
+    Args:
+        churn: whether they may; without it the seed is the one that it was before there was this.
+    """
     chance = Random(f"{seed}/plan")
     drawn_nodes = chance.choice((3, 3, 3, 5))
     plan = Plan(
@@ -216,7 +225,9 @@ def draw_plan(
     plan = _with_leaps(_with_link_faults(_with_focus(_with_speech(plan))))
     plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
     plan = _with_copies(_with_returns(_with_disk_faults(plan)))
-    plan = _with_churn(_with_snapshots(plan), nodes)
+    plan = _with_snapshots(plan)
+    if churn:
+        plan = _with_churn(plan, nodes)
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
@@ -244,13 +255,14 @@ def _with_churn(plan: Plan, nodes: int) -> Plan:
     if chance.random() >= CHURN_SHARE:
         return plan
     founders = nodes or chance.choice((1, 2, 3, 3, 3, 4, 5))
+    spares = max(1, chance.choice((4, 5)) - founders)
     every_ms = chance.choice((300, 800, 2_000))
     events = _now_and_then(plan, chance, every_ms, FIRST_CHURN, lambda: Fault.CHURN)
     kept = [fault for fault in plan.faults if fault.kind not in NOT_WITH_CHURN]
     return replace(
         plan,
         nodes=founders,
-        spares=max(1, chance.choice((4, 5)) - founders),
+        spares=spares,
         faults=_in_order([*kept, *events]),
     )
 
