@@ -13,7 +13,7 @@ PYTHONS ?= python3.12 python3.13 python3.14
 VERSIONED = tests/client tests/core tests/links tests/node tests/store
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim audit-property table-kills object-server mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim audit-property table-kills object-server spark-kills mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -55,6 +55,10 @@ table-kills: setup  ## exports into tables, killed at random: each message once 
 
 object-server: setup  ## an object-store server for the tests, built by Go: versitygw, into .venv/bin
 	GOBIN=$(CURDIR)/$(BIN) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
+
+spark-kills: setup extras  ## streams from topic to topic, and to a table and back, while drivers and leaders are killed (DRIVERS=9 LEADERS=6 SECONDS=1500)
+	DRIVERS=$(or $(DRIVERS),9) LEADERS=$(or $(LEADERS),6) SECONDS_AT_MOST=$(or $(SECONDS),1500) \
+	  $(BIN)/python -m pytest -q -s tests/spark/test_kills.py tests/spark/test_table_and_back.py
 
 mutants: setup   ## break each rule once and show which seed and check noticed
 	$(BIN)/python -m chaos.mutants $(MUTANTS)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -101,7 +102,21 @@ class Copies:
         )
         copy.then()
         node.put_back(image)
+        node.is_taken_away = partial(self._take_away, node)
         node.boot()
+
+    def _take_away(self, node: SimNode) -> bool:
+        """Whether the operator took the copy away before it starts. Each start that nobody heard
+        counts on from the copy's number, until it is higher than that of the last start that was
+        heard; if nothing else tells, nobody can tell any more (ADR 30)."""
+        start = node.start_on(node.disk.image())
+        others = [each for each in self._nodes if each is not node]
+        if start is None or all(self._can_tell(each, node, start) for each in others):
+            return False
+        self._world.log("operator", f"takes the older copy of {node.name} away before its start")
+        node.lose_disk()
+        self._operator.replace(node)
+        return True
 
     def _is_impossible(self, node: SimNode) -> bool:
         return (

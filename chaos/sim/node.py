@@ -211,6 +211,7 @@ class SimNode:
         self.is_lost = False  # its disk is new, and no voter's yet
         self.is_swapped = False  # it has another node's disk
         self.is_past = False  # its disk is an older copy
+        self.is_taken_away: Callable[[], bool] = _never  # asked before each start on one
         self.replaced: list[SimulatedDisk] = []  # disks in whose place others are members now
         self.is_returned = False  # it runs on one of those
         self.has_lied = False  # of what its disk holds
@@ -296,7 +297,7 @@ class SimNode:
         if self.life is not None or self.is_ruined:
             return
         self.disk.power_on()
-        if self.is_spare:
+        if self.is_spare or (self.is_past and self.is_taken_away()):
             return
         self.boots += 1
         self.identity = replace(self.identity, level=self.known_level)
@@ -648,6 +649,10 @@ class _CallContext:
         """The call is over."""
         for callback in self._callbacks:
             callback(self)
+
+
+def _never() -> bool:
+    return False
 
 
 def _is_for_space(error: Exception) -> bool:

@@ -79,7 +79,7 @@ def _check_state(node: SimNode, life: Life) -> None:
 def spoil_a_snapshot(node: SimNode, others: Sequence[SimNode], chance: Random) -> str:
     """One of the node's snapshots isn't what it was; how, in words."""
     disk, mine = node.disk, _named(node)
-    if not mine:
+    if node.is_swapped or not mine:  # Of a disk that is another's, that one would have to know.
         return "no snapshot to spoil"
     node.has_snapshot_rot = True
     path = mine[-1] if chance.random() < 0.8 else chance.choice(mine)

@@ -19,9 +19,17 @@ from typing import IO, Any
 
 import pytest
 
-from tests.audit.replicas import ReplicaSet
-
 pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+
+from dledger.testing import BrokerGroup
+from dledger.testing.fixtures import dledger_group
+from tests.audit.cluster_driver import KEY
+from tests.audit.replicas import ReplicaSet
+from tests.audit.test_table import expected_rows
+from tests.spark.group import fill, stored
+
+__all__ = ["dledger_group"]
+
 ROOT = Path(__file__).parent.parent.parent
 WORKERS = ("127.0.0.1", "127.0.0.2")
 TIMEOUT_S = 600.0  # a bound for what hangs, however busy the machine
@@ -35,12 +43,16 @@ appender.stderr.layout.pattern = %m%n
 """
 
 
-def bare_python(folder: Path) -> Path:
-    """The Python of an environment that has what docs/audit.md says executors need, and neither
+EXECUTORS_NEED = ("numpy", "xxhash", "crc32c", "protobuf", "pyarrow")  # docs/audit.md
+NETWORK_NEEDS = ("grpcio", "tenacity", "typing_extensions")  # docs/spark.md
+
+
+def bare_python(folder: Path, wanted: tuple[str, ...] = EXECUTORS_NEED) -> Path:
+    """The Python of an environment that has what the documents say executors need, and neither
     this project nor pyspark: both travel."""
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = (folder / "lib").glob("python*/site-packages")
-    for name in ("numpy", "xxhash", "crc32c", "protobuf", "pyarrow"):
+    for name in wanted:
         files = metadata.distribution(name).files or ()
         tops = {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}
         for top in sorted(tops):
@@ -183,3 +195,39 @@ def test_cluster_reports_what_the_local_engine_does(
             del coverage["host"]
     assert there == local
     assert [finding["replicas"] for finding in there["findings"]] == [["n2"]]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_log_and_topics_are_tables_and_streams_there(
+    three: ReplicaSet,
+    cluster: tuple[str, Cluster],
+    dledger_group: BrokerGroup,
+    tmp_path: Path,
+) -> None:
+    """Export, a stream of the log, a topic over the network, and a stream from topic to topic: each
+    message once, by executors on both workers that have nothing of this project but what travels
+    with a job."""
+    master, made = cluster
+    one, other = dledger_group.topic(2), dledger_group.topic(2)
+    bodies = {queue: [b"%d-%d" % (queue, each) for each in range(60)] for queue in range(2)}
+    for queue, each in bodies.items():
+        fill(dledger_group.addresses, one, queue, each)
+    python = bare_python(tmp_path / "bare", EXECUTORS_NEED + NETWORK_NEEDS)
+    log, folder = three.paths["n1"], tmp_path / "out"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "tests.audit.cluster_driver", master, str(log),
+            dledger_group.addresses, one, other, str(folder),
+        ],
+        env={**made.environment, "PYSPARK_PYTHON": str(python)},
+        cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(done.stdout)
+    expected = sorted([row[name] for name in KEY] for row in expected_rows(three))
+    assert told["exported"] == expected
+    assert told["streamed"] == expected
+    assert told["executors"] == len(WORKERS)
+    assert told["read"] == {"0": 60, "1": 60}
+    assert stored(dledger_group.addresses, other) == bodies

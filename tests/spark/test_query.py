@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 BODIES = [f"m{number:03}".encode() for number in range(60)]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "topics_with_spark.py"
 
 
 @pytest.fixture
@@ -90,3 +93,20 @@ def test_stream_from_topic_to_topic(
     run(failOnDataLoss="false")
     found = Counter(body for bodies in stored(bootstrap, other).values() for body in bodies)
     assert found == Counter([*wanted, b"new!"])
+
+
+def test_example_runs_as_it_stands(
+    session: SparkSession,
+    dledger_group: BrokerGroup,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With this session, which it may not end: another would take most of the test's time."""
+    one, other = dledger_group.topic(2), f"{dledger_group.topic()}-shouted"
+    fill(dledger_group.addresses, one, 1, BODIES)
+    monkeypatch.setattr(type(session), "stop", lambda _: None)
+    monkeypatch.setattr(sys, "argv", [EXAMPLE.name, str(dledger_group._directory), one, other])
+    runpy.run_path(str(EXAMPLE))
+    assert f"in {other}: {len(BODIES)}\n" in capsys.readouterr().out
+    found = [body for bodies in stored(dledger_group.addresses, other).values() for body in bodies]
+    assert sorted(found) == [body.upper() for body in BODIES]
