@@ -210,10 +210,10 @@ def test_all_clocks_may_leap_by_decades(seed: int) -> None:
     assert report.acknowledged > 20
 
 
-@pytest.mark.parametrize(("seed", "word"), [(15, "puts n"), (35, "puts n"), (22, "was replaced")])
+@pytest.mark.parametrize(("seed", "word"), [(12, "puts n"), (35, "puts n"), (34, "was replaced")])
 def test_nobody_listens_to_older_copies_and_replaced_disks(seed: int, word: str) -> None:
-    """Where only the number of starts was compared seed 15 elected a leader that lacked a committed
-    entry; 35 forgets promises at a restart, and 22 counts a disk that was replaced."""
+    """Where only the number of starts was compared one of these elected a leader that lacked a
+    committed entry; one forgot promises at a restart, and one counted a disk that was replaced."""
     report = run_plan(draw_plan(seed, duration_ms=6_000, churn=False))
     assert report.failure is None
     assert any(word in line.what for line in report.transcript)
@@ -292,9 +292,16 @@ def fake_report(plan: Plan, *, fails: bool) -> Report:
     )
 
 
+def has_many_faults(seed: int) -> bool:
+    """Of which none was left out, as some are where members change."""
+    plan = draw_plan(seed)
+    numbers = {fault.number for fault in plan.faults}
+    return plan == draw_plan(seed, churn=False) and len(numbers) > 8 and {1, 4} <= numbers
+
+
 def test_shrinking_keeps_what_the_failure_needs() -> None:
     """Of many faults two are needed; nodes, clients and the rest of the time go."""
-    recipe = next(Recipe(seed) for seed in range(100) if len(draw_plan(seed).faults) > 8)
+    recipe = next(Recipe(seed) for seed in range(100) if has_many_faults(seed))
 
     def run(plan: Plan) -> Report:
         numbers = {fault.number for fault in plan.faults}

@@ -242,6 +242,7 @@ def test_s54_leader_that_is_taken_out_leads_until_that_commits(beside: tuple[Nod
     group.cut = {(A, each) for each in ALL}
     leader.change(without(leader.core.configuration, {A, *beside}))
     leader.tick(3)
+    assert leader.core.statistics().transfer_target is None
     assert leader.core.commit_index < leader.core.configuration_place.at
     group.heal()
     term = leader.core.term
