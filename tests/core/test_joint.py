@@ -35,6 +35,8 @@ from dledger.core.types import (
     Role,
     Term,
     TimeoutNow,
+    VoteRequest,
+    VoteResponse,
 )
 from tests.core.harness import A, B, C, Cluster, D, E, Node
 from tests.core.test_chaos import OPTIONS, RELAXED, Storm
@@ -219,6 +221,24 @@ def test_who_votes_no_more_campaigns_until_that_is_committed() -> None:
     assert group[B].core.role is Role.LEADER
     assert group[B].core.configuration == Configuration(frozenset({B}))
     assert group[A].core.role is Role.FOLLOWER
+
+
+def test_who_is_no_member_any_more_votes_until_that_is_committed() -> None:
+    """A is taken out by an entry that only it has seen beside its leader, who dies: the others may
+    need its vote. Once the entry is committed they don't."""
+    disks = tuple((node, DISK[node]) for node in (A, B, C))
+    node = Node(A, Configuration(frozenset({A, B, C}), disks=disks))
+    node.core._state.own_disk = DISK[A]
+    gone = Configuration(frozenset({B, C}), disks=disks[1:])
+    entry = EntryMeta(Index(1), Term(1), 100, EntryKind.CONFIGURATION, gone)
+    node.step(AppendRequest(B, A, Term(1), Index(0), Term(0), (entry,), Index(0)))
+    node.lose_trust()
+    asked = VoteRequest(C, A, Term(2), Index(1), Term(1))
+    assert VoteResponse(A, C, Term(2), granted=True) in node.step(asked)
+    node.step(AppendRequest(C, A, Term(2), Index(1), Term(1), (), Index(1)))
+    node.lose_trust()
+    again = VoteRequest(B, A, Term(3), Index(1), Term(1))
+    assert VoteResponse(A, B, Term(3), granted=False) in node.step(again)
 
 
 def test_joint_configuration_is_not_left_before_it_is_committed() -> None:
