@@ -41,7 +41,7 @@ demo: setup      ## the standard library through a group whose leader is killed 
 	$(BIN)/python -m chaos.demo $(if $(KEEP),--keep)
 
 test: setup extras  ## every test (EXTRAS= leaves out what needs Spark)
-	$(BIN)/pytest -q -n 3 --dist worksteal
+	$(BIN)/pytest -q -n 4 --dist worksteal
 
 sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
 	$(BIN)/dledger chaos sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)
@@ -56,9 +56,10 @@ table-kills: setup  ## exports into tables, killed at random: each message once 
 object-server: setup  ## an object-store server for the tests, built by Go: versitygw, into .venv/bin
 	GOBIN=$(CURDIR)/$(BIN) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
 
-spark-kills: setup extras  ## streams from topic to topic, and to a table and back, while drivers and leaders are killed (DRIVERS=9 LEADERS=6 SECONDS=1500)
+spark-kills: setup extras  ## Spark's long tests: a cluster; streams to topics and tables while drivers and leaders are killed (DRIVERS=9 LEADERS=6 SECONDS=1500)
 	DRIVERS=$(or $(DRIVERS),9) LEADERS=$(or $(LEADERS),6) SECONDS_AT_MOST=$(or $(SECONDS),1500) \
-	  $(BIN)/python -m pytest -q -s tests/spark/test_kills.py tests/spark/test_table_and_back.py
+	  $(BIN)/python -m pytest -q -s tests/spark/test_kills.py tests/spark/test_table_and_back.py \
+	  tests/audit/test_cluster.py
 
 mutants: setup   ## break each rule once and show which seed and check noticed
 	$(BIN)/python -m chaos.mutants $(MUTANTS)

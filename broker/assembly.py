@@ -16,7 +16,8 @@ from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.membership import Membership
 from broker.mending import Mender
-from broker.picture import Facts, node_status
+from broker.picture import Facts, node_health, node_status
+from broker.premises import Premises, nothing_known
 from broker.reading.committed import CommittedLog
 from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
@@ -32,7 +33,7 @@ from broker.services.soundness import Soundness
 from broker.services.topics import Topics
 from broker.snapshots import SnapshotKeeper
 from broker.state.machine import StateMachine
-from dledger.core.types import NodeId
+from dledger.core.types import NO_DISK, DiskId, NodeId
 from dledger.driver import RaftDriver
 from dledger.peers import PeerLink
 from dledger.ports import Turns
@@ -65,12 +66,16 @@ class Surrounds:
         fail: stops the replica for good.
         turns: how long work shares the event loop.
         timings: who is told how long Sends take.
+        disk: the one that the replica is on.
+        premises: what there is to say of where it lives.
     """
 
     links: Callable[[], Mapping[NodeId, PeerLink]]
     fail: Callable[[BaseException], None]
     turns: Turns
     timings: SendTimings = UNTIMED
+    disk: Callable[[], DiskId] = lambda: NO_DISK
+    premises: Callable[[], Premises] = nothing_known
 
 
 def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Services:
@@ -89,7 +94,8 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
 
     def status() -> NodeStatus:
         facts = facts_of(parts, sends, pulls, surrounds.links())
-        return node_status(config, facts, soundness.read(committed.ends))
+        health = node_health(config, facts, surrounds.disk(), surrounds.premises())
+        return node_status(config, facts, soundness.read(committed.ends), health)
 
     def members() -> Members:
         return members_of(NodeId(config.node_id), parts.driver.core, surrounds.links())
@@ -135,6 +141,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         held=parts.held.statistics(),
         mending=parts.mender.statistics(),
         snapshots=parts.snapshots.statistics(),
+        configuration=parts.driver.core.configuration,
         links=links,
         addresses=parts.leadership.members(),
         request_bytes=sends.budget.used_bytes,

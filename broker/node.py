@@ -34,9 +34,11 @@ from broker.descriptors import RESERVED, raised
 from broker.doors.grpc.bounds import ConnectionBounds
 from broker.doors.grpc.callers import RevokedCallers
 from broker.doors.grpc.door import Entrance, For, GrpcDoor
+from broker.ending import disk_failure_in, ending_of
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
+from broker.premises import Surveyor
 from broker.recovery import REAL_MACHINERY
 from broker.replica import Replica
 from broker.standby import Standby
@@ -48,6 +50,7 @@ from dledger.credentials.tls import TlsFiles, TlsSource
 from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.listening import why_not_listening
+from dledger.outcome import ExitCode
 from dledger.peer_security import PeerSecurity
 from dledger.transport import GrpcTransport
 from store.files import FileSystem, OsFiles
@@ -158,6 +161,9 @@ class Node:
             latencies=self._metrics,
             machinery=replace(REAL_MACHINERY, open_files=self._descriptors.queue_files),
             rhythm=self._rhythm,
+            premises=Surveyor(
+                self._machine.files, self.config.data_directory, lambda: self._tls
+            ).look,
         )
 
     def _connect(
@@ -219,13 +225,14 @@ class Node:
             self._replica.ask_to_stop()
 
     async def stop(self) -> int:
-        """Everything is closed; the exit code: 0, or 1 after a failure."""
+        """Everything is closed; the exit code: 0, or after a failure what stands for it."""
         try:
-            is_clean = await self.replica.stop(self._doors.aclose)
+            await self.replica.stop(self._doors.aclose)
         finally:
             self._hand.close()
             self._metrics.loop_lateness_seconds.close()
-        return 0 if is_clean else 1
+        failure = self.replica.failure
+        return int(ExitCode.DONE if failure is None else ending_of(failure))
 
 
 def tls_of(config: NodeConfig) -> TlsSource | None:
@@ -333,8 +340,22 @@ async def run_node(
         reopen_log: called on SIGHUP; None: SIGHUP does what it does to any process.
 
     Raises:
+        StorageFailed: it could not start, as its disk failed.
         StoreError, HardStateCorrupt, FormingError, OSError: it could not start.
     """
+    try:
+        return await _run(config, machine, reopen_log)
+    except OSError as error:
+        failure = disk_failure_in(error)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+async def _run(
+    config: NodeConfig, machine: Machine | None, reopen_log: Callable[[], None] | None
+) -> int:
+    """See `run_node`."""
     tune_interpreter()
     machine = machine or this_machine()
     standby = Standby(config, machine.files, lambda: entrances(config, tls_of(config)))

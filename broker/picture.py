@@ -15,12 +15,13 @@ from broker.leader.append import AppenderStatistics
 from broker.leader.leadership import LeadershipStatistics
 from broker.mending import MendStatistics
 from broker.metrics import NodeFacts
+from broker.premises import Premises
 from broker.reading.committed import LogEnds
 from broker.reading.held import HoldStatistics
-from broker.services.cluster import NodeStatus, PeerStatus
+from broker.services.cluster import MemberHealth, NodeHealth, NodeStatus, PeerStatus
 from broker.snapshots import SnapshotStatistics
 from broker.state.machine import MachineStatistics
-from dledger.core.types import CoreStatistics, NodeId
+from dledger.core.types import Configuration, CoreStatistics, DiskId, NodeId, Role
 from dledger.driver import DriverStatistics
 from dledger.peers import PeerLink
 from store.commitlog import LogStatistics
@@ -45,6 +46,7 @@ class Facts:
     addresses: Mapping[NodeId, str]  # of the members
     request_bytes: int
     answer_bytes: int
+    configuration: Configuration
 
 
 def program_version() -> str:
@@ -55,7 +57,7 @@ def program_version() -> str:
         return "unknown"
 
 
-def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
+def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHealth) -> NodeStatus:
     """A node as its operators see it."""
     core = facts.core
     return NodeStatus(
@@ -80,6 +82,34 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds) -> NodeStatus:
         apply_stopped=facts.driver.apply_stopped,
         level=facts.machine.level,
         known_level=facts.machine.known_level,
+        health=health,
+    )
+
+
+def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premises) -> NodeHealth:
+    """What the node can say of its own health; see `dledger group doctor`."""
+    configuration, clocks = facts.configuration, facts.driver.clock.off_ms
+    is_leader = facts.core.role is Role.LEADER
+    return NodeHealth(
+        disk_id=disk,
+        members=tuple(
+            MemberHealth(
+                member,
+                configuration.is_voter(member),
+                configuration.disk_of(member),
+                clocks.get(member) if is_leader else None,
+            )
+            for member in sorted(configuration.members())
+        ),
+        is_log_full=facts.log.is_full,
+        is_apply_paused=facts.driver.is_apply_paused,
+        is_short_of_space=facts.driver.is_short_of_space,
+        free_bytes=premises.free_bytes,
+        reserve_bytes=config.store.reserve_bytes,
+        queues_wrong=facts.mending.queues_wrong,
+        contradictions=facts.driver.contradictions,
+        last_fsync_ms=facts.log.last_flush_s * 1000,
+        certificate_expires_ms=premises.certificate_expires_ms or 0,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
 
+from broker.premises import Premises, nothing_known
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from broker.snapshots import USUAL_PACE, SnapshotPace
 from dledger.applying import APPLY_SLICE_BYTES
@@ -122,6 +123,7 @@ class ReplicaPorts:
         random: for the core's timeouts.
         latencies: where measurements go.
         known_level: of formats and commands; a simulator's nodes may be of other releases.
+        premises: what there is to say of where it lives.
     """
 
     files: FileSystem
@@ -137,3 +139,4 @@ class ReplicaPorts:
     machinery: StoreMachinery = REAL_MACHINERY
     rhythm: Rhythm = STEADY
     known_level: int = KNOWN_LEVEL
+    premises: Callable[[], Premises] = nothing_known

@@ -136,7 +136,9 @@ class Replica:
         )
         latencies = ports.latencies
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
-        around = Surrounds(self.transport.links, self.fail, ports.turns, timings)
+        around = Surrounds(
+            self.transport.links, self.fail, ports.turns, timings, self._own_disk, ports.premises
+        )
         self.services = services_of(config, self.parts, around)
         self.levels = LevelKeeper(
             ports.known_level,
@@ -178,6 +180,9 @@ class Replica:
             self._start_told(),
             self._ports.known_level,
         )
+
+    def _own_disk(self) -> DiskId:
+        return DiskId(self._recovered.directory.disk.disk_id)
 
     def _start_told(self) -> Start:
         """What this process found on its disk, which peers compare with what that has promised."""

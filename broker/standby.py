@@ -20,7 +20,7 @@ from broker.forming.member import Member
 from broker.picture import program_version
 from broker.recovery import log_options, open_directory
 from dledger.listening import why_not_listening
-from dledger.wire.cluster_pb2 import NodeStatus, PeerStatus
+from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
 from store.files import FileSystem
 from store.starting.errors import NotAMember
 
@@ -100,6 +100,7 @@ class Standby:
             version=program_version(),
             segment_size_bytes=config.store.segment_size_bytes,
             data_directory=str(config.data_directory),
+            health=NodeHealth(disk_id=itself.disk_id),
         )
 
 

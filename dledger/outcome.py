@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
     0   done, or holds                      1   failed, or doesn't hold
     2   used wrongly: arguments,            3   no quorum, or no node, could be reached
         configuration, no such group      130   interrupted (Ctrl-C): 128 + SIGINT, as shells do
+    4   a node's disk failed a write, a sync or a read: look at it before the node is started again
 
     An audit has words of its own for three of them: what it looked at is consistent, is not, or
     could not all be looked at.
@@ -33,6 +34,7 @@ class ExitCode(IntEnum):
     FAILED = 1
     USAGE = 2
     UNREACHABLE = 3
+    DISK_FAILED = 4
     INTERRUPTED = 130
 
     CONSISTENT = 0

@@ -34,7 +34,7 @@ app = typer.Typer(
     help=(
         "A message broker on a Raft-replicated CommitLog.\n\n"
         "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the broker group can't be reached, "
-        "130 interrupted."
+        "4 a node's disk failed, 130 interrupted."
     ),
 )
 
@@ -107,6 +107,14 @@ def audit(context: typer.Context) -> None:
     from audit.commands.app import app as audit_app
 
     audit_app(context.args, prog_name="dledger audit")
+
+
+@app.command(context_settings=OWN_PROGRAM)
+def log(context: typer.Context) -> None:
+    """Verify one member's log, or show what lies in it."""
+    from audit.commands.log import app as log_app
+
+    log_app(context.args, prog_name="dledger log")
 
 
 @app.command(context_settings=OWN_PROGRAM)

@@ -27,6 +27,7 @@ from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
 from dledger.terminal.output import print_columns, print_json, remark
 from dledger.terminal.tls import chosen_material
+from dledger_cli.doctor import doctor
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -36,6 +37,7 @@ from dledger_cli.group_options import (
 )
 
 app = typer.Typer(no_args_is_help=True, help="Start, look at, disturb and stop groups.")
+app.command()(doctor)
 
 
 class Flush(StrEnum):

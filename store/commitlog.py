@@ -26,6 +26,7 @@ from store.checkpoint import Checkpoint
 from store.errors import OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, Buffer, FileSystem, OsFiles, make_directory
 from store.flusher import FlushMode, FlushQueue, Work
+from store.intact import NOTHING_KNOWN, Known
 from store.options import CommitLogOptions
 from store.preallocation import SPARES, Preallocator
 from store.recovery import Recovered, Recovery, RecoveryReport
@@ -56,7 +57,8 @@ class LogStatistics:
 
 
 class CommitLog:
-    """See the module. Made by `open`; `recovery` says what that found.
+    """See the module. Made by `open`; `recovery` says what that found, `passed_over` which entries
+    it knew and didn't read: first and last index of each run.
 
     `on_durable(ticket)` and `on_failed(error)` are set by the user before the first submit. Both
     are called on a worker's thread: the first with the highest ticket that is durable, the second
@@ -72,6 +74,7 @@ class CommitLog:
         *,
         workers: WorkerFactory = ThreadWorker,
         clock: Callable[[], float] = time.monotonic,
+        known: Known = NOTHING_KNOWN,
     ) -> CommitLog:
         """The log in `<directory>/commitlog`, recovered, ready to append.
 
@@ -79,6 +82,7 @@ class CommitLog:
             directory: the node's data directory, which the caller holds locked.
             workers: who runs the flusher and the preallocation.
             clock: seconds, monotonic; for intervals and durations only.
+            known: what the caller has read of the log's files, as they are now.
 
         Raises:
             CorruptionFound: see `store.recovery`.
@@ -86,7 +90,7 @@ class CommitLog:
         """
         files, options = files or OsFiles(), options or CommitLogOptions()
         try:
-            return cls._open(directory, options, files, workers, clock)
+            return cls._open(directory, options, files, workers, clock, known)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
@@ -102,6 +106,7 @@ class CommitLog:
         files: FileSystem,
         workers: WorkerFactory,
         clock: Callable[[], float],
+        known: Known,
     ) -> CommitLog:
         make_directory(files, directory / "commitlog")
         stopped_cleanly = not files.exists(directory / "abort")
@@ -120,6 +125,7 @@ class CommitLog:
                 checkpoint,
                 intent,
                 stopped_cleanly=stopped_cleanly,
+                known=known,
             ).run()
             return cls(directory, options, files, checkpoint, intent, recovered, workers, clock)
         except BaseException:
@@ -139,6 +145,7 @@ class CommitLog:
     ) -> None:
         self.options = options
         self.recovery = recovered.report
+        self.passed_over = recovered.passed_over
         self.checkpoint = checkpoint
         self._directory = directory
         self._files = files

@@ -62,6 +62,7 @@ class StorageFailed(StoreError):
     tell what is on disk: the process must stop and recover from the files (ADR 8)."""
 
     outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED
+    exit_code: ClassVar[ExitCode] = ExitCode.DISK_FAILED
 
     def __init__(self, operation: str, cause: BaseException) -> None:
         super().__init__(f"storage failed during {operation}: {cause!r}")

@@ -8,6 +8,7 @@ entries and grows with the number of elections and membership changes only.
 from __future__ import annotations
 
 from dledger.reading.entry import EntryHeader, EntryKind
+from store.intact import IntactRun
 
 
 class History:
@@ -34,6 +35,15 @@ class History:
         self.last_term = header.term
         self.last_digest = header.digest
         self.last_append_time_ms = header.append_time_ms
+
+    def pass_over(self, run: IntactRun) -> None:
+        """The run's last entry is the last one now; its first was, until now."""
+        self.term_runs += run.terms
+        self.configuration_entries += run.configurations
+        self.last_index = run.last.index
+        self.last_term = run.last.term
+        self.last_digest = run.last.digest
+        self.last_append_time_ms = run.last.append_time_ms
 
     def truncate_from(self, index: int, last: EntryHeader | None) -> None:
         """`index` and everything after it are gone; `last` is the last entry, if one is left."""

@@ -42,6 +42,7 @@ from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_exactly, write_all
 from store.history import History
+from store.intact import NOTHING_KNOWN, Known
 from store.segment_files import check_bases, check_size, find_segment_files, open_segment
 from store.segments import Segment, SegmentTable
 from store.truncation import TruncationIntent, ZeroRange, cut_tail
@@ -70,12 +71,14 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """An intact log: what `CommitLog` starts from. `spares` are empty segments behind it."""
+    """An intact log: what `CommitLog` starts from. `spares` are empty segments behind it;
+    `passed_over`: first and last index of entries that weren't read, being known to be intact."""
 
     table: SegmentTable
     spares: list[Segment]
     history: History
     report: RecoveryReport
+    passed_over: tuple[tuple[int, int], ...]
 
 
 class Recovery:
@@ -90,6 +93,7 @@ class Recovery:
         intent: TruncationIntent,
         *,
         stopped_cleanly: bool,
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -98,6 +102,7 @@ class Recovery:
         self._intent = intent
         self._watermark = checkpoint.state.watermark
         self._clean = stopped_cleanly and checkpoint.readable
+        self._known = known
         self._segments: list[Segment] = []
 
     def run(self) -> Recovered:
@@ -122,7 +127,8 @@ class Recovery:
         extended = self._open_all(bases)
         redone = self._redo_cut()
         table, history = SegmentTable(self._files), History()
-        walker = LogWalker(self._files, self._segment_size, table, history)
+        known = self._known if redone is None else NOTHING_KNOWN  # of a log that wasn't cut
+        walker = LogWalker(self._files, self._segment_size, table, history, known)
         stop = walker.walk(self._segments, self._first_thorough())
         end = table.last.end_offset if table.segments else 0
         self._judge(end, stop)
@@ -144,7 +150,7 @@ class Recovery:
             extended_file=extended,
             foreign_files=foreign,
         )
-        return Recovered(table, spares, history, report)
+        return Recovered(table, spares, history, report, tuple(walker.passed_over))
 
     def _open_all(self, bases: tuple[int, ...]) -> str | None:
         """All segments are open and of full size; the name of the one that had to be extended."""

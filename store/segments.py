@@ -19,6 +19,7 @@ from dledger.reading.entry import FILLER_HEADER_SIZE, HEADER_SIZE, EntryHeader, 
 from dledger.records.errors import InvalidFrame
 from store.errors import CorruptionFound, OutOfRange
 from store.files import FileSystem, Handle, read_exactly
+from store.intact import IntactRun
 from store.starts import SPARSE_BYTES, Starts
 
 DENSE_SEGMENTS: Final = 8
@@ -166,6 +167,13 @@ class SegmentTable:
             old.starts.forget(partial(self._walked, old))
             self._sparse += 1
 
+    def pass_over(self, segment: Segment, run: IntactRun) -> None:
+        """The run is in the segment, of which the first entry is; its file tells their starts."""
+        count = run.last.index - run.first.index
+        segment.starts.pass_over(segment.used, count, partial(self._walked, segment))
+        segment.count += count
+        segment.used = run.size
+
     def _walked(self, segment: Segment, start: int, count: int) -> array[int]:
         key = (segment.base, start, count)
         starts = self._cache.get(key)
@@ -204,6 +212,8 @@ class SegmentTable:
         used = min(physical_offset - segment.base, segment.used)
         if used <= 0:
             return segment.first_index - 1
+        if used == segment.used:
+            return segment.first_index + segment.count - 1
         slot = segment.starts.slot_at(used - 1)
         return segment.first_index + (slot if segment.end_of(slot) <= used else slot - 1)
 

@@ -47,6 +47,13 @@ class Starts:
         self._dense = array("I")
         self._walk = walk
 
+    def pass_over(self, start: int, count: int, walk: Walk) -> None:
+        """So many entries follow, the first of them at `start`; `walk` finds the others again."""
+        self.forget(walk)
+        self._mark_slots.append(self._dense_from)
+        self._marks.append(start)
+        self._dense_from += count
+
     def cut(self, slot: int) -> None:
         """`slot` and what follows it are gone."""
         if slot >= self._dense_from:
@@ -63,6 +70,8 @@ class Starts:
         if slot >= self._dense_from:
             return self._dense[slot - self._dense_from]
         block = bisect_right(self._mark_slots, slot) - 1
+        if self._mark_slots[block] == slot:
+            return self._marks[block]
         return self._block(block)[slot - self._mark_slots[block]]
 
     def slot_at(self, offset: int) -> int:

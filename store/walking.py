@@ -24,6 +24,7 @@ from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero
 from store.history import History
+from store.intact import NOTHING_KNOWN, Known
 from store.segments import Segment, SegmentTable
 
 _HEADERS_CHUNK: Final = 64 << 10
@@ -40,12 +41,20 @@ class Stop:
 
 
 class LogWalker:
-    """Fills `table` and `history` with what it walks over."""
+    """Fills `table` and `history` with what it walks over. `passed_over`: first and last index of
+    each run of entries that weren't looked at, because they are `known` to be intact."""
 
     def __init__(
-        self, files: FileSystem, segment_size: int, table: SegmentTable, history: History
+        self,
+        files: FileSystem,
+        segment_size: int,
+        table: SegmentTable,
+        history: History,
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         self.verified_bytes = 0
+        self.passed_over: list[tuple[int, int]] = []
+        self._known = {run.base: run for run in known}
         self._files = files
         self._segment_size = segment_size
         self._table = table
@@ -62,7 +71,9 @@ class LogWalker:
                 those before it headers and fillers' headers are checked.
         """
         for segment in segments:
-            window = _Window(self._files, segment, thorough=segment.base >= first_thorough)
+            is_known = segment.base in self._known
+            thorough = segment.base >= first_thorough
+            window = _Window(self._files, segment, thorough=thorough, is_known=is_known)
             if not self._table.segments:
                 self._table.add(segment, self._history.last_index + 1)
             stop = self._walk_segment(segment, window)
@@ -99,6 +110,21 @@ class LogWalker:
             segment.add(header.total_size)
             self._history.add(header, body)
             at += header.total_size
+            if at == header.total_size:
+                at = self._pass_over(segment, header)
+
+    def _pass_over(self, segment: Segment, first: EntryHeader) -> int:
+        """Where the segment's entries are looked at again, of which the first one was: behind those
+        that are known."""
+        run = self._known.get(segment.base)
+        # The first entry is the one that was read; and none is larger than its segment allows.
+        if run is None or run.first != first or run.size > self._segment_size - FILLER_HEADER_SIZE:
+            return first.total_size
+        if run.last.index > first.index:
+            self._table.pass_over(segment, run)
+            self._history.pass_over(run)
+            self.passed_over.append((first.index + 1, run.last.index))
+        return run.size
 
     def _read_entry(
         self, segment: Segment, window: _Window, at: int
@@ -155,13 +181,15 @@ class LogWalker:
 class _Window:
     """Reads a segment in chunks: large ones when every byte is wanted, small ones for headers."""
 
-    def __init__(self, files: FileSystem, segment: Segment, *, thorough: bool) -> None:
+    def __init__(
+        self, files: FileSystem, segment: Segment, *, thorough: bool, is_known: bool
+    ) -> None:
         self.thorough = thorough
         self._files = files
         self._segment = segment
         self._chunk = b""
         self._chunk_at = 0
-        self._chunk_size = CHUNK_BYTES if thorough else _HEADERS_CHUNK
+        self._chunk_size = CHUNK_BYTES if thorough and not is_known else _HEADERS_CHUNK
 
     def read(self, at: int, size: int) -> bytes:
         """`size` bytes from `at`, all within the file."""

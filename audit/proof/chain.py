@@ -26,6 +26,7 @@ from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
 from store.dispatch import UNIT_SIZE
+from store.intact import IntactRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ class Chain:
     segment, as their folders are called, and the index of the entry that says so. `more`: how many
     faults of a cause weren't kept. `gaps`: physical ranges of which nothing intact is known.
     `ends`: what the segments beside it must fit. `units`: what its entries have in the
-    queues, those of topics deleted within it aside; None where runs don't tell that."""
+    queues, those of topics deleted within it aside; None where runs don't tell that. `run`: its
+    entries, where nothing was found in any of them, nor between them."""
 
     replica: str
     base: int
@@ -113,6 +115,7 @@ class Chain:
     entries: int
     records: int
     verified_bytes: int
+    run: IntactRun | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,9 @@ def check_derived(
     replicas: Sequence[Replica],
     passes: Passes,
     started: PassStarted,
-) -> tuple[list[Finding], DerivedSummary]:
-    """What is wrong with digests and ConsumeQueues, and how much was looked at.
+) -> tuple[list[Finding], DerivedSummary, list[Chain]]:
+    """What is wrong with digests and ConsumeQueues, how much was looked at, and what each segment
+    holds.
 
     Args:
         comparison: the logs' digests. Of replicas that hold the same bytes one log is read.
@@ -82,7 +83,7 @@ def check_derived(
         queues=sum(len(task.queues) for task in tails),
         verified_bytes=sum(chain.verified_bytes for chain in chains),
     )
-    return _gathered(found), summary
+    return _gathered(found), summary, chains
 
 
 def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:

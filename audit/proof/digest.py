@@ -19,6 +19,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from audit.proof.plan import DigestPart, DigestTask
+from audit.reading.file_state import FileState, state_of
 from audit.reading.pace import Pace
 from dledger.reading.files import BLOCK_READ_BYTES, opened, read_into
 from dledger.records.layout import file_name
@@ -41,7 +42,8 @@ class FileProblem(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PartDigests:
     """Digests of a part's first blocks, 8 bytes each, little-endian; all of them if `problem` is
-    None. `readable` is where reading ended, a physical offset."""
+    None. `readable` is where reading ended, a physical offset. `state`: the file's before it was
+    read; None where it tells nothing."""
 
     replica: str
     base: int
@@ -50,6 +52,7 @@ class PartDigests:
     readable: int
     problem: FileProblem | None = None
     detail: str = ""
+    state: FileState | None = None
 
     def values(self) -> npt.NDArray[np.uint64]:
         """The digests as an array."""
@@ -113,8 +116,10 @@ def _digest_part(task: DigestTask, part: DigestPart, buffer: memoryview, pace: P
     digests: list[int] = []
     problem: FileProblem | None = None
     detail, readable = "", part.edges[0]
+    state: FileState | None = None
     try:
         with opened(path) as descriptor:
+            state = state_of(descriptor)
             for start, end in pairwise(part.edges):
                 digest, readable = _digest_block(descriptor, part.base, (start, end), buffer, pace)
                 if digest is None:
@@ -126,7 +131,9 @@ def _digest_part(task: DigestTask, part: DigestPart, buffer: memoryview, pace: P
     except OSError as error:
         problem, detail = FileProblem.UNREADABLE, error.strerror or str(error)
     raw = np.array(digests, dtype=DIGEST_DTYPE).tobytes()
-    return PartDigests(task.replica, part.base, part.first_block, raw, readable, problem, detail)
+    return PartDigests(
+        task.replica, part.base, part.first_block, raw, readable, problem, detail, state
+    )
 
 
 def _digest_block(

@@ -138,7 +138,7 @@ class SegmentRules:
 
     def broken_by_batch(self, header: EntryHeader, batch: Batch) -> list[str]:
         """The same of a data entry whose records were looked at already (`audit.proof.runs`)."""
-        return [*self._follow(header), *self._batch(header, batch)]
+        return self._follow(header) + self._batch(header, batch)
 
     def copy(self) -> SegmentRules:
         """The same, to go on with entries that may not be kept."""
@@ -168,7 +168,7 @@ class SegmentRules:
         before, is_next = self._last, self._is_next
         self._last, self._is_next = header, True
         if before is not None:
-            return list(succession(before, header, is_next=is_next))
+            return succession(before, header, is_next=is_next)
         self._first = header
         self._begins_whole = is_next and header.physical_offset == self.base
         return []
@@ -222,31 +222,34 @@ class SegmentRules:
             yield f"a record isn't stored at {header.append_time_ms}, the time of its entry"
         yield from self._batch(header, Batch(topic, queue_id, offset, preamble))
 
-    def _batch(self, header: EntryHeader, batch: Batch) -> Iterator[str]:
+    def _batch(self, header: EntryHeader, batch: Batch) -> list[str]:
         """Where a batch belongs, by what it says itself."""
-        if batch.queue_id < 0:
-            yield f"queue {batch.queue_id}"
-        incarnation, producer = batch.preamble.incarnation, batch.preamble.producer_id
+        found = []
+        topic, queue_id, queue_offset, (producer, sequence, incarnation) = batch
+        if queue_id < 0:
+            found.append(f"queue {queue_id}")
         if header.version != OLD_VERSION and not 0 < incarnation < header.index:
-            yield f"it is for the topic that entry {incarnation} created"
-        lane = Lane(batch.topic, incarnation, batch.queue_id, b"")
-        yield from self._number(lane, batch.queue_offset, header)
+            found.append(f"it is for the topic that entry {incarnation} created")
+        lane = Lane(topic, incarnation, queue_id, b"")
+        found += self._number(lane, queue_offset, header)
         if 0 < int.from_bytes(producer[:_EPOCH_BYTES], "big") < header.index:
-            lane = lane._replace(producer=producer)
-            yield from self._number(lane, batch.preamble.base_sequence, header)
+            lane = Lane(topic, incarnation, queue_id, producer)
+            found += self._number(lane, sequence, header)
+        return found
 
-    def _number(self, lane: Lane, number: int, header: EntryHeader) -> Iterator[str]:
+    def _number(self, lane: Lane, number: int, header: EntryHeader) -> list[str]:
         """The lane goes on with `number`."""
+        found = []
         place = self._ends.get(lane)
         if place is not None:
-            yield from out_of_line(
-                lane, number, place.number, is_next=place.damages == self._damages
-            )
+            is_next = place.damages == self._damages
+            found = out_of_line(lane, number, place.number, is_next=is_next)
         elif lane not in self._begins and not (
             lane.incarnation == 0 and lane.topic in self._deleted
         ):
             self._begins[lane] = number, header, self._damages == 0
         self._ends[lane] = _Place(number + header.record_count, self._damages)
+        return found
 
 
 def _topic(frame: bytes, start: int) -> str:
@@ -260,25 +263,28 @@ def _voters(body: bytes) -> int:
     return len(Configuration.FromString(body).voters)
 
 
-def succession(before: EntryHeader, header: EntryHeader, *, is_next: bool) -> Iterator[str]:
+def succession(before: EntryHeader, header: EntryHeader, *, is_next: bool) -> list[str]:
     """What is wrong with an entry that follows another.
 
     Args:
         is_next: nothing was between them.
     """
+    found = []
     follows = header.index == before.index + 1 if is_next else header.index > before.index
     if not follows:
-        yield f"index {header.index} follows {before.index}"
+        found.append(f"index {header.index} follows {before.index}")
     if header.term < before.term:
-        yield f"term {header.term} follows {before.term}"
+        found.append(f"term {header.term} follows {before.term}")
     if header.append_time_ms < before.append_time_ms:
-        yield f"time {header.append_time_ms} follows {before.append_time_ms}"
+        found.append(f"time {header.append_time_ms} follows {before.append_time_ms}")
+    return found
 
 
-def out_of_line(lane: Lane, number: int, expected: int, *, is_next: bool) -> Iterator[str]:
+def out_of_line(lane: Lane, number: int, expected: int, *, is_next: bool) -> list[str]:
     """What is wrong with a lane that goes on with `number` where `expected` is the next."""
     if number != expected if is_next else number < expected:
-        yield f"{lane} goes on with {number}, the next is {expected}"
+        return [f"{lane} goes on with {number}, the next is {expected}"]
+    return []
 
 
 def between_segments(

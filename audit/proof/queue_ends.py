@@ -16,6 +16,7 @@ from audit.proof.queue_files import FILE_BYTES, QueueKey
 from dledger.reading.files import opened, read_at
 from dledger.records.layout import FILE_NAME
 from store.dispatch import UNIT, UNIT_SIZE
+from store.files import any_nonzero
 
 _CHUNK_BYTES: Final = 200_000 * UNIT_SIZE // 4
 
@@ -105,26 +106,32 @@ def _first_unit(path: str, start: int) -> tuple[int, bytes] | None:
     """The first unit from byte `start` on that isn't empty, and its byte in the file."""
     try:
         with opened(path) as descriptor:
-            at = _next_data(descriptor, start)
-            while chunk := read_at(descriptor, _CHUNK_BYTES, at):
-                rest = chunk.lstrip(b"\x00")
-                if rest:
+            at = start
+            while True:
+                at, size = _next_data(descriptor, at)
+                chunk = read_at(descriptor, min(size, _CHUNK_BYTES), at)
+                if not chunk:
+                    return None
+                if any_nonzero(chunk):
+                    rest = chunk.lstrip(b"\x00")
                     first = (len(chunk) - len(rest)) // UNIT_SIZE * UNIT_SIZE
                     return at + first, chunk[first : first + UNIT_SIZE]
-                at = _next_data(descriptor, at + len(chunk))
+                at += len(chunk)
     except OSError:
         return None
-    return None
 
 
-def _next_data(descriptor: int, at: int) -> int:
-    """The first unit at or behind byte `at` that isn't wholly in a hole: files are sparse.
+def _next_data(descriptor: int, at: int) -> tuple[int, int]:
+    """The first unit at or behind byte `at` that isn't wholly in a hole, and the size of those up
+    to the next hole: files are sparse.
 
     Raises:
         OSError: there is nothing but a hole up to the end.
     """
     data = os.lseek(descriptor, at, os.SEEK_DATA)
-    return max(data - data % UNIT_SIZE, at)
+    hole = os.lseek(descriptor, data, os.SEEK_HOLE)
+    first = max(data - data % UNIT_SIZE, at)
+    return first, -(-(hole - first) // UNIT_SIZE) * UNIT_SIZE
 
 
 def _is_newer(unit: bytes, ending: Ending) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from audit.proof.chain import (
@@ -30,6 +31,7 @@ from audit.proof.chain import (
     unit_fault,
 )
 from audit.proof.findings import Cause
+from audit.proof.intact import Growing
 from audit.proof.invariants import SegmentRules
 from audit.proof.queue_files import QueueFiles, QueueKey, is_deleted
 from audit.proof.runs import (
@@ -59,6 +61,7 @@ from dledger.records.errors import InvalidFrame, InvalidRecord
 from dledger.records.layout import file_name, topic_folder
 from store.dispatch import UNIT_SIZE, units_for_entry
 from store.errors import DivergenceFound
+from store.intact import IntactRun
 
 RUN_BYTES: Final = 4 << 20  # What is looked at at once; an entry that is larger is taken alone.
 WORTH: Final = 8  # A run is a try worth that is at least this part of what was searched.
@@ -127,6 +130,7 @@ class _SegmentReader:
         self._previous: int | None = None
         self._ends: dict[QueueKey, int] = {}
         self._units = UnitRuns()
+        self._intact = Growing()
         self._deleted: dict[str, int] = {}
         self._entries = self._records = self._verified = 0
 
@@ -152,7 +156,12 @@ class _SegmentReader:
             self._entries,
             self._records,
             self._verified,
+            self._run(),
         )
+
+    def _run(self) -> IntactRun | None:
+        """The segment's entries, for whoever opens the log, if all is right with them."""
+        return None if self._faults or self._gaps else self._intact.told()
 
     def read(self, window: Window, length: int) -> None:
         """Every entry up to the task's end; `length`: the file's, in bytes."""
@@ -181,7 +190,7 @@ class _SegmentReader:
         if not framed.headers or not digests_continue(framed, self._previous):
             return False
         batches = batches_in(framed)
-        if batches is None or not all(map(self._as_said, framed.headers)):
+        if batches is None or not self._as_said(framed):
             return False
         rules = self._rules.copy()
         if any(self._broken(rules, framed, batches, each) for each in range(len(framed.headers))):
@@ -196,15 +205,19 @@ class _SegmentReader:
         for queue, each in queues.items():
             self._ends[queue] = each.end
             self._units.expect(queue, each.first, each.all())
+        for number, header in enumerate(framed.headers):
+            self._intact.add(header, partial(framed.frame, number))
         self._entries += len(framed.headers)
         self._records += batches.bounds[-1]
         self._spend(framed.size)
         self._at = at + framed.size
         return True
 
-    def _as_said(self, header: EntryHeader) -> bool:
+    def _as_said(self, framed: Framed) -> bool:
+        """Whether the digests are those that the nodes said."""
+        digests = {header.index: header.digest for header in framed.headers}
         return all(
-            header.index != member.said[0] or header.digest == member.said[1]
+            digests.get(member.said[0], member.said[1]) == member.said[1]
             for member in self._members
         )
 
@@ -242,6 +255,7 @@ class _SegmentReader:
 
     def _take(self, header: EntryHeader, frame: bytes) -> None:
         """What the entry says, held against what is known."""
+        self._intact.add(header, lambda: frame)
         self._entries += 1
         self._records += header.record_count
         for member in self._members:

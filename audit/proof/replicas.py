@@ -18,6 +18,7 @@ from audit.proof.compare import Comparison, compare, file_findings, survey_findi
 from audit.proof.derived import check_derived
 from audit.proof.digest import PartDigests
 from audit.proof.findings import Cause, Finding, by_gravity
+from audit.proof.intact import ReadRun, read_runs
 from audit.proof.locate import Located, locate, scan_tasks
 from audit.proof.merging import merged_ranges, with_second_look
 from audit.proof.notes import notes_of
@@ -128,12 +129,17 @@ def audit_replicas(
         *not_located(plan, comparison, skipped),
     ]
     derived: DerivedSummary | None = None
+    runs: dict[str, list[ReadRun]] = {}
     if files is Files.ALL:
-        more, derived = check_derived(plan, comparison, engine, replicas, passes, started)
+        more, derived, chains = check_derived(plan, comparison, engine, replicas, passes, started)
+        runs = read_runs(parts, chains)
         found = with_second_look(found, more)
     clock.finished("derived")
     is_asked = files is Files.ALL and not options.is_copy
-    judged = judge_starts(plan, engine, replicas, started) if is_asked else []
+    # Nobody who was found anything wrong with is believed to have anything right.
+    named = {replica for finding in found for replica in finding.replicas}
+    runs = {replica: read for replica, read in runs.items() if replica not in named}
+    judged = judge_starts(plan, engine, replicas, runs, started) if is_asked else []
     found += start_findings(judged, found)
     scope = replace(scope, starts=bool(judged), believed=passes.believed())
     clock.finished("start")

@@ -8,7 +8,7 @@ what is derived from them can be compared, but nothing starts on them, and the s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Final
 
 from audit.engines.engine import Engine, PassStarted
 from audit.proof.findings import Cause, Finding
+from audit.proof.intact import ReadRun
 from audit.proof.plan import Plan
 from audit.reading.replica import Replica
 from dledger.reading.survey import Survey
@@ -30,11 +31,13 @@ _MEMBERS_FILES: Final = ("raft", "formation.json")
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Judge the directory of one replica, of whose log a start reads about `weight` bytes."""
+    """Judge the directory of one replica, of whose log a start reads about `weight` bytes, those
+    of `runs` aside."""
 
     replica: str
     data: str
     weight: int
+    runs: tuple[ReadRun, ...] = ()
     host: str | None = None
 
 
@@ -48,10 +51,13 @@ class StartJudged:
 
 
 def judge_start(task: StartTask) -> StartJudged:
-    """A refusal is looked at twice where a node may be at work, or died: a start of a directory
-    that is being written to may see files of several moments."""
-    data = Path(task.data)
-    judgement = judge(data)
+    """What was read of the log isn't read again, unless a file of it was written to since. A
+    refusal is looked at twice where a node may be at work, or died: a start of a directory that is
+    being written to may see files of several moments."""
+    data, commitlog = Path(task.data), os.path.join(task.data, "commitlog")
+    judgement = judge(data, known=tuple(each.run for each in task.runs))
+    if not all(each.still_stands(commitlog) for each in task.runs):
+        judgement = judge(data)
     if not judgement.starts and os.path.exists(data / "abort"):
         judgement = judge(data)
     is_members = any(os.path.lexists(data / name) for name in _MEMBERS_FILES)
@@ -59,23 +65,31 @@ def judge_start(task: StartTask) -> StartJudged:
 
 
 def judge_starts(
-    plan: Plan, engine: Engine, replicas: Sequence[Replica], started: PassStarted
+    plan: Plan,
+    engine: Engine,
+    replicas: Sequence[Replica],
+    runs: Mapping[str, Sequence[ReadRun]],
+    started: PassStarted,
 ) -> list[StartJudged]:
-    """The judgements of all directories that no node runs on; none if none is a member's."""
-    hosts = {replica.id: replica.host for replica in replicas}
+    """The judgements of all directories that no node runs on; none if none is a member's.
+
+    Args:
+        runs: what was read of the replicas' logs, in which nothing was found.
+    """
     tasks = [
-        StartTask(
-            survey.replica,
-            os.path.dirname(survey.commitlog),
-            survey.end - survey.retained_from,
-            hosts.get(survey.replica),
-        )
-        for survey in plan.surveys
-        if _can_be_judged(survey)
+        _task(plan.survey_of(replica.id), runs.get(replica.id, ()), replica.host)
+        for replica in replicas
+        if _can_be_judged(plan.survey_of(replica.id))
     ]
     total = sum(task.weight for task in tasks)
     judged = engine.run(judge_start, tasks, started("start", total))
     return judged if any(each.is_members for each in judged) else []
+
+
+def _task(survey: Survey, runs: Sequence[ReadRun], host: str | None) -> StartTask:
+    left = survey.end - survey.retained_from - sum(each.run.size for each in runs)
+    data = os.path.dirname(survey.commitlog)
+    return StartTask(survey.replica, data, max(left, 0), tuple(runs), host)
 
 
 def start_findings(judged: Sequence[StartJudged], known: Sequence[Finding]) -> list[Finding]:

@@ -30,6 +30,43 @@ class PeerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberHealth:
+    """One member that the log names. `clock_off_ms`: how far its clock is ahead of a majority's;
+    None unless this node leads and knows."""
+
+    node_id: str
+    is_voter: bool
+    disk_id: bytes
+    clock_off_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """What a node knows of its own state of health, and of its group's. Nothing is judged.
+
+    Attributes:
+        disk_id: the disk that it is on.
+        free_bytes: of the disk; None: it can't be told. No segment leaves less than
+            `reserve_bytes`.
+        queues_wrong: ConsumeQueues that aren't mended yet.
+        contradictions: of peers' messages with what is settled here, since the start.
+        certificate_expires_ms: the first of those that it shows or believes; 0: it has none.
+    """
+
+    disk_id: bytes
+    members: tuple[MemberHealth, ...]
+    is_log_full: bool
+    is_apply_paused: bool
+    is_short_of_space: bool
+    free_bytes: int | None
+    reserve_bytes: int
+    queues_wrong: int
+    contradictions: int
+    last_fsync_ms: float
+    certificate_expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node, as it sees itself.
 
@@ -62,6 +99,7 @@ class NodeStatus:
     apply_stopped: str
     level: int
     known_level: int
+    health: NodeHealth
 
 
 @dataclass(frozen=True, slots=True)

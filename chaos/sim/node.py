@@ -21,6 +21,7 @@ from typing import Protocol
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
 from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
+from broker.ending import ending_of
 from broker.errors import BrokerError, ErrorCode
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
@@ -42,6 +43,7 @@ from dledger.errors import HardStateCorrupt, InvalidMessage
 from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.links import LinkTimes
+from dledger.outcome import ExitCode
 from dledger.peers import Ears, LinkPace
 from dledger.promises import Start
 from dledger.wire.raft_pb2 import PeerMessage
@@ -494,8 +496,16 @@ class SimNode:
         self._world.log(self.name, f"failed: {type(error).__name__}: {error}")
         if not self._is_excused(error):
             raise Defect("node failed", f"{self.name}: {type(error).__name__}: {error}") from error
+        self._judge_ending(error)
         if isinstance(error, CorruptionFound):
             self.is_ruined = True
+
+    def _judge_ending(self, error: BaseException) -> None:
+        """Who supervises the process learns whether it was the disk."""
+        cause = error.cause if isinstance(error, StorageFailed) else error
+        expected = ExitCode.DISK_FAILED if isinstance(cause, OSError) else ExitCode.FAILED
+        if (ending := ending_of(error)) is not expected:
+            raise Defect("exit code", f"{self.name}: {ending:d} for {error!r}") from error
 
     def _is_excused(self, error: BaseException) -> bool:
         cause = error.cause if isinstance(error, StorageFailed) else error

@@ -34,6 +34,9 @@ class Operator:
     def _look(self, node: SimNode, number: int) -> None:
         if not node.is_lost or len(node.lost) != number:
             return
+        if node.is_ruined:  # The new disk has rotted before it was a member's: another one.
+            node.lose_disk()
+            node.is_ruined, number = False, len(node.lost)
         self._world.timeline.after(AGAIN_US, NOBODY, self._look, node, number)
         leader = self._serving()
         if leader is None:  # It may be the node's own: who was taken in may lead.

@@ -36,6 +36,7 @@ from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 
 _IDENTITY_BYTES: Final = 4096
 _WINDOW_BYTES: Final = 64 << 10
+_LARGE_BYTES: Final = 16 << 10
 # What a log can have; beyond it, names and pages are damage and lead whoever counts astray.
 MAX_OFFSET: Final = (1 << 63) - 1
 SEGMENT_SIZES: Final = range(4096, (2 << 30) + 1)
@@ -176,7 +177,10 @@ def walk_headers(
     window, window_at = b"", 0
     while True:
         if at + HEADER_SIZE > window_at + len(window):
-            window, window_at = read_at(descriptor, _WINDOW_BYTES, at), at
+            # Of large entries there is one header in a window at most.
+            is_large = last is not None and last.total_size >= _LARGE_BYTES
+            window = read_at(descriptor, HEADER_SIZE if is_large else _WINDOW_BYTES, at)
+            window_at = at
         near = at - window_at
         if len(window) - near < FILLER_HEADER_SIZE:
             return at, last, "end"

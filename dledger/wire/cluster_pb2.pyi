@@ -30,7 +30,7 @@ class PeerStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., match_index: _Optional[int] = ..., recently_active: _Optional[bool] = ..., connected: _Optional[bool] = ..., address: _Optional[str] = ..., older_copy: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address")
+    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "health")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class NodeStatus(_message.Message):
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     KNOWN_LEVEL_FIELD_NUMBER: _ClassVar[int]
     ADMIN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
     role: str
@@ -75,7 +76,54 @@ class NodeStatus(_message.Message):
     level: int
     known_level: int
     admin_address: str
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ...) -> None: ...
+    health: NodeHealth
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
+
+class NodeHealth(_message.Message):
+    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms")
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FULL_FIELD_NUMBER: _ClassVar[int]
+    APPLY_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    SHORT_OF_SPACE_FIELD_NUMBER: _ClassVar[int]
+    SPACE_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_WRONG_FIELD_NUMBER: _ClassVar[int]
+    CONTRADICTIONS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FSYNC_MS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    disk_id: bytes
+    members: _containers.RepeatedCompositeFieldContainer[MemberHealth]
+    log_full: bool
+    apply_paused: bool
+    short_of_space: bool
+    space: SpaceHealth
+    queues_wrong: int
+    contradictions: int
+    last_fsync_ms: float
+    certificate_expires_ms: int
+    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ...) -> None: ...
+
+class SpaceHealth(_message.Message):
+    __slots__ = ("free_bytes", "reserve_bytes")
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    free_bytes: int
+    reserve_bytes: int
+    def __init__(self, free_bytes: _Optional[int] = ..., reserve_bytes: _Optional[int] = ...) -> None: ...
+
+class MemberHealth(_message.Message):
+    __slots__ = ("node_id", "votes", "disk_id", "clock_off_ms", "has_clock")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFF_MS_FIELD_NUMBER: _ClassVar[int]
+    HAS_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    votes: bool
+    disk_id: bytes
+    clock_off_ms: float
+    has_clock: bool
+    def __init__(self, node_id: _Optional[str] = ..., votes: _Optional[bool] = ..., disk_id: _Optional[bytes] = ..., clock_off_ms: _Optional[float] = ..., has_clock: _Optional[bool] = ...) -> None: ...
 
 class WatchLeaderRequest(_message.Message):
     __slots__ = ("broker_group",)

@@ -23,13 +23,23 @@ def trusted_index(log: CommitLog) -> int:
 
 
 def read_replayed(log: CommitLog, through: int) -> None:
-    """Every entry that the state is replayed from is intact.
+    """Every entry that the state is replayed from is intact; those that were known to be when the
+    log was opened are not read.
 
     Raises:
         CorruptionFound: one isn't.
     """
     first = 1
+    for known_first, known_last in log.passed_over:
+        _read(log, first, min(known_first - 1, through))
+        first = known_last + 1
+    _read(log, first, through)
+
+
+def _read(log: CommitLog, first: int, through: int) -> None:
     while first <= through:
-        last = log.last_that_fits(first, through, SLICE_BYTES)
+        last = first
+        if first < through:
+            last = log.last_that_fits(first, through, SLICE_BYTES)
         log.read(first, last)
         first = last + 1

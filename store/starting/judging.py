@@ -29,6 +29,7 @@ from store.errors import (
     StoreError,
     WrongIdentity,
 )
+from store.intact import NOTHING_KNOWN, Known
 from store.rehearsal import RehearsedFiles
 from store.snapshot_files import SnapshotFiles
 from store.starting import opening
@@ -67,7 +68,11 @@ _FILES: Final[tuple[tuple[str, Kind], ...]] = (
 
 
 def judge(
-    path: Path, expected: Identity | None = None, *, units_per_file: int = UNITS_PER_FILE
+    path: Path,
+    expected: Identity | None = None,
+    *,
+    units_per_file: int = UNITS_PER_FILE,
+    known: Known = NOTHING_KNOWN,
 ) -> Judgement:
     """Whether a node would start on the directory, and what there is to say of it. Nothing in it
     changes, whatever is found.
@@ -75,17 +80,18 @@ def judge(
     Args:
         expected: whose it must be; None: whose it says it is.
         units_per_file: of the ConsumeQueues.
+        known: what the caller has read of the log's files, as they are now.
     """
-    return _Judge(path, expected, units_per_file).judgement()
+    return _Judge(path, expected, units_per_file, known).judgement()
 
 
 @contextmanager
-def rehearsed(path: Path, identity: Identity) -> Iterator[Site]:
+def rehearsed(path: Path, identity: Identity, known: Known = NOTHING_KNOWN) -> Iterator[Site]:
     """The directory as it is now, for one rehearsal."""
     files = RehearsedFiles()
     options = CommitLogOptions(segment_size_bytes=identity.segment_size_bytes, reserve_bytes=0)
     try:
-        yield Site(path, identity, files, options, workers=ManualWorker)
+        yield Site(path, identity, files, options, workers=ManualWorker, known=known)
     finally:
         files.close_all()
 
@@ -134,11 +140,15 @@ def stated_identity(site: Site) -> Identity | None:
 class _Judge:
     """One judgement of one directory."""
 
-    def __init__(self, path: Path, expected: Identity | None, units_per_file: int) -> None:
+    def __init__(
+        self, path: Path, expected: Identity | None, units_per_file: int, known: Known
+    ) -> None:
         self._path = path
         self._identity = expected or _NOBODYS
         self._is_expected = expected is not None
         self._units_per_file = units_per_file
+        # A start first makes the cut that was begun, so what was read isn't what it will find.
+        self._known = NOTHING_KNOWN if os.path.lexists(path / "truncation") else known
         self._findings = Findings()
         self._facts = DirectoryFacts()
 
@@ -173,7 +183,7 @@ class _Judge:
 
     def _alone(self, step: Callable[[Site], object]) -> Exception | None:
         """The step over a rehearsal of its own; what it was refused with is a finding."""
-        with rehearsed(self._path, self._identity) as site:
+        with rehearsed(self._path, self._identity, self._known) as site:
             try:
                 step(site)
             except REFUSALS as error:

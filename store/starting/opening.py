@@ -42,6 +42,7 @@ from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
 from store.directory import Birth, DataDirectory, DirectoryState, Identity, born_now
 from store.errors import CorruptionFound, StorageFull
 from store.files import FULL_ERRNOS, AtomicFile, FileSystem, make_directory
+from store.intact import NOTHING_KNOWN, Known
 from store.starting.errors import DiskReplaced, LogMissing, NotAMember
 from store.starting.founding import Founding, end_of_unformed, read_founding
 from store.worker import ThreadWorker, WorkerFactory
@@ -63,6 +64,7 @@ class Site:
             takes a lost disk's place.
         holder: see `DataDirectory.open`.
         told: what opening the log found, before what follows may refuse.
+        known: what was read of the log already; a node has read nothing.
     """
 
     path: Path
@@ -75,6 +77,7 @@ class Site:
     birth: Callable[[], Birth] = born_now
     holder: str | None = None
     told: Callable[[RecoveryReport], None] = _untold
+    known: Known = NOTHING_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,12 @@ def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:
 def open_log(site: Site) -> CommitLog:
     """The log, recovered. Raises: see `CommitLog.open`."""
     return CommitLog.open(
-        site.path, site.options, site.files, workers=site.workers, clock=site.clock
+        site.path,
+        site.options,
+        site.files,
+        workers=site.workers,
+        clock=site.clock,
+        known=site.known,
     )
 
 

@@ -122,8 +122,10 @@ def check(group: Group, change: Change, *, derived: bool) -> None:
 
 def test_replicas_are_what_they_should_be(group: Group) -> None:
     """Several segments, terms, queues; a topic made anew; records in batches; nothing wrong."""
-    report = audited(group.replicas, derived=True)
+    engine = BothWays()
+    report = audited(group.replicas, derived=True, engine=engine)
     assert report.verdict is Verdict.IDENTICAL, said(report)
+    assert engine.passed_over["n2"] == sum(entry.size for entry in group.known.entries)
     assert not report.findings
     assert not report.notes
     assert report.scope.starts

@@ -197,6 +197,7 @@ def test_cluster_reports_what_the_local_engine_does(
     assert [finding["replicas"] for finding in there["findings"]] == [["n2"]]
 
 
+@pytest.mark.skipif("DRIVERS" not in os.environ, reason="the long form: make spark-kills")
 @pytest.mark.spark
 @pytest.mark.slow
 def test_log_and_topics_are_tables_and_streams_there(

@@ -368,6 +368,10 @@ properties = st.one_of(
 
 @settings(max_examples=150, derandomize=True, deadline=None, database=None)
 @example([b"KEYS\x01abcdef\x02TAGS\x01red\x02", b"TAGS\x01bluish\x02TAGS\x01red\x02"] * 9, b"")
+@example([b"TAGS\x01" + b"x" * size + b"\x02" for size in range(40)], b"")
+@example([b"TAGS\x01" + b"y" * size for size in range(40)], b"")
+@example([b"KEYS\x01k\x02TAGS\x01red\x02", b"KEYS\x01k\x02TAG_\x01red\x02" + bytes(30)] * 2, b"")
+@example([b"TAGS\x01" + b"z" * size + b"\xc3\xa4\x02" + bytes(30) for size in range(20)], b"")
 @given(st.lists(properties, min_size=1, max_size=12), st.binary(max_size=40))
 def test_tags_codes_are_those_of_each_record_alone(held: list[bytes], body: bytes) -> None:
     """Whatever properties hold, in whatever order."""

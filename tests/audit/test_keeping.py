@@ -446,7 +446,8 @@ def test_chain_comes_back_as_it_was(three: ReplicaSet) -> None:
     assert chain.units
     assert sum(run.units for run in chain.units) == chain.records
     payload = encode_chain(chain)
-    assert decode_chain(payload, ("n1", SEGMENT)) == chain
+    kept = replace(chain, run=None)  # A start isn't rehearsed on what was read in another round.
+    assert decode_chain(payload, ("n1", SEGMENT)) == kept
     for cut in (0, 1, len(payload) // 2, len(payload) - 1):
         with pytest.raises(KeptUnreadable):
             decode_chain(payload[:cut], ("n1", SEGMENT))

@@ -148,7 +148,7 @@ def check_plain(value: object) -> None:
         for field in dataclasses.fields(value):
             check_plain(getattr(value, field.name))
     else:
-        plain = (bytes, str, int, bool, Enum, Path, type(None))
+        plain = (bytes, str, int, float, bool, Enum, Path, type(None))
         assert isinstance(value, plain), f"{type(value)} is no plain value"
 
 

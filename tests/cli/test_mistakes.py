@@ -20,6 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from audit.commands.app import app as audit_app
+from audit.commands.log import app as log_app
 from broker.local_group import group as local_group
 from chaos.cli import app as chaos_app
 from dledger_cli.app import app as program
@@ -28,7 +29,8 @@ PATIENCE_S = 20
 USAGE = 2
 # Refused by what is asked for, or because there is no group, node or file: never 0, never a signal.
 TOLD = {1, 2, 3}
-OWN_PROGRAMS = {"audit", "chaos"}  # a word that leads to a program of its own, with its own table
+# Words that lead to a program of its own, with its own table.
+OWN_PROGRAMS = {"audit", "chaos", "log"}
 # What a command needs before it looks at anything else.
 NEEDED = {
     "config": ["--config", "node.toml"],
@@ -42,6 +44,7 @@ NEEDED = {
     "node_id": ["n1"],
     "scenario": ["kill-leader"],
     "directory": ["."],
+    "data": ["--data", "."],
     "target": ["target"],
 }
 NUMBERS = ["x", "", "1.5.2", "0x10", "1e", "-", "９９x", "9" * 400 + "x"]
@@ -91,7 +94,8 @@ class Case(NamedTuple):
 
 
 def commands() -> Iterator[Command]:
-    for app, first in ((program, ()), (chaos_app, ("chaos",)), (audit_app, ("audit",))):
+    own = ((chaos_app, ("chaos",)), (audit_app, ("audit",)), (log_app, ("log",)))
+    for app, first in ((program, ()), *own):
         yield from below(typer.main.get_command(app), app, first, ())
 
 

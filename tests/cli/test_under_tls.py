@@ -151,6 +151,7 @@ TABLE: dict[str, list[str]] = {
     "group transfer": ["n2"],
     "topic create": ["t", "--queues", "1"],
     "topic list": ["--json"],
+    "group doctor": ["--json"],
     "topic describe": ["t"],
     "produce": ["t", "--input", "{lines}", "--json"],
     "consume": ["t", "--max", "2", "--from", "first", "--output", "{out}"],
@@ -194,6 +195,7 @@ def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> No
         elif name == "query offset":
             words["message_id"] = json.loads(said[name])["message_id"]
     assert len(json.loads(said["group status"])["nodes"]) == 3
+    assert json.loads(said["group doctor"])["asked"] == list(NAMES)
     assert (tmp_path / "out").read_bytes() == b"one\ntwo\n"
     audited = json.loads(said["audit replicas"])
     assert (audited["verdict"], len(audited["coverage"])) == ("identical", 3)

@@ -61,3 +61,19 @@ def test_real_disk_that_others_fill_at_any_step_ends_nothing(tmp_path: Path) -> 
     steps, refused = (int(word) for word in done.stdout.split("\n")[-2].split() if word.isdigit())
     assert steps > 40
     assert 0 < refused < steps
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs root and a mount namespace of its own")
+def test_group_on_a_real_disk_goes_on_by_itself_when_there_is_space_again(tmp_path: Path) -> None:
+    """Three processes on one disk that somebody else fills: sends are refused, pulls go on, the
+    doctor names it; with the space back the same processes store what comes."""
+    done = subprocess.run(
+        [*ALONE, sys.executable, "-m", "tests.integration.resumed_disk", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "stored, then DeadlineExceeded" in done.stdout  # the client tries until then

@@ -102,6 +102,7 @@ def more(way: Way, client: BlockingClient, wanted: int, process: subprocess.Pope
     return True
 
 
+@pytest.mark.skipif(not DRIVERS, reason="the long form: make spark-kills")
 def test_example_moves_each_message_once(dledger_three: BrokerGroup, tmp_path: Path) -> None:
     """From a stream's first batch to the last row of the table."""
     one, other = dledger_three.topic(QUEUES), dledger_three.topic(QUEUES)

@@ -8,7 +8,14 @@ from typing import Protocol
 from broker.doors.grpc.errors import wire_address
 from broker.leader.changes import Change, NewMember
 from broker.leader.leadership import LeaderView
-from broker.services.cluster import Cluster, Members, NodeStatus, PeerStatus
+from broker.services.cluster import (
+    Cluster,
+    MemberHealth,
+    Members,
+    NodeHealth,
+    NodeStatus,
+    PeerStatus,
+)
 from dledger.core.types import DiskId, NodeId
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
@@ -128,6 +135,35 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         apply_stopped=status.apply_stopped,
         level=status.level,
         known_level=status.known_level,
+        health=_health(status.health),
+    )
+
+
+def _health(health: NodeHealth) -> cpb.NodeHealth:
+    told = cpb.NodeHealth(
+        disk_id=health.disk_id,
+        members=[_member(each) for each in health.members],
+        log_full=health.is_log_full,
+        apply_paused=health.is_apply_paused,
+        short_of_space=health.is_short_of_space,
+        queues_wrong=health.queues_wrong,
+        contradictions=health.contradictions,
+        last_fsync_ms=health.last_fsync_ms,
+        certificate_expires_ms=health.certificate_expires_ms,
+    )
+    if health.free_bytes is not None:
+        told.space.free_bytes = health.free_bytes
+        told.space.reserve_bytes = health.reserve_bytes
+    return told
+
+
+def _member(member: MemberHealth) -> cpb.MemberHealth:
+    return cpb.MemberHealth(
+        node_id=member.node_id,
+        votes=member.is_voter,
+        disk_id=member.disk_id,
+        clock_off_ms=member.clock_off_ms or 0.0,
+        has_clock=member.clock_off_ms is not None,
     )
 
 

@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
 _SCOPE = ("tests/audit/test_scope.py",)
+_LOG = ("tests/audit/test_log.py",)
 
 AUDITS = (
     Mutant(
@@ -83,5 +84,29 @@ AUDITS = (
         "    return\n",
         masked=_READS_ONLY,
         tests=("tests/audit/test_any_change.py",),
+    ),
+    Mutant(
+        "held-log-is-read-to-its-end",
+        "audit/proof/log.py",
+        "        return OpenedLog(survey, holder, survey.settled, survey.settled)\n",
+        "        return OpenedLog(survey, holder, survey.end, survey.end)\n",
+        masked=_READS_ONLY,
+        tests=_LOG,
+    ),
+    Mutant(
+        "segments-of-a-log-are-not-chained",
+        "audit/proof/log.py",
+        "        if digest is None or chain.first_digest is None:\n",
+        "        if True:\n",
+        masked=_READS_ONLY,
+        tests=_LOG,
+    ),
+    Mutant(
+        "everything-is-the-tail",
+        "audit/proof/log.py",
+        "        return start >= self.end\n",
+        "        return start >= 0\n",
+        masked=_READS_ONLY,
+        tests=_LOG,
     ),
 )

@@ -45,7 +45,7 @@ JUDGING = (
     Mutant(
         "queue-offsets-taken-as-they-come",
         "audit/proof/invariants.py",
-        "        yield from self._number(lane, batch.queue_offset, header)\n",
+        "        found += self._number(lane, queue_offset, header)\n",
         "",
         masked=_READS_ONLY,
         tests=_FORGED,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _SILENTLY = ("tests/node/test_nothing_ends_silently.py",)
+_DOCTOR = ("tests/broker/test_doctor.py",)
+_ASKS_ONLY = "nobody asks the doctor while a group is simulated"
 
 REPLICA = (
     Mutant(
@@ -330,5 +332,52 @@ REPLICA = (
         "text",
         masked="simulated nodes write no lines",
         tests=("tests/node/test_log_file.py",),
+    ),
+    Mutant(
+        "failed-disk-ends-like-a-defect",
+        "broker/ending.py",
+        "        return ExitCode.DISK_FAILED if isinstance(",
+        "        return ExitCode.FAILED if isinstance(",
+        under="sync-error",
+    ),
+    Mutant(
+        "defect-ends-like-a-failed-disk",
+        "broker/ending.py",
+        "    return ExitCode.FAILED\n",
+        "    return ExitCode.DISK_FAILED\n",
+        masked="no simulated node fails of a defect: that ends the run",
+        tests=("tests/chaos_real/test_sick_disks.py::test_exit_code_says_whether_it_was_the_disk",),
+    ),
+    Mutant(
+        "doctor-takes-half-for-a-majority",
+        "broker/doctor/judging.py",
+        "    needed = len(voters) // 2 + 1\n",
+        "    needed = (len(voters) + 1) // 2\n",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
+    ),
+    Mutant(
+        "doctor-compares-no-digests",
+        "broker/doctor/judging.py",
+        "        if len(holders) > 1:\n",
+        "        if len(holders) > 99:\n",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
+    ),
+    Mutant(
+        "doctor-counts-on-full-disks",
+        "broker/doctor/judging.py",
+        "    return on_its_disk and not is_refused and not _is_full(health)\n",
+        "    return on_its_disk and not is_refused\n",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
+    ),
+    Mutant(
+        "doctor-calls-a-dead-group-well",
+        "broker/doctor/finding.py",
+        "in (Kind.NO_MAJORITY, Kind.NO_LEADER) for",
+        "in (Kind.NO_MAJORITY,) for",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
     ),
 )

@@ -1,0 +1,164 @@
+"""What the members of a group said of themselves, as plain values; made of answers, judged by
+nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dledger.wire import cluster_pb2 as cpb
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFacts:
+    """A peer, as one member sees it. `state` is empty unless that member leads."""
+
+    id: str
+    address: str
+    is_connected: bool = True
+    state: str = ""
+    match_index: int = 0
+    is_recently_active: bool = True
+    is_older_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMember:
+    """A member that the log names. `clock_off_ms`: None unless who says so leads and knows."""
+
+    id: str
+    votes: bool
+    disk_id: bytes = b""
+    clock_off_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFacts:
+    """What a member says of its own health; `free_bytes` None: it can't tell."""
+
+    disk_id: bytes = b""
+    members: tuple[NamedMember, ...] = ()
+    is_log_full: bool = False
+    is_apply_paused: bool = False
+    is_short_of_space: bool = False
+    free_bytes: int | None = None
+    reserve_bytes: int = 0
+    queues_wrong: int = 0
+    contradictions: int = 0
+    last_fsync_ms: float = 0.0
+    certificate_expires_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    """One that answered. `health` None: its program is older than that question."""
+
+    id: str
+    address: str
+    group: str
+    role: str
+    term: int = 0
+    last_index: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    committed_digest: int = 0
+    is_serving: bool = False
+    apply_stopped: str = ""
+    level: int = 0
+    known_level: int = 0
+    segment_size_bytes: int = 0
+    peers: tuple[PeerFacts, ...] = ()
+    health: HealthFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """An address that gave no answer; `id` is empty where nobody says whose it is."""
+
+    id: str
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A group, looked at twice. `committed_before`: what somebody knew to be committed at the first
+    look, a second before all else here; `fsyncs_before`: how long each member's last sync had taken
+    then, in milliseconds; `apart_before`: who didn't hear whom then. `now_ms`: by the clock of who
+    asks."""
+
+    members: tuple[MemberFacts, ...]
+    silent: tuple[Silence, ...]
+    committed_before: int
+    now_ms: int
+    fsyncs_before: tuple[tuple[str, float], ...] = ()
+    apart_before: frozenset[tuple[str, str]] = frozenset()
+
+
+def apart(members: Iterable[MemberFacts]) -> frozenset[tuple[str, str]]:
+    """Who doesn't hear whom, by its own word: its stream is down, or it leads and nothing comes."""
+    return frozenset(
+        (member.id, peer.id)
+        for member in members
+        for peer in member.peers
+        if not peer.is_connected or (peer.state and not peer.is_recently_active)
+    )
+
+
+def member_facts(address: str, answer: cpb.NodeStatus) -> MemberFacts:
+    """What the node at that address says."""
+    return MemberFacts(
+        id=answer.node_id,
+        address=address,
+        group=answer.broker_group,
+        role=answer.role,
+        term=answer.term,
+        last_index=answer.last_index,
+        commit_index=answer.commit_index,
+        applied_index=answer.applied_index,
+        committed_digest=answer.committed_digest,
+        is_serving=answer.serving,
+        apply_stopped=answer.apply_stopped,
+        level=answer.level,
+        known_level=answer.known_level,
+        segment_size_bytes=answer.segment_size_bytes,
+        peers=tuple(_peer_facts(each) for each in answer.peers),
+        health=_health_facts(answer.health) if answer.HasField("health") else None,
+    )
+
+
+def _peer_facts(peer: cpb.PeerStatus) -> PeerFacts:
+    return PeerFacts(
+        id=peer.node_id,
+        address=peer.address,
+        is_connected=peer.connected,
+        state=peer.state,
+        match_index=peer.match_index,
+        is_recently_active=peer.recently_active,
+        is_older_copy=peer.older_copy,
+    )
+
+
+def _health_facts(health: cpb.NodeHealth) -> HealthFacts:
+    has_space = health.HasField("space")
+    return HealthFacts(
+        disk_id=health.disk_id,
+        members=tuple(
+            NamedMember(
+                each.node_id,
+                each.votes,
+                each.disk_id,
+                each.clock_off_ms if each.has_clock else None,
+            )
+            for each in health.members
+        ),
+        is_log_full=health.log_full,
+        is_apply_paused=health.apply_paused,
+        is_short_of_space=health.short_of_space,
+        free_bytes=health.space.free_bytes if has_space else None,
+        reserve_bytes=health.space.reserve_bytes if has_space else 0,
+        queues_wrong=health.queues_wrong,
+        contradictions=health.contradictions,
+        last_fsync_ms=health.last_fsync_ms,
+        certificate_expires_ms=health.certificate_expires_ms,
+    )

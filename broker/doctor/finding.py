@@ -1,0 +1,136 @@
+"""What a doctor can find, the gravest first, and what to do about each.
+
+The order of `Kind` is the order of gravity. Each names the part of `docs/operations.md` that says
+more (*Runbook*, by the kind's value); a test holds that there is one for each and no other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final
+
+from dledger.outcome import ExitCode
+
+RUNBOOK: Final = "docs/operations.md"
+
+
+class Gravity(Enum):
+    """What a finding means for the group."""
+
+    CRITICAL = "critical"  # data is in danger, or nothing is served
+    DEGRADED = "degraded"  # it serves, and stands one more failure worse than it should
+    NOTICE = "notice"  # nothing suffers yet
+
+
+class Kind(StrEnum):
+    """See the module."""
+
+    REPLICAS_DIFFER = "replicas differ"
+    NO_MAJORITY = "no majority answers"
+    NO_LEADER = "no leader serves"
+    OLDER_COPY = "older copy of a disk"
+    OTHER_DISK = "another disk than the log names"
+    OTHER_GROUP = "a node of another group"
+    NO_MARGIN = "no member to spare"
+    UNREACHABLE = "member unreachable"
+    UNFORMED = "no member yet"
+    APPLY_STOPPED = "applying has stopped"
+    DISK_FULL = "disk full"
+    CERTIFICATE_EXPIRED = "certificate expired"
+    NOT_VOTING = "disk being taken in"
+    BEHIND = "member behind"
+    DEAF = "members that don't hear each other"
+    QUEUES_WRONG = "queues being mended"
+    DISK_SLOW = "disk slow"
+    CLOCK_OFF = "clock off"
+    PEERS_DIFFER = "configured peers differ"
+    CERTIFICATE_EXPIRES = "certificate expires"
+    DISK_NEARLY_FULL = "disk nearly full"
+    LEVEL_BELOW = "level below what is installed"
+
+    @property
+    def gravity(self) -> Gravity:
+        return _GRAVITY[self]
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, in a line; `{member}` stands for whom it is about."""
+        return _REMEDIES[self]
+
+    @property
+    def runbook(self) -> str:
+        """The part of the operator's page about it."""
+        return f"{RUNBOOK}#{self.value.replace(chr(39), '').replace(' ', '-')}"
+
+
+_CRITICAL: Final = frozenset(
+    {
+        *(Kind.REPLICAS_DIFFER, Kind.NO_MAJORITY, Kind.NO_LEADER),
+        *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP),
+    }
+)
+_NOTICES: Final = frozenset(
+    {
+        *(Kind.QUEUES_WRONG, Kind.DISK_SLOW, Kind.CLOCK_OFF, Kind.PEERS_DIFFER),
+        *(Kind.CERTIFICATE_EXPIRES, Kind.DISK_NEARLY_FULL, Kind.LEVEL_BELOW),
+    }
+)
+_GRAVITY: Final = {
+    kind: Gravity.CRITICAL
+    if kind in _CRITICAL
+    else Gravity.NOTICE
+    if kind in _NOTICES
+    else Gravity.DEGRADED
+    for kind in Kind
+}
+_REMEDIES: Final = {
+    Kind.REPLICAS_DIFFER: "keep the data directories of all nodes, then `dledger audit replicas`",
+    Kind.NO_MAJORITY: "start members that are down, or mend the network between them",
+    Kind.NO_LEADER: "wait a few seconds; then look at the nodes' logs for why nobody is elected",
+    Kind.OLDER_COPY: "stop {member}, empty its directory, start it and "
+    "`dledger group replace {member}`",
+    Kind.OTHER_DISK: "mount the disk that {member} had, or stop it, empty its directory, start it "
+    "and `dledger group replace {member}`",
+    Kind.OTHER_GROUP: "correct the address, or the node's configuration",
+    Kind.NO_MARGIN: "mend what is said of the members below first, and stop none meanwhile",
+    Kind.UNREACHABLE: "start {member}; if it runs, mend the network, and see its log for "
+    "`node_failed` and `peer_refused`",
+    Kind.UNFORMED: "mount its disk; if that is lost, `dledger group replace {member}`; a new "
+    "group: `dledger group init`",
+    Kind.APPLY_STOPPED: "install the version of the others on {member} and start it",
+    Kind.DISK_FULL: "give {member}'s disk room; it goes on by itself",
+    Kind.CERTIFICATE_EXPIRED: "give {member} a new certificate: the files are read again when "
+    "they change",
+    Kind.NOT_VOTING: "wait; if it goes on, repeat `dledger group replace {member}`",
+    Kind.BEHIND: "look at {member}'s disk, network and processor",
+    Kind.DEAF: "mend the network between them, or their certificates, secrets and addresses",
+    Kind.QUEUES_WRONG: "wait; replace {member}'s disk before it rots further",
+    Kind.DISK_SLOW: "look at what else uses {member}'s disk, and at the disk itself",
+    Kind.CLOCK_OFF: "put {member}'s clock right (NTP, chrony)",
+    Kind.PEERS_DIFFER: "make `[peers]` the same on all members, and restart {member}",
+    Kind.CERTIFICATE_EXPIRES: "give {member} a new certificate: the files are read again when "
+    "they change",
+    Kind.DISK_NEARLY_FULL: "give {member}'s disk room, or remove from it what isn't ours",
+    Kind.LEVEL_BELOW: "upgrade {member} when it suits",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. `member`: whose; empty where it is the group's."""
+
+    kind: Kind
+    member: str
+    detail: str
+
+    @property
+    def remedy(self) -> str:
+        return self.kind.remedy.format(member=self.member)
+
+
+def exit_code_of(findings: tuple[Finding, ...]) -> ExitCode:
+    """0: nothing was found. 3: nothing is served, as far as could be learned. 1: all else."""
+    if any(finding.kind in (Kind.NO_MAJORITY, Kind.NO_LEADER) for finding in findings):
+        return ExitCode.UNREACHABLE
+    return ExitCode.FAILED if findings else ExitCode.DONE

@@ -1,0 +1,291 @@
+"""Findings from what members said, and from nothing else: no clock, no network, no guess.
+
+Each rule looks at all facts by itself, so what one finds hides nothing that another does; rules
+leave out only what a graver finding of theirs says already about the same member.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from broker.doctor.facts import GroupFacts, HealthFacts, MemberFacts, NamedMember, apart
+from broker.doctor.finding import Finding, Kind
+from broker.local_group.status import WAITING_ROLES
+
+CLOCK_OFF_MS: Final = 1_000.0
+SLOW_FSYNC_MS: Final = 500.0  # as a leader's disk counts as stalled
+SPARE_SEGMENTS: Final = 2  # room for fewer is nearly full
+EXPIRES_MS: Final = 30 * 24 * 3600 * 1000
+_DAY_MS: Final = 24 * 3600 * 1000
+_NO_HEALTH: Final = HealthFacts()
+_ORDER: Final = {kind: number for number, kind in enumerate(Kind)}
+
+
+def judge(facts: GroupFacts) -> tuple[Finding, ...]:
+    """Everything that is wrong, the gravest first; nothing for a group that is well."""
+    picture = _picture(facts)
+    found = {
+        *_differing(picture),
+        *_disks(picture),
+        *_quorum(picture),
+        *_silent(picture),
+        *_states(picture),
+        *_space(picture),
+        *_lags(picture),
+        *_links(picture),
+        *_surroundings(picture),
+        *_configurations(picture),
+        *_levels(picture),
+    }
+    return tuple(sorted(found, key=lambda each: (_ORDER[each.kind], each.member, each.detail)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """The facts, sorted. `own`: who answered of this group; `formed`: of those, who takes part;
+    `named`: the members by the log, as the best informed has it, or by configuration where nobody
+    says."""
+
+    facts: GroupFacts
+    group: str
+    own: tuple[MemberFacts, ...]
+    formed: tuple[MemberFacts, ...]
+    named: tuple[NamedMember, ...]
+    leader: MemberFacts | None
+
+    def voters(self) -> frozenset[str]:
+        return frozenset(each.id for each in self.named if each.votes)
+
+    def disk_of(self, member: str) -> bytes:
+        return next((each.disk_id for each in self.named if each.id == member), b"")
+
+
+def _picture(facts: GroupFacts) -> _Picture:
+    groups = Counter(each.group for each in facts.members)
+    # Of as many each, the one that comes first: the other is told by name all the same.
+    group = min(groups, key=lambda name: (-groups[name], name), default="")
+    own = tuple(each for each in facts.members if each.group == group)
+    formed = tuple(each for each in own if each.role not in WAITING_ROLES)
+    newest = max((each.term for each in formed), default=0)
+    leading = [each for each in formed if each.role == "leader" and each.term == newest]
+    leader = leading[0] if leading else None
+    informed = sorted(formed, key=lambda each: (each is leader, each.term, each.last_index))
+    named: tuple[NamedMember, ...] = ()
+    for each in informed:
+        named = (each.health or _NO_HEALTH).members or named
+    if not named:
+        ids = {each.id for each in own} | {peer.id for each in own for peer in each.peers}
+        named = tuple(NamedMember(each, votes=True) for each in sorted(ids))
+    return _Picture(facts, group, own, formed, named, leader)
+
+
+def _differing(picture: _Picture) -> Iterator[Finding]:
+    for member in picture.formed:
+        count = (member.health or _NO_HEALTH).contradictions
+        if count:
+            detail = f"{count} messages of peers contradicted what is settled on {member.id}"
+            yield Finding(Kind.REPLICAS_DIFFER, member.id, detail)
+    by_index: defaultdict[int, dict[int, list[str]]] = defaultdict(dict)
+    for member in picture.formed:
+        if member.commit_index:
+            holders = by_index[member.commit_index]
+            holders.setdefault(member.committed_digest, []).append(member.id)
+    for index, holders in sorted(by_index.items()):
+        if len(holders) > 1:
+            said = "; ".join(
+                f"{', '.join(members)}: {digest:016x}"
+                for digest, members in sorted(holders.items())
+            )
+            detail = f"logs up to entry {index}, committed, have other digests: {said}"
+            yield Finding(Kind.REPLICAS_DIFFER, "", detail)
+
+
+def _disks(picture: _Picture) -> Iterator[Finding]:
+    for member in picture.formed:
+        for peer in member.peers:
+            if peer.is_older_copy:
+                detail = f"{member.id} refuses it: its disk was put back as it once was"
+                yield Finding(Kind.OLDER_COPY, peer.id, detail)
+        own, known = (member.health or _NO_HEALTH).disk_id, picture.disk_of(member.id)
+        if own and known and own != known:
+            detail = f"it is on disk {own.hex()}, the log names {known.hex()}"
+            yield Finding(Kind.OTHER_DISK, member.id, detail)
+    for member in picture.facts.members:
+        if member.group != picture.group:
+            detail = (
+                f"{member.address} is of group {member.group!r}, the others of {picture.group!r}"
+            )
+            yield Finding(Kind.OTHER_GROUP, member.id, detail)
+
+
+def _quorum(picture: _Picture) -> Iterator[Finding]:
+    """Whether it serves, and whether it would with one member less."""
+    voters = picture.voters()
+    needed = len(voters) // 2 + 1
+    answering = voters & {each.id for each in picture.formed}
+    if len(answering) < needed:
+        missing = ", ".join(sorted(voters - answering)) or "all"
+        detail = f"{len(answering)} of {len(voters)} voters answer, {needed} are needed: {missing}"
+        yield Finding(Kind.NO_MAJORITY, "", f"{detail} missing")
+        return
+    if picture.leader is None or not picture.leader.is_serving:
+        who = "nobody says that it leads"
+        if picture.leader is not None:
+            who = f"{picture.leader.id} leads term {picture.leader.term} and doesn't serve"
+        yield Finding(Kind.NO_LEADER, "", who)
+    good = {each.id for each in picture.formed if _counts(picture, each)} & voters
+    if len(good) < len(voters) and len(good) <= needed and len(voters) > 2:
+        bad = ", ".join(sorted(voters - good))
+        detail = (
+            f"one more failure stops the group: {needed} have to be well, and {bad} can't count"
+        )
+        yield Finding(Kind.NO_MARGIN, "", detail)
+
+
+def _counts(picture: _Picture, member: MemberFacts) -> bool:
+    """Whether the group could commit with it."""
+    health, known = member.health or _NO_HEALTH, picture.disk_of(member.id)
+    is_refused = any(
+        peer.is_older_copy and peer.id == member.id
+        for each in picture.formed
+        for peer in each.peers
+    )
+    on_its_disk = not (health.disk_id and known) or health.disk_id == known
+    return on_its_disk and not is_refused and not _is_full(health)
+
+
+def _is_full(health: HealthFacts) -> bool:
+    return health.is_log_full or health.is_apply_paused or health.is_short_of_space
+
+
+def _silent(picture: _Picture) -> Iterator[Finding]:
+    for each in picture.facts.silent:
+        yield Finding(Kind.UNREACHABLE, each.id or each.address, f"{each.address}: {each.reason}")
+
+
+def _states(picture: _Picture) -> Iterator[Finding]:
+    for member in picture.own:
+        if member.role in WAITING_ROLES:
+            detail = f"its directory is {member.role}: it neither votes nor counts"
+            yield Finding(Kind.UNFORMED, member.id, detail)
+        if member.apply_stopped:
+            yield Finding(Kind.APPLY_STOPPED, member.id, member.apply_stopped)
+        wrong = (member.health or _NO_HEALTH).queues_wrong
+        if wrong:
+            yield Finding(Kind.QUEUES_WRONG, member.id, f"{wrong} ConsumeQueues are being mended")
+    waiting = {each.id for each in picture.own if each.role in WAITING_ROLES}
+    for named in picture.named:
+        if not named.votes and named.id not in waiting:
+            detail = "the log names its new disk, which hasn't caught up and doesn't vote yet"
+            yield Finding(Kind.NOT_VOTING, named.id, detail)
+
+
+def _space(picture: _Picture) -> Iterator[Finding]:
+    for member in picture.own:
+        health = member.health or _NO_HEALTH
+        if _is_full(health):
+            what = "no room for another segment"
+            if health.is_apply_paused:
+                what = "no room for what is derived from the log: applying has paused"
+            yield Finding(Kind.DISK_FULL, member.id, what)
+        elif health.free_bytes is not None:
+            room = health.free_bytes - health.reserve_bytes
+            if room < SPARE_SEGMENTS * member.segment_size_bytes:
+                detail = (
+                    f"{health.free_bytes} bytes are free, {health.reserve_bytes} of them kept, "
+                    f"and a segment takes {member.segment_size_bytes}"
+                )
+                yield Finding(Kind.DISK_NEARLY_FULL, member.id, detail)
+
+
+def _lags(picture: _Picture) -> Iterator[Finding]:
+    """Who lacks what was committed a second before."""
+    before = picture.facts.committed_before
+    slow = dict(picture.facts.fsyncs_before)
+    for member in picture.formed:
+        matched = member.last_index
+        if picture.leader is not None and picture.leader is not member:
+            seen = [peer for peer in picture.leader.peers if peer.id == member.id]
+            matched = min([matched, *(peer.match_index for peer in seen)])
+        if matched < before:
+            detail = f"it has entries up to {matched}; {before} was committed a second ago"
+            yield Finding(Kind.BEHIND, member.id, detail)
+        elif member.applied_index < before and not member.apply_stopped:
+            detail = f"it has applied up to {member.applied_index}; {before} was committed before"
+            yield Finding(Kind.BEHIND, member.id, detail)
+        fsync, earlier = (member.health or _NO_HEALTH).last_fsync_ms, slow.get(member.id, 0.0)
+        # Two of them: the last one may have been long ago, and is told until there is another.
+        if min(fsync, earlier) > SLOW_FSYNC_MS and fsync != earlier:
+            detail = f"its last syncs took {earlier:.0f} and {fsync:.0f} ms"
+            yield Finding(Kind.DISK_SLOW, member.id, detail)
+
+
+def _links(picture: _Picture) -> Iterator[Finding]:
+    """Members that both answer, and not each other, at both looks: streams come and go."""
+    formed = {each.id for each in picture.formed}
+    refused = {peer.id for each in picture.formed for peer in each.peers if peer.is_older_copy}
+    said: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for one, other in apart(picture.formed) & picture.facts.apart_before:
+        if other in formed - refused:
+            said[min(one, other), max(one, other)].append(f"{one} doesn't hear {other}")
+    for pair, words in sorted(said.items()):
+        yield Finding(Kind.DEAF, ", ".join(pair), "; ".join(sorted(words)))
+
+
+def _surroundings(picture: _Picture) -> Iterator[Finding]:
+    """Clocks and certificates."""
+    for named in (picture.leader.health or _NO_HEALTH).members if picture.leader else ():
+        off = named.clock_off_ms
+        if off is not None and abs(off) > CLOCK_OFF_MS:
+            way = "ahead of" if off > 0 else "behind"
+            detail = f"it is {abs(off) / 1000:.1f} s {way} what a majority's clocks show"
+            yield Finding(Kind.CLOCK_OFF, named.id, detail)
+    for member in picture.own:
+        expires = (member.health or _NO_HEALTH).certificate_expires_ms
+        left = expires - picture.facts.now_ms
+        if expires and left <= 0:
+            detail = f"its certificate, or its authority's, expired {-left // _DAY_MS} days ago"
+            yield Finding(Kind.CERTIFICATE_EXPIRED, member.id, detail)
+        elif expires and left < EXPIRES_MS:
+            detail = f"its certificate, or its authority's, expires in {left // _DAY_MS} days"
+            yield Finding(Kind.CERTIFICATE_EXPIRES, member.id, detail)
+
+
+def _configurations(picture: _Picture) -> Iterator[Finding]:
+    """`[peers]` beside the log's members, and beside each other's."""
+    logged = {named.id for each in picture.formed for named in (each.health or _NO_HEALTH).members}
+    addresses: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for member in picture.own:
+        for peer in member.peers:
+            addresses[peer.id][peer.address] += 1
+    for member in picture.own:
+        configured = {member.id, *(peer.id for peer in member.peers)}
+        if logged and configured != logged:
+            said = f"configured: {_names(configured)}; members by the log: {_names(logged)}"
+            yield Finding(Kind.PEERS_DIFFER, member.id, said)
+        for peer in member.peers:
+            usual = min(addresses[peer.id].items(), key=lambda each: (-each[1], each[0]))[0]
+            if peer.address != usual:
+                detail = f"{peer.id} is configured at {peer.address}, by others at {usual}"
+                yield Finding(Kind.PEERS_DIFFER, member.id, detail)
+
+
+def _names(members: set[str]) -> str:
+    return ", ".join(sorted(members))
+
+
+def _levels(picture: _Picture) -> Iterator[Finding]:
+    newest = max((each.known_level for each in picture.formed), default=0)
+    for member in picture.formed:
+        if member.known_level < newest:
+            detail = (
+                f"its program knows level {member.known_level}, another member's {newest}, which "
+                "isn't used until all know it"
+            )
+            yield Finding(Kind.LEVEL_BELOW, member.id, detail)
+        elif member.health is None:
+            detail = "its program is older than the questions that the doctor asks"
+            yield Finding(Kind.LEVEL_BELOW, member.id, detail)

@@ -1,0 +1,46 @@
+"""What a node's process ends with, by what it failed of.
+
+Who supervises it acts on the code: 1 asks for somebody who reads the log, 4 for another disk. A
+failure whose cause isn't the disk must never end with 4, or a good one would be thrown away; rot is
+no failure of the disk to do what it was asked, it has words of its own (`log_corrupt`).
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from dledger.outcome import ExitCode
+from store.errors import StorageFailed
+
+# What the operating system says of a disk that doesn't do what it should, not of one that is full
+# or isn't ours.
+DISK_ERRNOS: Final = frozenset(
+    {
+        errno.EIO,
+        errno.EROFS,  # the file system was remounted read-only after an error
+        errno.ENXIO,
+        errno.ENODEV,  # it is gone
+        errno.ENOMEDIUM,
+        errno.EREMOTEIO,
+        errno.EUCLEAN,  # the file system is damaged
+        errno.ESTALE,
+    }
+)
+
+
+def ending_of(error: BaseException) -> ExitCode:
+    """The exit code of a process that ends because of `error`."""
+    if isinstance(error, StorageFailed):
+        # A write or a sync of the log is final whatever the errno; a defect of ours is no disk's.
+        return ExitCode.DISK_FAILED if isinstance(error.cause, OSError) else ExitCode.FAILED
+    if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
+        return ExitCode.DISK_FAILED
+    return ExitCode.FAILED
+
+
+def disk_failure_in(error: OSError) -> StorageFailed | None:
+    """The same as an error that says so; None if it isn't the disk's: an address in use, say."""
+    if ending_of(error) is not ExitCode.DISK_FAILED:
+        return None
+    return StorageFailed("the start", error)

@@ -1,0 +1,448 @@
+"""The doctor's judgement: nothing of a group that is well, each fault by its name, none hidden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.doctor.facts import (
+    GroupFacts,
+    HealthFacts,
+    MemberFacts,
+    NamedMember,
+    PeerFacts,
+    Silence,
+    apart,
+    member_facts,
+)
+from broker.doctor.finding import Finding, Gravity, Kind, exit_code_of
+from broker.doctor.judging import judge
+from dledger.outcome import ExitCode
+from dledger.wire import cluster_pb2 as cpb
+
+NOW_MS = 1_800_000_000_000
+MIB = 1 << 20
+DAY_MS = 24 * 3600 * 1000
+LAST, BEFORE = 120, 100
+LEADER, VICTIM, OTHER = "n1", "n2", "n3"
+
+
+def names(count: int) -> list[str]:
+    return [f"n{number + 1}" for number in range(count)]
+
+
+def address(name: str) -> str:
+    return f"10.0.0.{name[1:]}:7001"
+
+
+def disk(name: str) -> bytes:
+    return name.encode().ljust(16, b"-")
+
+
+def well(count: int) -> GroupFacts:
+    """A group in which nothing is wrong, under load: followers are a little behind."""
+    members = []
+    for name in names(count):
+        is_leader = name == LEADER
+        peers = tuple(
+            PeerFacts(
+                id=other,
+                address=address(other),
+                state="replicate" if is_leader else "",
+                match_index=LAST - 3 if is_leader else 0,
+                is_recently_active=is_leader,
+            )
+            for other in names(count)
+            if other != name
+        )
+        health = HealthFacts(
+            disk_id=disk(name),
+            members=tuple(
+                NamedMember(each, votes=True, disk_id=disk(each), clock_off_ms=3.5 * is_leader)
+                for each in names(count)
+            ),
+            free_bytes=10_000 * MIB,
+            reserve_bytes=64 * MIB,
+            last_fsync_ms=2.0,
+            certificate_expires_ms=NOW_MS + 300 * DAY_MS,
+        )
+        members.append(
+            MemberFacts(
+                id=name,
+                address=address(name),
+                group="g1",
+                role="leader" if is_leader else "follower",
+                term=7,
+                last_index=LAST,
+                commit_index=LAST - 2,
+                applied_index=LAST - 4,
+                committed_digest=0xABC,
+                is_serving=is_leader,
+                level=1,
+                known_level=1,
+                segment_size_bytes=64 * MIB,
+                peers=peers,
+                health=health,
+            )
+        )
+    return GroupFacts(tuple(members), (), BEFORE, NOW_MS)
+
+
+Fault = Callable[[GroupFacts, str], GroupFacts]
+
+
+def of(facts: GroupFacts, name: str) -> MemberFacts | None:
+    return next((each for each in facts.members if each.id == name), None)
+
+
+def member(**changes: Any) -> Fault:
+    """The victim says something else."""
+
+    def change(facts: GroupFacts, name: str) -> GroupFacts:
+        return replace(
+            facts,
+            members=tuple(
+                replace(each, **changes) if each.id == name else each for each in facts.members
+            ),
+        )
+
+    return change
+
+
+def health(**changes: Any) -> Fault:
+    def change(facts: GroupFacts, name: str) -> GroupFacts:
+        found = of(facts, name)
+        assert found is not None
+        assert found.health is not None
+        return member(health=replace(found.health, **changes))(facts, name)
+
+    return change
+
+
+def seen(**changes: Any) -> Fault:
+    """The leader sees the victim otherwise."""
+
+    def change(facts: GroupFacts, name: str) -> GroupFacts:
+        leader = of(facts, LEADER)
+        assert leader is not None
+        peers = tuple(
+            replace(each, **changes) if each.id == name else each for each in leader.peers
+        )
+        return member(peers=peers)(facts, LEADER)
+
+    return change
+
+
+def named(**changes: Any) -> Fault:
+    """Everybody's log names the victim otherwise."""
+
+    def change(facts: GroupFacts, name: str) -> GroupFacts:
+        for each in facts.members:
+            assert each.health is not None
+            members = tuple(
+                replace(one, **changes) if one.id == name else one for one in each.health.members
+            )
+            facts = health(members=members)(facts, each.id)
+        return facts
+
+    return change
+
+
+def silent(facts: GroupFacts, name: str) -> GroupFacts:
+    others = tuple(each for each in facts.members if each.id != name)
+    silence = Silence(name, address(name), "unavailable: connection refused")
+    return replace(facts, members=others, silent=(*facts.silent, silence))
+
+
+def slow(facts: GroupFacts, name: str) -> GroupFacts:
+    facts = replace(facts, fsyncs_before=((name, 900.0),))
+    return health(last_fsync_ms=800.0)(facts, name)
+
+
+def deaf(facts: GroupFacts, name: str) -> GroupFacts:
+    facts = replace(facts, apart_before=facts.apart_before | {(LEADER, name)})
+    return seen(is_connected=False)(facts, name)
+
+
+def not_its_peers(facts: GroupFacts, name: str) -> GroupFacts:
+    found = of(facts, name)
+    assert found is not None
+    return member(peers=(*found.peers, PeerFacts("n9", address("n9"))))(facts, name)
+
+
+FAULTS: dict[Kind, Fault] = {
+    Kind.REPLICAS_DIFFER: health(contradictions=1),
+    Kind.OLDER_COPY: seen(is_older_copy=True, is_connected=False),
+    Kind.OTHER_DISK: health(disk_id=disk("nx")),
+    Kind.OTHER_GROUP: member(group="g2"),
+    Kind.UNREACHABLE: silent,
+    Kind.UNFORMED: member(role="unformed", term=0, last_index=0, commit_index=0),
+    Kind.APPLY_STOPPED: member(apply_stopped="level 2 is in use", applied_index=5),
+    Kind.DISK_FULL: health(is_log_full=True),
+    Kind.CERTIFICATE_EXPIRED: health(certificate_expires_ms=NOW_MS - 1),
+    Kind.NOT_VOTING: named(votes=False),
+    Kind.BEHIND: seen(match_index=BEFORE - 1),
+    Kind.DEAF: deaf,
+    Kind.QUEUES_WRONG: health(queues_wrong=2),
+    Kind.DISK_SLOW: slow,
+    Kind.CLOCK_OFF: named(clock_off_ms=-1500.0),
+    Kind.PEERS_DIFFER: not_its_peers,
+    Kind.CERTIFICATE_EXPIRES: health(certificate_expires_ms=NOW_MS + 5 * DAY_MS),
+    Kind.DISK_NEARLY_FULL: health(free_bytes=100 * MIB),
+    Kind.LEVEL_BELOW: member(known_level=0),
+}
+OF_THE_GROUP = {Kind.NO_MAJORITY, Kind.NO_LEADER, Kind.NO_MARGIN}
+# What keeps a member from being counted on.
+COSTS_A_MEMBER = {
+    *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP, Kind.UNREACHABLE),
+    *(Kind.UNFORMED, Kind.DISK_FULL),
+}
+
+
+def kinds(facts: GroupFacts) -> list[Kind]:
+    return [finding.kind for finding in judge(facts)]
+
+
+def check_order(findings: tuple[Finding, ...]) -> None:
+    order = [list(Kind).index(finding.kind) for finding in findings]
+    assert order == sorted(order)
+    assert len(set(findings)) == len(findings)
+    for finding in findings:
+        assert finding.detail
+        assert "{" not in finding.remedy
+        assert "  " not in finding.remedy
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_nothing_is_found_in_a_group_that_is_well(count: int) -> None:
+    assert judge(well(count)) == ()
+    assert exit_code_of(()) is ExitCode.DONE
+
+
+def test_every_kind_is_made_by_some_fault() -> None:
+    """So that a new one can't be forgotten here."""
+    assert set(FAULTS) | OF_THE_GROUP == set(Kind)
+    assert {kind.gravity for kind in Kind} == set(Gravity)
+
+
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("count", [3, 5])
+def test_single_fault_gives_its_finding(kind: Kind, count: int) -> None:
+    """About the one that has it, and nothing else but what follows for the group."""
+    findings = judge(FAULTS[kind](well(count), VICTIM))
+    check_order(findings)
+    mine = [each for each in findings if each.kind is kind]
+    assert len(mine) == 1
+    assert VICTIM in mine[0].member or VICTIM in mine[0].detail
+    others = {each.kind for each in findings} - {kind}
+    expected = {Kind.NO_MARGIN} if count == 3 and kind in COSTS_A_MEMBER else set()
+    assert others == expected
+    assert exit_code_of(findings) is ExitCode.FAILED
+
+
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
+def test_fault_of_one_never_hides_that_of_another(kind: Kind) -> None:
+    """Any two of them, of two members of five, in either order."""
+    for other in FAULTS:
+        facts = FAULTS[other](FAULTS[kind](well(5), VICTIM), OTHER)
+        findings = judge(facts)
+        check_order(findings)
+        for each, whose in ((kind, VICTIM), (other, OTHER)):
+            if kind is Kind.DISK_SLOW and other is Kind.DISK_SLOW and whose == VICTIM:
+                continue  # the fault of the second takes the place of the first's figures
+            told = [one for one in findings if one.kind is each]
+            assert any(whose in one.member or whose in one.detail for one in told), (each, other)
+
+
+def test_fault_never_hides_a_graver_one_of_the_same_member() -> None:
+    """Whatever else is wrong with it, as long as it answers and takes part."""
+    ends_it = {Kind.UNREACHABLE, Kind.UNFORMED, Kind.OTHER_GROUP}
+    for grave, lesser in combinations([kind for kind in FAULTS if kind not in ends_it], 2):
+        for first, second in permutations((grave, lesser)):
+            found = kinds(FAULTS[second](FAULTS[first](well(5), VICTIM), VICTIM))
+            covered = {  # one field of the member has one value; the graver word is said
+                Kind.CERTIFICATE_EXPIRED, Kind.CERTIFICATE_EXPIRES,
+            }  # fmt: skip
+            if {grave, lesser} == covered:
+                assert covered & set(found)
+            else:
+                assert grave in found, (grave, lesser)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_majority_that_is_silent(count: int) -> None:
+    """Told first, with exit code 3, whoever is left; one less and it is only without margin."""
+    facts = well(count)
+    gone = names(count)[1 : count // 2 + 2]
+    for name in gone[:-1]:
+        facts = silent(facts, name)
+    assert kinds(facts)[0] is Kind.NO_MARGIN
+    assert exit_code_of(judge(facts)) is ExitCode.FAILED
+    findings = judge(silent(facts, gone[-1]))
+    assert findings[0].kind is Kind.NO_MAJORITY
+    assert exit_code_of(findings) is ExitCode.UNREACHABLE
+    assert [each.kind for each in findings].count(Kind.UNREACHABLE) == len(gone)
+
+
+def test_nobody_answers() -> None:
+    facts = well(3)
+    for name in names(3):
+        facts = silent(facts, name)
+    findings = judge(facts)
+    assert findings[0].kind is Kind.NO_MAJORITY
+    assert exit_code_of(findings) is ExitCode.UNREACHABLE
+
+
+def test_leader_that_is_gone_or_does_not_serve() -> None:
+    """Of a newer term nobody leads; or one leads that isn't ready."""
+    nobody = member(role="follower", is_serving=False)(well(3), LEADER)
+    assert kinds(nobody) == [Kind.NO_LEADER]
+    assert exit_code_of(judge(nobody)) is ExitCode.UNREACHABLE
+    assert kinds(member(is_serving=False)(well(3), LEADER)) == [Kind.NO_LEADER]
+    overtaken = member(term=8)(well(3), VICTIM)
+    assert kinds(overtaken)[0] is Kind.NO_LEADER
+
+
+def test_committed_logs_with_other_digests_differ() -> None:
+    """Up to the same entry only: at another one they have another digest."""
+    differing = member(committed_digest=0xDEF)(well(3), VICTIM)
+    assert kinds(differing) == [Kind.REPLICAS_DIFFER]
+    assert kinds(member(committed_digest=0xDEF, commit_index=LAST - 3)(well(3), VICTIM)) == []
+
+
+def test_what_passes_is_no_fault() -> None:
+    """A sync that was slow once, some time ago; a clock a little off; a peer's match between two
+    looks."""
+    once = replace(health(last_fsync_ms=900.0)(well(3), VICTIM), fsyncs_before=((VICTIM, 900.0),))
+    assert judge(once) == ()
+    assert judge(named(clock_off_ms=900.0)(well(3), VICTIM)) == ()
+    assert judge(seen(match_index=BEFORE)(well(3), VICTIM)) == ()
+    assert judge(seen(is_connected=False)(well(3), VICTIM)) == ()
+    mute = seen(is_recently_active=False)(well(3), VICTIM)
+    assert judge(mute) == ()
+    assert kinds(replace(mute, apart_before=apart(mute.members))) == [Kind.DEAF]
+
+
+def test_program_of_before_is_told_and_judged_by_what_it_says() -> None:
+    """It has no `health`: nothing is guessed of it."""
+    facts = member(health=None)(well(3), VICTIM)
+    assert kinds(facts) == [Kind.LEVEL_BELOW]
+    old = facts
+    for name in names(3):
+        old = member(health=None)(old, name)
+    assert set(kinds(old)) == {Kind.LEVEL_BELOW}
+
+
+# --- anything that anybody could say --------------------------------------------------------------
+
+IDS = st.sampled_from(["", "n1", "n2", "n3", "n4", "{x}", "\x1b[2J"])
+INTEGERS = st.integers(0, (1 << 64) - 1)
+SMALL = st.integers(0, 5)
+FLOATS = st.floats()
+PEERS = st.builds(
+    PeerFacts, id=IDS, address=st.text(max_size=8), is_connected=st.booleans(),
+    state=st.sampled_from(["", "probe", "replicate"]), match_index=SMALL | INTEGERS,
+    is_recently_active=st.booleans(), is_older_copy=st.booleans(),
+)  # fmt: skip
+NAMED = st.builds(
+    NamedMember, id=IDS, votes=st.booleans(), disk_id=st.binary(max_size=2),
+    clock_off_ms=st.none() | FLOATS,
+)  # fmt: skip
+HEALTH = st.builds(
+    HealthFacts, disk_id=st.binary(max_size=2), members=st.lists(NAMED, max_size=4).map(tuple),
+    is_log_full=st.booleans(), is_apply_paused=st.booleans(), is_short_of_space=st.booleans(),
+    free_bytes=st.none() | INTEGERS, reserve_bytes=INTEGERS, queues_wrong=SMALL,
+    contradictions=SMALL, last_fsync_ms=FLOATS, certificate_expires_ms=INTEGERS,
+)  # fmt: skip
+MEMBERS = st.builds(
+    MemberFacts, id=IDS, address=st.text(max_size=8), group=st.sampled_from(["", "g1", "g2"]),
+    role=st.sampled_from(["leader", "follower", "unformed", "legacy", "candidate", "nonsense"]),
+    term=SMALL, last_index=SMALL | INTEGERS, commit_index=SMALL, applied_index=SMALL,
+    committed_digest=SMALL, is_serving=st.booleans(), apply_stopped=st.text(max_size=3),
+    level=SMALL, known_level=SMALL, segment_size_bytes=INTEGERS,
+    peers=st.lists(PEERS, max_size=4).map(tuple), health=st.none() | HEALTH,
+)  # fmt: skip
+GROUPS = st.builds(
+    GroupFacts, members=st.lists(MEMBERS, max_size=5).map(tuple),
+    silent=st.lists(st.builds(Silence, id=IDS, address=st.text(max_size=4), reason=st.text()),
+                    max_size=3).map(tuple),
+    committed_before=SMALL, now_ms=INTEGERS,
+    fsyncs_before=st.lists(st.tuples(IDS, FLOATS), max_size=3).map(tuple),
+    apart_before=st.frozensets(st.tuples(IDS, IDS), max_size=3),
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(GROUPS)
+def test_whatever_is_said_is_judged(facts: GroupFacts) -> None:
+    """No combination is an error, and the findings are in order."""
+    findings = judge(facts)
+    order = [list(Kind).index(finding.kind) for finding in findings]
+    assert order == sorted(order)
+    for finding in findings:
+        assert re.fullmatch(r"docs/operations\.md#[a-z0-9-]+", finding.kind.runbook)
+        assert finding.remedy
+    exit_code_of(findings)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(FAULTS)), st.sampled_from(names(5)[1:])), max_size=6)
+)
+def test_any_faults_of_a_group_are_judged(drawn: list[tuple[str, str]]) -> None:
+    """In any number, of any members; the gravest that a member still tells is there."""
+    facts = well(5)
+    for kind, whose in drawn:
+        if of(facts, whose) is not None:
+            facts = FAULTS[Kind(kind)](facts, whose)
+    check_order(judge(facts))
+    if drawn:
+        assert judge(facts)
+
+
+def test_facts_are_what_was_answered() -> None:
+    """An answer of a program of before has no health; one of today has all of it."""
+    bare = member_facts("a:1", cpb.NodeStatus(node_id="n1", broker_group="g"))
+    assert bare.health is None
+    told = cpb.NodeStatus(
+        node_id="n1",
+        health=cpb.NodeHealth(
+            disk_id=b"d",
+            members=[cpb.MemberHealth(node_id="n1", votes=True, clock_off_ms=2, has_clock=True)],
+            space=cpb.SpaceHealth(free_bytes=5, reserve_bytes=2),
+        ),
+    )
+    found = member_facts("a:1", told).health
+    assert found is not None
+    assert found.members == (NamedMember("n1", votes=True, clock_off_ms=2.0),)
+    assert (found.free_bytes, found.reserve_bytes) == (5, 2)
+
+
+# --- the operator's page --------------------------------------------------------------------------
+
+
+def test_runbook_has_an_entry_for_each_finding_in_their_order() -> None:
+    """And no other: an entry that nothing leads to is one that nobody keeps right."""
+    page = Path("docs/operations.md").read_text(encoding="utf-8")
+    runbook = page.split("\n## Runbook\n")[1].split("\n## ")[0]
+    titles = re.findall(r"^### (.+)$", runbook, flags=re.MULTILINE)
+    assert titles == [kind.value for kind in Kind]
+    for kind in Kind:
+        anchor = re.sub(r"[^a-z0-9 -]", "", kind.value.lower()).replace(" ", "-")
+        assert kind.runbook == f"docs/operations.md#{anchor}"
+
+
+def test_runbook_names_metrics_that_there_are() -> None:
+    page = Path("docs/operations.md").read_text(encoding="utf-8")
+    runbook, rest = page.split("\n## Runbook\n")[1].split("\n## ", 1)
+    table = page.split("\n## Runbook\n")[0] + rest
+    for metric in re.findall(r"`(dledger_[a-z_]+)", runbook):
+        assert metric in table, metric
