@@ -89,15 +89,18 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
 def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premises) -> NodeHealth:
     """What the node can say of its own health; see `dledger group doctor`."""
     configuration, clocks = facts.configuration, facts.driver.clock.off_ms
-    is_leader = facts.core.role is Role.LEADER
+    is_leader, places = facts.core.role is Role.LEADER, dict(configuration.addresses)
     return NodeHealth(
         disk_id=disk,
         members=tuple(
             MemberHealth(
                 member,
-                configuration.is_voter(member),
+                member in configuration.voters,
                 configuration.disk_of(member),
                 clocks.get(member) if is_leader else None,
+                is_observer=member in configuration.observers,
+                is_leaving_voter=member in configuration.voters_outgoing,
+                address=places.get(member, ""),
             )
             for member in sorted(configuration.members())
         ),

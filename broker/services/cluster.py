@@ -31,13 +31,24 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True)
 class MemberHealth:
-    """One member that the log names. `clock_off_ms`: how far its clock is ahead of a majority's;
-    None unless this node leads and knows."""
+    """One member that the log names.
+
+    Attributes:
+        is_voter: if the configuration is joint: of those that it leads to.
+        is_leaving_voter: of those that a joint configuration comes from.
+        clock_off_ms: how far its clock is ahead of a majority's; None unless this node leads and
+            knows.
+        is_observer: it learns, and isn't to vote.
+        address: where the log says that it is found; empty: it doesn't.
+    """
 
     node_id: str
     is_voter: bool
     disk_id: bytes
     clock_off_ms: float | None = None
+    is_observer: bool = False
+    is_leaving_voter: bool = False
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

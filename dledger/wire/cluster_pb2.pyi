@@ -112,18 +112,24 @@ class SpaceHealth(_message.Message):
     def __init__(self, free_bytes: _Optional[int] = ..., reserve_bytes: _Optional[int] = ...) -> None: ...
 
 class MemberHealth(_message.Message):
-    __slots__ = ("node_id", "votes", "disk_id", "clock_off_ms", "has_clock")
+    __slots__ = ("node_id", "votes", "disk_id", "clock_off_ms", "has_clock", "observes", "votes_until_left", "address")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     CLOCK_OFF_MS_FIELD_NUMBER: _ClassVar[int]
     HAS_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
+    VOTES_UNTIL_LEFT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     votes: bool
     disk_id: bytes
     clock_off_ms: float
     has_clock: bool
-    def __init__(self, node_id: _Optional[str] = ..., votes: _Optional[bool] = ..., disk_id: _Optional[bytes] = ..., clock_off_ms: _Optional[float] = ..., has_clock: _Optional[bool] = ...) -> None: ...
+    observes: bool
+    votes_until_left: bool
+    address: str
+    def __init__(self, node_id: _Optional[str] = ..., votes: _Optional[bool] = ..., disk_id: _Optional[bytes] = ..., clock_off_ms: _Optional[float] = ..., has_clock: _Optional[bool] = ..., observes: _Optional[bool] = ..., votes_until_left: _Optional[bool] = ..., address: _Optional[str] = ...) -> None: ...
 
 class WatchLeaderRequest(_message.Message):
     __slots__ = ("broker_group",)

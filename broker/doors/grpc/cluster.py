@@ -161,7 +161,10 @@ def _member(member: MemberHealth) -> cpb.MemberHealth:
     return cpb.MemberHealth(
         node_id=member.node_id,
         votes=member.is_voter,
+        votes_until_left=member.is_leaving_voter,
+        observes=member.is_observer,
         disk_id=member.disk_id,
+        address=member.address,
         clock_off_ms=member.clock_off_ms or 0.0,
         has_clock=member.clock_off_ms is not None,
     )
