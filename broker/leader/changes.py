@@ -90,8 +90,8 @@ def check_alone(present: Configuration, change: Change, *, is_committed: bool) -
 
 
 def check_enough(wanted: Configuration, answering: Collection[NodeId]) -> None:
-    """Returns if those that answer could commit under `wanted`: a change that nobody can commit
-    would be in the way of everything.
+    """Returns if those that answer, and take entries, could commit under `wanted`: a change that
+    nobody can commit would be in the way of everything.
 
     Raises:
         BrokerError: BUSY.
@@ -100,8 +100,8 @@ def check_enough(wanted: Configuration, answering: Collection[NodeId]) -> None:
         voters = sorted(wanted.voters)
         silent = sorted((wanted.voters | wanted.voters_outgoing) - set(answering))
         raise _busy(
-            f"of {', '.join(voters)} as voters no majority would answer: {', '.join(silent)} "
-            "doesn't now"
+            f"of {', '.join(voters)} as voters no majority would answer and take entries: "
+            f"{', '.join(silent)} doesn't now"
         )
 
 

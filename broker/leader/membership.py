@@ -101,8 +101,8 @@ class Membership:
             wanted = planned(present, change)
         if wanted != present:
             peers = core.statistics().peers.items()
-            active = {node for node, peer in peers if peer.recently_active}
-            check_enough(wanted, active | {self._node})
+            ready = {n for n, peer in peers if peer.recently_active and not peer.is_short_of_space}
+            check_enough(wanted, ready | {self._node})
             self._tell(self._proposed(wanted), wanted)
         await self._committed(core.term)
         return core.configuration

@@ -190,10 +190,12 @@ def _ready(
 
 
 def _has_caught_up(state: RaftState, progress: Progress) -> bool:
-    """It holds the entry that named its disk, and lacks no more than one append: as a voter it
-    won't hold up commits."""
+    """It holds the entry that named its disk, lacks no more than one append, and has room for what
+    follows: as a voter it won't hold up commits."""
     log, match = state.log, progress.match_index
     if progress.state is not PeerState.REPLICATE or match < log.configuration_place.at:
+        return False
+    if progress.is_short_of_space:
         return False
     if match >= log.last_index:
         return True

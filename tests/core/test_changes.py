@@ -190,7 +190,19 @@ def test_a_change_that_too_few_would_answer_is_refused() -> None:
         cluster.tick(40)
 
     told = asked(Change(remove=names(C)), before=silence)
-    assert told.startswith("BUSY: of A, B as voters no majority would answer: B")
+    assert told.startswith("BUSY: of A, B as voters no majority would answer and take entries: B")
+
+
+def test_a_change_does_not_count_on_a_full_disk() -> None:
+    """It answers, and could not take the entry that it is needed for."""
+
+    def fill(cluster: Cluster) -> None:
+        cluster[B].core.report_space(is_short=True)
+        cluster.tick(40)
+
+    told = asked(Change(remove=names(C)), before=fill)
+    assert told.startswith("BUSY: of A, B as voters no majority would answer and take entries: B")
+    assert asked(Change(remove=names(B)), before=fill) == "['A', 'C']"
 
 
 def test_second_administrator_is_refused_by_name() -> None:

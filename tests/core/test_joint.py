@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, combinations
 
 import pytest
@@ -304,6 +305,24 @@ def test_s55_an_empty_node_learns_before_it_votes() -> None:
     with pytest.raises(ProposalRefused, match="caught up"):
         leader.change(with_voter(leader.core.configuration, D))
     group.heal()
+    settle(group, leader, 20)
+    assert leader.core.configuration.voters == {A, B, C, D}
+
+
+def test_a_learner_without_room_does_not_vote_yet() -> None:
+    """It has everything, and could take nothing more: as a voter it would hold up commits."""
+    group = cluster(A, B, C)
+    leader = group[A]
+    leader.change(learns(leader.core.configuration, D, observes=True))
+    group[D].core.report_space(is_short=True)
+    settle(group, leader, 20)
+    leader.change(replace(leader.core.configuration, observers=frozenset()))
+    settle(group, leader, 20)
+    assert group[D].core.last_index == leader.core.last_index
+    assert leader.core.configuration.learners == {D}
+    with pytest.raises(ProposalRefused, match="caught up"):
+        leader.change(with_voter(leader.core.configuration, D))
+    group[D].core.report_space(is_short=False)
     settle(group, leader, 20)
     assert leader.core.configuration.voters == {A, B, C, D}
 

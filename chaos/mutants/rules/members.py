@@ -61,6 +61,22 @@ MEMBERS = (
         tests=_JOINT,
     ),
     Mutant(
+        "learner-without-room-made-a-voter",
+        "dledger/core/membership.py",
+        "    if progress.is_short_of_space:\n        return False\n",
+        "",
+        masked="it costs time: commits wait for its disk",
+        tests=_JOINT,
+    ),
+    Mutant(
+        "change-that-counts-on-full-disks",
+        "broker/leader/membership.py",
+        "peer.recently_active and not peer.is_short_of_space}",
+        "peer.recently_active}",
+        masked="it costs time: whoever is full gets room again",
+        tests=_CHANGES,
+    ),
+    Mutant(
         "observer-made-a-voter",
         "dledger/core/membership.py",
         "    candidates = configuration.learners - configuration.observers\n",
