@@ -234,3 +234,35 @@ def test_a_member_that_is_lost_is_replaced(growing: Growing) -> None:
         assert time.monotonic() < until, done.stderr
         time.sleep(0.5)
     assert growing.roles() == {"n1": "voter", "n2": "voter", "n3": "voter"}
+
+
+def test_doctor_knows_members_that_come_and_go(growing: Growing) -> None:
+    """Who stands by, who observes, and who was taken out and runs on, each as what it is."""
+
+    def found(*wanted: str) -> list[str]:
+        """What the doctor says once it says this, of the nodes that run."""
+        until = time.monotonic() + 60
+        while True:
+            asked = ("group", "doctor", "--json", "--bootstrap", bootstrap())
+            said = json.loads(text := growing.command(*asked).stdout)
+            kinds = [f"{each['kind']} {each['member']}" for each in said["findings"]]
+            if kinds == list(wanted):
+                assert (said["exit_code"] == 0) is not bool(wanted)
+                return [each["remedy"] for each in said["findings"]]
+            assert time.monotonic() < until, text
+            time.sleep(0.5)
+
+    def bootstrap() -> str:
+        return ",".join(growing.addresses.values())
+
+    words = growing.install("n2", "n3")
+    remedies = found("no member yet n2", "no member yet n3")
+    assert all("dledger member add" in each for each in remedies)
+    assert growing.member("add", *words, "--observe").returncode == 0
+    found()
+    assert growing.member("promote", "n2", "n3").returncode == 0
+    found()
+    assert growing.member("remove", "n3").returncode == 0
+    assert found("no member any more n3") == ["stop n3, and empty its directory"]
+    growing.stop("n3")
+    found()
