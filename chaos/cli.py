@@ -20,17 +20,15 @@ from chaos.real import cli as real
 from chaos.sim.run import Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
 from chaos.sim.tally import Tally
+from dledger.terminal.program import new_program
 
 SHOWN_LINES = 60
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
-app = typer.Typer(
+app = new_program(
+    "Break things on purpose and check that every promise still holds.",
     name="chaos",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Break things on purpose and check that every promise still holds.",
 )
 
 

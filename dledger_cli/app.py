@@ -1,5 +1,6 @@
 """The `dledger` program: its commands put together, and its entry.
 
+Each word is a program of its own, imported when it is called: none waits for what another needs.
 Commands parse, call what does the work, print and pick an exit code (`outcome`); none of them
 holds logic of the broker. Help texts are plain, so that they read the same in a pipe.
 """
@@ -9,33 +10,27 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-import grpc
 import typer
+from typer.core import TyperCommand
 
+from dledger.terminal.importing import importing
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain
 from dledger.terminal.output import print_json
+from dledger.terminal.program import new_program, program_of
 from dledger.terminal.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, choose
-from dledger_cli import group, member, query, topic
-from dledger_cli.bench.cli import app as bench_app
-from dledger_cli.consume import consume
-from dledger_cli.node import node
-from dledger_cli.produce import produce
 
-app = typer.Typer(
+app = new_program(
+    "A message broker on a Raft-replicated CommitLog.\n\n"
+    "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the broker group can't be reached, "
+    "4 a node's disk failed, 130 interrupted.",
     name="dledger",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help=(
-        "A message broker on a Raft-replicated CommitLog.\n\n"
-        "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the broker group can't be reached, "
-        "4 a node's disk failed, 130 interrupted."
-    ),
 )
 
 
@@ -81,56 +76,124 @@ def certificates(
     choose(tls_ca, tls_certificate, tls_key)
 
 
-app.add_typer(group.app, name="group")
-app.add_typer(member.app, name="member")
-app.command()(node)
-app.add_typer(topic.app, name="topic")
-app.command()(produce)
-app.command()(consume)
-app.add_typer(query.app, name="query")
-app.add_typer(bench_app, name="bench")
+class OwnProgram(TyperCommand):
+    """A word that a program of its own stands behind: it gets all that follows, as it is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's own, not public
+        """Nothing is taken away, not even `--`."""
+        ctx.args = list(args)
+        return []
 
 
-STANDARD_OUTPUT = 1
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What stands behind a word. `load` imports it: that costs only those who call it."""
 
-# A program of its own behind one word: what it imports costs only those who call it.
-OWN_PROGRAM = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    "help_option_names": [],
+    help: str
+    load: Callable[[], typer.Typer]
+
+
+def _group() -> typer.Typer:
+    from dledger_cli.group import app as program
+
+    return program
+
+
+def _member() -> typer.Typer:
+    from dledger_cli.member import app as program
+
+    return program
+
+
+def _node() -> typer.Typer:
+    from dledger_cli.node import node
+
+    return program_of(node)
+
+
+def _topic() -> typer.Typer:
+    from dledger_cli.topic import app as program
+
+    return program
+
+
+def _produce() -> typer.Typer:
+    from dledger_cli.produce import produce
+
+    return program_of(produce)
+
+
+def _consume() -> typer.Typer:
+    from dledger_cli.consume import consume
+
+    return program_of(consume)
+
+
+def _query() -> typer.Typer:
+    from dledger_cli.query import app as program
+
+    return program
+
+
+def _audit() -> typer.Typer:
+    from audit.commands.app import app as program
+
+    return program
+
+
+def _log() -> typer.Typer:
+    from audit.commands.log import app as program
+
+    return program
+
+
+def _chaos() -> typer.Typer:
+    from chaos.cli import app as program
+
+    return program
+
+
+def _bench() -> typer.Typer:
+    from dledger_cli.bench.cli import app as program
+
+    return program
+
+
+def _certs() -> typer.Typer:
+    from dledger_cli.certs import app as program
+
+    return program
+
+
+PROGRAMS: Final = {
+    "group": Program("Start, look at, disturb and stop groups.", _group),
+    "member": Program("Take members in, let them go, let them vote.", _member),
+    "node": Program("Run one node until SIGTERM or Ctrl-C.", _node),
+    "topic": Program("Create, list, describe and delete topics.", _topic),
+    "produce": Program("Send lines as messages; wait until all are stored.", _produce),
+    "consume": Program("Write a topic's messages, a line each, as they come.", _consume),
+    "query": Program("Find messages.", _query),
+    "audit": Program("Prove that the replicas agree, and read the log as data.", _audit),
+    "log": Program("Verify one member's log, or show what lies in it.", _log),
+    "chaos": Program("Break things on purpose and check that every promise holds.", _chaos),
+    "bench": Program("Measure it beside yardsticks of the same run.", _bench),
+    "certs": Program("Make certificates and secrets that tell members from strangers.", _certs),
 }
 
 
-@app.command(context_settings=OWN_PROGRAM)
-def audit(context: typer.Context) -> None:
-    """Prove that the replicas agree, and read the log as data."""
-    from audit.commands.app import app as audit_app
+def _mount(name: str, part: Program) -> None:
+    def begin(context: typer.Context) -> None:
+        with importing():
+            program = part.load()
+        program(context.args, prog_name=f"dledger {name}")
 
-    audit_app(context.args, prog_name="dledger audit")
-
-
-@app.command(context_settings=OWN_PROGRAM)
-def log(context: typer.Context) -> None:
-    """Verify one member's log, or show what lies in it."""
-    from audit.commands.log import app as log_app
-
-    log_app(context.args, prog_name="dledger log")
+    app.command(name, cls=OwnProgram, help=part.help)(begin)
 
 
-@app.command(context_settings=OWN_PROGRAM)
-def chaos(context: typer.Context) -> None:
-    """Break things on purpose and check that every promise still holds."""
-    from chaos.cli import app as chaos_app
+for _name, _part in PROGRAMS.items():
+    _mount(_name, _part)
 
-    chaos_app(context.args, prog_name="dledger chaos")
-
-
-@app.command(context_settings=OWN_PROGRAM)
-def certs(context: typer.Context) -> None:
-    """Make certificates and secrets that tell members from strangers."""
-    from dledger_cli.certs import app as certs_app  # brings a library that nothing else needs
-
-    certs_app(context.args, prog_name="dledger certs")
+STANDARD_OUTPUT = 1
 
 
 @app.command()
@@ -146,7 +209,7 @@ def version(as_json: JsonOption = False) -> None:
     facts = {
         "dledger": program_version(),
         "python": platform.python_version(),
-        "grpc": grpc.__version__,
+        "grpc": installed("grpcio"),
     }
     if as_json:
         print_json(facts)

@@ -16,6 +16,7 @@ from dledger.addresses import split_address
 from dledger.credentials.secret import GroupSecret
 from dledger.credentials.tls import fingerprint, peer_name
 from dledger.terminal.outcome import errors_told
+from dledger.terminal.program import new_program
 from dledger_cli.authority import (
     AUTHORITY,
     Pair,
@@ -28,9 +29,7 @@ from dledger_cli.authority import (
 DEFAULT_DAYS = 825
 MAX_DAYS = 36_500
 
-app = typer.Typer(
-    no_args_is_help=True, help="Certificates and secrets that tell members from strangers."
-)
+app = new_program("Certificates and secrets that tell members from strangers.")
 
 PEER_NAMES = ".dledger"  # what the names end with that peers are believed under
 _NAME = re.compile(

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import signal
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from broker.config import MAX_MEMBERS
-from broker.forming.calls import GrpcCalls
-from broker.forming.errors import FormationRefused
-from broker.forming.initiator import form
-from broker.forming.replacing import Replaced, Replacement
-from broker.forming.replacing import replace as replace_disk
 from broker.local_group import (
     FlushName,
     GroupOptions,
@@ -26,6 +21,7 @@ from dledger.outcome import Outcome
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
 from dledger.terminal.output import print_columns, print_json, remark
+from dledger.terminal.program import new_program
 from dledger.terminal.tls import chosen_material
 from dledger_cli.doctor import doctor
 from dledger_cli.group_options import (
@@ -36,7 +32,11 @@ from dledger_cli.group_options import (
     connect,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Start, look at, disturb and stop groups.")
+if TYPE_CHECKING:
+    # What forms groups knows the log's files, and numpy with them: imported by who needs it.
+    from broker.forming.replacing import Replaced
+
+app = new_program("Start, look at, disturb and stop groups.")
 app.command()(doctor)
 
 
@@ -281,8 +281,11 @@ def init(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-        calls = GrpcCalls(chosen_material())
-    formed = run(form(calls, addresses, adopt=adopt))
+        tls = chosen_material()
+    from broker.forming.calls import GrpcCalls
+    from broker.forming.initiator import form
+
+    formed = run(form(GrpcCalls(tls), addresses, adopt=adopt))
     if as_json:
         facts = {"group": formed.broker_group, "members": list(formed.members)}
         print_json({**facts, "was_formed_before": formed.was_before})
@@ -325,6 +328,11 @@ def replace(
 
 
 async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replaced:
+    from broker.forming.calls import GrpcCalls
+    from broker.forming.errors import FormationRefused
+    from broker.forming.replacing import Replacement
+    from broker.forming.replacing import replace as replace_disk
+
     tls = chosen_material()
     status = await group_status(addresses, tls)
     where = {view.id: view.admin_address for view in status.nodes}
@@ -343,6 +351,8 @@ async def _transfer(addresses: list[str], target: str) -> str:
             if error.outcome is not Outcome.DID_NOT_HAPPEN:
                 raise
     # Clients are told *unimplemented* where administration has an address of its own.
+    from broker.forming.calls import GrpcCalls
+
     tls = chosen_material()
     leader = (await group_status(addresses, tls)).leading()
     return await GrpcCalls(tls).transfer_leadership(leader.admin_address, target)

@@ -13,6 +13,7 @@ from broker.local_group import group_status
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, end, errors_told, run
 from dledger.terminal.output import print_columns, print_json
+from dledger.terminal.program import new_program
 from dledger.terminal.tls import chosen_material
 from dledger.wire import cluster_pb2 as cpb
 from dledger_cli import group
@@ -23,7 +24,7 @@ from dledger_cli.group_options import (
     bootstrap_addresses,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Take members in, let them go, let them vote.")
+app = new_program("Take members in, let them go, let them vote.")
 
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...")]
 WaitOption = Annotated[

@@ -10,6 +10,7 @@ from dledger.client import Message
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
 from dledger.terminal.output import print_json
+from dledger.terminal.program import new_program
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -20,7 +21,7 @@ from dledger_cli.group_options import (
 from dledger_cli.messages import message_facts
 from dledger_cli.names import TopicArgument
 
-app = typer.Typer(no_args_is_help=True, help="Find messages.")
+app = new_program("Find messages.")
 
 
 @app.command("id")

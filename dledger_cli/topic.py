@@ -10,6 +10,7 @@ from dledger.client import TopicDescription, TopicInfo
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
 from dledger.terminal.output import print_columns, print_json
+from dledger.terminal.program import new_program
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -19,7 +20,7 @@ from dledger_cli.group_options import (
 )
 from dledger_cli.names import checked_topic
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+app = new_program("Create, list, describe and delete topics.")
 
 MAX_QUEUES = 1024
 NameArgument = Annotated[

@@ -26,13 +26,10 @@ from audit.proof.report import report_as_json
 from audit.reading.live import Over
 from audit.showing.page import render_page
 from audit.showing.terminal import print_report
+from dledger.terminal.program import new_program
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Prove that the replicas agree, and read the log as data.\n\n"
+app = new_program(
+    "Prove that the replicas agree, and read the log as data.\n\n"
     "Exit codes: 0 consistent, 1 not, 2 used wrongly, 3 incomplete or unreachable.",
 )
 

@@ -7,15 +7,17 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from audit.commands.outcome import errors_told, parse_size
 from audit.engines.choice import EngineName
 from audit.errors import EngineUnavailable, UsageMistake
-from audit.measuring.bench import Bench, Figure, measure
 from dledger.terminal.figures import human_bytes
+
+if TYPE_CHECKING:
+    from audit.measuring.bench import Bench, Figure  # brings what writes logs with it
 
 _MIN_BYTES = 16 << 20
 _MAX_BYTES = 1 << 40
@@ -63,6 +65,8 @@ def bench(
             raise EngineUnavailable(
                 f"bench needs the extra 'audit' ({error}): pip install 'dledger[audit]'"
             ) from error
+        from audit.measuring.bench import measure
+
         with tempfile.TemporaryDirectory(prefix="dledger-audit-bench-", dir=folder) as made:
             result = measure(
                 Path(made),

@@ -32,13 +32,10 @@ from audit.showing.log import (
 )
 from audit.showing.terminal import progress_shown
 from dledger.outcome import ExitCode
+from dledger.terminal.program import new_program
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Verify one member's log, or show what lies in it.\n\n"
+app = new_program(
+    "Verify one member's log, or show what lies in it.\n\n"
     "Exit codes: 0 sound, 1 damaged, 2 used wrongly or no log there, 3 incomplete.",
 )
 

@@ -15,7 +15,6 @@ a clean stop doesn't look at. Nobody else is asked: that the copy agrees with it
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ from audit.engines.engine import Engine, PassStarted
 from audit.proof.findings import Verdict
 from audit.proof.replicas import Options, audit_replicas, silent
 from audit.proof.report import Report, report_as_json
+from audit.proof.soundness import Soundness
 from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
 from store.directory import Identity
@@ -45,25 +45,6 @@ _NEEDED: Final = {Kind.CHECKPOINT_MISSING, Kind.BOOT_MISSING}
 _NEEDED_WHOLE: Final = {Kind.CHECKPOINT_DAMAGED, Kind.QUEUES_AHEAD, Kind.SNAPSHOT_UNUSABLE}
 
 
-class CopyVerdict(StrEnum):
-    """See the module."""
-
-    SOUND = "sound"
-    INCOMPLETE = "incomplete"
-    DAMAGED = "damaged"
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """What a command that found it ends with."""
-        match self:
-            case CopyVerdict.SOUND:
-                return ExitCode.CONSISTENT
-            case CopyVerdict.INCOMPLETE:
-                return ExitCode.INCOMPLETE
-            case CopyVerdict.DAMAGED:
-                return ExitCode.INCONSISTENT
-
-
 @dataclass(frozen=True, slots=True)
 class CopyReport:
     """One copy. `log`: what is in its log and queues."""
@@ -72,9 +53,9 @@ class CopyReport:
     log: Report
 
     @property
-    def verdict(self) -> CopyVerdict:
+    def verdict(self) -> Soundness:
         """The graver of what the directory and what the log says."""
-        return max(of_directory(self.judgement), of_log(self.log), key=list(CopyVerdict).index)
+        return max(of_directory(self.judgement), of_log(self.log), key=list(Soundness).index)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -109,26 +90,26 @@ def audit_copy(
     return CopyReport(judgement, audited.report)
 
 
-def of_directory(judgement: Judgement) -> CopyVerdict:
+def of_directory(judgement: Judgement) -> Soundness:
     """What the directory's findings say."""
     kinds = {each.kind for each in judgement.findings if each.effect is not Effect.REFUSED}
     refused = {each.kind for each in judgement.of(Effect.REFUSED)}
     if refused - _MISSING or kinds & _NEEDED_WHOLE:
-        return CopyVerdict.DAMAGED
+        return Soundness.DAMAGED
     if refused or kinds & _NEEDED or not judgement.starts:
-        return CopyVerdict.INCOMPLETE
-    return CopyVerdict.SOUND
+        return Soundness.INCOMPLETE
+    return Soundness.SOUND
 
 
-def of_log(report: Report) -> CopyVerdict:
+def of_log(report: Report) -> Soundness:
     """What the log's findings say."""
     match report.verdict:
         case Verdict.IDENTICAL:
-            return CopyVerdict.SOUND
+            return Soundness.SOUND
         case Verdict.INCOMPLETE:
-            return CopyVerdict.INCOMPLETE
+            return Soundness.INCOMPLETE
         case _:
-            return CopyVerdict.DAMAGED
+            return Soundness.DAMAGED
 
 
 def copy_as_json(report: CopyReport) -> dict[str, object]:

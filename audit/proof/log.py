@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +36,7 @@ from audit.proof.chain import (
 from audit.proof.findings import VERDICT_OF, Cause, Verdict
 from audit.proof.invariants import SegmentEnds, between_segments
 from audit.proof.reading import read_chains
-from dledger.outcome import ExitCode
+from audit.proof.soundness import Soundness
 from dledger.reading.entry import HEADER_SIZE, parse_header
 from dledger.reading.errors import LogDamaged
 from dledger.reading.files import opened, read_at
@@ -52,25 +51,6 @@ EVERYTHING: Final = (1, 1 << 63)
 TOO_LONG: Final = "segment too long"  # nothing that audits of several replicas look at
 
 _LACKS: Final = {cause for cause, verdict in VERDICT_OF.items() if verdict is Verdict.INCOMPLETE}
-
-
-class LogVerdict(StrEnum):
-    """See the module; the gravest is last."""
-
-    SOUND = "sound"
-    INCOMPLETE = "incomplete"
-    DAMAGED = "damaged"
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """What a command that found it ends with."""
-        match self:
-            case LogVerdict.SOUND:
-                return ExitCode.CONSISTENT
-            case LogVerdict.INCOMPLETE:
-                return ExitCode.INCOMPLETE
-            case LogVerdict.DAMAGED:
-                return ExitCode.INCONSISTENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +70,11 @@ class Place:
     is_tail: bool = False
 
     @property
-    def verdict(self) -> LogVerdict:
+    def verdict(self) -> Soundness:
         """What it says of the log."""
         if self.is_tail:
-            return LogVerdict.SOUND
-        return LogVerdict.INCOMPLETE if self.cause in _LACKS else LogVerdict.DAMAGED
+            return Soundness.SOUND
+        return Soundness.INCOMPLETE if self.cause in _LACKS else Soundness.DAMAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +117,7 @@ class OpenedLog:
 class LogSum:
     """What all that was read comes to."""
 
-    verdict: LogVerdict = LogVerdict.SOUND
+    verdict: Soundness = Soundness.SOUND
     first: Place | None = None
     places: int = 0
     first_index: int | None = None
@@ -164,7 +144,7 @@ class LogSum:
                 continue
             self.places += 1
             self.first = self.first or place
-            self.verdict = max(self.verdict, place.verdict, key=list(LogVerdict).index)
+            self.verdict = max(self.verdict, place.verdict, key=list(Soundness).index)
 
 
 def open_log(path: Path) -> OpenedLog:

@@ -15,9 +15,9 @@ from typing import Final
 import grpc
 
 from broker.doctor.facts import GroupFacts, MemberFacts, Silence, apart, member_facts
-from broker.local_group.status import CHANNEL_OPTIONS, GET_STATUS, PROBE_TIMEOUT_S
-from dledger.credentials.tls import TlsMaterial, open_channel
-from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
+from broker.local_group.status import ask
+from dledger.credentials.tls import TlsMaterial
+from dledger.wire.cluster_pb2 import NodeStatus
 
 PAUSE_S: Final = 1.0  # from one look to the next: an election is over within it, as a rule
 LOOKS: Final = 4
@@ -73,7 +73,7 @@ async def _look(addresses: Sequence[str], tls: TlsMaterial | None) -> Look:
         heard = {each.node_id for each in found}
         named = {peer.address for each in found for peer in each.peers if peer.node_id not in heard}
         named.discard("")  # nobody has said where that member is
-        wanted = sorted(named - answers.keys())[: MAX_ADDRESSES - len(answers)]
+        wanted = sorted(named - answers.keys())[: max(MAX_ADDRESSES - len(answers), 0)]
     return _sorted(answers)
 
 
@@ -98,17 +98,10 @@ def _sorted(answers: dict[str, NodeStatus | str]) -> Look:
 
 async def _ask(address: str, tls: TlsMaterial | None) -> NodeStatus | str:
     """The answer, or why there is none."""
-    async with open_channel(address, CHANNEL_OPTIONS, tls) as channel:
-        get_status = channel.unary_unary(
-            GET_STATUS,
-            request_serializer=GetStatusRequest.SerializeToString,
-            response_deserializer=NodeStatus.FromString,
-        )
-        try:
-            answer: NodeStatus = await get_status(GetStatusRequest(), timeout=PROBE_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            return _words(error)
-    return answer
+    try:
+        return await ask(address, tls=tls)
+    except grpc.aio.AioRpcError as error:
+        return _words(error)
 
 
 def _words(error: grpc.aio.AioRpcError) -> str:

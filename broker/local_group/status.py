@@ -30,17 +30,28 @@ async def probe(
 ) -> NodeStatus | None:
     """The status that the node at `address` gives; None when it doesn't answer. `tls` None: asked
     in the clear, as the nodes of a local group are."""
+    try:
+        return await ask(address, timeout_s, tls)
+    except grpc.aio.AioRpcError:
+        return None
+
+
+async def ask(
+    address: str, timeout_s: float = PROBE_TIMEOUT_S, tls: TlsMaterial | None = None
+) -> NodeStatus:
+    """As `probe`, for who wants to know why there is no answer.
+
+    Raises:
+        grpc.aio.AioRpcError: there is none.
+    """
     async with open_channel(address, CHANNEL_OPTIONS, tls) as channel:
         get_status = channel.unary_unary(
             GET_STATUS,
             request_serializer=GetStatusRequest.SerializeToString,
             response_deserializer=NodeStatus.FromString,
         )
-        try:
-            answer: NodeStatus = await get_status(GetStatusRequest(), timeout=timeout_s)
-        except grpc.aio.AioRpcError:
-            return None
-    return answer
+        answer: NodeStatus = await get_status(GetStatusRequest(), timeout=timeout_s)
+        return answer
 
 
 async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None) -> GroupStatus:
@@ -48,8 +59,8 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
 
     Members that aren't among `addresses` are learned from the answers and asked as well.
     """
-    ask = partial(probe, tls=tls)
-    first = dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
+    heard_from = partial(probe, tls=tls)
+    first = dict(zip(addresses, await asyncio.gather(*map(heard_from, addresses)), strict=True))
     heard = {one.node_id for one in first.values() if one}
     known = {
         peer.address: peer.node_id
@@ -60,7 +71,7 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     }
     # One that was asked at its administration's address needs not be asked at its clients'.
     others = [at for at, node_id in known.items() if at not in first and node_id not in heard]
-    second = dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
+    second = dict(zip(others, await asyncio.gather(*map(heard_from, others)), strict=True))
     answers = first | second
     group = next((one.broker_group for one in answers.values() if one), "")
     views = [

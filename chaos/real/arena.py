@@ -191,15 +191,28 @@ class Arena:
 
     def put_back(self, node_id: str, name: str) -> bool:
         """The dead node has its old files again; whether any of them had changed since."""
+        changed = self._changed(node_id, name)
+        for copy, place in changed:
+            shutil.copyfile(copy, place)
+        shutil.rmtree(self._copies(node_id, name), ignore_errors=True)
+        return bool(changed)
+
+    def is_unchanged(self, node_id: str, name: str) -> bool:
+        """Whether files of the node were set aside, and all of them are still the same."""
+        return self._copies(node_id, name).exists() and not self._changed(node_id, name)
+
+    def _changed(self, node_id: str, name: str) -> list[tuple[Path, Path]]:
+        """Copies whose file differs, each with where it is."""
         copies, data = self._copies(node_id, name), self.data_directory(node_id)
-        changed = False
-        for copy in [path for path in copies.rglob("*") if path.is_file()]:
-            place = data / copy.relative_to(copies)
-            if place.exists() and not filecmp.cmp(copy, place, shallow=False):
-                changed = True
-                shutil.copyfile(copy, place)
-        shutil.rmtree(copies, ignore_errors=True)
-        return changed
+        filecmp.clear_cache()  # a mapped file's times lag behind what was written to it
+        pairs = [
+            (copy, data / copy.relative_to(copies)) for copy in copies.rglob("*") if copy.is_file()
+        ]
+        return [
+            (copy, place)
+            for copy, place in pairs
+            if place.exists() and not filecmp.cmp(copy, place, shallow=False)
+        ]
 
     def empty(self, node_id: str) -> None:
         """Nothing is left in the node's directory, which is still there; under it, if it runs."""

@@ -11,6 +11,8 @@ back must see to a new term first, as `disk` does.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -33,6 +35,7 @@ SPOILED: Final = {  # of a record: where it says that it lies, or the first byte
     "body": range(RECORD.at("body"), RECORD.at("body") + 1),
 }
 DERIVED: Final = "consume-queue"
+CHANGES_WITHIN_S: Final = 10.0  # clients that were cut off come back within their timeout of 3 s
 _HEAD: Final = ENTRY.struct("total_size", "magic", "kind", "version")
 
 
@@ -103,12 +106,14 @@ async def set_aside(blow: Blow) -> str:
 
 
 async def put_back(blow: Blow) -> str:
-    """The old copy is in the place of the file. The node refuses to start and is given an empty
-    disk, or it starts and has what it needs from the log and its peers.
+    """The old copy is in the place of the file, which has been given the time to change. The node
+    refuses to start and is given an empty disk, or it starts and has what it needs from the log and
+    its peers.
 
     Raises:
         LocalGroupError: a derived file keeps a node from starting, or something else does.
     """
+    await _changes(blow)
     await kill(blow)
     done: list[str] = []
     for victim in blow.victims:
@@ -119,6 +124,19 @@ async def put_back(blow: Blow) -> str:
         what = "an older copy put back" if changed else "the copy was still the same"
         done.append(f"{what}; {await _outcome(blow, victim, refused=refused)}")
     return "; ".join(done)
+
+
+async def _changes(blow: Blow) -> None:
+    """The load writes on, but after a fault before this one it may have to begin again first.
+    Term and vote change with the next election only: whoever puts them back sees to one."""
+    if blow.options["file"] == "hard-state":
+        return
+    deadline = time.monotonic() + CHANGES_WITHIN_S
+    for victim in blow.victims:
+        while blow.arena.is_unchanged(victim, blow.label):
+            if time.monotonic() > deadline:
+                return
+            await asyncio.sleep(0.1)
 
 
 # --- files ------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from dledger.terminal.loops import run, sigterm_interrupts
 from dledger.terminal.options import JsonOption, parse_addresses, parse_size
 from dledger.terminal.outcome import ExitCode, end, errors_told
 from dledger.terminal.output import print_json
+from dledger.terminal.program import new_program
 from dledger_cli.bench.arena import Arena, arena
 from dledger_cli.bench.consume import consume as measure_consume
 from dledger_cli.bench.e2e import end_to_end
@@ -44,9 +45,8 @@ from dledger_cli.bench.yardsticks import echo_server
 _TEMPORARY = Path(gettempdir())
 Measure = Callable[[Arena, str, Tell], Coroutine[object, object, Report]]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Figures beside yardsticks of the same run: a bare gRPC echo, a bare write + fdatasync.",
+app = new_program(
+    "Figures beside yardsticks of the same run: a bare gRPC echo, a bare write + fdatasync."
 )
 
 DirectoryOption = Annotated[

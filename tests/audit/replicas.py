@@ -207,6 +207,15 @@ def cut(path: Path, size: int) -> None:
     os.truncate(path, size)
 
 
+def listed(path: Path) -> list[tuple[str, int, int, int]]:
+    """All that lies there: its name, mode, size and when it was last changed."""
+    found = []
+    for each in sorted(path.rglob("*")):
+        state = each.lstat()
+        found.append((str(each), state.st_mode, state.st_size, state.st_mtime_ns))
+    return found
+
+
 def header_at(path: Path, at: int) -> EntryHeader:
     """The header at byte `at` of a segment file."""
     return parse_header(path.read_bytes(), at)

@@ -18,8 +18,8 @@ from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.records.layout import UNITS_PER_FILE
 from store.directory import write_sealed
 from store.files import OsFiles
-from tests.audit.replicas import copy_sparse, flip_bit
-from tests.starting.members import SEGMENT, lived
+from tests.audit.replicas import copy_sparse, flip_bit, listed
+from tests.starting.members import SEGMENT, lived, segment
 
 Damage = Callable[[Path], object]
 
@@ -46,18 +46,6 @@ def audited(*arguments: object) -> Said:
     result = CliRunner().invoke(app, ["copy", "--processes", "1", *map(str, arguments)])
     assert isinstance(result.exception, SystemExit | None), result.exception
     return Said(result.exit_code, result.stdout)
-
-
-def listed(path: Path) -> list[tuple[str, int, int, int]]:
-    found = []
-    for each in sorted(path.rglob("*")):
-        state = each.lstat()
-        found.append((str(each), state.st_mode, state.st_size, state.st_mtime_ns))
-    return found
-
-
-def segment(path: Path, number: int) -> Path:
-    return path / "commitlog" / f"{number * SEGMENT:020d}"
 
 
 def unit_of(path: Path) -> Path:

@@ -34,7 +34,7 @@ from audit.reading.file_state import FileState, state_of
 from audit.reading.replica import Replica
 from dledger.reading.entry import EntryHeader, EntryKind, parse_header
 from dledger.reading.survey import survey_folder
-from dledger.records.layout import ENTRY, UNITS_PER_FILE, file_name
+from dledger.records.layout import ENTRY, UNITS_PER_FILE
 from store.commitlog import CommitLog, CommitLogOptions
 from store.directory import write_sealed
 from store.files import OsFiles
@@ -47,7 +47,7 @@ from store.worker import ManualWorker
 from tests.audit.both_ways import unsettled
 from tests.audit.replicas import copy_sparse, flip_bit
 from tests.starting.changes import CHANGES, Change
-from tests.starting.members import SEGMENT, UNITS, WHOSE, Lived, lived
+from tests.starting.members import SEGMENT, UNITS, WHOSE, Lived, lived, segment
 
 DRAWS = int(os.environ.get("DRAWS", "60"))
 OPTIONS = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0)
@@ -89,10 +89,6 @@ def read(path: Path) -> Known:
 
 def judged(path: Path, known: Known = ()) -> Judgement:
     return judge(path, WHOSE, units_per_file=UNITS, known=known)
-
-
-def segment(path: Path, number: int) -> Path:
-    return path / "commitlog" / file_name(number * SEGMENT)
 
 
 def test_what_was_read_is_passed_over(path: Path) -> None:

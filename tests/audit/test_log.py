@@ -24,8 +24,8 @@ from dledger.reading.entry import HEADER_SIZE, EntryHeader, build_frame, parse_h
 from dledger.reading.survey import walk_headers
 from dledger.records.layout import UNITS_PER_FILE
 from store.holding import holder_of
-from tests.audit.replicas import copy_sparse, flip_bit
-from tests.starting.members import SEGMENT, Lived, lived
+from tests.audit.replicas import copy_sparse, flip_bit, listed
+from tests.starting.members import SEGMENT, Lived, lived, segment
 
 Damage = Callable[[Path], object]
 
@@ -64,18 +64,6 @@ def verified(path: Path, *arguments: object) -> Said:
 
 def dumped(path: Path, *arguments: object) -> list[dict[str, Any]]:
     return said("dump", "--data", path, "--json", *arguments).lines
-
-
-def listed(path: Path) -> list[tuple[str, int, int, int]]:
-    found = []
-    for each in sorted(path.rglob("*")):
-        state = each.lstat()
-        found.append((str(each), state.st_mode, state.st_size, state.st_mtime_ns))
-    return found
-
-
-def segment(path: Path, number: int) -> Path:
-    return path / "commitlog" / f"{number * SEGMENT:020d}"
 
 
 def headers(path: Path, number: int) -> Iterator[EntryHeader]:

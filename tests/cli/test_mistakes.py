@@ -19,18 +19,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from audit.commands.app import app as audit_app
-from audit.commands.log import app as log_app
 from broker.local_group import group as local_group
-from chaos.cli import app as chaos_app
+from dledger_cli.app import PROGRAMS
 from dledger_cli.app import app as program
 
 PATIENCE_S = 20
 USAGE = 2
 # Refused by what is asked for, or because there is no group, node or file: never 0, never a signal.
 TOLD = {1, 2, 3}
-# Words that lead to a program of its own, with its own table.
-OWN_PROGRAMS = {"audit", "chaos", "log"}
 # What a command needs before it looks at anything else.
 NEEDED = {
     "config": ["--config", "node.toml"],
@@ -46,6 +42,10 @@ NEEDED = {
     "directory": ["."],
     "data": ["--data", "."],
     "target": ["target"],
+    "folder": ["certificates"],
+    "file": ["secret"],
+    "broker_group": ["--broker-group", "g"],
+    "hosts": ["--host", "localhost"],
 }
 NUMBERS = ["x", "", "1.5.2", "0x10", "1e", "-", "９９x", "9" * 400 + "x"]
 NO_NUMBERS = ["nan", "inf", "-inf", "1e999"]  # of those with a fraction Python knows these
@@ -94,34 +94,33 @@ class Case(NamedTuple):
 
 
 def commands() -> Iterator[Command]:
-    own = ((chaos_app, ("chaos",)), (audit_app, ("audit",)), (log_app, ("log",)))
-    for app, first in ((program, ()), *own):
-        yield from below(typer.main.get_command(app), app, first, ())
+    yield from below(typer.main.get_command(program), program, ())
+    for name, part in PROGRAMS.items():
+        app = part.load()
+        yield from below(typer.main.get_command(app), app, (name,))
 
 
-def below(
-    node: Any, app: typer.Typer, first: tuple[str, ...], words: tuple[str, ...]
-) -> Iterator[Command]:
-    for name, each in getattr(node, "commands", {}).items():
-        if hasattr(each, "commands"):
-            yield from below(each, app, first, (*words, name))
-        elif (*first, name) not in {(own,) for own in OWN_PROGRAMS}:
-            yield Command((*first, *words, name), app, tuple(each.params))
+def below(node: Any, app: typer.Typer, words: tuple[str, ...]) -> Iterator[Command]:
+    if not hasattr(node, "commands"):
+        yield Command(words, app, tuple(node.params))
+        return
+    for name, each in node.commands.items():
+        if words or name not in PROGRAMS:
+            yield from below(each, app, (*words, name))
 
 
-def cases() -> Iterator[Case]:
-    for command in commands():
-        needed = command.needed()
-        yield Case(command, [*needed, "--no-such-option"], {USAGE})
-        yield Case(command, [*needed, "-Q"], {USAGE})
-        yield Case(command, [*needed, "surplus", "surplus"], {USAGE})
-        for parameter in command.parameters:
-            if parameter.required:
-                yield Case(command, command.needed(but=parameter.name), {USAGE})
-            for value in values(parameter):
-                yield Case(command, with_value(command, parameter, value), {USAGE})
-            if parameter.opts[0].startswith("--") and not flag(parameter):
-                yield Case(command, [*needed, parameter.opts[0]], {USAGE})  # and no value
+def cases(command: Command) -> Iterator[Case]:
+    needed = command.needed()
+    yield Case(command, [*needed, "--no-such-option"], {USAGE})
+    yield Case(command, [*needed, "-Q"], {USAGE})
+    yield Case(command, [*needed, "surplus", "surplus"], {USAGE})
+    for parameter in command.parameters:
+        if parameter.required:
+            yield Case(command, command.needed(but=parameter.name), {USAGE})
+        for value in values(parameter):
+            yield Case(command, with_value(command, parameter, value), {USAGE})
+        if parameter.opts[0].startswith("--") and not flag(parameter):
+            yield Case(command, [*needed, parameter.opts[0]], {USAGE})  # and no value
 
 
 def flag(parameter: Any) -> bool:
@@ -184,7 +183,7 @@ def _nothing_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 def told(command: Command, arguments: list[str], codes: set[int]) -> str:
     """What it said on standard error, having ended as it must."""
     words = [*command.words, *arguments]
-    result = CliRunner().invoke(command.app, words[1:] if words[0] in OWN_PROGRAMS else words)
+    result = CliRunner().invoke(command.app, words[1:] if words[0] in PROGRAMS else words)
     assert result.exception is None or isinstance(result.exception, SystemExit), words
     assert result.exit_code in codes, (words, result.exit_code, result.stderr)
     lines = [
@@ -204,12 +203,11 @@ ALL = list(commands())
 def test_wrong_arguments_are_told_with_exit_code_2(command: Command) -> None:
     """Options there aren't, too much, too little, numbers that are none, no choice, no address."""
     wrong = []
-    for case in cases():
-        if case.command.words == command.words:
-            try:
-                told(command, case.arguments, case.codes)
-            except AssertionError as error:
-                wrong.append(f"{case}: {str(error).splitlines()[0][:300]}")
+    for case in cases(command):
+        try:
+            told(command, case.arguments, case.codes)
+        except AssertionError as error:
+            wrong.append(f"{case}: {str(error).splitlines()[0][:300]}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -42,7 +42,8 @@ SLOW_IMPORT = textwrap.dedent(
     [
         ("dledger_cli.app", ["version"]),
         ("grpc", ["version"]),
-        ("dledger_cli.bench.cli", ["topic", "list"]),
+        ("dledger_cli.topic", ["topic", "list"]),
+        ("dledger_cli.bench.cli", ["bench", "all"]),
         ("broker.node", ["node", "--config", "{config}"]),
         ("audit.commands.app", ["audit", "replicas"]),
         ("chaos.cli", ["chaos", "sim"]),
@@ -73,6 +74,24 @@ def test_ctrl_c_while_a_module_is_imported_ends_with_130(
         finally:
             process.kill()
     assert (process.returncode, out, err) == (130, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("missing", "command"), [("uvloop", ["version"]), ("tenacity", ["topic", "--help"])]
+)
+def test_library_that_is_missing_is_named(missing: str, command: list[str]) -> None:
+    """By the program and by each word's own: only the client may have been installed."""
+    without = f"import sys; sys.modules[{missing!r}] = None; from dledger_cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", without, *command],
+        capture_output=True,
+        cwd=REPOSITORY,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert result.stderr.startswith(b"dledger: the program needs more than the client does")
+    assert f"({missing} is missing)".encode() in result.stderr
 
 
 def ended(*arguments: str, stdout: int | None = None) -> subprocess.CompletedProcess[bytes]:

@@ -22,12 +22,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from audit.commands.app import app as audit_app
 from audit.commands.selection import wanted_replicas
 from audit.engines.choice import EngineName
 from broker.config import NodeConfig, dump_toml
 from dledger.terminal.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
-from dledger_cli.app import app
+from dledger_cli.app import PROGRAMS, app
 from tests.certificates import Authority
 from tests.integration.group import free_ports
 
@@ -133,7 +132,9 @@ def told(*arguments: str) -> str:
 def dialing() -> set[str]:
     """Every command that can be told where nodes are."""
     found = set()
-    commands = [("", typer.main.get_command(app)), ("audit ", typer.main.get_command(audit_app))]
+    commands = [
+        (f"{name} ", typer.main.get_command(part.load())) for name, part in PROGRAMS.items()
+    ]
     while commands:
         name, command = commands.pop()
         parts: dict[str, Any] = getattr(command, "commands", {})

@@ -46,11 +46,10 @@ def test_simulated_disk_that_fills_at_any_step_ends_nothing() -> None:
     assert step > 50
 
 
-@pytest.mark.skipif(not can_mount(), reason="needs root and a mount namespace of its own")
-def test_real_disk_that_others_fill_at_any_step_ends_nothing(tmp_path: Path) -> None:
-    """The same below a real file system; a first start without space is refused as StorageFull."""
+def said_on_a_real_disk(program: str, folder: Path) -> str:
+    """What the program of that name prints, alone with a small file system."""
     done = subprocess.run(
-        [*ALONE, sys.executable, "-m", "tests.integration.filled_disk", str(tmp_path)],
+        [*ALONE, sys.executable, "-m", f"tests.integration.{program}", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -58,7 +57,14 @@ def test_real_disk_that_others_fill_at_any_step_ends_nothing(tmp_path: Path) -> 
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    steps, refused = (int(word) for word in done.stdout.split("\n")[-2].split() if word.isdigit())
+    return done.stdout
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs root and a mount namespace of its own")
+def test_real_disk_that_others_fill_at_any_step_ends_nothing(tmp_path: Path) -> None:
+    """The same below a real file system; a first start without space is refused as StorageFull."""
+    said = said_on_a_real_disk("filled_disk", tmp_path)
+    steps, refused = (int(word) for word in said.split("\n")[-2].split() if word.isdigit())
     assert steps > 40
     assert 0 < refused < steps
 
@@ -67,13 +73,5 @@ def test_real_disk_that_others_fill_at_any_step_ends_nothing(tmp_path: Path) -> 
 def test_group_on_a_real_disk_goes_on_by_itself_when_there_is_space_again(tmp_path: Path) -> None:
     """Three processes on one disk that somebody else fills: sends are refused, pulls go on, the
     doctor names it; with the space back the same processes store what comes."""
-    done = subprocess.run(
-        [*ALONE, sys.executable, "-m", "tests.integration.resumed_disk", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "stored, then DeadlineExceeded" in done.stdout  # the client tries until then
+    said = said_on_a_real_disk("resumed_disk", tmp_path)
+    assert "stored, then DeadlineExceeded" in said  # the client tries until then

@@ -78,6 +78,11 @@ def config_of(path: Path) -> NodeConfig:
     return config.model_copy(update={"store": store})
 
 
+def segment(path: Path, number: int) -> Path:
+    """The file of the log that is the member's `number`th, from 0."""
+    return path / "commitlog" / f"{number * SEGMENT:020d}"
+
+
 def open_replica(path: Path, units_per_file: int = UNITS) -> Replica:
     """The replica, not started. Raises: see `Replica.open`."""
     loop, wires = asyncio.get_running_loop(), Wires()

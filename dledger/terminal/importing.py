@@ -1,0 +1,55 @@
+"""While the program's modules are imported, which takes up to a second: how that ends.
+
+Ctrl-C ends the process at once: nothing is begun in that time, so nothing has to be tidied up, and
+an exception would surface wherever a module is half made. Where only the client is installed, what
+is missing is told. This itself imports only what the interpreter has brought along.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+OURS = ("dledger", "dledger_cli", "store", "broker", "chaos", "audit")
+USED_WRONGLY, INTERRUPTED = 2, 130  # `dledger.outcome.ExitCode`, which may not be imported yet
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Meanwhile an interrupt ends the process with 130, without a word; a library that isn't there
+    ends it with 2, and is named."""
+    try:
+        with _interrupts_end():
+            yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in OURS:
+            raise
+        sys.stderr.write(
+            f"dledger: the program needs more than the client does ({missing} is missing): "
+            "pip install 'dledger[node]'\n"
+        )
+        sys.exit(USED_WRONGLY)
+
+
+@contextmanager
+def _interrupts_end() -> Iterator[None]:
+    # Ignored in the background of a script: it stays so. Threads have no say in signals.
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
