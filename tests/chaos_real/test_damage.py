@@ -48,6 +48,7 @@ class FakeArena:
         self.refuses = ""  # what the node says when it doesn't start
         self.given_an_empty_disk = False
         self.copies: list[Path] = []
+        self.unchanged_for = 2  # looks at the copies
 
     def data_directory(self, _: str) -> Path:
         return self.folder
@@ -79,8 +80,13 @@ class FakeArena:
     def set_aside(self, _: str, __: str, file: Path) -> None:
         self.copies.append(file)
 
+    def is_unchanged(self, _: str, __: str) -> bool:
+        assert self.running, "a node that is dead changes nothing"
+        self.unchanged_for -= 1
+        return self.unchanged_for >= 0
+
     def put_back(self, _: str, __: str) -> bool:
-        return True
+        return self.unchanged_for < 0
 
 
 async def nothing_wrong(_: int) -> str:
@@ -208,9 +214,21 @@ def test_old_copy_is_of_the_file_that_was_asked_for(arena: FakeArena, file: str,
 def test_node_that_refuses_an_old_copy_is_replaced(arena: FakeArena, file: str) -> None:
     """As for any corruption."""
     arena.refuses = "the hard state is corrupt"
+    if file == "hard-state":
+        arena.unchanged_for = -1  # an election is the schedule's affair, and not waited for
     said = asyncio.run(put_back(blow(arena, {"file": file})))
     assert said == "an older copy put back; n1 refused to start and was given an empty disk"
     assert arena.given_an_empty_disk
+
+
+def test_file_that_never_changes_is_not_waited_for_for_ever(
+    arena: FakeArena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group may stand still. The report says what the blow came to."""
+    monkeypatch.setattr("chaos.real.damage.CHANGES_WITHIN_S", 0.2)
+    arena.unchanged_for = 1 << 30
+    said = asyncio.run(put_back(blow(arena, {"file": "segment"})))
+    assert said == "the copy was still the same; n1 started"
 
 
 def test_derived_file_is_no_reason_to_refuse(arena: FakeArena) -> None:

@@ -40,9 +40,10 @@ def build(folder: Path, kind: str) -> Path:
 
 def environment(folder: Path, wheel: str) -> Path:
     """A fresh environment with `wheel` in it; where its programs are."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)  # this interpreter's pip serves it, too
     programs = folder / "bin"
-    done = run(programs / "pip", "install", "--quiet", "--retries", "2", wheel, folder=folder)
+    pip: Sequence[str | Path] = (sys.executable, "-m", "pip", "--python", programs / "python")
+    done = run(*pip, "install", "--quiet", "--retries", "2", "--no-compile", wheel, folder=folder)
     if any(text in done.stderr for text in OUT_OF_REACH):
         pytest.skip("no registry to install dependencies from")
     assert done.returncode == 0, done.stderr
