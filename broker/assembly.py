@@ -21,7 +21,9 @@ from broker.premises import Premises, nothing_known
 from broker.reading.committed import CommittedLog
 from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
+from broker.repairs import Repairs
 from broker.roster import members_of
+from broker.scrubbing import Scrubber
 from broker.services.audit import Audit, AuditedPlace
 from broker.services.cluster import Cluster, Members, NodeStatus
 from broker.services.gate import Gate
@@ -55,6 +57,8 @@ class Parts:
     membership: Membership
     mender: Mender
     snapshots: SnapshotKeeper
+    repairs: Repairs
+    scrubber: Scrubber
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     size = config.store.segment_size_bytes
     place = AuditedPlace(config.broker_group, config.node_id, folder, size)
     sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings)
-    soundness = Soundness(surrounds.fail)
+    soundness = Soundness(surrounds.fail, parts.repairs.takes)
     pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, soundness)
 
     def status() -> NodeStatus:
@@ -142,6 +146,8 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         mending=parts.mender.statistics(),
         snapshots=parts.snapshots.statistics(),
         configuration=parts.driver.core.configuration,
+        repairs=parts.repairs.statistics(),
+        scrub=parts.scrubber.statistics(),
         links=links,
         addresses=parts.leadership.members(),
         request_bytes=sends.budget.used_bytes,

@@ -171,6 +171,7 @@ class StoreConfig(_Section):
     mlock: bool = False
     write_buffer_bytes: int = Field(default=0, ge=0, le=GIB)
     reserve_bytes: int = Field(default=64 * MIB, ge=0)
+    scrub_percent: float = Field(default=3.0, ge=0, le=100)  # of a processor; 0: none
 
     @model_validator(mode="after")
     def _buffer_is_admitted(self) -> Self:

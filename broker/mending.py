@@ -7,8 +7,8 @@ derived it: void batches, deletions, topics made anew need no rule here. New mes
 queue meanwhile as ever; the repair is over when it has come to what was applied when it began.
 
 It must never touch a queue that nobody suspects, nor write what isn't committed, nor hold the event
-loop for longer than a slice. A full disk makes it wait. Rot in the log is not its matter: it tells,
-and the replica ends (ADR 28).
+loop for longer than a slice. A full disk makes it wait, and so does rot in the log until that is
+repaired (ADR 39); where it can't be, the replica ends.
 
     found wrong ─▶ waiting ─▶ files laid out ─▶ slices of the log
                       ▲                              │    │ a full disk: later, from the same place
@@ -28,7 +28,7 @@ from broker.state.machine import StateMachine
 from broker.state.replay import FolderKey, WrongQueue
 from broker.state.topics import TopicState
 from dledger.errors import ApplyPaused
-from store.errors import StorageFull
+from store.errors import CorruptionFound, StorageFull
 
 SLICE_BYTES: Final = 256 << 10
 SHORTEST_PAUSE_S: Final = 0.001
@@ -61,6 +61,11 @@ class MendStatistics:
     units_mended: int
 
 
+def _is_lasting(error: BaseException) -> bool:
+    """Where nobody repairs the log."""
+    return False
+
+
 class Mender:
     """Repairs one set of queues at a time, from `start` to `stop`; what is found wrong meanwhile
     is the next set.
@@ -69,6 +74,7 @@ class Mender:
         machine: the replica's, which says what is applied and which topics there are.
         queues, log: the replica's; everything happens on the thread that owns them.
         failed: is told of an error that ends the repairs for good.
+        is_mended: whether rot in the log is being repaired itself: then this waits.
     """
 
     def __init__(
@@ -77,8 +83,10 @@ class Mender:
         queues: MendedQueues,
         source: MendingLog,
         failed: Callable[[BaseException], None],
+        is_mended: Callable[[BaseException], bool] = _is_lasting,
     ) -> None:
         self._machine = machine
+        self._is_mended = is_mended
         self._queues = queues
         self._log = source
         self._failed = failed
@@ -175,9 +183,13 @@ class Mender:
         loop = asyncio.get_running_loop()
         began = loop.time()
         first = machine.applied_index + 1
-        last = self._log.last_that_fits(first, through, SLICE_BYTES)
         try:
+            last = self._log.last_that_fits(first, through, SLICE_BYTES)
             machine.apply(self._log.read(first, last))
+        except CorruptionFound as error:
+            if not self._is_mended(error):
+                raise
+            return RETRY_S
         except ApplyPaused as error:
             log.warning("mending_paused", reason=str(error))
             return RETRY_S

@@ -18,6 +18,7 @@ from broker.metrics import NodeFacts
 from broker.premises import Premises
 from broker.reading.committed import LogEnds
 from broker.reading.held import HoldStatistics
+from broker.repairs import RepairStatistics
 from broker.services.cluster import MemberHealth, NodeHealth, NodeStatus, PeerStatus
 from broker.snapshots import SnapshotStatistics
 from broker.state.machine import MachineStatistics
@@ -25,6 +26,7 @@ from dledger.core.types import Configuration, CoreStatistics, DiskId, NodeId, Ro
 from dledger.driver import DriverStatistics
 from dledger.peers import PeerLink
 from store.commitlog import LogStatistics
+from store.scrubbing import ScrubStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Facts:
     held: HoldStatistics
     mending: MendStatistics
     snapshots: SnapshotStatistics
+    repairs: RepairStatistics
+    scrub: ScrubStatistics
     links: Mapping[NodeId, PeerLink]
     addresses: Mapping[NodeId, str]  # of the members
     request_bytes: int
@@ -83,6 +87,8 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
         level=facts.machine.level,
         known_level=facts.machine.known_level,
         health=health,
+        log_damages=facts.repairs.damages,
+        scrub_ended_ms=facts.scrub.last_pass_ended_ms,
     )
 
 
@@ -142,6 +148,7 @@ def node_facts(facts: Facts) -> NodeFacts:
 def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
     core, driver, log = facts.core, facts.driver, facts.log
     held, appender, machine = facts.held, facts.appender, facts.machine
+    scrub = facts.scrub
     return {
         "term": ("The current term.", core.term),
         "serving": ("1 while this node answers sends and pulls.", facts.leadership.is_serving),
@@ -181,6 +188,18 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         ),
         "snapshot_bytes": ("The size of the last one written.", facts.snapshots.size_bytes),
         "last_snapshot_seconds": ("How long it took.", facts.snapshots.last_seconds),
+        "log_damages": (
+            "Places in the log that have rotted and aren't repaired yet: while there is one this "
+            "node neither votes nor acknowledges.",
+            facts.repairs.damages,
+        ),
+        "scrub_pass_bytes": ("Bytes that the scrub's present pass has read.", scrub.pass_bytes),
+        "scrub_pass_total_bytes": ("Bytes that it is to read.", scrub.pass_total_bytes),
+        "scrub_last_pass_seconds": ("How long the last full pass took.", scrub.last_pass_s),
+        "scrub_last_pass_timestamp_seconds": (
+            "When it ended, seconds since the epoch; 0: there was none since the start.",
+            scrub.last_pass_ended_ms / 1000,
+        ),
         "apply_stopped": (
             "1 if this program is too old for what is committed: nothing is applied any more.",
             bool(driver.apply_stopped),
@@ -241,6 +260,19 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
         "snapshots_failed": (
             "Snapshots of state that couldn't be written.",
             facts.snapshots.failed,
+        ),
+        "scrub_bytes": ("Bytes of the log read again and found sound.", facts.scrub.checked_bytes),
+        "scrub_passes": ("Full passes of the scrub.", facts.scrub.passes),
+        "log_damages_found": ("Places in the log found rotten.", facts.repairs.found),
+        "log_damages_repaired": ("Of those, sound again.", facts.repairs.repaired),
+        "log_repaired_bytes": ("Bytes written back.", facts.repairs.bytes_repaired),
+        "repair_answers_refused": (
+            "Entries that a peer gave and that weren't the ones.",
+            facts.repairs.answers_refused,
+        ),
+        "repair_answers_given": (
+            "Requests of peers for entries that were answered with them.",
+            facts.repairs.answers_given,
         ),
         "fsyncs": ("Group commits made durable.", log.flush_count),
         "fsync_seconds": ("Seconds spent in them.", log.total_flush_s),

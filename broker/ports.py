@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from broker.premises import Premises, nothing_known
 from broker.recovery import REAL_MACHINERY, StoreMachinery
+from broker.scrubbing import USUAL_SCRUB, ScrubPace
 from broker.snapshots import USUAL_PACE, SnapshotPace
 from dledger.applying import APPLY_SLICE_BYTES
 from dledger.core.types import Holding, NodeId
@@ -101,6 +102,7 @@ class Rhythm:
     drain_s: float = 2.0  # how long a stop waits for those who wait for a commit
     apply_slice_bytes: int = APPLY_SLICE_BYTES
     snapshots: SnapshotPace = USUAL_PACE
+    scrub: ScrubPace = USUAL_SCRUB
 
 
 STEADY = Rhythm()

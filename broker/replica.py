@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +45,8 @@ from broker.probes import CommitProbe, TimedMachine
 from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, recover
+from broker.repairs import Repairs, SteadyView, Surroundings
+from broker.scrubbing import Scrubber
 from broker.services.messages import SendTimings
 from broker.snapshots import SnapshotKeeper, SnapshotSource
 from broker.ticker import Ticker
@@ -58,12 +61,15 @@ from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
 from dledger.wire import raft_pb2
 from store.directory import DirectoryState
-from store.errors import CorruptionFound, StoreError
+from store.errors import BeyondRepair, CorruptionFound, StoreError
 from store.files import FULL_ERRNOS
+from store.repair_journal import RepairJournal
 from store.snapshot_files import SnapshotFiles
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
+
+ROT_ADVICE = "replace this node's data from its peers: docs/operations.md, Corruption"
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +91,8 @@ class Replica:
         self.machine = recovered.machine
         self.transport = ports.connect(self._greeting(), self._on_message, self._on_broken)
         self.held = HeldPulls(config.broker.max_held_pulls, ports.turns.later)
-        self.mender = Mender(self.machine, self.queues, self.log, self.fail)
+        self.repairs = self._make_repairs()
+        self.mender = Mender(self.machine, self.queues, self.log, self.fail, self.repairs.takes)
         self.mender.suspect_all(recovered.wrong_queues)
         self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)
         node = NodeId(config.node_id)
@@ -115,7 +122,16 @@ class Replica:
             self.queues,
             ports.hand,
             self.driver.on_storage_failed,
-            self.snapshots.step,
+            self._keep_snapshots,
+        )
+        self.scrubber = Scrubber(
+            self.log,
+            self._proven_index,
+            ports.hand,
+            self.repairs,
+            self.fail,
+            ports.now_ms,
+            replace(ports.rhythm.scrub, share=config.store.scrub_percent / 100),
         )
         self.member = recovered.member
         self.membership = Membership(self.driver, node, lambda: self.machine.level.current)
@@ -133,6 +149,8 @@ class Replica:
             self.membership,
             self.mender,
             self.snapshots,
+            self.repairs,
+            self.scrubber,
         )
         latencies = ports.latencies
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
@@ -196,13 +214,28 @@ class Replica:
             is_synced=self.config.store.flush == "sync",
         )
 
+    def _make_repairs(self) -> Repairs:
+        """They speak to parts that are made later, and not before the replica has started."""
+        around = Surroundings(
+            through=self._proven_index,
+            holds=self._holds,
+            term_at=lambda index: self.driver.core.term_at(Index(index)),
+            links=self.transport.links,
+            request=self.transport.send_request,
+            answer=self.transport.send_answer,
+            doubt=lambda *, is_in_doubt: self.driver.report_doubt(is_in_doubt=is_in_doubt),
+            failed=self.fail,
+        )
+        journal = RepairJournal(self._ports.files, self.config.data_directory)
+        return Repairs(self.log, journal, self._ports.hand, around)
+
     def _make_driver(self, probe: CommitProbe) -> RaftDriver[EntryHeader]:
         ports, recovered, node = self._ports, self._recovered, NodeId(self.config.node_id)
         applied = Index(self.machine.applied_index)
         core = Raft(
             node,
             recovered.base,
-            view=self.log,
+            view=SteadyView(self.log, self.repairs.takes),
             rng=ports.random,
             options=raft_options(self.config),
             log=recovered.summary,
@@ -223,6 +256,7 @@ class Replica:
             wall_ms=ports.now_ms,
             monotonic_s=ports.machinery.clock,
             fail=self.fail,
+            is_mended=self.repairs.takes,
         )
         return RaftDriver(
             core, node, driver_ports, applied, apply_slice_bytes=ports.rhythm.apply_slice_bytes
@@ -248,6 +282,8 @@ class Replica:
         self.ticker.start()
         self.housekeeping.start(self._ports.rhythm.housekeeping_s)
         self.mender.start()
+        self.repairs.start()
+        self.scrubber.start()
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
 
     def ask_to_stop(self) -> None:
@@ -288,11 +324,13 @@ class Replica:
             log.warning("leadership_not_handed_over", reason=error.message)
 
     async def _drain(self) -> None:
-        """Waits, but not for ever, until everybody who waits for a commit has an answer."""
+        """Waits, but not for ever, until everybody who waits for a commit has an answer, and what
+        has rotted is back: a start would refuse, as it has nobody to ask."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._ports.rhythm.drain_s):
                 while not self.appender.idle:  # a call that was let in before may still submit
                     await self.appender.idled()
+                await self.repairs.idled()
 
     async def _rest(self) -> None:
         """Nothing happens here of itself any more, and nobody waits."""
@@ -305,6 +343,8 @@ class Replica:
         self.driver.stop()
         self.leadership.end_serving("the node stopped")
         await self.transport.stop()
+        await self.scrubber.stop()
+        await self.repairs.stop()
         await self.mender.stop()
         await self.housekeeping.stop()
         self.services.cluster.close()
@@ -320,7 +360,9 @@ class Replica:
             except Exception as error:  # noqa: BLE001  whatever it was, the stop wasn't clean
                 self.fail(error)
             try:
-                await hand.run(partial(self.log.close, is_clean=self.failure is None))
+                # What is rotten and not repaired has to be found again by the next start.
+                is_clean = self.failure is None and not self.repairs.is_at_work
+                await hand.run(partial(self.log.close, is_clean=is_clean))
             except StoreError as error:
                 self.fail(error)
 
@@ -332,6 +374,8 @@ class Replica:
         self._stop_asked.set()  # whatever becomes of the words that follow
         if isinstance(error, CorruptionFound):
             self._tell_of_rot(error)
+        elif isinstance(error, BeyondRepair):
+            log.critical("log_corrupt", file=error.file, reason=error.why, advice=ROT_ADVICE)
         self.leadership.end_serving("the node failed")
         log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
 
@@ -346,13 +390,33 @@ class Replica:
             self.fail(error)
 
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
-        self.driver.on_message(peer, message)
+        if not self.repairs.on_message(peer, message):
+            self.driver.on_message(peer, message)
 
     def _on_broken(self, peer: NodeId) -> None:
         self.driver.suspect(peer)
 
     def _is_full(self) -> bool:
         return self.log.statistics().is_full or self.driver.statistics().is_apply_paused
+
+    def _proven_index(self) -> int:
+        """The last entry that is committed, and on this node's disk whatever happens."""
+        core = self.driver.core
+        return min(core.commit_index, core.durable_index, self.log.synced_index)
+
+    def _holds(self, index: int, term: int) -> bool:
+        """Whether the entry of that term is on this node's disk."""
+        core = self.driver.core
+        durable = min(core.durable_index, self.log.synced_index)
+        return index <= durable and core.term_at(Index(index)) == term
+
+    async def _keep_snapshots(self) -> None:
+        """A snapshot needs the log's word for the entry that it is of: it waits for a repair."""
+        try:
+            await self.snapshots.step()
+        except CorruptionFound as error:
+            if not self.repairs.takes(error):
+                raise
 
     def _derived_index(self) -> int:
         """Through which entry the queues are derived, for all that is known; 0: nothing new is to
@@ -371,7 +435,7 @@ class Replica:
             entry=entry,
             expected=str(error.expected),
             found=str(error.found),
-            advice="replace this node's data from its peers: docs/operations.md, Corruption",
+            advice=ROT_ADVICE,
         )
 
     def _remember(self) -> Callable[[], None] | None:

@@ -19,6 +19,7 @@ from dledger.ports import FrameHeader, Ports
 # that takes no longer than a share of it.
 APPLY_SLICE_BYTES = 1 << 20
 APPLY_SLICE_ENTRIES = 256
+MENDED_RETRY_TICKS = 5  # the same, from finding rot that is being repaired
 APPLY_RETRY_TICKS = 100  # a second, as a rule, from finding no space to trying again
 
 H = TypeVar("H", bound=FrameHeader)
@@ -95,16 +96,28 @@ class Applier(Generic[H]):
             return
         self._is_applying = True
         try:
-            first = Index(self._applied + 1)
-            last = first
-            if commit > first:
-                most = Index(min(commit, first + APPLY_SLICE_ENTRIES - 1))
-                last = Index(self._ports.log.last_that_fits(first, most, self._slice_bytes))
-            self._note(self._give(self._ports.log.read(first, last)))
+            frames = self._read(commit)
+            if frames is not None:
+                self._note(self._give(frames))
         finally:
             self._is_applying = False
         if self._applied < commit and not self._is_paused:
             self.schedule()
+
+    def _read(self, commit: Index) -> bytes | None:
+        """The next slice; None where it is being got back, and is asked for again later."""
+        first = last = Index(self._applied + 1)
+        log = self._ports.log
+        try:
+            if commit > first:
+                most = Index(min(commit, first + APPLY_SLICE_ENTRIES - 1))
+                last = Index(log.last_that_fits(first, most, self._slice_bytes))
+            return log.read(first, last)
+        except Exception as error:
+            if not self._ports.is_mended(error):
+                raise
+            self._ticks_to_wait = MENDED_RETRY_TICKS
+            return None
 
     def _give(self, frames: bytes) -> Index:
         """Gives the machine frames; the last entry that it took. A full disk pauses applying:

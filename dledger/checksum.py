@@ -4,9 +4,10 @@ A bit that flips between two nodes, in a memory, a switch or a library, must not
 previous index of an append, in a vote or in a digest it is a lie that nothing else would catch. So
 a message carries a CRC32C over all its fields, and this owns which bytes that is taken of. They
 are packed by hand instead of being protobuf's own bytes, because protobuf promises no one encoding
-of a message. The frames of an append count by their length alone, as the message states it: each
-has a CRC over all of itself (`dledger/reading/entry.py`), and hashing the payload twice, or copying
-it out of the message to count it, would be the dearest thing that a message costs. Whoever takes
+of a message. The frames of an append count by their length alone, as the message states it, and so
+do those of an answer with entries: each has a CRC over all of itself (`dledger/reading/entry.py`),
+and hashing the payload twice, or copying it out of the message to count it, would be the dearest
+thing that a message costs. Whoever takes
 the frames compares their length with the stated one.
 
     all messages   kind u8 (the field number of the body, 0 for none), term u64, then:
@@ -26,6 +27,8 @@ the frames compares their length with the stated one.
     10 heartbeat response   read context u64, last index u64, short of space u8, wall clock u64
     11 timeout now          nothing
     14 keep-alive           held index u64, settled index u64
+    16 entries request      number, first index, last index, last term: u64
+    17 entries response     number u64, status i32, size of frames u64
 
 All integers are big-endian. A message without a body that is known here has no valid checksum.
 It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's
@@ -53,6 +56,7 @@ _LOG_END: Final = struct.Struct(">BQQQ")
 _VOTE_REQUEST: Final = struct.Struct(">BQQQi")
 _FOUR: Final = struct.Struct(">BQQQQQ")
 _APPEND_RESPONSE: Final = struct.Struct(">BQ?QQQQQ")
+_ENTRIES_RESPONSE: Final = struct.Struct(">BQQiQ")
 _HEARTBEAT_RESPONSE: Final = struct.Struct(">BQQQ?Q")
 
 
@@ -170,6 +174,18 @@ def _keep_alive(message: pb.PeerMessage) -> bytes:
     return _LOG_END.pack(14, message.term, body.held_index, body.settled_index)
 
 
+def _entries_request(message: pb.PeerMessage) -> bytes:
+    body = message.entries_request
+    return _FOUR.pack(
+        16, message.term, body.number, body.first_index, body.last_index, body.last_term
+    )
+
+
+def _entries_response(message: pb.PeerMessage) -> bytes:
+    body = message.entries_response
+    return _ENTRIES_RESPONSE.pack(17, message.term, body.number, body.status, body.frames_size)
+
+
 _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "hello": _hello,
     "pre_vote_request": _pre_vote_request,
@@ -182,4 +198,6 @@ _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "heartbeat_response": _heartbeat_response,
     "timeout_now": _timeout_now,
     "keep_alive": _keep_alive,
+    "entries_request": _entries_request,
+    "entries_response": _entries_response,
 }

@@ -90,6 +90,10 @@ class Doubt(Generic[H]):
             raise ReplicaDiverged(look.through, said, look.digest)
         self._observer.on_event(OwnLogVerified(Index(look.through), look.digest))
 
+    def give_up(self) -> None:
+        """The look under way is over: its frames are being got back, and proven by that."""
+        self._look = None
+
     def _begin_look(self, index: int) -> None:
         through = min(index, self._log.synced_index)
         if self._look is None and through > 0 and self._tick >= self._next_look_tick:

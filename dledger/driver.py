@@ -47,6 +47,7 @@ from dledger.core.errors import (
     ReadRefused,
 )
 from dledger.core.types import (
+    NO_INDEX,
     AppendRange,
     AppendRequest,
     Configuration,
@@ -183,7 +184,12 @@ class RaftDriver(Generic[H]):
         self._guarded(self._tick_core)
 
     def _tick_core(self) -> None:
-        self._doubt.on_tick()
+        try:
+            self._doubt.on_tick()
+        except Exception as error:
+            if not self._ports.is_mended(error):
+                raise
+            self._doubt.give_up()
         self._core.report_space(is_short=self._is_short_of_space())
         self._core.tick()
         if self._core.role is Role.LEADER:
@@ -199,6 +205,12 @@ class RaftDriver(Generic[H]):
         if not is_short:
             self._refused_bytes = 0
         return is_short or self._applier.is_paused or self._applier.stopped is not None
+
+    def report_doubt(self, *, is_in_doubt: bool) -> None:
+        """Committed entries have rotted on this disk, or they are back; see `Raft.report_doubt`.
+        Safe from within whatever reads the log: what follows from it happens in a later turn."""
+        self._core.report_doubt(is_in_doubt=is_in_doubt)
+        self._schedule()
 
     def suspect(self, peer: NodeId) -> None:
         """A stream to or from `peer` broke."""
@@ -390,7 +402,12 @@ class RaftDriver(Generic[H]):
             return
         blob = memoryview(frames)[sum(header.total_size for header in headers[:skip]) :]
         if new and is_to_be_appended(self._core, message, new):
-            check_continuity(self._ports.log, message, new, blob)
+            try:
+                check_continuity(self._ports.log, message, new, blob)
+            except Exception as error:
+                if self._ports.is_mended(error):
+                    return  # not acknowledged, so it is sent again
+                raise
         self._take_append(message, new, blob)
 
     def _take_append(self, message: AppendRequest, new: list[H], blob: memoryview) -> None:
@@ -508,11 +525,14 @@ class RaftDriver(Generic[H]):
     def _send(self, message: OutgoingMessage) -> None:
         self._messages_out += 1
         if isinstance(message, AppendRange):
-            self._ports.transport.send_request(message.to, self._append_message(message))
+            append = self._append_message(message)
+            if append is not None:
+                self._ports.transport.send_request(message.to, append)
             return
         if isinstance(message, HeartbeatRequest):
             index = message.commit_index
-            beat = encode_heartbeat(message, index, self._digest_at(index) if index else 0)
+            digest = self._digest_at(index) if index else None
+            beat = encode_heartbeat(message, index if digest is not None else NO_INDEX, digest or 0)
             self._ports.transport.send_request(message.to, beat)
             return
         wire = encode_message(message, self._ports.wall_ms())
@@ -521,23 +541,35 @@ class RaftDriver(Generic[H]):
         else:
             self._ports.transport.send_request(message.to, wire)
 
-    def _append_message(self, message: AppendRange) -> PeerMessage:
-        """The append with its frames; peers that keep up are sent one and the same."""
+    def _append_message(self, message: AppendRange) -> PeerMessage | None:
+        """The append with its frames; peers that keep up are sent one and the same. None where the
+        frames are being got back: to the peer it got lost on the way."""
         latest = self._latest_append
         if latest is not None and replace(latest[0], to=message.to) == message:
             return latest[1]
         frames = b""
         if message.last_index >= message.first_index:
-            frames = self._ports.log.read(message.first_index, message.last_index)
+            try:
+                frames = self._ports.log.read(message.first_index, message.last_index)
+            except Exception as error:
+                if self._ports.is_mended(error):
+                    return None
+                raise
         wire = encode_append(message, frames)
         self._latest_append = (message, wire)
         return wire
 
     # --- the live divergence alarm (ADR 6) -------------------------------------------------------
 
-    def _digest_at(self, index: Index) -> int:
+    def _digest_at(self, index: Index) -> int | None:
+        """None where it can't be read, and is being got back."""
         if self._digest[0] != index:
-            self._digest = (index, self._ports.log.digest_at(index))
+            try:
+                self._digest = (index, self._ports.log.digest_at(index))
+            except Exception as error:
+                if self._ports.is_mended(error):
+                    return None
+                raise
         return self._digest[1]
 
     def _check_digest(self, message: IncomingMessage, index: Index, theirs: int) -> None:
@@ -545,7 +577,7 @@ class RaftDriver(Generic[H]):
         if message.term < self._core.term or index > self._core.commit_index:
             return
         ours = self._digest_at(index)
-        if ours != theirs:
+        if ours is not None and ours != theirs:
             raise Contradiction(
                 message.sender,
                 f"{message.sender} has digest {theirs:016x} at committed entry {index}, which "

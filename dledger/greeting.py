@@ -68,6 +68,7 @@ class Identity:
                     begun_vote=start.vote,
                     begun_index=start.last_index,
                     acknowledges_unsynced=not start.is_synced,
+                    gives_entries=True,
                 )
             )
         )

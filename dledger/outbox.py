@@ -22,7 +22,7 @@ class Outbox:
 
     def put(self, message: PeerMessage) -> bool:
         """Queues `message`; False when it was dropped, because of the bound or the end."""
-        size = message.append_request.frames_size
+        size = message.append_request.frames_size or message.entries_response.frames_size
         full = self._bytes + size > OUTBOX_BYTES or len(self._messages) >= OUTBOX_MESSAGES
         if self._closed or (full and self._messages):
             return False

@@ -97,6 +97,7 @@ class PeerLink:
         level: of formats and commands, that the peer said on that stream; 0 while it isn't up.
         is_older_copy: it was refused because its disk was put back as it once was.
         disk: the one that answers on that stream; `NO_DISK` while it isn't up.
+        gives_entries: whether who greeted there last gives entries back to whom they have rotted.
     """
 
     connected: bool
@@ -106,6 +107,7 @@ class PeerLink:
     level: int = 0
     is_older_copy: bool = False
     disk: DiskId = NO_DISK
+    gives_entries: bool = False
 
 
 @dataclass(slots=True)
@@ -117,6 +119,7 @@ class _Peer:
     dropped: int = 0
     level: int = 0  # said by who answered the stream that was greeted last
     disk: DiskId = NO_DISK  # the same
+    gives_entries: bool = False  # the same
 
 
 @dataclass(slots=True)
@@ -289,6 +292,7 @@ class PeerLinks:
                 level=peer.level if peer.dialed.makes_progress(now) else 0,
                 is_older_copy=self._known.is_older_copy(name),
                 disk=peer.disk if peer.dialed.makes_progress(now) else NO_DISK,
+                gives_entries=peer.gives_entries,
             )
             for name, peer in self._peers.items()
             if peer.is_member
@@ -413,6 +417,7 @@ class PeerLinks:
         call.speaker = self._recognised(call.peer, message, answers=True)
         call.peer.level = message.hello.level
         call.peer.disk = call.speaker.disk
+        call.peer.gives_entries = message.hello.gives_entries
         call.peer.dialed.on_greeted(generation, self._sockets.now())
         self._settle(call.peer)
 

@@ -211,13 +211,20 @@ class ConfigurationCodec(Protocol):
     def __call__(self, frame: bytes) -> Configuration: ...
 
 
+def _never_mended(error: Exception) -> bool:
+    """Where rot ends the node."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Ports(Generic[H]):
     """Everything outside the driver.
 
     `parse_frames` gives the headers of frames that a peer sent, each verified against its CRC,
     or raises `InvalidFrames`. `wall_ms` may step, `monotonic_s` may not; see `dledger.log_clock`
-    for what each is good for. `fail` stops the node and is called at most once.
+    for what each is good for. `fail` stops the node and is called at most once. `is_mended` says
+    whether an error of the log tells of committed entries that are being got back: what was to be
+    read is there later, and until then the driver goes on without.
     """
 
     log: ReplicatedLog[H]
@@ -232,3 +239,4 @@ class Ports(Generic[H]):
     wall_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
     fail: Callable[[BaseException], None]
+    is_mended: Callable[[Exception], bool] = _never_mended

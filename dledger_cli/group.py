@@ -383,6 +383,12 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
     for node in status.nodes:
         if node.apply_stopped:
             typer.echo(f"{node.id} has stopped applying: {node.apply_stopped}")
+        if node.log_damages:
+            places = "a place" if node.log_damages == 1 else f"{node.log_damages} places"
+            typer.echo(
+                f"{node.id} is getting back from its peers what has rotted in {places} of its log, "
+                "and neither votes nor acknowledges until then: look at its disk"
+            )
         for peer in node.older_copies:
             typer.echo(
                 f"{node.id} refuses {peer}: its disk is an older copy of itself. Stop it, empty "

@@ -23,6 +23,7 @@ from pathlib import Path
 from dledger.reading.entry import EntryHeader, parse_header, walk_frames
 from store.appending import LogEnd
 from store.checkpoint import Checkpoint
+from store.damage import Damages
 from store.errors import OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, Buffer, FileSystem, OsFiles, make_directory
 from store.flusher import FlushMode, FlushQueue, Work
@@ -30,6 +31,8 @@ from store.intact import NOTHING_KNOWN, Known
 from store.options import CommitLogOptions
 from store.preallocation import SPARES, Preallocator
 from store.recovery import Recovered, Recovery, RecoveryReport
+from store.repair_journal import RepairJournal
+from store.scrubbing import Scrub
 from store.segment_reader import LogReader
 from store.tail import TailCache
 from store.truncation import TruncationIntent
@@ -118,6 +121,9 @@ class CommitLog:
         intent = TruncationIntent(files, directory / "truncation")
         try:
             intent.settle()
+            RepairJournal(files, directory).redo(
+                directory / "commitlog", options.segment_size_bytes
+            )
             recovered = Recovery(
                 files,
                 directory / "commitlog",
@@ -167,6 +173,8 @@ class CommitLog:
             self._table.add(self._preallocator.create(), 1)
         self._cache = TailCache(options.cache_bytes, self._history.last_index + 1)
         self._reader = LogReader(files, self._table, self._cache)
+        self.damages = Damages(files, self._table, self._reader, self._history, self._segment_size)
+        self.scrub = Scrub(files, self._table, self._segment_size, self._history.first_index)
         self._end = LogEnd(
             self._table, self._history, self._cache, self._preallocator, self._segment_size
         )

@@ -6,6 +6,7 @@ come from, is in `dledger.records.errors`.
     ├── StorageFull         no space for the next segment (retriable)
     ├── StorageFailed       a write or an fsync failed: this log takes no more work (fatal)
     ├── CorruptionFound     durable bytes are not what was written: stop, repair from a peer
+    ├── BeyondRepair        they can't be got back, or not in part: stop
     ├── DivergenceFound     derived bytes contradict the log: stop
     ├── DirectoryInUse      another process holds the data directory
     ├── WrongIdentity       the data directory belongs to another broker group, node or segment size
@@ -81,6 +82,15 @@ class CorruptionFound(StoreError):
         self.offset = offset
         self.expected = expected
         self.found = found
+
+
+class BeyondRepair(StoreError):
+    """Rotten bytes that no peer's can be put in the place of."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"{file} can't be repaired from a peer: {why}")
+        self.file = file
+        self.why = why
 
 
 class DivergenceFound(StoreError):

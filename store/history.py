@@ -7,6 +7,8 @@ entries and grows with the number of elections and membership changes only.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from dledger.reading.entry import EntryHeader, EntryKind
 from store.intact import IntactRun
 
@@ -44,6 +46,11 @@ class History:
         self.last_term = run.last.term
         self.last_digest = run.last.digest
         self.last_append_time_ms = run.last.append_time_ms
+
+    def term_at(self, index: int) -> int:
+        """The term of the entry `index`, which is held."""
+        run = bisect_right(self.term_runs, index, key=lambda each: each[0]) - 1
+        return self.term_runs[run][1]
 
     def truncate_from(self, index: int, last: EntryHeader | None) -> None:
         """`index` and everything after it are gone; `last` is the last entry, if one is left."""

@@ -39,6 +39,10 @@ class LogReader:
         self._cache.collect(cached, last, parts)
         return b"".join(parts)
 
+    def is_cached(self, index: int) -> bool:
+        """Whether the entry is in memory as it was appended."""
+        return index >= self._cache.first_index
+
     def verify(self, first: int, last: int, digest: int) -> int:
         """The running digest at `last`, from the files alone."""
         index = first

@@ -12,12 +12,22 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 SPARSE_BYTES: Final = 64 << 10
 
 # The start and the number of a run of entries to where each of them begins.
 Walk = Callable[[int, int], "array[int]"]
+
+
+class Run(NamedTuple):
+    """Entries `[slot, next_slot)`, of which the first begins at `start` and the one behind the last
+    at `next_start`; None: the segment's entries end there."""
+
+    slot: int
+    start: int
+    next_slot: int
+    next_start: int | None
 
 
 class Starts:
@@ -85,6 +95,22 @@ class Starts:
         if self._mark_slots[block] >= self._dense_from:
             block -= 1  # The last entry that isn't remembered is in the block before.
         return self._mark_slots[block] + bisect_right(self._block(block), offset) - 1
+
+    def run_at(self, offset: int) -> Run:
+        """What is known without a look at the file: the run of entries around `offset`, which an
+        entry begins before or at. One entry where every start is in memory, else a mark's."""
+        dense = self._dense
+        if dense and offset >= dense[0]:
+            at = bisect_right(dense, offset) - 1
+            slot, is_last = self._dense_from + at, at + 1 == len(dense)
+            return Run(slot, dense[at], slot + 1, None if is_last else dense[at + 1])
+        block = bisect_right(self._marks, offset) - 1
+        if self._mark_slots[block] >= self._dense_from:
+            block -= 1
+        slot, start = self._mark_slots[block], self._marks[block]
+        if block + 1 < len(self._marks) and self._mark_slots[block + 1] <= self._dense_from:
+            return Run(slot, start, self._mark_slots[block + 1], self._marks[block + 1])
+        return Run(slot, start, self._dense_from, dense[0] if dense else None)
 
     def _block(self, block: int) -> array[int]:
         """The starts of a block's entries that are not in memory."""

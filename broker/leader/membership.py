@@ -102,7 +102,9 @@ class Membership:
         if wanted != present:
             peers = core.statistics().peers.items()
             ready = {n for n, peer in peers if peer.recently_active and not peer.is_short_of_space}
-            check_enough(wanted, ready | {self._node})
+            # Nor does its own disk count while it lacks what it once had (ADR 39).
+            own = frozenset[NodeId]() if core.is_in_doubt else frozenset({self._node})
+            check_enough(wanted, ready | own)
             self._tell(self._proposed(wanted), wanted)
         await self._committed(core.term)
         return core.configuration

@@ -100,6 +100,8 @@ class NodeView:
     apply_stopped: str = ""
     older_copies: tuple[str, ...] = ()  # peers that it refuses as such
     admin_address: str = ""
+    log_damages: int = 0  # places that have rotted and aren't repaired yet
+    scrub_ended_ms: int | None = None  # when its log was last read to its end
 
     @classmethod
     def of(cls, node_id: str, address: str, answer: NodeStatus | None) -> NodeView:
@@ -119,6 +121,8 @@ class NodeView:
             apply_stopped=answer.apply_stopped,
             older_copies=tuple(peer.node_id for peer in answer.peers if peer.older_copy),
             admin_address=answer.admin_address or address,
+            log_damages=answer.log_damages,
+            scrub_ended_ms=answer.scrub_ended_ms or None,
         )
 
     @property
@@ -131,7 +135,8 @@ class NodeView:
         keys = ("id", "role", "term", "last_index", "commit_index", "applied_index")
         more = ("address", "alive", "apply_stopped")
         facts: dict[str, object] = {key: getattr(self, key) for key in (*keys, *more)}
-        return facts | {"older_copies": list(self.older_copies)}
+        scrub = {"log_damages": self.log_damages, "scrub_ended_ms": self.scrub_ended_ms}
+        return facts | {"older_copies": list(self.older_copies)} | scrub
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ class NodeStatus:
         is_serving: it leads, and answers sends and pulls.
         apply_stopped: why what is committed isn't applied any more; empty while it is.
         level: of formats and commands in use; `known_level` is what the program understands.
+        log_damages: places in the log that have rotted and aren't repaired yet.
+        scrub_ended_ms: when all of the log had been read again, since the epoch; 0: not yet.
     """
 
     broker_group: str
@@ -111,6 +113,8 @@ class NodeStatus:
     level: int
     known_level: int
     health: NodeHealth
+    log_damages: int = 0
+    scrub_ended_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""What a call does where the log itself has rotted: it is refused by name, and the replica ends.
+"""What a call does where the log itself has rotted: it is refused by name, for now.
 
 Every call that reads entries goes through `Soundness`. Nothing that can't be read is skipped or
-made up; a replica that can't give back what it counts as a copy of is worth less than one that is
-gone and replaced (ADR 28), and the others elect at once.
+made up: it is got back from a peer, and the call may be made again (ADR 39). Where it can't be got
+back the replica ends, and the others elect at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ T = TypeVar("T")
 
 
 class Soundness:
-    """Reads for calls. `fail` stops the replica for good."""
+    """Reads for calls. `is_mended` says whether what was found is being repaired; else `fail` stops
+    the replica for good."""
 
-    def __init__(self, fail: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        fail: Callable[[BaseException], None],
+        is_mended: Callable[[BaseException], bool],
+    ) -> None:
         self._fail = fail
+        self._is_mended = is_mended
 
     def read(self, step: Callable[[], T]) -> T:
         """What `step` gives.
@@ -31,6 +37,11 @@ class Soundness:
         try:
             return step()
         except CorruptionFound as error:
-            self._fail(error)
-            text = f"this replica's log is corrupt in {error.file} at byte {error.offset}; it stops"
+            outcome = "it is being repaired"
+            if not self._is_mended(error):
+                self._fail(error)
+                outcome = "it stops"
+            text = (
+                f"this replica's log is corrupt in {error.file} at byte {error.offset}; {outcome}"
+            )
             raise BrokerError(ErrorCode.NOT_READY, text) from error

@@ -22,6 +22,7 @@ from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.reading import READING
+from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
@@ -35,6 +36,7 @@ MUTANTS = (
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *MEMBERS,
     *SNAPSHOTS,
+    *REPAIRS,
     *TABLES,
     *KEEPING,
     *FAST_WAY,

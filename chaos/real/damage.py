@@ -1,8 +1,9 @@
 """The nemeses of files: bits that flip, files cut short, old copies put back.
 
 What must hold is in docs/chaos.md. A node that finds corruption must not start; it is then given
-an empty disk while all others run, as docs/operations.md says. Derived files are no reason to
-refuse (ADR 7): a node whose ConsumeQueue is an old copy starts, and derives it again.
+an empty disk while all others run, as docs/operations.md says. One that runs gets the bytes back.
+Derived files are no reason to refuse (ADR 7): a node whose ConsumeQueue is an old copy starts, and
+derives it again.
 
 Old copies of term and vote are found only where the log holds a newer term. Where it doesn't, the
 node may vote twice in a term, and no check of its own could know: a schedule that puts `hard-state`
@@ -24,7 +25,15 @@ from chaos.real.blow import Blow
 from chaos.real.processes import kill
 from chaos.real.workload import TOPIC
 from dledger.core.types import EntryKind
-from dledger.reading.entry import ENTRY_MAGIC, HEADER_SIZE, OLD_VERSION, OPENING_SIZE
+from dledger.reading.entry import (
+    ENTRY_MAGIC,
+    FILLER_MAGIC,
+    HEADER_SIZE,
+    OLD_VERSION,
+    OPENING_SIZE,
+    verify_frame,
+)
+from dledger.records.errors import InvalidFrame
 from dledger.records.layout import ENTRY, FILE_GLOB, FIRST_RECORD_AT, FIRST_RECORD_AT_1, RECORD
 
 HOW: Final = ("flip", "cut")
@@ -35,6 +44,8 @@ SPOILED: Final = {  # of a record: where it says that it lies, or the first byte
     "body": range(RECORD.at("body"), RECORD.at("body") + 1),
 }
 DERIVED: Final = "consume-queue"
+REPAIRED_S: Final = 60.0  # a pass of the scrub over a short log, and the pause before it
+LOOK_S: Final = 0.2
 CHANGES_WITHIN_S: Final = 10.0  # clients that were cut off come back within their timeout of 3 s
 _HEAD: Final = ENTRY.struct("total_size", "magic", "kind", "version")
 
@@ -60,12 +71,34 @@ async def rot_below(blow: Blow) -> str:
     for victim in blow.victims:
         if not _is_closed(blow, victim):
             return f"{victim} has no closed segment yet"
-        blow.arena.meant_to_be_down.add(victim)  # one that finds the rot stops
         blow.arena.rotten.add(victim)
         segment = _oldest(blow, victim)
         places = _places(segment, str(blow.options["where"]))
         done.append(f"{victim}: {_flip(segment, places, blow.chance)}")
     return f"{'; '.join(done)}; {await blow.witness(SEGMENT_BYTES)}"
+
+
+async def await_repair(blow: Blow) -> str:
+    """What has rotted below nodes that run is got back from their peers, while they run.
+
+    Raises:
+        LocalGroupError: it isn't, in time.
+    """
+    done: list[str] = []
+    for victim in blow.victims:
+        if victim not in blow.arena.rotten:
+            continue
+        for _ in range(round(REPAIRED_S / LOOK_S)):
+            if not blow.arena.is_running(victim) or _is_sound(_oldest(blow, victim)):
+                break
+            await asyncio.sleep(LOOK_S)
+        if not blow.arena.is_running(victim):
+            raise LocalGroupError(f"{victim} ended over a closed segment that has rotted")
+        if not _is_sound(_oldest(blow, victim)):
+            raise LocalGroupError(f"{victim} runs on a closed segment that has rotted")
+        blow.arena.rotten.discard(victim)
+        done.append(f"{victim} has got it back")
+    return "; ".join(done)
 
 
 async def replace_rotten(blow: Blow) -> str:
@@ -173,6 +206,22 @@ def _oldest(blow: Blow, victim: str) -> Path:
 def _is_closed(blow: Blow, victim: str) -> bool:
     """Whether the victim's log goes on behind its oldest segment."""
     return any(map(_is_used, _segments(blow, victim)[1:]))
+
+
+def _is_sound(segment: Path) -> bool:
+    """Whether the entries of the log's oldest segment are what was written: CRCs and digests."""
+    content = segment.read_bytes()
+    at = digest = 0
+    while at + HEADER_SIZE < len(content):
+        _, magic, _, _ = _HEAD.unpack_from(content, at)
+        if magic == FILLER_MAGIC:
+            break
+        try:
+            header = verify_frame(content, at, digest)
+        except InvalidFrame:
+            return False
+        at, digest = at + header.total_size, header.digest
+    return True
 
 
 def _is_used(segment: Path) -> bool:

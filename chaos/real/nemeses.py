@@ -19,6 +19,7 @@ from chaos.real.damage import (
     FILES,
     HOW,
     WHERE,
+    await_repair,
     put_back,
     replace_rotten,
     rot,
@@ -306,11 +307,11 @@ NEMESES: Final[dict[str, Nemesis]] = {
         ),
         Nemesis(
             "live-rot",
-            "a bit of a cold segment flips below a node that runs",
+            "a bit of a cold segment flips below a node that runs, which gets it back",
             "leader",
             {"where": WHERE},
             rot_below,
-            replace_rotten,
+            await_repair,
         ),
         Nemesis(
             "old-copy",

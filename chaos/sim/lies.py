@@ -44,6 +44,8 @@ FIELDS = {
     "vote_response": ("wall_ms",),
     "hello": ("configuration_term", "configuration_index", "begun_term", "begun_index"),
     "keep_alive": ("held_index", "settled_index"),
+    "entries_request": ("first_index", "last_index", "last_term"),
+    "entries_response": ("number", "frames_size"),
 }  # fmt: skip
 
 
@@ -75,6 +77,8 @@ def lie(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage:
         ways.append(_other_digest)
     if told.append_request.frames_size:
         ways += [_other_frames] * 3
+    if told.HasField("entries_response"):
+        ways += [_other_entries] * 4
     if told.append_response.accepted or told.WhichOneof("body") == "heartbeat_response":
         ways += [_beyond] * 2
     chance.choice(ways)(told, chance)
@@ -173,6 +177,40 @@ def _foreign(told: pb.PeerMessage, chance: Random) -> None:
 
 def _other_digest(told: pb.PeerMessage, chance: Random) -> None:
     told.heartbeat_request.digest ^= 1 << chance.randrange(64)
+
+
+def _other_entries(told: pb.PeerMessage, chance: Random) -> None:
+    """In answer to who has lost entries: others, whole and with their CRCs; only some; none; or
+    that they are gone here, too."""
+    body = told.entries_response
+    match chance.randrange(4):
+        case 0:
+            body.status = pb.ENTRIES_STATUS_ROTTEN
+            body.frames = b""
+        case 1:
+            body.status = pb.ENTRIES_STATUS_NOT_YET
+            body.frames = b""
+        case 2 if body.frames:
+            header = parse_header(body.frames, 0)
+            content = bytearray(body.frames[HEADER_SIZE : header.total_size])
+            if content:
+                content[chance.randrange(len(content))] ^= 1
+            head, _ = build_frame(
+                header.kind,
+                header.index,
+                header.term,
+                header.physical_offset,
+                header.append_time_ms,
+                header.record_count,
+                bytes(content),
+                chance.choice((0, header.digest)),
+            )
+            body.frames = head + bytes(content) + body.frames[header.total_size :]
+        case _ if body.frames:
+            body.frames = body.frames[: parse_header(body.frames, 0).total_size]
+        case _:
+            body.number += 1
+    body.frames_size = len(body.frames)
 
 
 def _other_frames(told: pb.PeerMessage, chance: Random) -> None:

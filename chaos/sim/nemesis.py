@@ -24,9 +24,9 @@ from chaos.sim.node import DATA, SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.restored import spoil_a_snapshot
+from chaos.sim.rot import LogRot, cold_bytes
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NodeId, Role
-from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import UNIT, file_name
 
 SLOW_SYNC_US = 200_000
@@ -95,6 +95,7 @@ class Nemesis:
             Fault.QUEUE_ROT: self._queue_rot,
             Fault.CHURN: self.churn.change,
             Fault.SNAPSHOT_ROT: self._snapshot_rot,
+            Fault.LOG_ROT: LogRot(world, self._later, self._power_on).strike,
         }
 
     def schedule(self, events: Iterable[FaultEvent]) -> None:
@@ -555,7 +556,7 @@ class Nemesis:
         if not self._may_harm(node):
             return
         disk = node.disk
-        limit = self._cold_bytes(node)
+        limit = cold_bytes(node)
         if limit == 0:
             return
         at = chance.randrange(limit)
@@ -565,10 +566,7 @@ class Nemesis:
             path, at, base = DATA / "raft" / "hard_state", chance.randrange(16), 0
         # Behind a filler there is nothing that could rot.
         if path in disk.paths() and at - base < len(disk.content(path)):
-            before = disk.flip(path, at - base, chance.randrange(8))
-            node.spoiled = True
-            node.rot.setdefault((path, at - base), before)
-            self._world.log("nemesis", f"a bit of {path.name} at {at - base} rots on {node.name}")
+            node.flip(path, at - base, chance)
 
     def _queue_rot(self, chance: Random) -> None:
         """A ConsumeQueue isn't what was derived: of any node, up or down, of as many as there are.
@@ -607,15 +605,6 @@ class Nemesis:
         rule. It is no excuse for anything: the node has its log."""
         node = self._any(chance)
         self._world.log("nemesis", f"{spoil_a_snapshot(node, self._nodes, chance)} on {node.name}")
-
-    def _cold_bytes(self, node: SimNode) -> int:
-        """The end of what is committed and durably known to be durable on a running node."""
-        page = node.disk.durable(DATA / "checkpoint")
-        state = decode_checkpoint(page.ljust(4096, b"\0")) if page else None
-        if state is None or node.life is None or node.life.replica.driver.applied_index == 0:
-            return 0
-        applied = node.life.replica.log.position_of(node.life.replica.driver.applied_index)
-        return max(0, min(state.watermark - 512, applied))
 
     # --- the killer schedule -----------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
+from broker.scrubbing import ScrubPace
 from broker.snapshots import SnapshotPace
 from broker.state.machine import MachineOptions
 from chaos.sim.disk import MachineDied, SimulatedDisk
@@ -48,7 +49,14 @@ from dledger.peers import Ears, LinkPace
 from dledger.promises import Start
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
-from store.errors import CorruptionFound, StorageFailed, StorageFull, StoreError, WrongIdentity
+from store.errors import (
+    BeyondRepair,
+    CorruptionFound,
+    StorageFailed,
+    StorageFull,
+    StoreError,
+    WrongIdentity,
+)
 from store.files import FULL_ERRNOS
 from store.starting.errors import NotAMember
 
@@ -57,6 +65,7 @@ GROUP = "sim"
 NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 DRAIN_S = 1.0
 SNAPSHOT_RETRY_S = 0.5
+SCRUB_PAUSE_S = 0.005
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
@@ -89,6 +98,7 @@ class World(Protocol):
     def on_boot(self, node: SimNode) -> None: ...
     def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None: ...
     def on_stopped(self, node: SimNode) -> None: ...
+    def is_rotten_elsewhere(self, node: SimNode) -> bool: ...
 
 
 class _NoLatencies:
@@ -197,13 +207,14 @@ class SimNode:
         self.number = number
         self.members = [NodeId(f"n{i + 1}") for i in range(plan.machines)]
         self.is_ruined = False  # its disk has rotted: down for good
-        self.spoiled = False  # a bit of its disk was flipped
         self.has_started = False  # once, on this disk: from then on it starts on a full one, too
         self._was_mended = False
         self._queue_rot: int | None = None  # in which of its lives its queues last rotted
         self.has_snapshot_rot = False  # one of its snapshots was spoilt, ever
         self.restored_starts = 0  # which began with a snapshot
-        self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was
+        self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was, and isn't
+        self.passing_rot: set[tuple[Path, int]] = set()  # of that, what ends with the process
+        self.repaired_bytes = 0  # that had rotted
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
@@ -258,6 +269,35 @@ class SimNode:
         return self.life is not None and self.life.failed is None
 
     @property
+    def spoiled(self) -> bool:
+        """Whether a byte of its disk isn't what it was."""
+        return bool(self.rot)
+
+    @property
+    def has_log_rot(self) -> bool:
+        """Whether one of its log isn't."""
+        return any(path.parent.name == "commitlog" for path, _ in self.rot)
+
+    def flip(self, path: Path, at: int, chance: Random) -> None:
+        """A bit of a byte of its disk rots."""
+        before = self.disk.flip(path, at, chance.randrange(8))
+        self.rot.setdefault((path, at), before)
+        self._world.log("nemesis", f"a bit of {path.name} at {at} rots on {self.name}")
+
+    def note_repairs(self) -> None:
+        """Bytes that are what they were, on the platter too, are no rot any more."""
+        if self.life is None or self.is_swapped:
+            return
+        for (path, at), before in list(self.rot.items()):
+            durable = self.disk.durable(path)
+            if durable is None or durable[at : at + 1] != bytes((before,)):
+                continue
+            if self.disk.content(path)[at] == before:
+                del self.rot[path, at]
+                self.passing_rot.discard((path, at))
+                self.repaired_bytes += 1
+
+    @property
     def is_foreign(self) -> bool:
         """Whether its disk isn't the one that the group counts, as it was."""
         return self.is_lost or self.is_past or self.is_returned
@@ -301,6 +341,7 @@ class SimNode:
         self.disk.power_on()
         if self.is_spare or (self.is_past and self.is_taken_away()):
             return
+        self._let_rot_pass()
         self.boots += 1
         self.identity = replace(self.identity, level=self.known_level)
         timeline = self._world.timeline
@@ -340,6 +381,16 @@ class SimNode:
             loop.leave()
         finally:
             timeline.switch(before)
+
+    def _let_rot_pass(self) -> None:
+        """What was read wrongly by the process before is read rightly."""
+        if self.is_swapped:
+            return  # it is on the other disk
+        for path, at in self.passing_rot:
+            before = self.rot.pop((path, at), None)
+            if before is not None:
+                self.disk.spoil(path, at, bytes((before,)))
+        self.passing_rot.clear()
 
     def _start(self, loop: ProcessLoop) -> None:
         made: list[Links] = []
@@ -393,6 +444,9 @@ class SimNode:
                 drain_s=DRAIN_S,
                 apply_slice_bytes=tuning.apply_slice_bytes,
                 snapshots=SnapshotPace(tuning.snapshot_entries, retry_s=SNAPSHOT_RETRY_S),
+                scrub=ScrubPace(
+                    shortest_pause_s=SCRUB_PAUSE_S, between_s=tuning.scrub_between_ms / 1e3
+                ),
             ),
             known_level=self.known_level,
         )
@@ -424,7 +478,8 @@ class SimNode:
         failed = life.failed
         # The mark is the last thing that a close writes: if that is what failed, all else is safe.
         is_mark = isinstance(failed, StorageFailed) and failed.operation == "close"
-        if self.disk.exists(DATA / "abort") == is_clean and not is_mark:
+        is_clean_log = is_clean and not life.replica.repairs.is_at_work
+        if self.disk.exists(DATA / "abort") == is_clean_log and not is_mark:
             ending = "a clean stop" if is_clean else f"a failure ({failed})"
             raise Defect("stop", f"{self.name}: the log is marked wrongly after {ending}")
         replica = life.replica
@@ -497,7 +552,7 @@ class SimNode:
         if not self._is_excused(error):
             raise Defect("node failed", f"{self.name}: {type(error).__name__}: {error}") from error
         self._judge_ending(error)
-        if isinstance(error, CorruptionFound):
+        if isinstance(error, (CorruptionFound, BeyondRepair)):
             self.is_ruined = True
 
     def _judge_ending(self, error: BaseException) -> None:
@@ -507,9 +562,29 @@ class SimNode:
         if (ending := ending_of(error)) is not expected:
             raise Defect("exit code", f"{self.name}: {ending:d} for {error!r}") from error
 
+    def _could_repair(self, error: CorruptionFound) -> bool:
+        """Whether what the process ended for was committed, for all that it knew: then it had to be
+        repaired."""
+        path = Path(error.file)
+        if path.parent.name != "commitlog" or self.life is None:
+            return False
+        replica = self.life.replica
+        try:
+            index = replica.log.index_at(int(path.name) + error.offset)
+        except StoreError:
+            return False
+        core = replica.driver.core
+        return index <= min(core.commit_index, core.durable_index, replica.log.synced_index)
+
     def _is_excused(self, error: BaseException) -> bool:
         cause = error.cause if isinstance(error, StorageFailed) else error
-        if isinstance(cause, (CorruptionFound, HardStateCorrupt)):
+        if isinstance(cause, BeyondRepair):
+            # Somebody else has lost the same, or said so.
+            lies = self._world.network.lies
+            return self.has_log_rot and (lies > 0 or self._world.is_rotten_elsewhere(self))
+        if isinstance(cause, CorruptionFound):
+            return self.spoiled and not self._could_repair(cause)
+        if isinstance(cause, HardStateCorrupt):
             return self.spoiled
         if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
             return False  # a full disk refuses messages; it ends no node (ADR 28)
@@ -529,11 +604,12 @@ class SimNode:
         self.lost.append(self.disk.wipe())
         if not self.is_harmed:
             self.replaced.append(self.lost[-1].image())
-        self.is_lost, self.spoiled = True, False
+        self.is_lost = True
         self.is_past = self.has_lied = False
         self._world.network.liars.pop(self.name, None)  # whoever comes on it tells the truth
         self.has_started = False
         self.rot.clear()
+        self.passing_rot.clear()
 
     def stand_by(self) -> None:
         """It is a member no more: stopped, emptied, and ready to be taken in anew."""

@@ -66,6 +66,7 @@ class Fault(Enum):
     OLDER_COPY = "older-copy"  # a copy of a node's disk is put back later, where others can tell
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
     CHURN = "churn"  # administrators change who is a member, and who votes
+    LOG_ROT = "log-rot"  # of running members, of two at once too: it is got back from a peer
     SNAPSHOT_ROT = "snapshot-rot"  # a snapshot of state has other bytes, is another's, or is gone
 
 
@@ -87,15 +88,17 @@ FIRST_RETURN = 5_000
 RETURNS_SHARE = 0.5  # of the lost disks
 FIRST_SNAPSHOT_ROT = 6_000
 SNAPSHOT_ROT_SHARE = 0.3  # of the seeds
-FIRST_CHURN = 7_000
+FIRST_CHURN = 8_000
 CHURN_SHARE = 0.3  # of the seeds
 # What isn't in a group whose members change: their checks and their limits speak of all machines.
 NOT_WITH_CHURN = frozenset(
     {
         *(Fault.SWAP, Fault.OLDER_COPY, Fault.RETURNED, Fault.LIAR, Fault.BIT_FLIP),
-        *(Fault.CLOCK_STEP, Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP),
+        *(Fault.CLOCK_STEP, Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.LOG_ROT),
     }
 )
+FIRST_LOG_ROT = 7_000
+LOG_ROT_SHARE = 0.35  # of the seeds
 FIRST_COPY = 4_000
 COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
@@ -159,6 +162,7 @@ class Tuning:
     housekeeping_ms: int = 200
     apply_slice_bytes: int = 1 << 20
     producers: ProducerBounds = ROOMY
+    scrub_between_ms: int = 2_000  # from one pass of the scrub to the next
     snapshot_entries: int = 40  # from one snapshot of state to the next
     turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
@@ -225,7 +229,7 @@ def draw_plan(
     plan = _with_leaps(_with_link_faults(_with_focus(_with_speech(plan))))
     plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
     plan = _with_copies(_with_returns(_with_disk_faults(plan)))
-    plan = _with_snapshots(plan)
+    plan = _with_log_rot(_with_snapshots(plan))
     if churn:
         plan = _with_churn(plan, nodes)
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
@@ -265,6 +269,19 @@ def _with_churn(plan: Plan, nodes: int) -> Plan:
         spares=spares,
         faults=_in_order([*kept, *events]),
     )
+
+
+def _with_log_rot(plan: Plan) -> Plan:
+    """The log is scrubbed all the time, or so seldom that others find first what has rotted; in
+    some groups much of it does, beside what else happens."""
+    chance = plan.random("log-rot")
+    between_ms = chance.choice((50, 1_000, 4_000))
+    plan = replace(plan, tuning=replace(plan.tuning, scrub_between_ms=between_ms))
+    if chance.random() >= LOG_ROT_SHARE:
+        return plan
+    every_ms = chance.choice((300, 1_000, 3_000))
+    events = _now_and_then(plan, chance, every_ms, FIRST_LOG_ROT, lambda: Fault.LOG_ROT)
+    return replace(plan, faults=_in_order([*plan.faults, *events]))
 
 
 def _with_disk_faults(plan: Plan) -> Plan:
@@ -452,7 +469,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
     apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY, Fault.RETURNED}
     apart |= {Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.QUEUE_ROT, Fault.SNAPSHOT_ROT}
-    apart |= {Fault.CHURN}
+    apart |= {Fault.CHURN, Fault.LOG_ROT}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

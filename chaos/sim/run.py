@@ -68,6 +68,7 @@ class Report:
     leaders: int
     boots: int
     ruined: int
+    repaired_bytes: int
     transcript: tuple[Line, ...]
 
 
@@ -96,6 +97,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
         leaders=len(world.watch.checker.leaders),
         boots=sum(node.boots for node in world.nodes.values()),
         ruined=sum(node.is_ruined for node in world.nodes.values()),
+        repaired_bytes=sum(node.repaired_bytes for node in world.nodes.values()),
         transcript=tuple(world.transcript),
     )
 
@@ -263,8 +265,10 @@ class _Run:
         if any(node.is_foreign for node in nodes):
             return False
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
-        if any(life.replica.mender.is_at_work for life in lives):
+        if any(life.replica.mender.is_at_work or life.replica.repairs.is_at_work for life in lives):
             return False
+        if any(node.has_log_rot for node in nodes if node.life is not None):
+            return False  # nobody has looked there yet
         if len(lives) < len(nodes) or not any(life.replica.leadership.serving for life in lives):
             return False
         if any(_is_changing(life.core.configuration) for life in lives):
@@ -283,6 +287,7 @@ class _Run:
             f"last {node.life.core.last_index}, commit {node.life.core.commit_index}, "
             f"applied {node.life.replica.driver.applied_index}, "
             f"serving {node.life.replica.leadership.serving}"
+            f"{', rotten at ' + str(sorted(node.rot)[:3]) if node.rot else ''}"
             for node in self.world.nodes.values()
         ]
         waiting = sum(not task.done() for task in self._tasks)

@@ -38,6 +38,7 @@ class Tally:
             boots=report.boots,
             faults=len(report.plan.faults),
             disks_rotten=report.ruined,
+            bytes_repaired=report.repaired_bytes,
         )
 
     def facts(self) -> dict[str, object]:

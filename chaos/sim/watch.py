@@ -61,6 +61,7 @@ class Watch:
         self._fingerprints: dict[str, tuple[object, ...]] = {}
         self._derived: dict[str, int] = {}  # what each checkpoint last said, in its present life
         self._notes: dict[str, int] = {}  # what each checkpoint noted, as last looked at
+        self._in_doubt: dict[str, bool] = {}  # as of each node's last event
         self._append_entries = tuning.max_append_entries
         self._appends: dict[str, dict[str, int]] = {}  # to each peer, by each node's present event
 
@@ -77,6 +78,7 @@ class Watch:
             self.pictures[node.name].is_running = False
             return
         replica = life.replica
+        self._in_doubt[node.name] = replica.repairs.is_at_work
         if life.calls:
             self._check_pulls(node, life)
         if replica.log.checkpoint.state.consume_queue_index != self._derived.get(node.name):
@@ -124,6 +126,7 @@ class Watch:
     def on_boot(self, node: SimNode) -> None:
         """A process started: its memory is new, what it had promised is not."""
         self._fingerprints.pop(node.name, None)
+        self._in_doubt.pop(node.name, None)
         self._acknowledged.pop(node.name, None)
         self._terms.pop(node.name, None)
         self._derived.pop(node.name, None)
@@ -238,17 +241,31 @@ class Watch:
     def on_sent(self, node: SimNode, to: str, message: PeerMessage) -> None:
         """Nothing leaves that a crash at this moment could make untrue (ADR 3)."""
         match message.WhichOneof("body"):
+            case "pre_vote_response" if message.pre_vote_response.granted:
+                self._check_sound(node, "a pre-vote")
+            case "pre_vote_request":
+                self._check_sound(node, "a campaign")
             case "vote_response" if message.vote_response.granted:
+                self._check_sound(node, "a vote")
                 self._on_vote(node, message.term, to)
             case "vote_request":
+                self._check_sound(node, "a campaign")
                 self._on_vote(node, message.term, node.name)
             case "append_response" if message.append_response.accepted:
+                self._check_sound(node, "an acknowledgement")
                 self._on_term(node, message.term)
                 self._on_acknowledgement(node, message.append_response.match_index)
             case "append_request" if message.append_request.frames:
                 self._on_append(node, to, message.append_request.frames)
             case _:
                 pass
+
+    def _check_sound(self, node: SimNode, what: str) -> None:
+        """Who knows that it has lost committed entries, since before this event, promises nothing
+        that only a disk can that holds all of them."""
+        is_in_doubt = node.life is not None and node.life.replica.repairs.is_at_work
+        if is_in_doubt and self._in_doubt.get(node.name):
+            raise Defect("promised in doubt", f"{node.name} sends {what} while its log is rotten")
 
     def _on_append(self, node: SimNode, to: str, frames: bytes) -> None:
         """No turn holds a node's loop for long: an append has few entries, and whoever is far

@@ -111,6 +111,10 @@ class World:
     def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None:
         self.watch.on_sent(node, peer, message)
 
+    def is_rotten_elsewhere(self, node: SimNode) -> bool:
+        """Whether the log of another one has rotted, too."""
+        return any(each.has_log_rot for each in self.nodes.values() if each is not node)
+
     def on_stopped(self, node: SimNode) -> None:
         """Its sockets close: peers and callers notice, unless something is in between."""
         self.watch.on_stopped(node)
@@ -133,6 +137,8 @@ class World:
             if node.life is not None and node.life.replica.failure is not None:
                 node.judge(node.life)
             self._tell_of_leadership(node)
+            if node.rot:
+                node.note_repairs()
             self.watch.after_event(node)
             self.snapshots.after_event(node)
 

@@ -173,6 +173,8 @@ class NodeState:
     apply_stopped: str = ""  # why it doesn't apply what is committed any more
     level: int = 0  # of formats and commands in use, as far as it has applied
     known_level: int = 0  # the highest that its program understands
+    log_damages: int = 0  # places in its log that have rotted and aren't repaired yet
+    scrub_ended_ms: int = 0  # when its log was last read to its end, since the epoch; 0: not yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,4 +246,6 @@ def node_state(address: str, status: cpb.NodeStatus) -> NodeState:
         apply_stopped=status.apply_stopped,
         level=status.level,
         known_level=status.known_level,
+        log_damages=status.log_damages,
+        scrub_ended_ms=status.scrub_ended_ms,
     )

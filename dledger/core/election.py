@@ -63,6 +63,7 @@ def on_pre_vote_request(state: RaftState, message: PreVoteRequest) -> None:
     granted = (
         message.term >= state.term
         and state.is_known
+        and not state.is_in_doubt
         and not _is_sticky(state)
         and _is_fresh(state, message.last_index, message.last_term)
         and (message.term > state.term or _is_free_to_vote_for(state, message.sender))
@@ -130,6 +131,7 @@ def suspect_leader(state: RaftState, peer: NodeId) -> None:
 def _may_vote_for(state: RaftState, message: VoteRequest) -> bool:
     return (
         state.is_known
+        and not state.is_in_doubt
         and _is_free_to_vote_for(state, message.sender)
         and _is_fresh(state, message.last_index, message.last_term)
     )

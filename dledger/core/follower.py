@@ -61,7 +61,7 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
             state.term,
             message.read_context,
             log.last_index,
-            state.disk.is_short,
+            state.disk.is_short or state.is_in_doubt,
         )
     )
     if message.commit_index > max(log.commit_index, state.verified_index):
@@ -81,7 +81,7 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
 
 def on_entries_durable(state: RaftState) -> None:
     """The disk made progress: give the acknowledgement that is owed, as far as it goes (ADR 3)."""
-    if state.ack_wanted_index == NO_INDEX or state.term_leader is None:
+    if state.ack_wanted_index == NO_INDEX or state.term_leader is None or state.is_in_doubt:
         return
     _send_acknowledgement(state, state.term_leader)
     if state.ack_wanted_index <= state.log.durable_index:
@@ -135,8 +135,9 @@ def _commit_to(state: RaftState, leader_commit: Index) -> None:
 
 
 def _acknowledge(state: RaftState, leader: NodeId, last: Index) -> None:
-    """Acknowledge `last` now if it is durable here; owe the answer until then otherwise."""
-    if last <= state.log.durable_index:
+    """Acknowledge `last` now if it is durable here; owe the answer until then otherwise. It says
+    that everything before is held, too, so it is owed while that isn't so."""
+    if last <= state.log.durable_index and not state.is_in_doubt:
         _send_acknowledgement(state, leader)
     else:
         state.ack_wanted_index = max(state.ack_wanted_index, last)

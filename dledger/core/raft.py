@@ -247,6 +247,32 @@ class Raft:
         """
         report_space(self._state, is_short=is_short)
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether committed entries on this node's disk have rotted, and aren't back yet."""
+        return self._state.is_in_doubt
+
+    def report_doubt(self, *, is_in_doubt: bool) -> None:
+        """Learn that committed entries on this node's disk have rotted, or that they are back.
+
+        Until they are it can't prove that it holds what it acknowledged: it doesn't vote, campaign
+        or acknowledge, its own disk doesn't count where it leads, and it hands over to a voter
+        that can lead. It follows, takes entries and answers heartbeats as ever. Safe to be called
+        from within whatever reads the log; what has to change at once does.
+        """
+        state = self._state
+        if state.has_failed or state.is_in_doubt == is_in_doubt:
+            return
+        state.is_in_doubt = is_in_doubt
+        if is_in_doubt:
+            if state.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+                become_follower(state, state.term, None, reason="committed entries have rotted")
+            state.withhold()
+        elif state.role is Role.LEADER:
+            advance_commit(state)
+        else:
+            on_entries_durable(state)
+
     def on_storage_failed(self) -> None:
         """The disk failed: stop leading, and never vote, acknowledge or campaign again (ADR 8)."""
         state = self._state
@@ -441,6 +467,8 @@ class Raft:
         """What this node's disk holds; nothing while its term isn't durable."""
         state = self._state
         if state.has_failed or not state.persists.hard_state_is_durable:
+            return Holding()
+        if state.is_in_doubt:
             return Holding()
         settled = min(state.log.durable_index, state.log.commit_index)
         return Holding(state.term, state.held_index, settled)

@@ -1,12 +1,12 @@
 """What a sick disk of one's own means for leading: hand over while a better node can take it.
 
-Two things are wrong with a disk that doesn't fail: it has no room, so that proposals are refused
-although a majority has space; or it is stalled, so that what others made committed piles up here
-unwritten. This decides when a leader hands over because of them and to whom, and how long a node
-without room leaves an election to the others. It must never move leadership to a node that isn't
-known to be well, or that couldn't commit without this disk either, never faster than
-`hand_over_interval_ticks` allows, and never keep the only electable node from leading: where nobody
-is better everything stays as it is.
+Three things are wrong with a disk that doesn't fail: it has no room, so that proposals are refused
+although a majority has space; it is stalled, so that what others made committed piles up here
+unwritten; or committed entries have rotted on it and are being got back (ADR 39). This decides when
+a leader hands over because of them and to whom, and how long a node without room leaves an election
+to the others. It must never move leadership to a node that isn't known to be well, or that couldn't
+commit without this disk either, never faster than `hand_over_interval_ticks` allows, and never keep
+the only electable node from leading: where nobody is better everything stays as it is.
 
 Commits don't wait for a slow disk of the leader's (dissertation §10.2.1), so slowness alone is no
 reason; see docs/adr/0017-a-leader-with-a-sick-disk.md.
@@ -52,7 +52,7 @@ def hand_over_if_disk_is_sick(state: RaftState) -> None:
     """One tick of a leader: hand over if its disk is sick and a voter is known to be well."""
     disk = state.disk
     is_stalled = _is_stalled(state)
-    if not disk.is_short and not is_stalled:
+    if not disk.is_short and not is_stalled and not state.is_in_doubt:
         return
     if state.now_tick < disk.not_before_tick or state.transfer is not None:
         return
@@ -60,10 +60,15 @@ def hand_over_if_disk_is_sick(state: RaftState) -> None:
     if successor is None:
         return
     disk.not_before_tick = state.now_tick + state.options.hand_over_interval_ticks
-    full = "the disk is full, or applying has stopped"
-    reason = full if disk.is_short else "the disk is stalled"
-    state.emit(HandOverBegun(successor.peer, reason))
+    state.emit(HandOverBegun(successor.peer, _reason(state)))
     transfer_leadership(state, successor.peer)
+
+
+def _reason(state: RaftState) -> str:
+    if state.is_in_doubt:
+        return "committed entries have rotted"
+    full = "the disk is full, or applying has stopped"
+    return full if state.disk.is_short else "the disk is stalled"
 
 
 def _is_stalled(state: RaftState) -> bool:

@@ -33,6 +33,7 @@ from dledger.core.types import (
     NodeId,
     OutgoingMessage,
     PreVoteRequest,
+    PreVoteResponse,
     Proposed,
     RaftOptions,
     ReadAborted,
@@ -40,6 +41,7 @@ from dledger.core.types import (
     Role,
     Term,
     VoteRequest,
+    VoteResponse,
 )
 
 
@@ -72,6 +74,17 @@ class OwnDisk:
         self.not_before_tick = not_before_tick
 
 
+def _promises(message: OutgoingMessage) -> bool:
+    """Whether it says what only a disk can say that holds all that it did."""
+    match message:
+        case VoteResponse() | PreVoteResponse():
+            return message.granted
+        case AppendResponse():
+            return message.accepted
+        case _:
+            return False
+
+
 class RaftState:
     """The memory of one node. See figure 2 of the paper for the first three groups."""
 
@@ -98,6 +111,7 @@ class RaftState:
         self.persists = PersistQueue()
         self.has_failed = False  # the disk failed: silent from then on
         self.disk = OwnDisk()
+        self.is_in_doubt = False  # committed entries have rotted here; see `Raft.report_doubt`
         # Volatile on all nodes.
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None  # whom this node trusts now
@@ -139,7 +153,7 @@ class RaftState:
         haven't that entry might never be a majority, nor elect anybody whose log is as long."""
         may_count = self.log.configurations_that_may_count()
         is_voter = any(self._is_named_by(each) and each.is_voter(self.node) for each in may_count)
-        return is_voter and self.term < MAX_TERM
+        return is_voter and self.term < MAX_TERM and not self.is_in_doubt
 
     @property
     def is_known(self) -> bool:
@@ -168,8 +182,9 @@ class RaftState:
         return sorted(voters - {self.node})
 
     def match_of(self, node: NodeId) -> Index:
-        """What `node` has on disk, as far as this leader knows; its own disk counts alike."""
-        if node == self.node:
+        """What `node` has on disk, as far as this leader knows; its own disk counts alike, unless
+        it doesn't hold what it once did."""
+        if node == self.node and not self.is_in_doubt:
             return self.log.durable_index
         progress = self.peers.get(node)
         return progress.match_index if progress is not None else NO_INDEX
@@ -199,7 +214,16 @@ class RaftState:
         self.outbox.extend(message for message in self.held.values() if self._still_true(message))
         self.held.clear()
 
+    def withhold(self) -> None:
+        """What is not out yet, and not true any more, is not said; an acknowledgement is owed."""
+        for message in self.outbox:
+            if isinstance(message, AppendResponse) and not self._still_true(message):
+                self.ack_wanted_index = max(self.ack_wanted_index, message.match_index)
+        self.outbox[:] = [message for message in self.outbox if self._still_true(message)]
+
     def _still_true(self, message: OutgoingMessage) -> bool:
+        if self.is_in_doubt and _promises(message):
+            return False
         if isinstance(message, VoteRequest):
             return self.role is Role.CANDIDATE
         if isinstance(message, PreVoteRequest):

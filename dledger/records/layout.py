@@ -36,6 +36,7 @@ __all__ = [
     "LAYOUTS",
     "MESSAGE_ID",
     "RECORD",
+    "REPAIR_JOURNAL",
     "SNAPSHOT_FILE",
     "SNAPSHOT_PIECE",
     "TRUNCATION_INTENT",
@@ -361,6 +362,19 @@ TRUNCATION_INTENT: Final = Layout(
     ),
 )
 
+REPAIR_JOURNAL: Final = Layout(
+    "Repair journal",
+    20,
+    (
+        Field(0, "I", "magic", "magic", value=0xDAA320C7),
+        Field(4, "I", "version", "version", value=1),
+        Field(8, "Q", "place", "physical offset of the bytes"),
+        Field(16, "I", "size", "length n of the bytes"),
+        Field(20, "", "frames", "entry frames, back to back", length="n"),
+        Field(20, "I", "crc", "CRC32C of all bytes before", behind="n"),
+    ),
+)
+
 HARD_STATE: Final = Layout(
     "Hard state",
     16,
@@ -424,6 +438,7 @@ LAYOUTS: Final = (
     CHECKPOINT,
     ATOMIC_FILE,
     TRUNCATION_INTENT,
+    REPAIR_JOURNAL,
     HARD_STATE,
     BOOT,
     SNAPSHOT_FILE,

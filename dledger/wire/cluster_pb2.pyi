@@ -30,7 +30,7 @@ class PeerStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., match_index: _Optional[int] = ..., recently_active: _Optional[bool] = ..., connected: _Optional[bool] = ..., address: _Optional[str] = ..., older_copy: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "health")
+    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "log_damages", "scrub_ended_ms", "health")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,8 @@ class NodeStatus(_message.Message):
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     KNOWN_LEVEL_FIELD_NUMBER: _ClassVar[int]
     ADMIN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOG_DAMAGES_FIELD_NUMBER: _ClassVar[int]
+    SCRUB_ENDED_MS_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
@@ -76,8 +78,10 @@ class NodeStatus(_message.Message):
     level: int
     known_level: int
     admin_address: str
+    log_damages: int
+    scrub_ended_ms: int
     health: NodeHealth
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., log_damages: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
 
 class NodeHealth(_message.Message):
     __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms")

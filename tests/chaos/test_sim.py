@@ -32,6 +32,7 @@ KEPT = (
     (51, 4_000, "a topic made anew with fewer queues while its batches were in flight"),
     (14, 4_000, "the same, with data of several producers"),
     (200311, 20_000, "term and vote of a dead process were taken from the page cache"),
+    (2038, 20_000, "rot beside an entry that could be reached over other rotten bytes only"),
 )
 
 
@@ -288,6 +289,7 @@ def fake_report(plan: Plan, *, fails: bool) -> Report:
         leaders=0,
         boots=0,
         ruined=0,
+        repaired_bytes=0,
         transcript=(),
     )
 

@@ -11,15 +11,26 @@ from typing import Any, cast
 import pytest
 
 from broker.local_group import LocalGroupError, NodeDied
+from chaos.real import damage
 from chaos.real.arena import Arena
 from chaos.real.blow import Blow
-from chaos.real.damage import put_back, replace_rotten, rot, rot_below, set_aside
-from dledger.reading.entry import EntryKind, build_frame, verify_frame
+from chaos.real.damage import (
+    await_repair,
+    put_back,
+    replace_rotten,
+    rot,
+    rot_below,
+    set_aside,
+)
+from dledger.reading.entry import EntryKind, blank_filler, build_frame, verify_frame
 from dledger.records.errors import InvalidFrame
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate
 
 SEGMENT = "0" * 20
 NEXT_SEGMENT = f"{2 << 20:020}"
+
+
+FILLER = blank_filler(64) + bytes(56)
 
 
 def entry() -> bytes:
@@ -103,8 +114,8 @@ def blow(arena: FakeArena, options: Mapping[str, str]) -> Blow:
 def arena(tmp_path: Path) -> FakeArena:
     """With a log of one closed segment, of one entry and a record, and one that is written to."""
     (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / SEGMENT).write_bytes(bytes(entry()) + bytes(64))
-    (tmp_path / "commitlog" / NEXT_SEGMENT).write_bytes(bytes(entry()) + bytes(64))
+    (tmp_path / "commitlog" / SEGMENT).write_bytes(bytes(entry()) + FILLER)
+    (tmp_path / "commitlog" / NEXT_SEGMENT).write_bytes(bytes(entry()) + FILLER)
     return FakeArena(tmp_path)
 
 
@@ -139,7 +150,7 @@ def test_live_rot_leaves_a_node_alone_that_has_no_closed_segment(arena: FakeAren
 
     async def strike_and_heal() -> tuple[str, str]:
         strike = blow(arena, {"where": "anywhere"})
-        return await rot_below(strike), await replace_rotten(strike)
+        return await rot_below(strike), await await_repair(strike)
 
     assert asyncio.run(strike_and_heal()) == ("n1 has no closed segment yet", "")
     assert first_segment(arena).read_bytes() == before
@@ -164,17 +175,43 @@ def test_node_with_a_rotten_segment_is_replaced(arena: FakeArena, how: str) -> N
     assert first_segment(arena).read_bytes() != before
 
 
-@pytest.mark.parametrize("strike", [rot, rot_below])
-def test_node_that_starts_on_a_rotten_segment_is_a_finding(arena: FakeArena, strike: Any) -> None:
-    """Whether it was running when the bit flipped or not."""
+def test_node_that_starts_on_a_rotten_segment_is_a_finding(arena: FakeArena) -> None:
+    """It was down when the bit flipped: its start reads everything."""
 
     async def strike_and_heal() -> None:
-        each = blow(arena, {"how": "flip", "where": "anywhere"})
-        await strike(each)
+        each = blow(arena, {"how": "flip"})
+        await rot(each)
         await replace_rotten(each)
 
     with pytest.raises(LocalGroupError, match="n1 starts with a closed segment that has rotted"):
         asyncio.run(strike_and_heal())
+
+
+@pytest.mark.parametrize("what", ["repaired", "left", "ended"])
+def test_node_that_runs_on_a_rotten_segment_gets_it_back(
+    arena: FakeArena, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In time, and without ending; else it is a finding."""
+    monkeypatch.setattr(damage, "REPAIRED_S", 0.04)
+    monkeypatch.setattr(damage, "LOOK_S", 0.01)
+    before = first_segment(arena).read_bytes()
+
+    async def strike_and_heal() -> str:
+        each = blow(arena, {"where": "anywhere"})
+        await rot_below(each)
+        if what == "repaired":
+            asyncio.get_running_loop().call_later(0.015, first_segment(arena).write_bytes, before)
+        arena.running = what != "ended"
+        return await await_repair(each)
+
+    if what == "repaired":
+        assert asyncio.run(strike_and_heal()) == "n1 has got it back"
+        assert arena.running
+        assert not arena.rotten
+    else:
+        text = "runs on" if what == "left" else "ended over"
+        with pytest.raises(LocalGroupError, match=f"n1 {text} a closed segment that has rotted"):
+            asyncio.run(strike_and_heal())
 
 
 def test_node_that_ends_for_another_reason_is_a_finding(arena: FakeArena) -> None:

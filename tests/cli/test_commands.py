@@ -162,7 +162,7 @@ def test_status_of_a_group_that_was_never_started(tmp_path: Path) -> None:
     silent = {"role": None, "term": None, "last_index": None, "commit_index": None}
     assert facts["nodes"] == [
         {"id": node.id, **silent, "applied_index": None, "address": node.address, "alive": False}
-        | {"apply_stopped": "", "older_copies": []}
+        | {"apply_stopped": "", "older_copies": [], "log_damages": 0, "scrub_ended_ms": None}
         for node in group.nodes
     ]
 

@@ -133,6 +133,8 @@ def test_status_has_the_designs_keys(group: LocalGroup) -> None:
             "alive",
             "apply_stopped",
             "older_copies",
+            "log_damages",
+            "scrub_ended_ms",
         ]
         assert node["alive"]
         assert node["applied_index"] <= node["commit_index"] <= node["last_index"]

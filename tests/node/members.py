@@ -86,7 +86,7 @@ class Loopback:
 
     def links(self) -> Mapping[NodeId, PeerLink]:
         return {
-            name: PeerLink(True, 0, 0, 0, level=end.level)
+            name: PeerLink(True, 0, 0, 0, level=end.level, gives_entries=True)
             for name, end in self._wires.ends.items()
             if name != self._name
         }

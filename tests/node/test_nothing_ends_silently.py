@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,21 +20,24 @@ from structlog.testing import capture_logs
 
 from broker.ports import Rhythm
 from broker.replica import Replica
+from broker.scrubbing import ScrubPace
 from dledger import transport
 from dledger.core.types import NodeId
 from dledger.errors import PeerRefused
 from dledger.links import LinkTimes
 from dledger.outbox import Outbox
 from dledger.peer_security import PeerSecurity
+from dledger.peers import PeerLink
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire.raft_pb2 import HeartbeatRequest, PeerMessage
+from store.errors import CorruptionFound
 from tests.integration.members import Pair, pair
 from tests.node.members import Members, make_configs, nothing_to_shut
 from tests.node.test_replica import on_a_loop
 
 ROOT = Path(__file__).parents[2]
 N1, N2 = NodeId("n1"), NodeId("n2")
-QUICK = Rhythm(housekeeping_s=0.02)
+QUICK = Rhythm(housekeeping_s=0.02, scrub=ScrubPace(between_s=0.02))
 
 
 class Planted(Exception):
@@ -50,6 +54,22 @@ def planted(*arguments: object, **named: object) -> Any:
 def suspect(replica: Replica) -> None:
     """Gives the mender something to do."""
     replica.mender.suspect(replica.machine.topics["t"], 0)
+
+
+def rot_something(replica: Replica) -> None:
+    """Gives the repairs something to do; it has nobody to ask, which doesn't matter here."""
+    folder = replica.config.data_directory / "commitlog"
+    around = dataclasses.replace(
+        replica.repairs._around,
+        links=lambda: {N2: PeerLink(connected=False, reconnects=0, dropped=0, renewed=0)},
+    )
+    replica.repairs._around = around
+    with (folder / f"{0:020}").open("r+b") as file:
+        file.seek(20)
+        file.write(b"\xff\xff\xff")
+    with pytest.raises(CorruptionFound) as found:
+        replica.log.verify(1, 1, 0)
+    assert replica.repairs.takes(found.value)
 
 
 def store_something(replica: Replica) -> None:
@@ -70,6 +90,8 @@ def nothing(replica: Replica) -> None:
         ("queues", "take", nothing),
         ("_memory", "step", nothing),
         ("mender", "_repair", suspect),
+        ("log.scrub", "step", nothing),
+        ("repairs", "_mend", rot_something),
         ("machine", "apply", store_something),
         ("log", "submit", store_something),
         ("log._queue", "perform", store_something),
@@ -275,6 +297,8 @@ PLACES: Final = {
     "broker/reading/held.py: _wake_in_turns": NOTHING_ELSE,
     "broker/reading/held.py: _begin_turn": NOTHING_ELSE,
     "broker/reading/held.py: _in_next_turn": NOTHING_ELSE,
+    "broker/repairs.py: _begin": ENDS,
+    "broker/scrubbing.py: start": ENDS,
     "broker/ticker.py: start": ENDS,
     "broker/ticker.py: _on_due": ENDS,
     "broker/turns.py: later": GUARDED,

@@ -46,7 +46,15 @@ def test_starts_are_found_after_any_forgetting_and_cutting(steps: list[tuple[str
             starts.forget(walk)
         assert [starts.start_of(slot) for slot in range(len(model))] == model
         for offset in {0, used // 2, used, *(each + 1 for each in model[::7])}:
-            assert starts.slot_at(offset) == bisect_right(model, offset) - 1
+            slot = starts.slot_at(offset)
+            assert slot == bisect_right(model, offset) - 1
+            if slot >= 0:
+                run, before = starts.run_at(offset), len(walks)
+                assert run.slot <= slot < run.next_slot
+                assert model[run.slot] == run.start
+                ends = [*model, None]
+                assert ends[run.next_slot] == run.next_start
+                assert len(walks) == before
 
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=700)

@@ -136,6 +136,8 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         level=status.level,
         known_level=status.known_level,
         health=_health(status.health),
+        log_damages=status.log_damages,
+        scrub_ended_ms=max(0, status.scrub_ended_ms),
     )
 
 

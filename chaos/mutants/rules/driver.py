@@ -178,14 +178,16 @@ DRIVER = (
     Mutant(
         "slice-noted-as-applied-before-it-is",
         "dledger/applying.py",
-        "            self._note(self._give(self._ports.log.read(first, last)))\n",
-        "            self._note(last)\n            self._give(self._ports.log.read(first, last))\n",
+        "                self._note(self._give(frames))\n",
+        "                self._note(Index(min(commit, self._applied + APPLY_SLICE_ENTRIES)))\n"
+        "                self._give(frames)\n",
     ),
     Mutant(
         "rest-of-a-slice-skipped",
         "dledger/applying.py",
-        "            self._note(self._give(self._ports.log.read(first, last)))\n",
-        "            self._give(self._ports.log.read(first, last))\n            self._note(last)\n",
+        "                self._note(self._give(frames))\n",
+        "                self._give(frames)\n"
+        "                self._note(Index(min(commit, self._applied + APPLY_SLICE_ENTRIES)))\n",
     ),
     Mutant(
         "entry-that-the-log-lacks-goes-on",

@@ -143,7 +143,7 @@ MEMBERS = (
     Mutant(
         "change-that-nobody-could-commit",
         "broker/leader/membership.py",
-        "            check_enough(wanted, ready | {self._node})\n",
+        "            check_enough(wanted, ready | own)\n",
         "",
         masked="whoever is silent comes back",
         tests=_CHANGES,

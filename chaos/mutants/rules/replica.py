@@ -275,8 +275,8 @@ REPLICA = (
     Mutant(
         "log-marked-clean-after-a-failure",
         "broker/replica.py",
-        "is_clean=self.failure is None",
-        "is_clean=True",
+        "is_clean = self.failure is None and not self.repairs.is_at_work",
+        "is_clean = not self.repairs.is_at_work",
     ),
     Mutant(
         "failure-ends-nothing",

@@ -1,0 +1,492 @@
+"""Gets back from a peer what has rotted in this member's log, while the member goes on.
+
+Whoever reads the log and stumbles comes here (`takes`): the scrub, pulls, appends to peers,
+applying, mending. If what has rotted is committed, the read is refused for now and a repair begins.
+Until it is over the member is *in doubt*: it neither votes, campaigns nor acknowledges, its own
+disk doesn't count where it leads, and it hands over (`Raft.report_doubt`). It follows, and serves
+what it can read. One damage at a time:
+
+    found ─▶ bounded ─▶ asking ─▶ judged ─▶ journal ─▶ in place ─▶ read back ─▶ bounded: gone
+                 ▲        │          │
+                 │        └ no answer, or bytes that aren't the ones: the next peer
+                 └ nobody has given them; three times over for the same bytes, as every peer says
+                   that it can't: the replica ends
+
+What is remembered of a find is its place, which follows from memory: the same find is the same
+place, and there are no more of them than places. What is damaged there, and what answers are judged
+by, is looked at anew before each round of asking, as the neighbours may have rotted meanwhile, or
+have been put right; and after each repair, until the place is sound.
+
+It must never keep a byte that wasn't judged (`store.damage`): a giver is believed in nothing. Nor
+may it touch what isn't committed, wait for one peer only, or end the member while a peer that may
+have the bytes hasn't said that it doesn't (docs/adr/0039-rot-in-the-log-is-repaired.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+
+from dledger.checksum import is_intact, seal
+from dledger.core.types import MAX_INDEX, MAX_TERM, LogView, NodeId
+from dledger.errors import InvalidMessage
+from dledger.peers import PeerLink
+from dledger.reading.entry import digest_of, parse_header, walk_frames
+from dledger.records.errors import InvalidFrame
+from dledger.sparing import Sparing
+from dledger.wire import raft_pb2 as pb
+from store.commitlog import CommitLog
+from store.damage import Damage, Extent, Refill
+from store.errors import BeyondRepair, CorruptionFound, OutOfRange
+from store.files import FULL_ERRNOS, Handle
+from store.repair_journal import RepairJournal
+
+GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
+ASK_S: Final = 1.0  # from a request to asking somebody else
+AGAIN_S: Final = 0.2  # from asking everybody to asking everybody again
+SPACE_S: Final = 1.0  # from finding no space for the journal to trying again
+IDLE_LOOK_S: Final = 0.02
+NEGATIVE_ROUNDS: Final = 3  # in which every peer says that it can't give them
+
+log = structlog.get_logger(__name__)
+
+
+class Hand(Protocol):
+    """`broker.ports.DiskHand`, as far as it is used here."""
+
+    async def run(self, step: Callable[[], object]) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RepairStatistics:
+    """`damages`: places that are known to be rotten and not sound again yet. Counts since the
+    process started: places found, and sound again; bytes written back; answers that weren't the
+    right bytes; answers given to others."""
+
+    damages: int
+    found: int
+    repaired: int
+    bytes_repaired: int
+    answers_refused: int
+    answers_given: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What repairs need of the replica that they are a part of.
+
+    Attributes:
+        through: the last entry that is committed, and on this disk.
+        holds: whether an entry of that index and term is on this disk, committed or not.
+        term_at: the term of an entry, as the core knows it.
+        links: the connections to the peers.
+        request, answer: send a message to a peer, which may get lost.
+        doubt: is told when this member begins to be in doubt, and when it ends.
+        failed: is told of an error that repairs can't get over.
+    """
+
+    through: Callable[[], int]
+    holds: Callable[[int, int], bool]
+    term_at: Callable[[int], int]
+    links: Callable[[], Mapping[NodeId, PeerLink]]
+    request: Callable[[NodeId, pb.PeerMessage], None]
+    answer: Callable[[NodeId, pb.PeerMessage], None]
+    doubt: Callable[..., None]
+    failed: Callable[[BaseException], None]
+
+
+class _Verdict(Enum):
+    """What came of asking one peer."""
+
+    SILENT = "has not answered"
+    NOT_YET = "doesn't have them yet"
+    ROTTEN = "has them rotten, too"
+    OTHER = "gave other bytes"
+    OLD = "runs a release that gives none"
+
+
+# None of these will have the bytes later, unless somebody gives them to it.
+_NEGATIVE: Final = frozenset({_Verdict.ROTTEN, _Verdict.OTHER, _Verdict.OLD})
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Bytes that were judged, and whose they are."""
+
+    peer: NodeId
+    refill: Refill
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The request that is under way."""
+
+    peer: NodeId
+    number: int
+    answer: asyncio.Future[pb.EntriesResponse]
+
+
+class Repairs:
+    """All repairs of one replica, on its event loop, from `start` to `stop`."""
+
+    def __init__(
+        self, source: CommitLog, journal: RepairJournal, hand: Hand, around: Surroundings
+    ) -> None:
+        self._log = source
+        self._journal = journal
+        self._hand = hand
+        self._around = around
+        self._places: list[Extent] = []
+        self._task: asyncio.Task[None] | None = None
+        self._is_started = False
+        self._asked: _Asked | None = None
+        self._number = 0
+        self._sparing = Sparing()
+        self._found = self._repaired = self._bytes = self._refused = self._given = 0
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether anything is known to be rotten: the member is in doubt."""
+        return bool(self._places)
+
+    def statistics(self) -> RepairStatistics:
+        """A frozen picture, as of now."""
+        return RepairStatistics(
+            len(self._places),
+            self._found,
+            self._repaired,
+            self._bytes,
+            self._refused,
+            self._given,
+        )
+
+    # --- what is found ----------------------------------------------------------------------
+
+    def takes(self, error: BaseException) -> bool:
+        """Whether what a read stumbled over is, or was, being put right: it works later. Safe from
+        within whatever reads the log."""
+        if not isinstance(error, CorruptionFound):
+            return False
+        if self.covering(error) is not None:
+            return True
+        try:
+            place = self._log.damages.place_of(error.file, error.offset)
+            damage = self._damage_in(place)
+        except (BeyondRepair, OutOfRange) as reason:
+            log.error("log_beyond_repair", reason=str(reason))
+            return False
+        if damage is None:
+            return True  # what was read is there: a disk that said something else once
+        if not self._around.links():
+            return False
+        self._add(place, damage, error)
+        return True
+
+    def covering(self, error: CorruptionFound) -> Extent | None:
+        """The place, known to be rotten, that this error tells of."""
+        return next((each for each in self._places if each.holds(error.file, error.offset)), None)
+
+    def _damage_in(self, place: Extent) -> Damage | None:
+        """What has to be put right next for the place to be sound; None: it is.
+
+        Raises:
+            BeyondRepair, OutOfRange: it can't be.
+        """
+        damage = self._log.damages.locate(str(place.path), place.start)
+        if damage is not None and damage.last_index > self._around.through():
+            entries = f"entries {damage.first_index} to {damage.last_index}"
+            raise BeyondRepair(damage.file, f"of {entries}, not all are known to be committed")
+        return damage
+
+    def _add(self, place: Extent, damage: Damage, error: CorruptionFound) -> None:
+        self._found += 1
+        self._places.append(place)
+        log.error(
+            "log_rot_found",
+            file=error.file,
+            offset=error.offset,
+            first_entry=damage.first_index,
+            last_entry=damage.last_index,
+            expected=str(error.expected),
+            found=str(error.found),
+        )
+        self._around.doubt(is_in_doubt=True)
+        self._begin()
+
+    # --- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Repairs begin."""
+        self._is_started = True
+        self._begin()
+
+    async def idled(self) -> None:
+        """Nothing is known to be rotten any more."""
+        while self._places:  # noqa: ASYNC110  it is looked at by a stop only
+            await asyncio.sleep(IDLE_LOOK_S)
+
+    async def stop(self) -> None:
+        """No repair goes on; what isn't repaired is found again by the next start."""
+        self._is_started = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _begin(self) -> None:
+        if self._is_started and self._places and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._work(), name="repairs")
+
+    async def _work(self) -> None:
+        try:
+            while self._places:
+                place = min(self._places, key=lambda each: (each.base, each.start))
+                await self._mend(place)
+                self._places.remove(place)
+                self._repaired += 1
+                if not self._places:  # who is told may read, and find the next one at once
+                    self._around.doubt(is_in_doubt=False)
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            self._around.failed(error)
+
+    async def _mend(self, place: Extent) -> None:
+        """The place is sound again.
+
+        Raises:
+            BeyondRepair, OutOfRange: it can't be.
+            OSError, CorruptionFound: the disk doesn't keep what is written to it.
+        """
+        refused, negative = None, 0
+        while (damage := self._damage_in(place)) is not None:
+            if damage.is_filler:
+                handle = self._handle_of(place)
+                await self._write(partial(self._journal.write_filler, place, handle))
+                self._on_written(damage, "")
+                return
+            negative = negative if damage == refused else 0
+            verdicts = await self._ask_all(damage)
+            if isinstance(verdicts, _Given):
+                await self._put_back(damage, verdicts)
+                refused = None
+                continue
+            refused, negative = damage, negative + 1 if _are_final(verdicts) else 0
+            told = ", ".join(f"{peer} {each.value}" for peer, each in verdicts.items())
+            if negative >= NEGATIVE_ROUNDS:
+                entries = f"entries {damage.first_index} to {damage.last_index}"
+                raise BeyondRepair(damage.file, f"of {entries}, {told}")
+            self._wait("nobody has given the entries yet", told)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _put_back(self, damage: Damage, given: _Given) -> None:
+        for extent, content in given.refill.contents():
+            handle = self._handle_of(extent)
+            await self._write(partial(self._journal.write_back, extent, handle, content))
+        self._on_written(damage, given.peer)
+
+    def _on_written(self, damage: Damage, giver: str) -> None:
+        self._bytes += damage.size
+        log.warning(
+            "log_repaired",
+            file=damage.file,
+            offset=damage.extents[0].start,
+            size_bytes=damage.size,
+            first_entry=damage.first_index,
+            last_entry=damage.last_index,
+            peer=giver,
+        )
+
+    def _handle_of(self, extent: Extent) -> Handle:
+        return self._log.damages.handle_of(extent)
+
+    async def _write(self, step: Callable[[], None]) -> None:
+        """`step` is done, as soon as there is space.
+
+        Raises:
+            OSError, CorruptionFound: the disk doesn't keep what is written to it.
+        """
+        while True:
+            try:
+                await self._hand.run(step)
+                return
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS:
+                    raise
+                self._wait("no space for the journal", str(error))
+            await asyncio.sleep(SPACE_S)
+
+    def _wait(self, why: str, details: str) -> None:
+        if (unreported := self._sparing.due(("repair_waits", why))) is not None:
+            log.warning("repair_waits", reason=why, details=details, unreported=unreported)
+
+    # --- asking -----------------------------------------------------------------------------
+
+    async def _ask_all(self, damage: Damage) -> _Given | dict[NodeId, _Verdict]:
+        """The bytes that were there, from the first peer that gives them; or why none does."""
+        verdicts: dict[NodeId, _Verdict] = {}
+        for peer in sorted(self._around.links()):
+            verdict = await self._ask(peer, damage)
+            if isinstance(verdict, Refill):
+                return _Given(peer, verdict)
+            verdicts[peer] = verdict
+        return verdicts
+
+    async def _ask(self, peer: NodeId, damage: Damage) -> Refill | _Verdict:
+        """All bytes of the damage, from this one peer; or why not."""
+        link = self._around.links().get(peer)
+        if link is None or not link.connected:  # it may be a member no more by now
+            return _Verdict.SILENT
+        if not link.gives_entries:
+            return _Verdict.OLD
+        refill = Refill(damage, self._around.term_at, self._log.damages.arrives)
+        while True:
+            answer = await self._exchange(peer, refill.next_index, damage.last_index)
+            if isinstance(answer, _Verdict):
+                return answer
+            try:
+                if refill.take(answer.frames):
+                    return refill
+            except InvalidFrame as error:
+                self._refused += 1
+                if (unreported := self._sparing.due(("refused", peer))) is not None:
+                    log.error(
+                        "repair_answer_refused", peer=peer, reason=str(error), unreported=unreported
+                    )
+                return _Verdict.OTHER
+
+    async def _exchange(self, peer: NodeId, first: int, last: int) -> pb.EntriesResponse | _Verdict:
+        """One request and its answer."""
+        self._number += 1
+        asked = _Asked(peer, self._number, asyncio.get_running_loop().create_future())
+        self._asked = asked
+        term = self._around.term_at(last)
+        body = pb.EntriesRequest(
+            number=asked.number, first_index=first, last_index=last, last_term=term
+        )
+        self._around.request(peer, seal(pb.PeerMessage(entries_request=body)))
+        try:
+            async with asyncio.timeout(ASK_S):
+                answer = await asked.answer
+        except TimeoutError:
+            return _Verdict.SILENT
+        finally:
+            self._asked = None
+        match answer.status:
+            case pb.ENTRIES_STATUS_GIVEN:
+                return answer
+            case pb.ENTRIES_STATUS_ROTTEN:
+                return _Verdict.ROTTEN
+            case _:
+                return _Verdict.NOT_YET
+
+    # --- what peers say ---------------------------------------------------------------------
+
+    def on_message(self, peer: NodeId, message: pb.PeerMessage) -> bool:
+        """Whether `message` is about repairs; then it has been heeded.
+
+        Raises:
+            InvalidMessage: no working peer sends it.
+        """
+        match message.WhichOneof("body"):
+            case "entries_request":
+                self._check(peer, message)
+                self._on_request(peer, message.entries_request)
+            case "entries_response":
+                self._check(peer, message)
+                self._on_response(peer, message.entries_response)
+            case _:
+                return False
+        return True
+
+    def _check(self, peer: NodeId, message: pb.PeerMessage) -> None:
+        if not is_intact(message) or message.term:
+            raise InvalidMessage(f"a message of {peer} doesn't have the checksum of its fields")
+
+    def _on_response(self, peer: NodeId, body: pb.EntriesResponse) -> None:
+        is_given = body.status == pb.ENTRIES_STATUS_GIVEN
+        if len(body.frames) != body.frames_size or bool(body.frames) != is_given:
+            raise InvalidMessage(f"{peer} gives {len(body.frames)} bytes of entries")
+        try:
+            walk_frames(body.frames)
+        except InvalidFrame as error:
+            raise InvalidMessage(f"{peer} gives entries that are none: {error}") from error
+        asked = self._asked
+        is_awaited = asked is not None and (asked.peer, asked.number) == (peer, body.number)
+        if asked is not None and is_awaited and not asked.answer.done():
+            asked.answer.set_result(body)
+
+    def _on_request(self, peer: NodeId, body: pb.EntriesRequest) -> None:
+        is_range = 1 <= body.first_index <= body.last_index <= MAX_INDEX
+        if not is_range or not 1 <= body.last_term <= MAX_TERM:
+            raise InvalidMessage(f"{peer} asks for {body.first_index} to {body.last_index}")
+        status, frames = self._give(body.first_index, body.last_index, body.last_term)
+        self._given += status == pb.ENTRIES_STATUS_GIVEN
+        answer = pb.EntriesResponse(
+            number=body.number, status=status, frames=frames, frames_size=len(frames)
+        )
+        self._around.answer(peer, seal(pb.PeerMessage(entries_response=answer)))
+
+    def _give(self, first: int, last: int, term: int) -> tuple[pb.EntriesStatus, bytes]:
+        """Entries from `first` on, as they lie in the files, each verified; or why not. They are
+        those that are meant if `last` is of the same term here (the log matching property), or as
+        far as they are committed. A group of which the asker is one of two that are left may have
+        nobody to tell this member that they are, while the other one is in doubt."""
+        source = self._log
+        if not self._around.holds(last, term):
+            last = min(last, self._around.through())
+        if not source.first_index <= first <= last:
+            return pb.ENTRIES_STATUS_NOT_YET, b""
+        try:
+            last = source.last_that_fits(first, last, GIVEN_BYTES)
+            frames = source.read(first, last)
+            _verify(frames, source.digest_at(first - 1) if first > source.first_index else None)
+        except CorruptionFound as error:
+            if not self.takes(error):
+                self._around.failed(error)
+            return pb.ENTRIES_STATUS_ROTTEN, b""
+        except InvalidFrame as error:
+            # In memory, as it was appended: no file's matter, and nothing to give to anybody.
+            log.error("entries_not_given", reason=str(error))
+            return pb.ENTRIES_STATUS_ROTTEN, b""
+        return pb.ENTRIES_STATUS_GIVEN, frames
+
+
+class SteadyView:
+    """The log, as the core asks it how much fits into an append. Where the sizes have rotted and
+    are being got back it is one entry, which can't be read then."""
+
+    def __init__(self, source: LogView, is_mended: Callable[[Exception], bool]) -> None:
+        self._log = source
+        self._is_mended = is_mended
+
+    def last_that_fits(self, first: int, last: int, max_bytes: int) -> int:
+        """See `LogView`."""
+        try:
+            return self._log.last_that_fits(first, last, max_bytes)
+        except CorruptionFound as error:
+            if self._is_mended(error):
+                return first
+            raise
+
+
+def _are_final(verdicts: Mapping[NodeId, _Verdict]) -> bool:
+    """Whether every peer has said that it can't give them."""
+    return _NEGATIVE.issuperset(verdicts.values())
+
+
+def _verify(frames: bytes, digest: int | None) -> None:
+    """Each frame is intact and carries on the digest.
+
+    Raises:
+        InvalidFrame: one doesn't.
+    """
+    at = 0
+    for header in walk_frames(frames):
+        if digest is not None and digest_of(frames, at, header.total_size, digest) != header.digest:
+            raise InvalidFrame(at, "digest", "one that follows", f"{header.digest:016x}")
+        digest = parse_header(frames, at).digest
+        at += header.total_size

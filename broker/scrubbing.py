@@ -1,0 +1,161 @@
+"""Looks at the log again and again for what has rotted, in the background and within bounds.
+
+A pass reads everything that is committed and on this disk, from the first entry on, in steps on the
+disk's hand (`store.scrubbing`); between any two steps is a pause, so long that all of it takes a
+share of one processor at most, and between two passes another one. What is found goes where every
+reader's finds go (`broker.repairs`), and the pass goes on behind it. It must never hold the event
+loop for longer than asking for a step takes, nor decide what becomes of a find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeVar
+
+from store.commitlog import CommitLog
+from store.damage import Extent
+from store.errors import CorruptionFound
+from store.scrubbing import ScrubStatistics
+
+T = TypeVar("T")
+
+SHORTEST_PAUSE_S: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPace:
+    """How fast passes are, and how far apart.
+
+    Attributes:
+        share: of a processor, that steps take at most; 0: there are none.
+        shortest_pause_s: between two steps.
+        between_s: from the end of a pass to the next.
+    """
+
+    share: float = 0.03
+    shortest_pause_s: float = SHORTEST_PAUSE_S
+    between_s: float = 10.0
+
+
+USUAL_SCRUB: Final = ScrubPace()
+
+
+class Hand(Protocol):
+    """`broker.ports.DiskHand`, as far as it is used here."""
+
+    async def run(self, step: Callable[[], T]) -> T: ...
+
+
+class Rotten(Protocol):
+    """`broker.repairs.Repairs`, as far as finding goes."""
+
+    def takes(self, error: BaseException) -> bool: ...
+    def covering(self, error: CorruptionFound) -> Extent | None: ...
+
+
+class Scrubber:
+    """Passes over one log, from `start` to `stop`.
+
+    Args:
+        source: what is read.
+        through: the last entry that is committed, and on this disk.
+        repairs: is told of what is found.
+        failed: is told of an error that ends the passes, and the replica.
+        now_ms: the wall clock, to say when a pass has ended.
+    """
+
+    def __init__(
+        self,
+        source: CommitLog,
+        through: Callable[[], int],
+        hand: Hand,
+        repairs: Rotten,
+        failed: Callable[[BaseException], None],
+        now_ms: Callable[[], int],
+        pace: ScrubPace,
+    ) -> None:
+        self._log = source
+        self._through = through
+        self._hand = hand
+        self._repairs = repairs
+        self._failed = failed
+        self._now_ms = now_ms
+        self._pace = pace
+        self._task: asyncio.Task[None] | None = None
+        self._told = ScrubStatistics(0, 0, 0, 0)
+
+    def start(self) -> None:
+        """Passes begin."""
+        if self._pace.share > 0:
+            self._task = asyncio.get_running_loop().create_task(self._work(), name="scrubbing")
+
+    async def stop(self) -> None:
+        """No step is asked for any more; one that has begun is done before whatever the hand is
+        asked for next."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def statistics(self) -> ScrubStatistics:
+        """A frozen picture, as of now."""
+        scrub = self._log.scrub
+        return replace(
+            self._told,
+            checked_bytes=scrub.checked_bytes,
+            pass_bytes=scrub.pass_bytes,
+            pass_total_bytes=scrub.pass_total_bytes,
+        )
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                await self._pass()
+                await asyncio.sleep(self._pace.between_s)
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            self._failed(error)
+
+    async def _pass(self) -> None:
+        scrub, loop = self._log.scrub, asyncio.get_running_loop()
+        began_s = loop.time()
+        scrub.begin(self._through())
+        while not scrub.is_over:  # noqa: ASYNC110  it works, a step at a time
+            await asyncio.sleep(self._pause_after(await self._step()))
+        self._told = replace(
+            self._told,
+            passes=self._told.passes + 1,
+            last_pass_s=loop.time() - began_s,
+            last_pass_ended_ms=self._now_ms(),
+        )
+
+    async def _step(self) -> float:
+        """The next step is done; how many seconds it took."""
+        scrub, loop = self._log.scrub, asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            done = await self._hand.run(scrub.step())
+        except CorruptionFound as error:
+            self._on_find(error)
+        else:
+            scrub.finish(done)
+        return loop.time() - began_s
+
+    def _on_find(self, error: CorruptionFound) -> None:
+        """The pass goes on behind what was found.
+
+        Raises:
+            CorruptionFound: it can't be put right.
+        """
+        if self._repairs.covering(error) is None:
+            self._told = replace(self._told, found=self._told.found + 1)
+        if not self._repairs.takes(error):
+            raise error
+        extent = self._repairs.covering(error)
+        if extent is None:
+            self._log.scrub.look_again()
+        else:
+            self._log.scrub.pass_over(extent.end)
+
+    def _pause_after(self, took_s: float) -> float:
+        return max(self._pace.shortest_pause_s, took_s * (1 / self._pace.share - 1))

@@ -1,0 +1,113 @@
+"""Rot in the logs of running members, which they have to find and to get back from each other.
+
+Bytes of what is committed and cold change on the platter and in what is read. One member at a time
+may keep them so for good, as a majority of disks has to stay intact; while it is at it, others may
+rot elsewhere, but what has rotted there is read rightly by their next process: a start asks nobody.
+Whatever rots is intact on some other member's disk at that moment. Half of the members that begin
+to repair die over it, at a drawn operation of the disk, with their page cache or without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from chaos.sim.copies import may_harm
+from chaos.sim.node import DATA, SimNode
+from chaos.sim.world import World
+from dledger.reading.checkpoint import decode_checkpoint
+from dledger.records.layout import file_name
+
+NEAR_BYTES: Final = 8 << 10  # perhaps of the same entry
+LOOK_MS: Final = 1.0
+RUNS: Final = (1, 1, 4, 300)  # bytes that rot together
+
+Later = Callable[..., None]
+
+
+class LogRot:
+    """What the nemesis does to logs.
+
+    Args:
+        later: calls something after milliseconds, unless peace has come.
+        power_on: a machine that died starts again.
+    """
+
+    def __init__(self, world: World, later: Later, power_on: Callable[[SimNode], None]) -> None:
+        self._world = world
+        self._later = later
+        self._power_on = power_on
+
+    def strike(self, chance: Random) -> None:
+        """Some bytes of one member rot, in one place or in three."""
+        fit = [
+            node
+            for node in self._nodes
+            if node.is_running and not node.is_harmed and not node.is_swapped
+        ]
+        if not fit:
+            return
+        node = chance.choice(fit)
+        limit = cold_bytes(node)
+        is_lasting = may_harm(node, self._world)
+        size = self._world.plan.tuning.segment_bytes
+        for _ in range(chance.choice((1, 1, 3)) if limit else 0):
+            first = chance.randrange(limit)
+            for at in range(first, min(limit, first + chance.choice(RUNS))):
+                path, within = DATA / "commitlog" / file_name(at - at % size), at % size
+                if self._is_elsewhere(node, path, within):
+                    node.flip(path, within, chance)
+                    if not is_lasting:
+                        node.passing_rot.add((path, within))
+        if chance.random() < 0.5:
+            # Where flushing is later a loss of power takes what was acknowledged, as documented.
+            is_async = self._world.plan.tuning.flush == "async"
+            keeps_cache = chance.random() < 0.5 or is_async
+            self._die_of_it(node, chance.randrange(1, 40), keeps_cache=keeps_cache)
+
+    @property
+    def _nodes(self) -> list[SimNode]:
+        return list(self._world.nodes.values())
+
+    def _is_elsewhere(self, node: SimNode, path: Path, at: int) -> bool:
+        """Whether there is such a byte, and the same on the platter of another member that counts,
+        with nothing rotten near it."""
+        disk = node.disk
+        if path not in disk.paths() or at >= len(disk.content(path)) or (path, at) in node.rot:
+            return False
+        byte = disk.content(path)[at : at + 1]
+        return any(
+            (other.disk.durable(path) or b"")[at : at + 1] == byte
+            for other in self._nodes
+            if other is not node and _is_sound_at(other, path, at)
+        )
+
+    def _die_of_it(self, node: SimNode, operations: int, *, keeps_cache: bool) -> None:
+        """So many disk operations after a repair has begun."""
+        if node.life is None or not node.rot:
+            return
+        if node.life.replica.repairs.is_at_work:
+            node.disk.cut_power_in(operations, keeps_cache=keeps_cache)
+            self._later(2_000, self._power_on, node)
+        else:
+            again = partial(self._die_of_it, node, operations, keeps_cache=keeps_cache)
+            self._later(LOOK_MS, again)
+
+
+def _is_sound_at(node: SimNode, path: Path, at: int) -> bool:
+    if node.is_foreign or node.is_swapped or node.is_ruined:
+        return False
+    return not any(file == path and abs(at - rotten) < NEAR_BYTES for file, rotten in node.rot)
+
+
+def cold_bytes(node: SimNode) -> int:
+    """The end of what is committed and durably known to be durable on a running node."""
+    page = node.disk.durable(DATA / "checkpoint")
+    state = decode_checkpoint(page.ljust(4096, b"\0")) if page else None
+    if state is None or node.life is None or node.life.replica.driver.applied_index == 0:
+        return 0
+    applied = node.life.replica.log.position_of(node.life.replica.driver.applied_index)
+    return max(0, min(state.watermark - 512, applied))

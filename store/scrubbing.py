@@ -1,0 +1,308 @@
+"""Reading the log again, piece by piece, to find what has rotted before somebody needs it.
+
+This owns how far a pass has come and what it compares with. The first time a piece of a segment is
+looked at, it is walked as recovery walks it: each frame's CRC, index, term and place, and the
+running digest from the log's first entry on; what lies behind the last entry of a full segment must
+be its filler. What was found sound is remembered as one XXH3-64 a piece, in memory (some 40 bytes
+for 256 KiB), and from then on compared with that: at many times the speed, however small the
+entries are. A piece that differs is walked again, which says where.
+
+It reads what is committed and on this disk, up to the active segment's last such entry; never what
+may still be cut. It must never repair or decide anything. `Scrub` belongs to the log's owner
+thread; the steps that it hands out read files only and may run on any thread, one at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from dledger.reading.entry import (
+    FILLER_HEADER_SIZE,
+    HEADER_SIZE,
+    EntryHeader,
+    blank_filler,
+    parse_header,
+    verify_frame,
+)
+from dledger.records.errors import InvalidFrame
+from store.errors import CorruptionFound
+from store.files import FileSystem, Handle, first_nonzero, read_exactly
+from store.segments import Segment, SegmentTable
+
+PIECE_BYTES: Final = 256 << 10  # walked, and hashed, in one go; a larger entry is one piece
+PIECE_FRAMES: Final = 512  # walked in one go: two or three milliseconds of an interpreter
+STEP_BYTES: Final = 1 << 20  # compared in one step
+STEP_PIECES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Between two entries: the offset in its segment, the entry that comes next, and what the one
+    before it says."""
+
+    at: int
+    index: int
+    term: int
+    digest: int | None  # None before the first entry of a log whose beginning was deleted
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Sound entries from `start` up to byte `end`."""
+
+    start: _Place
+    end: int
+    digest: int  # XXH3-64 of the bytes, not the running one
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one segment: its pieces, without gaps from its first entry on."""
+
+    pieces: list[_Piece] = field(default_factory=list)
+    end: _Place | None = None  # behind the last piece
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A segment as it was when a step was asked for."""
+
+    path: Path
+    base: int
+    handle: Handle
+    limit: int  # bytes that are to be looked at
+    used: int
+    size: int
+    is_full: bool  # with a filler behind its last entry
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubStatistics:
+    """Bytes and counts since the log was opened. `pass_bytes` of `pass_total_bytes` are behind the
+    pass under way; `last_pass_s`: how long the last full one took."""
+
+    checked_bytes: int
+    passes: int
+    pass_bytes: int
+    pass_total_bytes: int
+    last_pass_s: float = 0.0
+    last_pass_ended_ms: int = 0
+    found: int = 0
+
+
+class Scrub:
+    """One log's passes: `begin`, then `step` and `finish` until `is_over`.
+
+    Args:
+        through: the last entry that is committed, and on this disk.
+    """
+
+    def __init__(
+        self, files: FileSystem, table: SegmentTable, segment_size: int, first_index: int
+    ) -> None:
+        self.checked_bytes = 0
+        self.pass_bytes = 0
+        self.pass_total_bytes = 0
+        self._files = files
+        self._table = table
+        self._segment_size = segment_size
+        self._first_index = first_index
+        self._known: dict[int, _Known] = {}
+        self._base = 0  # of the segment that comes next
+        self._at = 0  # where in it
+        self._end = 0  # of the pass, a physical offset
+
+    def begin(self, through: int) -> None:
+        """A pass over everything up to the entry `through` begins."""
+        self.pass_bytes = self.pass_total_bytes = 0
+        first = self._table.segments[0]
+        self._base, self._at, self._end = first.base, 0, first.base
+        if through >= first.first_index:
+            segment, slot = self._table.locate(through)
+            self._end = segment.base + segment.end_of(slot)
+        self.pass_total_bytes = self._end - first.base
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the pass is left."""
+        return self._base + self._at >= self._end
+
+    def step(self) -> Callable[[], Step]:
+        """What is to be done next, on any thread; its answer is for `finish`.
+
+        Raises CorruptionFound, when it is run: something has rotted there.
+        """
+        segment = self._table.segment_at(self._base)
+        limit = min(segment.used, self._end - segment.base)
+        is_full = segment is not self._table.last and limit == segment.used
+        span = _Span(
+            segment.path,
+            segment.base,
+            segment.handle,
+            limit,
+            segment.used,
+            self._segment_size,
+            is_full,
+        )
+        known = self._known.setdefault(segment.base, _Known())
+        first = _piece_from(known.pieces, self._at)
+        pieces = known.pieces[first : first + STEP_PIECES]
+        if pieces:
+            return lambda: _compare(self._files, span, pieces)
+        if self._at >= limit:
+            return lambda: _filler(self._files, span)
+        start = known.end or self._beginning(segment)
+        return lambda: _walk(self._files, span, start)
+
+    def finish(self, done: Step) -> None:
+        """A step has found everything sound."""
+        self.checked_bytes += done.size
+        self.pass_bytes += done.size
+        if done.walked is not None:
+            known = self._known[self._base]
+            known.pieces.append(done.walked)
+            known.end = done.end
+        if done.is_end:
+            self._base, self._at = self._base + self._segment_size, 0
+        else:
+            self._at = done.at
+
+    def pass_over(self, end: int) -> None:
+        """The pass goes on behind byte `end` of the segment that it is in: what is before is
+        damaged, and known to be. Nothing is remembered of what comes behind it, this time."""
+        pieces = self._known.get(self._base, _Known()).pieces
+        behind = _piece_from(pieces, end)
+        segment = self._table.segment_at(self._base)
+        if behind < len(pieces):
+            self._at = pieces[behind].start.at
+        elif segment is self._table.last:
+            self._at = self._end - self._base
+        else:
+            self._base, self._at = self._base + self._segment_size, 0
+
+    def look_again(self) -> None:
+        """What a step has found isn't so: the piece is walked anew."""
+        known = self._known.get(self._base)
+        if known is not None:
+            first = _piece_from(known.pieces, self._at)
+            if first < len(known.pieces):
+                known.end = known.pieces[first].start
+                del known.pieces[first:]
+
+    def _beginning(self, segment: Segment) -> _Place:
+        """Before the segment's first entry, as far as the segment before has been walked."""
+        if segment.first_index == self._first_index:
+            return _Place(0, segment.first_index, 0, 0 if segment.first_index == 1 else None)
+        before = self._known.get(segment.base - self._segment_size)
+        if before is None or before.end is None or before.end.index != segment.first_index:
+            return _Place(0, segment.first_index, 0, None)
+        return _Place(0, segment.first_index, before.end.term, before.end.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step has found sound: `size` bytes, up to `at` of the segment, or to its end."""
+
+    size: int
+    at: int
+    is_end: bool = False
+    walked: _Piece | None = None
+    end: _Place | None = None
+
+
+def _piece_from(pieces: list[_Piece], at: int) -> int:
+    """The first of `pieces` that begins at `at` or behind."""
+    return bisect_left(pieces, at, key=lambda each: each.start.at)
+
+
+def _compare(files: FileSystem, span: _Span, pieces: list[_Piece]) -> Step:
+    """Known pieces, as many as make a step, are what they were."""
+    size, at = 0, pieces[0].start.at
+    for piece in pieces:
+        if size and size + piece.end - at > STEP_BYTES:
+            break
+        start = piece.start.at
+        blob = read_exactly(files, span.handle, piece.end - start, start, str(span.path))
+        if xxh3_64_intdigest(blob) != piece.digest:
+            place = piece.start
+            while place.at < piece.end:
+                place, _ = _next(span, blob, start, place)
+            expected = f"XXH3-64 {piece.digest:016x} of {len(blob)} bytes"
+            raise CorruptionFound(str(span.path), start, expected, "another")
+        size, at = size + len(blob), piece.end
+    return Step(size, at)
+
+
+def _walk(files: FileSystem, span: _Span, start: _Place) -> Step:
+    """The next entries are sound: as many as make a piece, one at least."""
+    size = min(PIECE_BYTES, span.limit - start.at)
+    blob = read_exactly(files, span.handle, size, start.at, str(span.path))
+    place, count = start, 0
+    while place.at < start.at + len(blob) and count < PIECE_FRAMES:
+        missing = _missing(span, blob, start.at, place)
+        if missing and count:
+            break
+        if missing:
+            size = min(len(blob) + missing, span.limit - start.at)
+            blob = read_exactly(files, span.handle, size, start.at, str(span.path))
+        place, _ = _next(span, blob, start.at, place)
+        count += 1
+    content = memoryview(blob)[: place.at - start.at]
+    piece = _Piece(start, place.at, xxh3_64_intdigest(content))
+    return Step(len(content), place.at, walked=piece, end=place)
+
+
+def _missing(span: _Span, blob: bytes, blob_at: int, place: _Place) -> int:
+    """How many bytes of the entry at `place` are behind the end of `blob`."""
+    left = blob_at + len(blob) - place.at
+    if left < HEADER_SIZE:
+        return min(HEADER_SIZE - left, span.limit - blob_at - len(blob))
+    try:
+        wanted = parse_header(blob, place.at - blob_at).total_size
+    except InvalidFrame:
+        return 0
+    return max(0, min(wanted, span.limit - place.at) - left)
+
+
+def _next(span: _Span, blob: bytes, blob_at: int, place: _Place) -> tuple[_Place, EntryHeader]:
+    """The place behind the entry that begins at `place`, and its header.
+
+    Raises:
+        CorruptionFound: it isn't what continues the log there.
+    """
+    try:
+        header = verify_frame(blob, place.at - blob_at, place.digest)
+        if header.index != place.index:
+            raise InvalidFrame(0, "index", place.index, header.index)
+        if header.term < place.term:
+            raise InvalidFrame(0, "term", f"at least {place.term}", header.term)
+        if header.physical_offset != span.base + place.at:
+            raise InvalidFrame(0, "physical offset", span.base + place.at, header.physical_offset)
+    except InvalidFrame as error:
+        expected = f"entry {place.index} with {error.field} {error.expected}"
+        raise CorruptionFound(str(span.path), place.at, expected, error.found) from None
+    behind = _Place(place.at + header.total_size, place.index + 1, header.term, header.digest)
+    return behind, header
+
+
+def _filler(files: FileSystem, span: _Span) -> Step:
+    """What lies behind the last entry of a full segment is its filler."""
+    if not span.is_full:
+        return Step(0, span.limit, is_end=True)
+    expected = blank_filler(span.size - span.used)
+    found = read_exactly(files, span.handle, FILLER_HEADER_SIZE, span.used, str(span.path))
+    if found != expected:
+        raise CorruptionFound(str(span.path), span.used, f"filler {expected.hex()}", found.hex())
+    file_size = files.size(span.handle)
+    if file_size != span.size:
+        raise CorruptionFound(str(span.path), span.used, f"{span.size} bytes", f"{file_size} bytes")
+    stray = first_nonzero(files, span.handle, span.used + FILLER_HEADER_SIZE, span.size)
+    if stray is not None:
+        raise CorruptionFound(str(span.path), stray, "zeros behind a filler", "another byte")
+    return Step(span.size - span.used, span.size, is_end=True)

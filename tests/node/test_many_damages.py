@@ -1,0 +1,462 @@
+"""Several places of one log that have rotted at once: side by side, at the edges of what is known
+of the log, over files, and more of them while a repair is under way.
+
+The member's log and its peer's lie on simulated disks; asking, judging and writing back are the
+real ones. The peer is honest, so it must never be refused."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker import repairs as repairs_module
+from broker.repairs import Repairs, Surroundings
+from dledger.core.types import NodeId
+from dledger.peers import PeerLink
+from dledger.reading.entry import HEADER_SIZE, build_frame, parse_header
+from dledger.records.layout import file_name
+from dledger.wire import raft_pb2 as pb
+from store import damage as damage_module
+from store.commitlog import CommitLog, CommitLogOptions
+from store.errors import BeyondRepair, CorruptionFound, OutOfRange
+from store.repair_journal import RepairJournal
+from tests.node.test_replica import on_a_loop
+from tests.store.faulty_files import SimulatedDisk
+from tests.store.logs import DATA, LOG, LogUnderTest
+
+SEGMENT = 160 << 10  # so many of them that old ones know few starts: marks every 64 KiB
+OPTIONS = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0)
+ENTRIES = 1_700
+ME, PEER = NodeId("n1"), NodeId("n2")
+ARRANGEMENTS = 90
+
+
+@functools.cache
+def healthy() -> SimulatedDisk:
+    """A disk with a log of segments old and new, whose newest entries are one run each."""
+    disk = SimulatedDisk()
+    made = LogUnderTest(disk, OPTIONS)
+    chance = Random(5)
+    for number in range(ENTRIES):
+        made.append(chance.randbytes(chance.choice((40, 900, 1_900))), term=1 + number // 9)
+        if number % 20 == 19:
+            made.flush()
+    made.flush()
+    made.log.close()
+    return disk
+
+
+def contents(disk: SimulatedDisk) -> dict[Path, bytes]:
+    paths = [path for path in disk.paths() if path.parent == LOG and path.suffix == ""]
+    found = {path: disk.content(path).rstrip(b"\0") for path in paths}
+    return {path: content for path, content in found.items() if content}
+
+
+class InlineHand:
+    """Every step is done at once, another turn later."""
+
+    async def run(self, step: Callable[[], object]) -> object:
+        await asyncio.sleep(0)
+        return step()
+
+
+class Member:
+    """Repairs of one log; what they ask and answer goes to `other`, a turn of the loop later."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.log = LogUnderTest(disk, OPTIONS).log
+        self.through = self.log.last_index
+        self.failures: list[BaseException] = []
+        self.is_in_doubt = False
+        self.asked: list[pb.EntriesRequest] = []
+        self.on_asking: Callable[[], None] = lambda: None
+        self.on_end_of_doubt: Callable[[], None] = lambda: None
+        self.other: Member | None = None
+        link = PeerLink(connected=True, reconnects=0, dropped=0, renewed=0, gives_entries=True)
+        around = Surroundings(
+            through=lambda: self.through,
+            holds=lambda index, term: True,
+            term_at=self.term_at,
+            links=lambda: {} if self.other is None else {PEER: link},
+            request=self._request,
+            answer=self._send,
+            doubt=self._doubt,
+            failed=self.failures.append,
+        )
+        self.repairs = Repairs(self.log, RepairJournal(disk, DATA), InlineHand(), around)
+
+    def term_at(self, index: int) -> int:
+        runs = self.log.term_runs()
+        return next(term for first, term in reversed(runs) if first <= index)
+
+    def _doubt(self, *, is_in_doubt: bool) -> None:
+        self.is_in_doubt = is_in_doubt
+        if not is_in_doubt:
+            self.on_end_of_doubt()
+
+    def _request(self, peer: NodeId, message: pb.PeerMessage) -> None:
+        self.asked.append(message.entries_request)
+        self.on_asking()
+        self._send(peer, message)
+
+    def _send(self, _: NodeId, message: pb.PeerMessage) -> None:
+        assert self.other is not None
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.other.repairs.on_message, PEER, message)
+
+    def error_at(self, physical_offset: int) -> CorruptionFound:
+        base = physical_offset - physical_offset % SEGMENT
+        path = str(LOG / file_name(base))
+        return CorruptionFound(path, physical_offset - base, "what was written", "something else")
+
+    def scrub(self) -> list[CorruptionFound]:
+        """What a pass over the log finds; all of it is taken."""
+        found: list[CorruptionFound] = []
+        scrub = self.log.scrub
+        scrub.begin(self.log.last_index)
+        while not scrub.is_over:
+            try:
+                scrub.finish(scrub.step()())
+            except CorruptionFound as error:
+                found.append(error)
+                self._pass_over(error)
+            assert len(found) < 100, "no pass finds the same place twice"
+        return found
+
+    def _pass_over(self, error: CorruptionFound) -> None:
+        assert self.repairs.takes(error), error
+        place = self.repairs.covering(error)
+        if place is None:
+            self.log.scrub.look_again()
+        else:
+            self.log.scrub.pass_over(place.end)
+
+    def flip(self, physical_offset: int) -> None:
+        within = physical_offset % SEGMENT
+        self.disk.flip(LOG / file_name(physical_offset - within), within, within % 8)
+
+    def spoil(self, physical_offset: int, data: bytes) -> None:
+        within = physical_offset % SEGMENT
+        self.disk.spoil(LOG / file_name(physical_offset - within), within, data)
+
+    def lose_write(self, index: int, giver: CommitLog) -> None:
+        """What was there before the entry is there again: one of the same index, place and size,
+        right by itself, of another term and another chain."""
+        frame = giver.read(index, index)
+        header = parse_header(frame, 0)
+        head, _ = build_frame(
+            header.kind,
+            index,
+            header.term + 1_000,
+            header.physical_offset,
+            header.append_time_ms,
+            header.record_count,
+            frame[HEADER_SIZE:],
+            77,
+        )
+        self.spoil(header.physical_offset, head)
+
+
+def pair() -> tuple[Member, Member]:
+    """One whose log may rot, and one who gives it back."""
+    me, peer = Member(healthy().clone()), Member(healthy().clone())
+    me.other, peer.other = peer, me
+    return me, peer
+
+
+async def healed(me: Member) -> None:
+    """All that is found is put right, until a pass finds nothing."""
+    before = contents(healthy())
+    me.repairs.start()
+    for _ in range(40):
+        if not me.scrub() and not me.repairs.is_at_work:
+            break
+        while me.repairs.is_at_work and not me.failures:
+            await asyncio.sleep(0)
+        assert not me.failures, me.failures
+    told = me.repairs.statistics()
+    assert contents(me.disk) == before
+    assert (told.damages, told.found) == (0, told.repaired)
+    assert not me.is_in_doubt
+    await me.repairs.stop()
+
+
+def edges(giver: CommitLog) -> list[int]:
+    """Entries that begin a place, in old segments and in new ones."""
+    found = []
+    at = 0
+    while at < giver.end_offset:
+        base = at - at % SEGMENT
+        place = giver.damages.place_of(str(LOG / file_name(base)), at % SEGMENT)
+        try:
+            found.append(giver.index_at(base + place.start))
+        except OutOfRange:  # a filler
+            at = base + SEGMENT
+            continue
+        at = base + place.end
+    return found
+
+
+# --- one by one --------------------------------------------------------------------------------
+
+
+def last_edge_before(giver: CommitLog, base: int) -> int:
+    """The entry that begins the last place of the segment before `base`."""
+    return max(index for index in edges(giver) if giver.position_of(index) < base)
+
+
+@on_a_loop
+async def test_rot_behind_the_entry_that_an_answer_is_judged_by() -> None:
+    """The end of a segment, and a header in the next one's first place: the entry between them is
+    sound, is where it is known to be, and needn't be walked to."""
+    me, peer = pair()
+    end = last_edge_before(peer.log, SEGMENT)
+    me.flip(peer.log.position_of(end) + 1)
+    first = next(index for index in edges(peer.log) if peer.log.position_of(index) == SEGMENT)
+    me.flip(peer.log.position_of(first + 10) + 1)
+    found = [me.error_at(peer.log.position_of(index)) for index in (first + 10, end)]
+    for error in found:
+        assert me.repairs.takes(error)
+        assert me.repairs.covering(error) is not None
+    assert me.repairs.statistics().damages == 2
+    await healed(me)
+    assert me.repairs.statistics().answers_refused == 0
+    asked = [(each.first_index, each.last_index) for each in me.asked]
+    assert (end, first - 1) in asked
+    assert first + 10 in {each for each, _ in asked}
+
+
+@on_a_loop
+async def test_a_place_is_sound_when_nothing_more_is_said_of_it() -> None:
+    """What is rotten before it has to be put right first, and isn't all."""
+    me, peer = pair()
+    edge = last_edge_before(peer.log, SEGMENT)
+    for index in (edge - 1, edge + 3):
+        me.flip(peer.log.position_of(index) + 60)
+    assert me.repairs.takes(me.error_at(peer.log.position_of(edge + 3)))
+    me.repairs.start()
+    await me.repairs.idled()
+    assert contents(me.disk) == contents(healthy())
+    assert not me.is_in_doubt
+    assert [each.first_index for each in me.asked] == [edge - 1, edge + 3]
+    assert me.repairs.statistics().repaired == 1
+    await me.repairs.stop()
+
+
+@on_a_loop
+async def test_what_is_found_by_whom_the_end_of_doubt_is_told_is_repaired_too() -> None:
+    """Nobody else would begin with it: to all others a repair is under way."""
+    me, peer = pair()
+    other = peer.log.position_of(900) + 60
+    me.flip(peer.log.position_of(ENTRIES - 20) + 60)
+
+    def on_end_of_doubt() -> None:
+        if me.repairs.statistics().found == 1:
+            me.flip(other)
+            assert me.repairs.takes(me.error_at(other))
+
+    me.on_end_of_doubt = on_end_of_doubt
+    await healed(me)
+    assert me.repairs.statistics().repaired == 2
+
+
+@pytest.mark.parametrize("at", ["before", "behind"])
+@on_a_loop
+async def test_a_write_that_was_lost_is_no_sound_neighbour(at: str) -> None:
+    """What was there before, intact by itself, beside what has rotted: nothing is judged by it."""
+    me, peer = pair()
+    index = ENTRIES - 20  # a new one: each entry is a place
+    neighbour = index + (1 if at == "behind" else -1)
+    me.lose_write(neighbour, peer.log)
+    me.flip(peer.log.position_of(index) + 60)
+    damage = me.log.damages.locate(*where(me, peer.log.position_of(index)))
+    assert damage is not None
+    first, last = sorted((index, neighbour))
+    assert (damage.first_index, damage.last_index) == (first, last)
+    await healed(me)
+    assert me.repairs.statistics().answers_refused == 0
+
+
+def where(me: Member, physical_offset: int) -> tuple[str, int]:
+    error = me.error_at(physical_offset)
+    return error.file, error.offset
+
+
+@on_a_loop
+async def test_a_neighbour_that_rots_while_bytes_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes is refused, as nothing proves it; then both are asked for together."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
+    me, peer = pair()
+    index = ENTRIES - 20
+    me.flip(peer.log.position_of(index) + 60)
+
+    def on_asking() -> None:
+        if len(me.asked) == 1:
+            me.flip(peer.log.position_of(index + 1) + 60)
+
+    me.on_asking = on_asking
+    await healed(me)
+    assert me.repairs.statistics().answers_refused == 1
+    assert [(each.first_index, each.last_index) for each in me.asked] == [
+        (index, index),
+        (index, index + 1),
+    ]
+
+
+@on_a_loop
+async def test_noes_to_different_questions_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neighbour rots further with each answer: what was refused was judged by what is gone."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
+    me, peer = pair()
+    index, rounds = ENTRIES - 20, repairs_module.NEGATIVE_ROUNDS + 2
+    me.flip(peer.log.position_of(index) + 60)
+
+    def on_asking() -> None:
+        if len(me.asked) <= rounds:
+            me.flip(peer.log.position_of(index + len(me.asked)) + 60)
+
+    me.on_asking = on_asking
+    await healed(me)
+    assert me.repairs.statistics().answers_refused == rounds
+
+
+@on_a_loop
+async def test_what_turns_out_not_to_be_committed_ends_the_member() -> None:
+    """Behind a damage that is: it's put right, and what is in doubt behind it isn't touched."""
+    me, peer = pair()
+    edge = last_edge_before(peer.log, SEGMENT)
+    before = next(index for index in reversed(edges(peer.log)) if index < edge)
+    me.flip(peer.log.position_of(edge - 1) + 60)
+    me.flip(peer.log.position_of(edge + 3) + 60)
+    me.through = edge + 2
+    assert me.repairs.takes(me.error_at(peer.log.position_of(edge - 1)))
+    assert me.repairs.takes(me.error_at(peer.log.position_of(edge + 3)))
+    assert before < edge - 1
+    me.repairs.start()
+    while not me.failures:
+        await asyncio.sleep(0)
+    assert isinstance(me.failures[0], BeyondRepair)
+    assert "committed" in str(me.failures[0])
+    assert me.log.read(edge - 1, edge - 1) == peer.log.read(edge - 1, edge - 1)
+    assert me.is_in_doubt
+    await me.repairs.stop()
+
+
+def test_a_sound_neighbour_is_not_looked_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last entry of each place before has rotted: no more is read than a damage may be."""
+    me, peer = pair()
+    old = [index for index in edges(peer.log) if peer.log.position_of(index) < 2 * SEGMENT]
+    for index in old[1:]:
+        me.flip(peer.log.position_of(index - 1) + 60)
+    at = where(me, peer.log.position_of(old[-1]))
+    assert me.log.damages.locate(*at) is not None
+    monkeypatch.setattr(damage_module, "MAX_DAMAGE_BYTES", SEGMENT)
+    with pytest.raises(BeyondRepair, match="in a row"):
+        me.log.damages.locate(*at)
+
+
+# --- arrangements ------------------------------------------------------------------------------
+
+
+def hit(me: Member, giver: CommitLog, index: int, chance: Random) -> None:
+    """Something befalls the entry."""
+    index = min(max(index, 1), giver.last_index)
+    at = giver.position_of(index)
+    size = len(giver.read(index, index))
+    match chance.choice(("size", "header", "body", "lost", "zeros", "filler")):
+        case "size":
+            me.flip(at + chance.randrange(2, 4))
+        case "header":
+            me.flip(at + chance.randrange(HEADER_SIZE))
+        case "body":
+            me.flip(at + chance.randrange(size))
+        case "lost":
+            for each in range(index, min(index + chance.choice((1, 2, 5)), giver.last_index + 1)):
+                me.lose_write(each, giver)
+        case "zeros":
+            room = min(SEGMENT - at % SEGMENT, giver.end_offset - at)
+            me.spoil(at, bytes(min(chance.choice((8, 4_096, 40_000)), room)))
+        case _:
+            base = at - at % SEGMENT
+            if base + SEGMENT < giver.end_offset:
+                me.spoil(base + SEGMENT - chance.choice((1, 9)), b"\x20")
+
+
+def arrange(me: Member, giver: CommitLog, chance: Random) -> list[int]:
+    """Some edges, and several hits near each; the entries that were meant."""
+    known = edges(giver)
+    meant = []
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        edge = chance.randrange(len(known))
+        for _ in range(chance.randrange(2, 6)):
+            near = known[min(edge + chance.randrange(3), len(known) - 1)]
+            meant.append(near + chance.choice((-2, -1, 0, 0, 1, 2, 20)))
+            hit(me, giver, meant[-1], chance)
+    return meant
+
+
+@pytest.mark.parametrize("first", range(0, ARRANGEMENTS, 10))
+@on_a_loop
+async def test_whatever_rots_together_is_got_back(first: int) -> None:
+    """Nobody honest is refused, nothing is asked for ever, all bytes are what they were."""
+    for seed in range(first, first + 10):
+        chance = Random(seed)
+        me, peer = pair()
+        arrange(me, peer.log, chance)
+        await healed(me)
+        assert me.repairs.statistics().answers_refused == 0, seed
+
+
+@pytest.mark.parametrize("first", range(0, ARRANGEMENTS, 10))
+@on_a_loop
+async def test_what_rots_while_a_repair_is_under_way_is_got_back(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near what is being repaired, where answers are judged by it: an answer may be refused then,
+    and the member doesn't end over it."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
+    for seed in range(first, first + 10):
+        chance = Random(1_000 + seed)
+        me, peer = pair()
+        hits = [chance.randrange(1, 6) for _ in range(3)]
+
+        def on_asking(
+            me: Member = me, log: CommitLog = peer.log, hits: list[int] = hits, by: Random = chance
+        ) -> None:
+            asked = me.asked[-1]
+            if len(me.asked) in hits:
+                near = by.choice((asked.first_index, asked.last_index))
+                hit(me, log, near + by.choice((-1, 0, 1, 2)), by)
+
+        me.on_asking = on_asking
+        arrange(me, peer.log, chance)
+        await healed(me)
+
+
+@on_a_loop
+async def test_readers_find_the_same_places_in_any_order_and_any_number() -> None:
+    """A place is known once, however often it's found, and before anything is repaired."""
+    for seed in range(10):
+        chance = Random(2_000 + seed)
+        me, peer = pair()
+        meant = arrange(me, peer.log, chance)
+        places = len(edges(peer.log)) + peer.log.end_offset // SEGMENT  # a filler a segment
+        counts = []
+        for _ in range(5):
+            chance.shuffle(meant)
+            for index in meant:
+                at = peer.log.position_of(min(max(index, 1), peer.log.last_index))
+                assert me.repairs.takes(me.error_at(at))
+            me.scrub()
+            counts.append(me.repairs.statistics().damages)
+        assert counts[-1] == counts[-2] <= places, seed
+        assert me.repairs.statistics().found == counts[-1]
+        await healed(me)
