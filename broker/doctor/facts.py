@@ -79,6 +79,7 @@ class MemberFacts:
     level: int = 0
     known_level: int = 0
     segment_size_bytes: int = 0
+    log_damages: int = 0
     peers: tuple[PeerFacts, ...] = ()
     health: HealthFacts | None = None
 
@@ -134,6 +135,7 @@ def member_facts(address: str, answer: cpb.NodeStatus) -> MemberFacts:
         level=answer.level,
         known_level=answer.known_level,
         segment_size_bytes=answer.segment_size_bytes,
+        log_damages=answer.log_damages,
         peers=tuple(_peer_facts(each) for each in answer.peers),
         health=_health_facts(answer.health) if answer.HasField("health") else None,
     )

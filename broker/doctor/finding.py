@@ -35,6 +35,7 @@ class Kind(StrEnum):
     NO_MARGIN = "no member to spare"
     UNREACHABLE = "member unreachable"
     UNFORMED = "no member yet"
+    LOG_ROTTEN = "log being repaired"
     APPLY_STOPPED = "applying has stopped"
     DISK_FULL = "disk full"
     CERTIFICATE_EXPIRED = "certificate expired"
@@ -99,6 +100,8 @@ _REMEDIES: Final = {
     "`node_failed` and `peer_refused`",
     Kind.UNFORMED: "mount its disk; if that is lost, `dledger group replace {member}`; a new "
     "member: `dledger member add`; a new group: `dledger group init`",
+    Kind.LOG_ROTTEN: "wait; if it goes on, start the members that are down, who may have the "
+    "bytes; replace {member}'s disk before it rots further",
     Kind.APPLY_STOPPED: "install the version of the others on {member} and start it",
     Kind.DISK_FULL: "give {member}'s disk room; it goes on by itself",
     Kind.CERTIFICATE_EXPIRED: "give {member} a new certificate: the files are read again when "

@@ -195,7 +195,7 @@ def _counts(picture: _Picture, member: MemberFacts) -> bool:
         for peer in each.peers
     )
     on_its_disk = not (health.disk_id and known) or health.disk_id == known
-    return on_its_disk and not is_refused and not _is_full(health)
+    return on_its_disk and not is_refused and not _is_full(health) and not member.log_damages
 
 
 def _is_full(health: HealthFacts) -> bool:
@@ -215,6 +215,12 @@ def _states(picture: _Picture) -> Iterator[Finding]:
         if member.role in WAITING_ROLES:
             detail = f"its directory is {member.role}: it neither votes nor counts"
             yield Finding(Kind.UNFORMED, member.id, detail)
+        if member.log_damages:
+            detail = (
+                f"{member.log_damages} places of its log have rotted and are being got back: it "
+                "neither votes nor acknowledges"
+            )
+            yield Finding(Kind.LOG_ROTTEN, member.id, detail)
         if member.apply_stopped:
             yield Finding(Kind.APPLY_STOPPED, member.id, member.apply_stopped)
         wrong = (member.health or _NO_HEALTH).queues_wrong

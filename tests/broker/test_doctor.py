@@ -212,6 +212,7 @@ FAULTS: dict[Kind, Fault] = {
     Kind.OTHER_GROUP: member(group="g2"),
     Kind.UNREACHABLE: silent,
     Kind.UNFORMED: member(role="unformed", term=0, last_index=0, commit_index=0),
+    Kind.LOG_ROTTEN: member(log_damages=1),
     Kind.APPLY_STOPPED: member(apply_stopped="level 2 is in use", applied_index=5),
     Kind.DISK_FULL: health(is_log_full=True),
     Kind.CERTIFICATE_EXPIRED: health(certificate_expires_ms=NOW_MS - 1),
@@ -259,7 +260,7 @@ OF_THE_GROUP = {Kind.NO_MAJORITY, Kind.NO_LEADER, Kind.NO_MARGIN}
 # What keeps a member from being counted on.
 COSTS_A_MEMBER = {
     *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP, Kind.UNREACHABLE),
-    *(Kind.UNFORMED, Kind.DISK_FULL),
+    *(Kind.UNFORMED, Kind.DISK_FULL, Kind.LOG_ROTTEN),
 }
 
 
@@ -500,7 +501,7 @@ MEMBERS = st.builds(
     role=st.sampled_from(["leader", "follower", "unformed", "legacy", "candidate", "nonsense"]),
     term=SMALL, last_index=SMALL | INTEGERS, commit_index=SMALL, applied_index=SMALL,
     committed_digest=SMALL, is_serving=st.booleans(), apply_stopped=st.text(max_size=3),
-    level=SMALL, known_level=SMALL, segment_size_bytes=INTEGERS,
+    level=SMALL, known_level=SMALL, segment_size_bytes=INTEGERS, log_damages=SMALL,
     peers=st.lists(PEERS, max_size=4).map(tuple), health=st.none() | HEALTH,
 )  # fmt: skip
 GROUPS = st.builds(
@@ -543,8 +544,9 @@ def test_any_faults_of_a_group_are_judged(drawn: list[tuple[str, str]]) -> None:
 
 def test_facts_are_what_was_answered() -> None:
     """An answer of a program of before has no health; one of today has all of it."""
-    bare = member_facts("a:1", cpb.NodeStatus(node_id="n1", broker_group="g"))
+    bare = member_facts("a:1", cpb.NodeStatus(node_id="n1", broker_group="g", log_damages=2))
     assert bare.health is None
+    assert bare.log_damages == 2
     told = cpb.NodeStatus(
         node_id="n1",
         health=cpb.NodeHealth(

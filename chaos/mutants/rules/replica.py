@@ -391,8 +391,8 @@ REPLICA = (
     Mutant(
         "doctor-counts-on-full-disks",
         "broker/doctor/judging.py",
-        "    return on_its_disk and not is_refused and not _is_full(health)\n",
-        "    return on_its_disk and not is_refused\n",
+        "is_refused and not _is_full(health) and not",
+        "is_refused and not",
         masked=_ASKS_ONLY,
         tests=_DOCTOR,
     ),
