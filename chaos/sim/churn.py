@@ -52,9 +52,11 @@ class Churn:
         """An administrator asks for something; or both do, at the same moment."""
         self.watch()
         leader = self._serving()
-        if leader is None or any(node.is_lost for node in self._world.nodes.values()):
-            # A disk that is lost is replaced first: without it a change that takes out another
-            # voter could leave too few, and that is no fault of the group's.
+        nodes = self._world.nodes.values()
+        if leader is None or any(node.is_lost or node.has_log_rot for node in nodes):
+            # A disk that is lost is replaced first, and what has rotted is got back: without it a
+            # change that takes out another voter could leave too few, or nobody who has the bytes,
+            # and that is no fault of the group's.
             return
         for _ in range(chance.choice((1, 1, 1, 2))):
             wanted = self._draw(leader.core.configuration, chance)

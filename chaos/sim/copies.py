@@ -222,6 +222,15 @@ def may_harm(node: SimNode, world: World) -> bool:
     configuration that may count for some member."""
     nodes = world.nodes.values()
     harmed = {str(each.name) for each in nodes if each.is_harmed} | {str(node.name)}
-    members = [each.name for each in nodes if not each.is_spare]
-    voters = {each for name in members for each in world.watch.pictures[name].sets_that_may_count}
-    return all(2 * len(each & harmed) < len(each) for each in voters)
+    return all(2 * len(each & harmed) < len(each) for each in _electorates(world))
+
+
+def voters_for_now(world: World) -> frozenset[str]:
+    """Who votes by every configuration that may count for some member."""
+    electorates = _electorates(world)
+    return frozenset.intersection(*electorates) if electorates else frozenset()
+
+
+def _electorates(world: World) -> set[frozenset[str]]:
+    members = [each.name for each in world.nodes.values() if not each.is_spare]
+    return {each for name in members for each in world.watch.pictures[name].sets_that_may_count}

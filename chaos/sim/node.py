@@ -66,6 +66,7 @@ NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded t
 DRAIN_S = 1.0
 SNAPSHOT_RETRY_S = 0.5
 SCRUB_PAUSE_S = 0.005
+SCRUB_LONGEST_PAUSE_S = 1.0
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
@@ -445,7 +446,9 @@ class SimNode:
                 apply_slice_bytes=tuning.apply_slice_bytes,
                 snapshots=SnapshotPace(tuning.snapshot_entries, retry_s=SNAPSHOT_RETRY_S),
                 scrub=ScrubPace(
-                    shortest_pause_s=SCRUB_PAUSE_S, between_s=tuning.scrub_between_ms / 1e3
+                    shortest_pause_s=SCRUB_PAUSE_S,
+                    longest_pause_s=SCRUB_LONGEST_PAUSE_S,
+                    between_s=tuning.scrub_between_ms / 1e3,
                 ),
             ),
             known_level=self.known_level,
@@ -618,6 +621,8 @@ class SimNode:
         self.lost.append(self.disk.wipe())
         self.replaced.clear()
         self.is_spare, self.is_lost, self.has_started = True, False, False
+        self.rot.clear()
+        self.passing_rot.clear()
         self._world.log(self.name, "stands by, on an empty disk")
 
     def put_back(self, copy: SimulatedDisk) -> None:

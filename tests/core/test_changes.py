@@ -193,16 +193,28 @@ def test_a_change_that_too_few_would_answer_is_refused() -> None:
     assert told.startswith("BUSY: of A, B as voters no majority would answer and take entries: B")
 
 
-def test_a_change_does_not_count_on_a_full_disk() -> None:
-    """It answers, and could not take the entry that it is needed for."""
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_change_does_not_count_on_a_sick_disk(is_full: bool) -> None:
+    """It answers, and can't take the entry that it is needed for, or say that it holds it."""
 
-    def fill(cluster: Cluster) -> None:
-        cluster[B].core.report_space(is_short=True)
+    def spoil(cluster: Cluster) -> None:
+        if is_full:
+            cluster[B].core.report_space(is_short=True)
+        else:
+            cluster[B].core.report_doubt(is_in_doubt=True)
         cluster.tick(40)
 
-    told = asked(Change(remove=names(C)), before=fill)
+    told = asked(Change(remove=names(C)), before=spoil)
     assert told.startswith("BUSY: of A, B as voters no majority would answer and take entries: B")
-    assert asked(Change(remove=names(B)), before=fill) == "['A', 'C']"
+    assert asked(Change(remove=names(B)), before=spoil) == "['A', 'C']"
+
+
+def test_a_leader_in_doubt_does_not_count_on_itself() -> None:
+    def spoil(cluster: Cluster) -> None:
+        cluster[A].core.report_doubt(is_in_doubt=True)
+
+    told = asked(Change(remove=names(C)), before=spoil)
+    assert told.startswith("BUSY: of A, B as voters no majority would answer and take entries: A")
 
 
 def test_second_administrator_is_refused_by_name() -> None:

@@ -4,7 +4,7 @@ that votes no more (ADR 41)."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, combinations
@@ -43,6 +43,7 @@ from tests.core.harness import A, B, C, Cluster, D, E, Node
 from tests.core.test_chaos import OPTIONS, RELAXED, Storm
 from tests.core.test_replication import connected
 
+Sick = Callable[..., None]
 ALL = (A, B, C, D, E)
 DISK = {node: DiskId(node.encode() * 16) for node in ALL}
 
@@ -309,12 +310,21 @@ def test_s55_an_empty_node_learns_before_it_votes() -> None:
     assert leader.core.configuration.voters == {A, B, C, D}
 
 
-def test_a_learner_without_room_does_not_vote_yet() -> None:
-    """It has everything, and could take nothing more: as a voter it would hold up commits."""
+def is_short(node: Node, *, is_so: bool) -> None:
+    node.core.report_space(is_short=is_so)
+
+
+def is_in_doubt(node: Node, *, is_so: bool) -> None:
+    node.core.report_doubt(is_in_doubt=is_so)
+
+
+@pytest.mark.parametrize("is_sick", [is_short, is_in_doubt])
+def test_a_learner_with_a_sick_disk_does_not_vote_yet(is_sick: Sick) -> None:
+    """It has no room for more, or lacks what it once had: as a voter it would hold up commits."""
     group = cluster(A, B, C)
     leader = group[A]
     leader.change(learns(leader.core.configuration, D, observes=True))
-    group[D].core.report_space(is_short=True)
+    is_sick(group[D], is_so=True)
     settle(group, leader, 20)
     leader.change(replace(leader.core.configuration, observers=frozenset()))
     settle(group, leader, 20)
@@ -322,9 +332,33 @@ def test_a_learner_without_room_does_not_vote_yet() -> None:
     assert leader.core.configuration.learners == {D}
     with pytest.raises(ProposalRefused, match="caught up"):
         leader.change(with_voter(leader.core.configuration, D))
-    group[D].core.report_space(is_short=False)
+    is_sick(group[D], is_so=False)
     settle(group, leader, 20)
     assert leader.core.configuration.voters == {A, B, C, D}
+
+
+def test_who_is_in_doubt_counts_in_neither_half() -> None:
+    """It is a voter of both halves, and counts in neither: of three that are to vote two are in
+    doubt, so it stays joint until one of them isn't, and leads then."""
+    group = cluster(A, B, C)
+    leader = group[A]
+    leader.change(learns(leader.core.configuration, D, E))
+    settle(group, leader)
+    assert leader.core.configuration.voters == set(ALL)
+    group[B].core.report_doubt(is_in_doubt=True)
+    group.tick(10)
+    leader.change(with_voters(leader.core.configuration, {A, B, C}))
+    leader.core.report_doubt(is_in_doubt=True)
+    placed = leader.core.configuration_place.at
+    settle(group, leader, 100)
+    assert all(node.core.commit_index < placed for node in group.nodes.values())
+    assert leader.core.configuration.voters_outgoing == set(ALL)
+    group[B].core.report_doubt(is_in_doubt=False)
+    settle(group, leader, 200)
+    (serving,) = (node for node in group.nodes.values() if node.leads)
+    assert serving in (group[B], group[C])
+    assert serving.core.configuration.voters == {A, B, C}
+    assert not serving.core.configuration.voters_outgoing
 
 
 def test_observers_stay_learners() -> None:

@@ -77,6 +77,22 @@ MEMBERS = (
         tests=_CHANGES,
     ),
     Mutant(
+        "leader-in-doubt-counts-on-itself-for-a-change",
+        "broker/leader/membership.py",
+        "own = frozenset[NodeId]() if core.is_in_doubt else frozenset({self._node})",
+        "own = frozenset({self._node})",
+        masked="it costs time: until its entries are back",
+        tests=_CHANGES,
+    ),
+    Mutant(
+        "repair-ends-with-a-member-that-leaves",
+        "broker/repairs.py",
+        "        link = self._around.links().get(peer)\n",
+        "        link = self._around.links()[peer]\n",
+        masked="a member has to leave within the second before it is asked",
+        tests=("tests/node/test_repairs.py",),
+    ),
+    Mutant(
         "observer-made-a-voter",
         "dledger/core/membership.py",
         "    candidates = configuration.learners - configuration.observers\n",
