@@ -211,7 +211,7 @@ def test_all_clocks_may_leap_by_decades(seed: int) -> None:
     assert report.acknowledged > 20
 
 
-@pytest.mark.parametrize(("seed", "word"), [(12, "puts n"), (35, "puts n"), (34, "was replaced")])
+@pytest.mark.parametrize(("seed", "word"), [(15, "puts n"), (35, "puts n"), (22, "was replaced")])
 def test_nobody_listens_to_older_copies_and_replaced_disks(seed: int, word: str) -> None:
     """Where only the number of starts was compared one of these elected a leader that lacked a
     committed entry; one forgot promises at a restart, and one counted a disk that was replaced."""
@@ -241,7 +241,8 @@ def test_seeds_without_leaps_are_what_they_were() -> None:
         return any(fault.kind in (Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP) for fault in faults)
 
     assert 25 < sum(leaps(seed, 20_000) for seed in range(200)) < 60
-    assert not any(leaps(seed, duration_ms) for seed, duration_ms, _ in KEPT)
+    # The one that is excepted was found among leaps.
+    assert not any(leaps(seed, duration_ms) for seed, duration_ms, _ in KEPT if seed != 2038)
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
