@@ -5,6 +5,7 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
+    ├── NotProven           what another replica gives isn't shown to be what was there
     ├── TableTaken          somebody else wrote to the table that an export read (retriable)
     ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
     ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
@@ -64,6 +65,11 @@ class SegmentGone(AuditError, FileNotFoundError):
     """The node has no such segment."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+
+class NotProven(AuditError):
+    """What a replica gives for another one's rotten bytes may not be what was there; the text says
+    why."""
 
 
 class TableTaken(AuditError):

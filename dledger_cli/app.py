@@ -174,7 +174,7 @@ PROGRAMS: Final = {
     "consume": Program("Write a topic's messages, a line each, as they come.", _consume),
     "query": Program("Find messages.", _query),
     "audit": Program("Prove that the replicas agree, and read the log as data.", _audit),
-    "log": Program("Verify one member's log, or show what lies in it.", _log),
+    "log": Program("Verify one member's log, show what lies in it, repair it.", _log),
     "chaos": Program("Break things on purpose and check that every promise holds.", _chaos),
     "bench": Program("Measure it beside yardsticks of the same run.", _bench),
     "certs": Program("Make certificates and secrets that tell members from strangers.", _certs),

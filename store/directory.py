@@ -145,11 +145,8 @@ class DataDirectory:
             # A start that died, or whose sync failed, may have left the directory's own name in the
             # page cache only: everything that is made durable in it would be lost with that.
             files.fsync_directory(path.parent)
-        lock = files.lock(path / "LOCK")
-        if lock is None:
-            raise DirectoryInUse(str(path), _holder_of(files, path / "LOCK"))
+        lock = lock_directory(files, path, holder or f"process {os.getpid()}")
         try:
-            _name_holder(files, lock, holder or f"process {os.getpid()}")
             disk = _disk_of(files, path, identity, birth)
         except BaseException:
             files.close(lock)
@@ -188,6 +185,26 @@ class DataDirectory:
         if self._lock is not None:
             self._files.close(self._lock)
             self._lock = None
+
+
+def lock_directory(files: FileSystem, path: Path, holder: str) -> Handle:
+    """Nobody else has the directory while the handle is open.
+
+    Args:
+        holder: how this process names itself to one that comes later.
+
+    Raises:
+        DirectoryInUse: another process holds it.
+    """
+    lock = files.lock(path / "LOCK")
+    if lock is None:
+        raise DirectoryInUse(str(path), _holder_of(files, path / "LOCK"))
+    try:
+        _name_holder(files, lock, holder)
+    except BaseException:
+        files.close(lock)
+        raise
+    return lock
 
 
 def stored_boot_number(files: FileSystem, path: Path) -> int:

@@ -96,11 +96,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "contents": {"reading", "engines"},
         "tables": {"reading", "engines"},
         "keeping": {"reading", "engines", "proof"},
-        "showing": {"engines", "proof", "contents", "keeping"},
+        "repairing": {"reading", "proof"},
+        "showing": {"engines", "proof", "contents", "keeping", "repairing"},
         "measuring": {"reading", "engines", "proof"},
         "commands": {
             *("reading", "engines", "proof", "delivery"),
-            *("contents", "keeping", "tables", "showing", "measuring"),
+            *("contents", "keeping", "tables", "showing", "measuring", "repairing"),
         },
     },
     "broker": {

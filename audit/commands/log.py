@@ -1,4 +1,4 @@
-"""`dledger log`: one member's log by itself, verified or shown. Its files are only read."""
+"""`dledger log`: one member's log by itself: verified and shown, which only reads, or repaired."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from audit.commands.outcome import errors_told
+from audit.commands.repair import repair
 from audit.errors import UsageMistake
 from audit.proof.dump import Wanted, dump
 from audit.proof.log import (
@@ -35,9 +36,11 @@ from dledger.outcome import ExitCode
 from dledger.terminal.program import new_program
 
 app = new_program(
-    "Verify one member's log, or show what lies in it.\n\n"
+    "Verify one member's log, show what lies in it, or put right what has rotted.\n\n"
     "Exit codes: 0 sound, 1 damaged, 2 used wrongly or no log there, 3 incomplete.",
 )
+
+app.command()(repair)
 
 DataOption = Annotated[
     Path,

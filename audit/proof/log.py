@@ -147,8 +147,11 @@ class LogSum:
             self.verdict = max(self.verdict, place.verdict, key=list(Soundness).index)
 
 
-def open_log(path: Path) -> OpenedLog:
+def open_log(path: Path, *, is_ours: bool = False) -> OpenedLog:
     """The log in a data directory, or in its `commitlog`; nothing of it has been read but headers.
+
+    Args:
+        is_ours: this process holds the directory, and nobody writes there but itself.
 
     Raises:
         NotALog: there is none, or it can't be read.
@@ -156,7 +159,7 @@ def open_log(path: Path) -> OpenedLog:
     """
     commitlog = commitlog_of(os.fspath(path))
     # First who holds it: what was settled when it was held stays so if it is let go.
-    holder = holder_of(Path(commitlog).parent)
+    holder = None if is_ours else holder_of(Path(commitlog).parent)
     survey = survey_folder("log", os.fspath(path))
     if survey.problem and os.access(commitlog, os.R_OK | os.X_OK) and os.path.isdir(commitlog):
         raise LogDamaged(survey.problem)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from audit.proof.dump import Dumped
 from audit.proof.log import SCHEMA, LogSum, OpenedLog, Place, SegmentVerified
+from audit.repairing.refilling import Outcome
 from dledger.reading.files import printable
 from dledger.terminal.figures import human_bytes
 
@@ -58,6 +59,21 @@ def segment_lines(segment: SegmentVerified) -> Iterator[str]:
     left = max(len(places) - SHOWN, 0) + segment.left_out
     if left:
         yield from _wrapped(f"... and {left} more places in {segment.file} (--json names more)")
+
+
+def outcome_lines(outcome: Outcome, *, is_dry: bool) -> Iterator[str]:
+    """What became of a place that was wrong."""
+    entries = "a filler" if outcome.source and not outcome.first_index else ""
+    if outcome.first_index:
+        entries = f"entries {outcome.first_index} to {outcome.last_index}"
+    where = f"{outcome.file}, byte {outcome.offset}, {human_bytes(outcome.size)}"
+    if outcome.source:
+        done = "would be put right" if is_dry else "put right"
+        yield from _wrapped(f"{where}: {entries} {done}, from {printable(outcome.source)}")
+    else:
+        yield from _wrapped(f"{where}: left as it is")
+        for reason in outcome.reasons:
+            yield from _wrapped(f"  {printable(reason)}")
 
 
 def sum_lines(log: OpenedLog, total: LogSum) -> Iterator[str]:

@@ -21,6 +21,7 @@ from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.members import MEMBERS
+from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
@@ -36,6 +37,7 @@ MUTANTS = (
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *MEMBERS,
     *SNAPSHOTS,
+    *OFFLINE_REPAIRS,
     *REPAIRS,
     *TABLES,
     *KEEPING,

@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from audit.commands.selection import wanted_replicas
 from audit.engines.choice import EngineName
 from broker.config import NodeConfig, dump_toml
+from dledger.reading.entry import HEADER_SIZE
 from dledger.terminal.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from dledger_cli.app import PROGRAMS, app
 from tests.certificates import Authority
@@ -161,6 +162,7 @@ TABLE: dict[str, list[str]] = {
     "audit replicas": ["--over", "grpc", "--json", "--processes", "1"],
     "audit delivery": ["--history", "{history}", "--processes", "1"],
     "topic delete": ["t"],
+    "log repair": ["--data", "{rotten}", "--json"],
     "group replace": ["{follower}", "--wait", "30", "--json"],
 }
 BY_ITSELF = "audit watch"  # goes on until it is ended
@@ -189,10 +191,16 @@ def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> No
     for name, arguments in TABLE.items():
         if name == "group replace":
             words["follower"] = a_disk_is_lost(machines)
+        if name == "log repair":
+            follower = a_log_rots(machines)
+            words["rotten"] = str(machines.folder / follower / "data")
         given = [word.format_map(words) for word in arguments]
         said[name] = told(*name.split(), *given, "--bootstrap", machines.bootstrap)
         if name == "group init":
             wait_until_served(machines)
+        elif name == "log repair":
+            machines.start(follower)
+            wait_until_all_answer(machines)
         elif name == "query offset":
             words["message_id"] = json.loads(said[name])["message_id"]
     assert len(json.loads(said["group status"])["nodes"]) == 3
@@ -200,6 +208,9 @@ def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> No
     assert (tmp_path / "out").read_bytes() == b"one\ntwo\n"
     audited = json.loads(said["audit replicas"])
     assert (audited["verdict"], len(audited["coverage"])) == ("identical", 3)
+    place, total = (json.loads(line) for line in said["log repair"].splitlines())
+    assert place["source"] in NAMES
+    assert (total["repaired"], total["left"], total["verdict"]) == (1, 0, "sound")
     assert json.loads(said["group replace"])["votes"] is True
     admin = ",".join(config.admin_listen or "" for config in machines.configs.values())
     nodes = json.loads(told("group", "status", "--json", "--bootstrap", admin))["nodes"]
@@ -239,6 +250,18 @@ def a_disk_is_lost(machines: Machines) -> str:
     return name
 
 
+def a_log_rots(machines: Machines) -> str:
+    """A follower is dead, and one bit of its log's first entry is another."""
+    leader = status_of(machines)["leader"]
+    name = next(each for each in ("n3", "n2") if each != leader)
+    machines.kill(name)
+    segment = machines.folder / name / "data" / "commitlog" / f"{0:020d}"
+    content = bytearray(segment.read_bytes())
+    content[HEADER_SIZE] ^= 1
+    segment.write_bytes(content)
+    return name
+
+
 def watched(machines: Machines, folder: Path) -> None:
     """`audit watch`, until its first verdict."""
     command = [sys.executable, "-m", "dledger_cli", "audit", "watch", "--every", "1s"]
@@ -258,7 +281,11 @@ def test_authority_that_is_not_there_is_named(
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "nowhere.pem"))
     (tmp_path / "file").write_text("x\n")
     words = dict.fromkeys(("lines", "history", "out"), str(tmp_path / "file"))
-    words |= {"message_id": "7F00000100001B5900000000000000F0", "follower": "n2"}
+    words |= {
+        "message_id": "7F00000100001B5900000000000000F0",
+        "follower": "n2",
+        "rotten": str(tmp_path),
+    }
     given = [word.format_map(words) for word in {**CHANGES, **TABLE}.get(name, [])]
     if name == BY_ITSELF:
         given = ["--reports", str(tmp_path)]
