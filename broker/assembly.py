@@ -22,9 +22,10 @@ from broker.reading.committed import CommittedLog
 from broker.reading.held import HeldPulls
 from broker.reading.queues import QueueReader
 from broker.repairs import Repairs
+from broker.roster import members_of
 from broker.scrubbing import Scrubber
 from broker.services.audit import Audit, AuditedPlace
-from broker.services.cluster import Cluster, NodeStatus
+from broker.services.cluster import Cluster, Members, NodeStatus
 from broker.services.gate import Gate
 from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, SendTimings
 from broker.services.offsets import Offsets
@@ -100,6 +101,9 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         health = node_health(config, facts, surrounds.disk(), surrounds.premises())
         return node_status(config, facts, soundness.read(committed.ends), health)
 
+    def members() -> Members:
+        return members_of(NodeId(config.node_id), parts.driver.core, surrounds.links())
+
     return Services(
         sends=sends,
         producers=Producers(gate, commands, parts.machine),
@@ -108,7 +112,12 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         offsets=Offsets(gate, reader, commands, parts.machine, soundness),
         topics=Topics(gate, reader, commands, parts.machine),
         cluster=Cluster(
-            config.broker_group, parts.leadership, parts.membership, status, limits.max_held_pulls
+            config.broker_group,
+            parts.leadership,
+            parts.membership,
+            status,
+            members,
+            limits.max_held_pulls,
         ),
         audit=Audit(place, committed, limits.audit_bytes_per_s),
     )
@@ -140,6 +149,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         repairs=parts.repairs.statistics(),
         scrub=parts.scrubber.statistics(),
         links=links,
+        addresses=parts.leadership.members(),
         request_bytes=sends.budget.used_bytes,
         answer_bytes=pulls.budget.used_bytes,
     )

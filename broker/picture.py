@@ -47,6 +47,7 @@ class Facts:
     repairs: RepairStatistics
     scrub: ScrubStatistics
     links: Mapping[NodeId, PeerLink]
+    addresses: Mapping[NodeId, str]  # of the members
     request_bytes: int
     answer_bytes: int
     configuration: Configuration
@@ -77,7 +78,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
         end_offset=ends.end_offset,
         committed_offset=ends.committed_offset,
         committed_digest=ends.committed_digest,
-        peers=tuple(_peer_status(config, facts, peer) for peer in sorted(facts.links)),
+        peers=tuple(_peer_status(facts, peer) for peer in sorted(facts.links)),
         version=program_version(),
         segment_size_bytes=config.store.segment_size_bytes,
         data_directory=str(config.data_directory),
@@ -94,15 +95,18 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
 def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premises) -> NodeHealth:
     """What the node can say of its own health; see `dledger group doctor`."""
     configuration, clocks = facts.configuration, facts.driver.clock.off_ms
-    is_leader = facts.core.role is Role.LEADER
+    is_leader, places = facts.core.role is Role.LEADER, dict(configuration.addresses)
     return NodeHealth(
         disk_id=disk,
         members=tuple(
             MemberHealth(
                 member,
-                configuration.is_voter(member),
+                member in configuration.voters,
                 configuration.disk_of(member),
                 clocks.get(member) if is_leader else None,
+                is_observer=member in configuration.observers,
+                is_leaving_voter=member in configuration.voters_outgoing,
+                address=places.get(member, ""),
             )
             for member in sorted(configuration.members())
         ),
@@ -118,8 +122,8 @@ def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premis
     )
 
 
-def _peer_status(config: NodeConfig, facts: Facts, peer: NodeId) -> PeerStatus:
-    address, link = config.peers[peer], facts.links[peer]
+def _peer_status(facts: Facts, peer: NodeId) -> PeerStatus:
+    address, link = facts.addresses.get(peer, ""), facts.links[peer]
     progress = facts.core.peers.get(peer)
     if progress is None:
         return PeerStatus(peer, address, link.connected, is_older_copy=link.is_older_copy)

@@ -337,8 +337,8 @@ class Repairs:
 
     async def _ask(self, peer: NodeId, damage: Damage) -> Refill | _Verdict:
         """All bytes of the damage, from this one peer; or why not."""
-        link = self._around.links()[peer]
-        if not link.connected:
+        link = self._around.links().get(peer)
+        if link is None or not link.connected:  # it may be a member no more by now
             return _Verdict.SILENT
         if not link.gives_entries:
             return _Verdict.OLD

@@ -99,7 +99,6 @@ class Replica:
         self.mender.suspect_all(recovered.wrong_queues)
         self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)
         node = NodeId(config.node_id)
-        members = {NodeId(name): address for name, address in config.peers.items()}
         probe = CommitProbe(ports.latencies.commit_seconds)
         self.appender = Appender(
             probe,
@@ -109,7 +108,9 @@ class Replica:
             ports.store_host,
             config.broker.max_message_bytes,
         )
-        self.leadership = Leadership(config.broker_group, node, members, self.appender, self.held)
+        self.leadership = Leadership(
+            config.broker_group, node, self._members, self.appender, self.held
+        )
         self.driver = self._make_driver(probe)
         self.snapshots = SnapshotKeeper(
             SnapshotSource(self.machine, self.log, recovered.directory.disk.disk_id),
@@ -136,7 +137,7 @@ class Replica:
             replace(ports.rhythm.scrub, share=config.store.scrub_percent / 100),
         )
         self.member = recovered.member
-        self.membership = Membership(self.driver, node)
+        self.membership = Membership(self.driver, node, lambda: self.machine.level.current)
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, self._tick, ports.latencies.loop_lateness_seconds
         )
@@ -178,6 +179,16 @@ class Replica:
             StoreError, HardStateCorrupt, FormingError, OSError: it can't be; nothing is left open.
         """
         return cls(config, ports, recover(config, ports.files, ports.machinery, ports.known_level))
+
+    def _members(self) -> dict[NodeId, str]:
+        """The members, and where they are found: where this node was told so, or else where the
+        group's log says."""
+        configuration = self.driver.core.configuration
+        told = {NodeId(name): address for name, address in self.config.peers.items()}
+        if not self.driver.core.knows_own_disk and not configuration.addresses:
+            return told  # it joins, and its log doesn't say more yet
+        places = {**dict(configuration.addresses), **told}
+        return {node: places.get(node, "") for node in sorted(configuration.members())}
 
     def _greeting(self) -> Identity:
         """Who this replica is to its peers, in this life."""
@@ -306,7 +317,8 @@ class Replica:
         return self.failure is None
 
     async def _hand_over(self) -> None:
-        if not self.leadership.serving or len(self.config.peers) == 1:
+        node, configuration = NodeId(self.config.node_id), self.driver.core.configuration
+        if not self.leadership.serving or configuration.members() == {node}:
             return
         try:
             view = await self.leadership.hand_over(None)

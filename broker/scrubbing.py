@@ -22,6 +22,7 @@ from store.scrubbing import ScrubStatistics
 T = TypeVar("T")
 
 SHORTEST_PAUSE_S: Final = 0.001
+LONGEST_PAUSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,14 @@ class ScrubPace:
     Attributes:
         share: of a processor, that steps take at most; 0: there are none.
         shortest_pause_s: between two steps.
+        longest_pause_s: the same, after one that was held up: it may have waited for the disk, or
+            for the process to be woken, and worked for none of that time.
         between_s: from the end of a pass to the next.
     """
 
     share: float = 0.03
     shortest_pause_s: float = SHORTEST_PAUSE_S
+    longest_pause_s: float = LONGEST_PAUSE_S
     between_s: float = 10.0
 
 
@@ -158,4 +162,5 @@ class Scrubber:
             self._log.scrub.pass_over(extent.end)
 
     def _pause_after(self, took_s: float) -> float:
-        return max(self._pace.shortest_pause_s, took_s * (1 / self._pace.share - 1))
+        due_s = max(self._pace.shortest_pause_s, took_s * (1 / self._pace.share - 1))
+        return min(due_s, self._pace.longest_pause_s)

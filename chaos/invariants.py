@@ -37,6 +37,12 @@ class NodeView(Protocol):
     @property
     def leads(self) -> bool: ...
     @property
+    def voter_sets(self) -> Sequence[frozenset[str]]:
+        """A majority of each of these has to agree, as this node has it: two of them while its
+        configuration is joint. It was so when the node last did something."""
+        ...
+
+    @property
     def last_index(self) -> int: ...
     @property
     def commit_index(self) -> int: ...
@@ -67,12 +73,10 @@ class InvariantChecker:
     """Remembers what was promised and compares every later step with it.
 
     Args:
-        voters: the names whose majority commits (fixed membership).
         are_identities_running: an identity covers everything before its entry as well, as a
             running digest does, so that one comparison stands for a whole prefix.
     """
 
-    voters: Sequence[str]
     are_identities_running: bool = False
     committed: list[Hashable] = field(default_factory=list)  # [i] is the entry at index i + 1
     leaders: dict[int, str] = field(default_factory=dict)  # by term
@@ -103,7 +107,8 @@ class InvariantChecker:
             InvariantBroken: names the property, the nodes and the index.
         """
         running = [node for node in nodes if node.is_running]
-        for node in running:
+        # Whoever leads decides what is committed, and is asked before those that it has told.
+        for node in sorted(running, key=lambda each: not each.leads):
             self._check_node(node)
             self._check_commits(node, nodes)
         for node in running:
@@ -145,7 +150,8 @@ class InvariantChecker:
         seen.applied_index = node.applied_index
 
     def _check_commits(self, node: NodeView, nodes: Sequence[NodeView]) -> None:
-        """State-machine safety, and that what is committed is on a majority of disks."""
+        """State-machine safety, and that what is committed is on a majority of the voters' disks:
+        of each set, where they are two."""
         seen = self._seen[node.name]
         for index in range(seen.commit_index + 1, node.commit_index + 1):
             identity = node.identity_at(index)
@@ -153,11 +159,10 @@ class InvariantChecker:
                 if self.committed[index - 1] != identity:
                     raise InvariantBroken(f"{node.name}: another entry committed at {index}")
                 continue
-            holders = [n for n in nodes if n.durable_identity_at(index) == identity]
-            if 2 * len({n.name for n in holders} & set(self.voters)) <= len(self.voters):
+            holders = {n.name for n in nodes if n.durable_identity_at(index) == identity}
+            if not any(_agree(sets, holders) for sets in _in_force(node, nodes)):
                 raise InvariantBroken(
-                    f"{node.name}: entry {index} committed, durable only on "
-                    f"{[n.name for n in holders]}"
+                    f"{node.name}: entry {index} committed, durable only on {sorted(holders)}"
                 )
             self.committed.append(identity)
         seen.commit_index = node.commit_index
@@ -188,3 +193,15 @@ class InvariantChecker:
                 raise InvariantBroken(f"{one.name} and {other.name} disagree at {index}")
             if agree and self.are_identities_running:
                 return
+
+
+def _in_force(node: NodeView, nodes: Sequence[NodeView]) -> list[Sequence[frozenset[str]]]:
+    """By whose majorities `node` may call something committed: a leader by those of its own
+    configuration. Who follows was told, by a leader that may be gone in the same step."""
+    if node.leads:
+        return [node.voter_sets]
+    return [each.voter_sets for each in nodes]
+
+
+def _agree(sets: Sequence[frozenset[str]], names: set[str]) -> bool:
+    return bool(sets) and all(2 * len(each & names) > len(each) for each in sets)

@@ -273,6 +273,7 @@ def encode_configuration(configuration: Configuration) -> pb.Configuration:
         voters=sorted(configuration.voters),
         voters_outgoing=sorted(configuration.voters_outgoing),
         learners=sorted(configuration.learners),
+        observers=sorted(configuration.observers),
         members=[
             pb.Member(
                 node_id=node,
@@ -290,6 +291,7 @@ def decode_configuration(wire: pb.Configuration) -> Configuration:
         voters=frozenset(NodeId(n) for n in wire.voters),
         voters_outgoing=frozenset(NodeId(n) for n in wire.voters_outgoing),
         learners=frozenset(NodeId(n) for n in wire.learners),
+        observers=frozenset(NodeId(n) for n in wire.observers),
         disks=_named((NodeId(each.node_id), DiskId(each.disk_id)) for each in wire.members),
         addresses=_named((NodeId(each.node_id), each.address) for each in wire.members),
     )

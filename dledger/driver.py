@@ -147,7 +147,7 @@ class RaftDriver(Generic[H]):
         # at full speed it would refuse in about the time that a hand-over takes.
         self._ample_bytes = core.options.max_inflight_bytes + self._head_room
         self._refused_bytes = 0  # the largest that was refused since the disk got full
-        self._configuration: Configuration | None = None  # that the transport was told of
+        self._configurations: tuple[Configuration, ...] = ()  # that the transport was told of
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -285,14 +285,19 @@ class RaftDriver(Generic[H]):
         """Whoever is no longer the disk that the configuration names is not heard from here on:
         not even what it has already said and nobody has looked at."""
         core = self._core
-        configuration = core.configuration
-        if configuration is self._configuration:
+        may_count = core.configurations_that_may_count
+        if may_count == self._configurations:
             return
-        self._configuration = configuration
+        self._configurations = may_count
         node = self._node
-        disks = {peer: disk for peer, disk in configuration.disks if peer != node}
-        is_known = core.knows_own_disk
-        self._ports.transport.know(core.configuration_place, disks, is_known=is_known)
+        disks = {peer: disk for peer, disk in core.configuration.disks if peer != node}
+        members: dict[NodeId, str] = {}
+        for configuration in reversed(may_count):
+            places = dict(configuration.addresses)
+            members |= {peer: places.get(peer, "") for peer in configuration.members() - {node}}
+        self._ports.transport.know(
+            core.configuration_place, disks, is_known=core.knows_own_disk, members=members
+        )
 
     def propose_configuration(self, wanted: Configuration) -> Proposed:
         """Appends a configuration, which is in force at once, and starts replicating it.

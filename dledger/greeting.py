@@ -8,7 +8,7 @@ which streams there are, and when a stream that is open has to end, is the links
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dledger.checksum import is_intact, seal
@@ -73,8 +73,9 @@ class Identity:
             )
         )
 
-    def check(self, first: PeerMessage, members: Container[NodeId]) -> NodeId:
-        """The id of the peer that `first`, the Hello of a stream, introduces.
+    def check(self, first: PeerMessage) -> NodeId:
+        """The id of the node that `first`, the Hello of a stream, introduces. Whether that is a
+        peer is for others to say.
 
         Raises:
             PeerRefused: it must not take part; the text names what differs.
@@ -97,15 +98,19 @@ class Identity:
         if hello.level < FIRST_LEVEL:
             raise PeerRefused(f"peer {hello.node_id!r}: it says no level of formats and commands")
         peer = NodeId(hello.node_id)
-        if peer not in members or peer == self.node:
-            raise PeerRefused(
-                f"{hello.node_id!r} is not a peer of {self.node!r} in this broker group"
-            )
+        if not peer or peer == self.node:
+            raise self.refusal_of_stranger(peer)
         if hello.configuration_term > MAX_TERM or hello.configuration_index > MAX_INDEX:
             raise PeerRefused(f"peer {hello.node_id!r}: its configuration is beyond any log")
         if not _start_of(hello).is_in_range:
             raise PeerRefused(f"peer {hello.node_id!r}: what it began with is beyond any log")
         return peer
+
+    def refusal_of_stranger(self, name: NodeId) -> PeerRefused:
+        """What one is told who is no member, as far as this node knows."""
+        return PeerRefused(
+            f"{str(name)!r} is not a peer of {str(self.node)!r} in this broker group"
+        )
 
 
 @dataclass(frozen=True, slots=True)

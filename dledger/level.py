@@ -9,4 +9,5 @@ from __future__ import annotations
 from typing import Final
 
 FIRST_LEVEL: Final = 1  # in use from the first entry on
-KNOWN_LEVEL: Final = 1  # the highest that this program understands
+MEMBERS_CHANGE_LEVEL: Final = 2  # configurations that are joint, observers, new members (ADR 41)
+KNOWN_LEVEL: Final = 2  # the highest that this program understands

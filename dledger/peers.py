@@ -36,6 +36,7 @@ from dledger.links import (
 from dledger.promises import Promises, is_credible
 from dledger.wire.raft_pb2 import KeepAlive, PeerMessage
 
+MAX_STRANGERS = 16  # who know more members than this node, and call it, at a time
 OVERSLEPT_S = 0.2  # so late a wake-up tells of a process that stood still
 
 
@@ -114,6 +115,7 @@ class _Peer:
     name: NodeId
     dialed: DialedLink
     accepted: AcceptedLinks
+    is_member: bool = True  # as far as is known here; else it is heard, and not dialed
     dropped: int = 0
     level: int = 0  # said by who answered the stream that was greeted last
     disk: DiskId = NO_DISK  # the same
@@ -152,18 +154,15 @@ class PeerLinks:
         sockets: Sockets,
         pace: LinkPace,
     ) -> None:
-        times, rng = pace.times, pace.rng
+        self._times, self._rng = pace.times, pace.rng
         self._identity = identity
         self._on_message, self._on_broken = ears.on_message, ears.on_broken
         self._sockets = sockets
         self._number = count(1).__next__
-        self._peers = {
-            name: _Peer(name, DialedLink(times, rng, self._number), AcceptedLinks(times))
-            for name in peers
-        }
+        self._peers = {name: self._new_peer(name) for name in peers}
         self._calls: dict[int, _Call] = {}
         self._wake_at = inf
-        self._is_stopped = self._is_muted = False
+        self._is_started = self._is_stopped = self._is_muted = False
         self._known = KnownDisks()
         self._holding: Callable[[], Holding] = Holding
         self.strangers: Counter[type[PeerRefused]] = Counter()  # that were refused
@@ -171,7 +170,8 @@ class PeerLinks:
     # --- PeerTransport ------------------------------------------------------------------------
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
-        link = self._peers[peer]
+        if (link := self._peers.get(peer)) is None:
+            return  # no member any more: lost, like a packet
         generation = link.dialed.generation
         if generation is None or not self._sockets.send(generation, message):
             link.dropped += 1
@@ -179,7 +179,8 @@ class PeerLinks:
             link.dialed.on_sent(message.append_request.frames_size)
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
-        link = self._peers[peer]
+        if (link := self._peers.get(peer)) is None:
+            return
         if not link.accepted.in_use:
             link.dropped += 1
         for generation in link.accepted.in_use:
@@ -187,7 +188,12 @@ class PeerLinks:
                 link.dropped += 1
 
     def know(
-        self, place: ConfigurationPlace, disks: Mapping[NodeId, DiskId], *, is_known: bool
+        self,
+        place: ConfigurationPlace,
+        disks: Mapping[NodeId, DiskId],
+        *,
+        is_known: bool,
+        members: Mapping[NodeId, str] | None = None,
     ) -> None:
         now, known = self._sockets.now(), self._known
         known.place, known.disks, known.is_known = place, dict(disks), is_known
@@ -207,7 +213,40 @@ class PeerLinks:
             else:
                 peer.accepted.on_ended(generation)
             self._settle(peer)
+        if members is not None:
+            self._meet(members)
         self._is_muted = False
+
+    def _new_peer(self, name: NodeId) -> _Peer:
+        return _Peer(name, self._new_link(), AcceptedLinks(self._times))
+
+    def _new_link(self) -> DialedLink:
+        return DialedLink(self._times, self._rng, self._number)
+
+    def _meet(self, members: Iterable[NodeId]) -> None:
+        """Who is a member is dialed from now on. Who isn't is not, and isn't heard unless it knows
+        more; while this node catches up, what it reads of members is the past."""
+        wanted = set(members)
+        for name in sorted(wanted - {peer.name for peer in self._peers.values() if peer.is_member}):
+            peer = self._peers.setdefault(name, self._new_peer(name))
+            peer.is_member, peer.dialed = True, self._new_link()
+            if self._is_started:
+                peer.dialed.start(self._sockets.now())
+                self._settle(peer)
+        if self._known.is_known:
+            for name in sorted(self._peers.keys() - wanted):
+                self._part(self._peers[name])
+
+    def _part(self, peer: _Peer) -> None:
+        """A node that is no member isn't dialed; if it knows no more than this one its calls end,
+        and it is forgotten."""
+        peer.is_member = False
+        peer.dialed.stop()
+        calls = [call for call in self._calls.values() if call.peer is peer and not call.is_dialed]
+        if not any(call.speaker and call.speaker.place > self._known.place for call in calls):
+            peer.accepted.stop()
+        self._settle(peer)
+        self._forget_stranger(peer)
 
     # --- what disks hold ----------------------------------------------------------------------
 
@@ -227,6 +266,7 @@ class PeerLinks:
 
     def start(self) -> None:
         """From now on every peer is dialed."""
+        self._is_started = True
         now = self._sockets.now()
         for peer in self._peers.values():
             peer.dialed.start(now)
@@ -255,6 +295,7 @@ class PeerLinks:
                 gives_entries=peer.gives_entries,
             )
             for name, peer in self._peers.items()
+            if peer.is_member
         }
 
     # --- what sockets tell --------------------------------------------------------------------
@@ -264,13 +305,14 @@ class PeerLinks:
         now = self._sockets.now()
         slept = now - self._wake_at
         self._wake_at = inf
-        for peer in self._peers.values():
+        for peer in [*self._peers.values()]:
             if slept > OVERSLEPT_S:
                 peer.dialed.forgive(slept, now)
                 peer.accepted.forgive(slept, now)
             peer.dialed.on_time(now)
             peer.accepted.on_time(now)
             self._settle(peer)
+            self._forget_stranger(peer)
 
     def on_call(self, hello: PeerMessage) -> tuple[int, PeerMessage]:
         """Somebody has called, and `hello` is the first message; the call's generation, and what
@@ -281,27 +323,48 @@ class PeerLinks:
         """
         if not hello.HasField("hello"):
             raise PeerRefused("the first message of a stream must be a Hello")
-        name = self._identity.check(hello, self._peers)
+        name = self._identity.check(hello)
         if self._is_stopped:
             raise PeerRefused(f"{self._identity.node} is stopping")
-        speaker = self._recognised(name, hello, answers=False)
-        peer, generation = self._peers[name], self._number()
+        peer = self._peers.get(name) or self._stranger(name, Speaker.of(hello.hello))
+        speaker = self._recognised(peer, hello, answers=False)
+        generation = self._number()
+        self._peers[name] = peer
         self._calls[generation] = _Call(peer, is_dialed=False, speaker=speaker)
         peer.accepted.on_hello(generation, self._sockets.now())
         self._settle(peer)
         return generation, self._identity.hello(name, self._known.place)
 
-    def _recognised(self, name: NodeId, message: PeerMessage, *, answers: bool) -> Speaker:
-        """Who speaks in the name of `name`.
+    def _stranger(self, name: NodeId, speaker: Speaker) -> _Peer:
+        """`name`, of whom this node knows nothing, is heard: it knows a later configuration, and
+        may lead by it. Nobody else tells of it to who lags.
+
+        Raises:
+            PeerRefused: it isn't.
+        """
+        strangers = sum(not peer.is_member for peer in self._peers.values())
+        if speaker.place <= self._known.place or strangers >= MAX_STRANGERS:
+            raise self._identity.refusal_of_stranger(name)
+        peer = self._new_peer(name)
+        peer.is_member = False
+        return peer
+
+    def _forget_stranger(self, peer: _Peer) -> None:
+        if not peer.is_member and not any(call.peer is peer for call in self._calls.values()):
+            self._peers.pop(peer.name, None)
+
+    def _recognised(self, peer: _Peer, message: PeerMessage, *, answers: bool) -> Speaker:
+        """Who speaks in the name of `peer`.
 
         Raises:
             PeerRefused: it isn't heard.
         """
         speaker = Speaker.of(message.hello)
         try:
-            if refusal := self._known.refusal_of(name, speaker, answers=answers):
+            if refusal := self._known.refusal_of(peer.name, speaker, answers=answers):
                 raise refusal
-            self._known.heard(name, speaker, answers=answers)
+            if peer.is_member:  # what others promise is of no consequence, and anybody may be one
+                self._known.heard(peer.name, speaker, answers=answers)
         except (UnknownDisk, OlderCopy) as error:
             self.strangers[type(error)] += 1
             raise
@@ -348,10 +411,10 @@ class PeerLinks:
         name = call.peer.name
         if not message.HasField("hello"):
             raise PeerRefused(f"{name} at its address answers with something else than a Hello")
-        found = self._identity.check(message, self._peers)
+        found = self._identity.check(message)
         if found != name:
             raise PeerRefused(f"at the address of {name} there is {found}")
-        call.speaker = self._recognised(name, message, answers=True)
+        call.speaker = self._recognised(call.peer, message, answers=True)
         call.peer.level = message.hello.level
         call.peer.disk = call.speaker.disk
         call.peer.gives_entries = message.hello.gives_entries
@@ -372,6 +435,7 @@ class PeerLinks:
         else:
             peer.dialed.on_ended(generation, now)
         self._settle(peer)
+        self._forget_stranger(peer)
 
     # --- what links ask for -------------------------------------------------------------------
 
@@ -397,7 +461,7 @@ class PeerLinks:
                 self._sockets.end(peer.name, generation, why)
             case Ping(generation):
                 self._sockets.send(generation, self._keep_alive())
-            case Adopted():
+            case Adopted() if peer.is_member:
                 peer.dialed.on_sign_of_life(self._sockets.now())
             case Broken() if not self._is_stopped and not self._is_muted:
                 self._on_broken(peer.name)

@@ -178,14 +178,22 @@ class PeerTransport(Protocol):
         ...
 
     def know(
-        self, place: ConfigurationPlace, disks: Mapping[NodeId, DiskId], *, is_known: bool
+        self,
+        place: ConfigurationPlace,
+        disks: Mapping[NodeId, DiskId],
+        *,
+        is_known: bool,
+        members: Mapping[NodeId, str] | None = None,
     ) -> None:
-        """Another configuration is in force, which stands at `place`: from now on, and before this
-        returns, nothing is heard from a disk that isn't the named one (ADR 22). No callback of the
-        transport is called meanwhile.
+        """Another configuration is in force, which stands at `place`, or it can't be cut off any
+        more: from now on, and before this returns, nothing is heard from a disk that isn't the
+        named one (ADR 22), and who is a member is dialed (ADR 41). No callback of the transport is
+        called meanwhile.
 
         Args:
             is_known: whether it names this node's own disk.
+            members: the others, with those of the one before while that may count, and where the
+                log says that they are; empty: it doesn't say. None: those that there were.
         """
         ...
 

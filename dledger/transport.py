@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -23,7 +24,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from dledger.core.types import NodeId
+from dledger.core.types import ConfigurationPlace, DiskId, NodeId
 from dledger.errors import InvalidMessage, OlderCopy, PeerRefused, StreamEnded, UnknownDisk
 from dledger.greeting import Identity
 from dledger.limits import MESSAGE_LENGTHS
@@ -76,7 +77,8 @@ class GrpcTransport:
 
     Args:
         identity: who this node is.
-        addresses: where to dial (`host:port`) every member; its own is left alone.
+        addresses: where to dial (`host:port`) the members that this node was told of; its own is
+            left alone. Others are dialed where the group's log says that they are.
         on_message: is given each message of a peer; raises InvalidMessage for a broken one.
         on_broken: is told when a peer has no stream any more in one of the directions.
         times: the bounds of the links.
@@ -94,7 +96,9 @@ class GrpcTransport:
     ) -> None:
         self._identity = identity
         self._security = security
-        self._addresses = {peer: at for peer, at in addresses.items() if peer != identity.node}
+        self._configured = {peer: at for peer, at in addresses.items() if peer != identity.node}
+        self._members: dict[NodeId, str] = {}  # where the group's log says that they are
+        self._attempts: Counter[NodeId] = Counter()
         self._greeting_s = times.attempt_s
         self._outboxes: dict[int, Outbox] = {}
         self._dials: dict[int, asyncio.Task[None]] = {}
@@ -105,10 +109,9 @@ class GrpcTransport:
         self._timer: asyncio.TimerHandle | None = None
         self._sparing = Sparing()
         ears, pace = Ears(on_message, on_broken), LinkPace(times, random.Random())
-        self._links = PeerLinks(identity, self._addresses, ears, self, pace)
+        self._links = PeerLinks(identity, self._configured, ears, self, pace)
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
-        self.know = self._links.know
         self.speak_for, self.recall = self._links.speak_for, self._links.recall
         self.promises = self._links.promises
 
@@ -132,6 +135,26 @@ class GrpcTransport:
     def links(self) -> dict[NodeId, PeerLink]:
         """The connection to each peer, as of now."""
         return self._links.pictures()
+
+    def know(
+        self,
+        place: ConfigurationPlace,
+        disks: Mapping[NodeId, DiskId],
+        *,
+        is_known: bool,
+        members: Mapping[NodeId, str] | None = None,
+    ) -> None:
+        if members is not None:
+            self._members = dict(members)
+        self._links.know(place, disks, is_known=is_known, members=members)
+
+    def _address_of(self, peer: NodeId) -> str:
+        """Where to dial `peer` now. Two addresses take turns: one of them is the older, and who is
+        found at the other is asked for his name."""
+        known = (self._configured.get(peer, ""), self._members.get(peer, ""))
+        addresses = [each for each in dict.fromkeys(known) if each]
+        self._attempts[peer] += 1
+        return addresses[(self._attempts[peer] - 1) % len(addresses)] if addresses else ""
 
     # --- Sockets ------------------------------------------------------------------------------
 
@@ -196,8 +219,10 @@ class GrpcTransport:
     async def _dial(self, peer: NodeId, generation: int) -> None:
         """One call, from the attempt to connect to its end. Nothing that a peer does may escape:
         without being told of the end the link would never dial again."""
-        address, refused = self._addresses[peer], False
+        address, refused = self._address_of(peer), False
         try:
+            if not address:
+                raise PeerRefused(f"nobody has said where {peer} is")
             await self._call(peer, address, generation)
         except PeerRefused as error:
             event = _REJECTED.get(type(error), "peer_refused")

@@ -99,6 +99,12 @@ def _group() -> typer.Typer:
     return program
 
 
+def _member() -> typer.Typer:
+    from dledger_cli.member import app as program
+
+    return program
+
+
 def _node() -> typer.Typer:
     from dledger_cli.node import node
 
@@ -161,6 +167,7 @@ def _certs() -> typer.Typer:
 
 PROGRAMS: Final = {
     "group": Program("Start, look at, disturb and stop groups.", _group),
+    "member": Program("Take members in, let them go, let them vote.", _member),
     "node": Program("Run one node until SIGTERM or Ctrl-C.", _node),
     "topic": Program("Create, list, describe and delete topics.", _topic),
     "produce": Program("Send lines as messages; wait until all are stored.", _produce),

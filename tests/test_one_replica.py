@@ -45,6 +45,7 @@ ALONE = {
     "tests.broker.test_housekeeping": {"broker.housekeeping.Housekeeping"},
     "tests.broker.test_loop_watch": {"broker.ticker.Ticker"},
     "tests.broker.test_reads": {"broker.reading.held.HeldPulls"},
+    "tests.core.test_changes": {"broker.leader.membership.Membership"},
     "tests.core.test_membership": {"broker.leader.membership.Membership"},
 }
 # Who has a world to hand in: docs/architecture.md, "A replica and its ports".

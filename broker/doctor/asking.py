@@ -72,6 +72,7 @@ async def _look(addresses: Sequence[str], tls: TlsMaterial | None) -> Look:
         found = [each for each in answers.values() if isinstance(each, NodeStatus)]
         heard = {each.node_id for each in found}
         named = {peer.address for each in found for peer in each.peers if peer.node_id not in heard}
+        named.discard("")  # nobody has said where that member is
         wanted = sorted(named - answers.keys())[: max(MAX_ADDRESSES - len(answers), 0)]
     return _sorted(answers)
 

@@ -24,12 +24,24 @@ class PeerFacts:
 
 @dataclass(frozen=True, slots=True)
 class NamedMember:
-    """A member that the log names. `clock_off_ms`: None unless who says so leads and knows."""
+    """A member that the log names.
+
+    Attributes:
+        votes: if the configuration is joint: of those that it leads to.
+        clock_off_ms: None unless who says so leads and knows.
+        observes: it learns, and isn't to vote.
+        votes_until_left: of those that a joint configuration comes from; of them, too, a majority
+            is needed.
+        address: where the log says that it is found; empty: it doesn't.
+    """
 
     id: str
     votes: bool
     disk_id: bytes = b""
     clock_off_ms: float | None = None
+    observes: bool = False
+    votes_until_left: bool = False
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,7 @@ class MemberFacts:
     level: int = 0
     known_level: int = 0
     segment_size_bytes: int = 0
+    log_damages: int = 0
     peers: tuple[PeerFacts, ...] = ()
     health: HealthFacts | None = None
 
@@ -122,6 +135,7 @@ def member_facts(address: str, answer: cpb.NodeStatus) -> MemberFacts:
         level=answer.level,
         known_level=answer.known_level,
         segment_size_bytes=answer.segment_size_bytes,
+        log_damages=answer.log_damages,
         peers=tuple(_peer_facts(each) for each in answer.peers),
         health=_health_facts(answer.health) if answer.HasField("health") else None,
     )
@@ -149,6 +163,9 @@ def _health_facts(health: cpb.NodeHealth) -> HealthFacts:
                 each.votes,
                 each.disk_id,
                 each.clock_off_ms if each.has_clock else None,
+                observes=each.observes,
+                votes_until_left=each.votes_until_left,
+                address=each.address,
             )
             for each in health.members
         ),

@@ -35,16 +35,18 @@ class Kind(StrEnum):
     NO_MARGIN = "no member to spare"
     UNREACHABLE = "member unreachable"
     UNFORMED = "no member yet"
+    LOG_ROTTEN = "log being repaired"
     APPLY_STOPPED = "applying has stopped"
     DISK_FULL = "disk full"
     CERTIFICATE_EXPIRED = "certificate expired"
-    NOT_VOTING = "disk being taken in"
+    NOT_VOTING = "member being taken in"
     BEHIND = "member behind"
     DEAF = "members that don't hear each other"
     QUEUES_WRONG = "queues being mended"
     DISK_SLOW = "disk slow"
     CLOCK_OFF = "clock off"
-    PEERS_DIFFER = "configured peers differ"
+    GONE = "no member any more"
+    ADDRESSES_DIFFER = "addresses differ"
     CERTIFICATE_EXPIRES = "certificate expires"
     DISK_NEARLY_FULL = "disk nearly full"
     LEVEL_BELOW = "level below what is installed"
@@ -72,7 +74,7 @@ _CRITICAL: Final = frozenset(
 )
 _NOTICES: Final = frozenset(
     {
-        *(Kind.QUEUES_WRONG, Kind.DISK_SLOW, Kind.CLOCK_OFF, Kind.PEERS_DIFFER),
+        *(Kind.QUEUES_WRONG, Kind.DISK_SLOW, Kind.CLOCK_OFF, Kind.GONE, Kind.ADDRESSES_DIFFER),
         *(Kind.CERTIFICATE_EXPIRES, Kind.DISK_NEARLY_FULL, Kind.LEVEL_BELOW),
     }
 )
@@ -97,18 +99,23 @@ _REMEDIES: Final = {
     Kind.UNREACHABLE: "start {member}; if it runs, mend the network, and see its log for "
     "`node_failed` and `peer_refused`",
     Kind.UNFORMED: "mount its disk; if that is lost, `dledger group replace {member}`; a new "
-    "group: `dledger group init`",
+    "member: `dledger member add`; a new group: `dledger group init`",
+    Kind.LOG_ROTTEN: "wait; if it goes on, start the members that are down, who may have the "
+    "bytes; replace {member}'s disk before it rots further",
     Kind.APPLY_STOPPED: "install the version of the others on {member} and start it",
     Kind.DISK_FULL: "give {member}'s disk room; it goes on by itself",
     Kind.CERTIFICATE_EXPIRED: "give {member} a new certificate: the files are read again when "
     "they change",
-    Kind.NOT_VOTING: "wait; if it goes on, repeat `dledger group replace {member}`",
+    Kind.NOT_VOTING: "wait; if it goes on, repeat the `dledger group replace` or `dledger member "
+    "add` that began it, or give it up: `dledger member remove {member}`",
     Kind.BEHIND: "look at {member}'s disk, network and processor",
     Kind.DEAF: "mend the network between them, or their certificates, secrets and addresses",
     Kind.QUEUES_WRONG: "wait; replace {member}'s disk before it rots further",
     Kind.DISK_SLOW: "look at what else uses {member}'s disk, and at the disk itself",
     Kind.CLOCK_OFF: "put {member}'s clock right (NTP, chrony)",
-    Kind.PEERS_DIFFER: "make `[peers]` the same on all members, and restart {member}",
+    Kind.GONE: "stop {member}, and empty its directory",
+    Kind.ADDRESSES_DIFFER: "correct `[peers]` of {member} and restart it; if it is the log that is "
+    "wrong, `dledger member add` with the right address",
     Kind.CERTIFICATE_EXPIRES: "give {member} a new certificate: the files are read again when "
     "they change",
     Kind.DISK_NEARLY_FULL: "give {member}'s disk room, or remove from it what isn't ours",

@@ -7,7 +7,7 @@ leave out only what a graver finding of theirs says already about the same membe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,8 @@ _DAY_MS: Final = 24 * 3600 * 1000
 _NO_HEALTH: Final = HealthFacts()
 _ORDER: Final = {kind: number for number, kind in enumerate(Kind)}
 
+Named = tuple[NamedMember, ...]
+
 
 def judge(facts: GroupFacts) -> tuple[Finding, ...]:
     """Everything that is wrong, the gravest first; nothing for a group that is well."""
@@ -37,7 +39,7 @@ def judge(facts: GroupFacts) -> tuple[Finding, ...]:
         *_lags(picture),
         *_links(picture),
         *_surroundings(picture),
-        *_configurations(picture),
+        *_addresses(picture),
         *_levels(picture),
     }
     return tuple(sorted(found, key=lambda each: (_ORDER[each.kind], each.member, each.detail)))
@@ -45,19 +47,33 @@ def judge(facts: GroupFacts) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """The facts, sorted. `own`: who answered of this group; `formed`: of those, who takes part;
-    `named`: the members by the log, as the best informed has it, or by configuration where nobody
-    says."""
+    """The facts, sorted.
+
+    Attributes:
+        own: who answered of this group.
+        formed: of those, the members that take part.
+        gone: of those, who takes part and is a member no more.
+        named: the members by the log, as the best informed has it, or by configuration where
+            nobody says.
+    """
 
     facts: GroupFacts
     group: str
     own: tuple[MemberFacts, ...]
     formed: tuple[MemberFacts, ...]
+    gone: tuple[MemberFacts, ...]
     named: tuple[NamedMember, ...]
     leader: MemberFacts | None
 
-    def voters(self) -> frozenset[str]:
-        return frozenset(each.id for each in self.named if each.votes)
+    def electorates(self) -> tuple[frozenset[str], ...]:
+        """Of each a majority is needed: of the voters, and, while the configuration is joint, of
+        those that it comes from."""
+        leaving = frozenset(each.id for each in self.named if each.votes_until_left)
+        voters = frozenset(each.id for each in self.named if each.votes)
+        return (voters, leaving) if leaving else (voters,)
+
+    def names(self, member: str) -> bool:
+        return any(each.id == member for each in self.named)
 
     def disk_of(self, member: str) -> bytes:
         return next((each.disk_id for each in self.named if each.id == member), b"")
@@ -68,28 +84,39 @@ def _picture(facts: GroupFacts) -> _Picture:
     # Of as many each, the one that comes first: the other is told by name all the same.
     group = min(groups, key=lambda name: (-groups[name], name), default="")
     own = tuple(each for each in facts.members if each.group == group)
-    formed = tuple(each for each in own if each.role not in WAITING_ROLES)
+    running = tuple(each for each in own if each.role not in WAITING_ROLES)
+    named = _named(own, running)
+    ids = {each.id for each in named}
+    formed = tuple(each for each in running if each.id in ids)
+    gone = tuple(each for each in running if each.id not in ids)
     newest = max((each.term for each in formed), default=0)
     leading = [each for each in formed if each.role == "leader" and each.term == newest]
     leader = leading[0] if leading else None
-    informed = sorted(formed, key=lambda each: (each is leader, each.term, each.last_index))
-    named: tuple[NamedMember, ...] = ()
+    return _Picture(facts, group, own, formed, gone, named, leader)
+
+
+def _named(own: tuple[MemberFacts, ...], running: tuple[MemberFacts, ...]) -> Named:
+    """The members, by who knows best: who serves, as its configuration is in force; else who has
+    the longest log."""
+    informed = sorted(running, key=lambda each: (each.is_serving, each.term, each.last_index))
+    named: Named = ()
     for each in informed:
         named = (each.health or _NO_HEALTH).members or named
     if not named:
         ids = {each.id for each in own} | {peer.id for each in own for peer in each.peers}
         named = tuple(NamedMember(each, votes=True) for each in sorted(ids))
-    return _Picture(facts, group, own, formed, named, leader)
+    return named
 
 
 def _differing(picture: _Picture) -> Iterator[Finding]:
-    for member in picture.formed:
+    running = (*picture.formed, *picture.gone)  # what was committed is the same on those as well
+    for member in running:
         count = (member.health or _NO_HEALTH).contradictions
         if count:
             detail = f"{count} messages of peers contradicted what is settled on {member.id}"
             yield Finding(Kind.REPLICAS_DIFFER, member.id, detail)
     by_index: defaultdict[int, dict[int, list[str]]] = defaultdict(dict)
-    for member in picture.formed:
+    for member in running:
         if member.commit_index:
             holders = by_index[member.commit_index]
             holders.setdefault(member.committed_digest, []).append(member.id)
@@ -123,26 +150,40 @@ def _disks(picture: _Picture) -> Iterator[Finding]:
 
 def _quorum(picture: _Picture) -> Iterator[Finding]:
     """Whether it serves, and whether it would with one member less."""
-    voters = picture.voters()
-    needed = len(voters) // 2 + 1
-    answering = voters & {each.id for each in picture.formed}
-    if len(answering) < needed:
-        missing = ", ".join(sorted(voters - answering)) or "all"
-        detail = f"{len(answering)} of {len(voters)} voters answer, {needed} are needed: {missing}"
-        yield Finding(Kind.NO_MAJORITY, "", f"{detail} missing")
+    short = [*_short_of_voters(picture)]
+    if short:
+        yield from short
         return
     if picture.leader is None or not picture.leader.is_serving:
         who = "nobody says that it leads"
         if picture.leader is not None:
             who = f"{picture.leader.id} leads term {picture.leader.term} and doesn't serve"
         yield Finding(Kind.NO_LEADER, "", who)
-    good = {each.id for each in picture.formed if _counts(picture, each)} & voters
-    if len(good) < len(voters) and len(good) <= needed and len(voters) > 2:
-        bad = ", ".join(sorted(voters - good))
-        detail = (
-            f"one more failure stops the group: {needed} have to be well, and {bad} can't count"
-        )
-        yield Finding(Kind.NO_MARGIN, "", detail)
+    counting = {each.id for each in picture.formed if _counts(picture, each)}
+    for voters in picture.electorates():
+        good, needed = counting & voters, _majority(voters)
+        if len(good) < len(voters) and len(good) <= needed and len(voters) > 2:
+            bad = _names(voters - good)
+            detail = (
+                f"one more failure stops the group: {needed} have to be well, and {bad} can't count"
+            )
+            yield Finding(Kind.NO_MARGIN, "", detail)
+
+
+def _short_of_voters(picture: _Picture) -> Iterator[Finding]:
+    """A finding for each of the electorates of which no majority answers."""
+    present = {each.id for each in picture.formed}
+    for number, voters in enumerate(picture.electorates()):
+        answering, needed = voters & present, _majority(voters)
+        if len(answering) < needed:
+            whose = "voters until the change of members is done" if number else "voters"
+            missing = _names(voters - answering) or "all"
+            detail = f"{len(answering)} of {len(voters)} {whose} answer, {needed} are needed"
+            yield Finding(Kind.NO_MAJORITY, "", f"{detail}: {missing} missing")
+
+
+def _majority(voters: frozenset[str]) -> int:
+    return len(voters) // 2 + 1
 
 
 def _counts(picture: _Picture, member: MemberFacts) -> bool:
@@ -154,7 +195,7 @@ def _counts(picture: _Picture, member: MemberFacts) -> bool:
         for peer in each.peers
     )
     on_its_disk = not (health.disk_id and known) or health.disk_id == known
-    return on_its_disk and not is_refused and not _is_full(health)
+    return on_its_disk and not is_refused and not _is_full(health) and not member.log_damages
 
 
 def _is_full(health: HealthFacts) -> bool:
@@ -162,7 +203,10 @@ def _is_full(health: HealthFacts) -> bool:
 
 
 def _silent(picture: _Picture) -> Iterator[Finding]:
+    """Members only, as far as it is known whose an address is: who was taken out may be gone."""
     for each in picture.facts.silent:
+        if each.id and picture.own and not picture.names(each.id):
+            continue
         yield Finding(Kind.UNREACHABLE, each.id or each.address, f"{each.address}: {each.reason}")
 
 
@@ -171,6 +215,12 @@ def _states(picture: _Picture) -> Iterator[Finding]:
         if member.role in WAITING_ROLES:
             detail = f"its directory is {member.role}: it neither votes nor counts"
             yield Finding(Kind.UNFORMED, member.id, detail)
+        if member.log_damages:
+            detail = (
+                f"{member.log_damages} places of its log have rotted and are being got back: it "
+                "neither votes nor acknowledges"
+            )
+            yield Finding(Kind.LOG_ROTTEN, member.id, detail)
         if member.apply_stopped:
             yield Finding(Kind.APPLY_STOPPED, member.id, member.apply_stopped)
         wrong = (member.health or _NO_HEALTH).queues_wrong
@@ -178,9 +228,13 @@ def _states(picture: _Picture) -> Iterator[Finding]:
             yield Finding(Kind.QUEUES_WRONG, member.id, f"{wrong} ConsumeQueues are being mended")
     waiting = {each.id for each in picture.own if each.role in WAITING_ROLES}
     for named in picture.named:
-        if not named.votes and named.id not in waiting:
-            detail = "the log names its new disk, which hasn't caught up and doesn't vote yet"
+        learns = not (named.votes or named.votes_until_left or named.observes)
+        if learns and named.id not in waiting:
+            detail = "the log names its disk, which hasn't caught up and doesn't vote yet"
             yield Finding(Kind.NOT_VOTING, named.id, detail)
+    for member in picture.gone:
+        detail = f"the log names it no more, and it runs on, at {member.address}"
+        yield Finding(Kind.GONE, member.id, detail)
 
 
 def _space(picture: _Picture) -> Iterator[Finding]:
@@ -254,26 +308,29 @@ def _surroundings(picture: _Picture) -> Iterator[Finding]:
             yield Finding(Kind.CERTIFICATE_EXPIRES, member.id, detail)
 
 
-def _configurations(picture: _Picture) -> Iterator[Finding]:
-    """`[peers]` beside the log's members, and beside each other's."""
-    logged = {named.id for each in picture.formed for named in (each.health or _NO_HEALTH).members}
-    addresses: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for member in picture.own:
+def _addresses(picture: _Picture) -> Iterator[Finding]:
+    """Where members believe that each other is: by their `[peers]`, or else by the log."""
+    logged = {each.id: each.address for each in picture.named}
+    believed: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for member in picture.formed:
         for peer in member.peers:
-            addresses[peer.id][peer.address] += 1
-    for member in picture.own:
-        configured = {member.id, *(peer.id for peer in member.peers)}
-        if logged and configured != logged:
-            said = f"configured: {_names(configured)}; members by the log: {_names(logged)}"
-            yield Finding(Kind.PEERS_DIFFER, member.id, said)
+            believed[peer.id][peer.address] += bool(peer.address)
+    for member in picture.formed:
         for peer in member.peers:
-            usual = min(addresses[peer.id].items(), key=lambda each: (-each[1], each[0]))[0]
-            if peer.address != usual:
-                detail = f"{peer.id} is configured at {peer.address}, by others at {usual}"
-                yield Finding(Kind.PEERS_DIFFER, member.id, detail)
+            if peer.id not in logged:
+                continue  # it leaves, or its log ends before the one that names others
+            usual = min(believed[peer.id].items(), key=lambda each: (-each[1], each[0]))[0]
+            right = logged[peer.id] or usual
+            if not peer.address:
+                detail = f"neither its [peers] nor the log says where {peer.id} is"
+                yield Finding(Kind.ADDRESSES_DIFFER, member.id, detail)
+            elif peer.address != right:
+                whose = "the log" if logged[peer.id] else "others"
+                detail = f"{peer.id} is configured at {peer.address}, by {whose} at {right}"
+                yield Finding(Kind.ADDRESSES_DIFFER, member.id, detail)
 
 
-def _names(members: set[str]) -> str:
+def _names(members: Set[str]) -> str:
     return ", ".join(sorted(members))
 
 

@@ -67,6 +67,19 @@ class GrpcCalls:
         answer = await self._call(address, "Cluster/ReplaceDisk", request, cpb.ReplaceDiskResponse)
         return bool(answer.votes)
 
+    async def change_members(self, address: str, request: cpb.ChangeMembersRequest) -> cpb.Members:
+        """The members of the group that the node at `address` leads are as asked for."""
+        answer: cpb.Members = await self._call(
+            address, "Cluster/ChangeMembers", request, cpb.Members
+        )
+        return answer
+
+    async def list_members(self, address: str) -> cpb.Members:
+        """The members as the node at `address` knows them."""
+        request = cpb.ListMembersRequest()
+        answer: cpb.Members = await self._call(address, "Cluster/ListMembers", request, cpb.Members)
+        return answer
+
     async def transfer_leadership(self, address: str, target: str) -> str:
         """The next leader of the group that the node at `address` leads: `target`, unless empty."""
         request = cpb.TransferLeadershipRequest(target=target)

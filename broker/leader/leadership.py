@@ -76,19 +76,20 @@ class LeadershipStatistics:
 
 
 class Leadership:
-    """The driver's observer; owns whether this node serves."""
+    """The driver's observer; owns whether this node serves. `members` tells who belongs to the
+    group now, and where each is found."""
 
     def __init__(
         self,
         broker_group: str,
         node: NodeId,
-        members: Mapping[NodeId, str],
+        members: Callable[[], Mapping[NodeId, str]],
         appender: Appender,
         held: HeldPulls,
     ) -> None:
         self._broker_group = broker_group
         self._node = node
-        self._members = members
+        self.members = members
         self._appender = appender
         self._held = held
         self._transfers: list[asyncio.Future[str]] = []
@@ -260,9 +261,10 @@ class Leadership:
     def leader(self) -> NodeAddress | None:
         """The leader this node knows of."""
         leader = self._core.leader
-        if leader is None or leader not in self._members:
+        members = self.members()
+        if leader is None or leader not in members:
             return None
-        return NodeAddress(leader, self._members[leader])
+        return NodeAddress(leader, members[leader])
 
     def view(self) -> LeaderView:
         """What watchers are told."""
@@ -273,7 +275,7 @@ class Leadership:
             term=self._core.term,
             is_serving=self.serving,
             members=tuple(
-                NodeAddress(node, address) for node, address in sorted(self._members.items())
+                NodeAddress(node, address) for node, address in sorted(self.members().items())
             ),
         )
 

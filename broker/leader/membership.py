@@ -1,24 +1,37 @@
 """Which disks are members: what a leader changes in the configuration, and when.
 
-Two things happen by themselves, under every leader: an adopted group's configuration is written
-into its log, and a learner that has caught up votes again. One is asked for: a lost disk is
-replaced. What may follow what is the core's to decide (`dledger/core/membership.py`).
+Three things happen by themselves, under every leader: an adopted group's configuration is written
+into its log, a learner that has caught up votes, and a joint configuration is left. Two are asked
+for: a lost disk is replaced (ADR 22), and members come, go, and change what they are (ADR 41); one
+at a time. What may follow what is the core's to decide (`dledger/core/membership.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.changes import Change, check_alone, check_enough, is_so, planned
 from dledger.core import Raft
 from dledger.core.errors import ProposalRefused
 from dledger.core.membership import with_disk
-from dledger.core.types import DISK_ID_BYTES, Configuration, DiskId, Index, NodeId, Proposed, Role
+from dledger.core.types import (
+    DISK_ID_BYTES,
+    Configuration,
+    ConfigurationPlace,
+    DiskId,
+    Index,
+    NodeId,
+    Proposed,
+    Role,
+)
 from dledger.driver import LogBehind, LogFull
+from dledger.level import MEMBERS_CHANGE_LEVEL
 
 COMMIT_WAIT_S: Final = 10.0
 POLL_S: Final = 0.01
@@ -39,26 +52,82 @@ class Replication(Protocol):
 class Membership:
     """Changes the configuration while this node leads."""
 
-    def __init__(self, replication: Replication, node: NodeId) -> None:
+    def __init__(
+        self, replication: Replication, node: NodeId, level: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Args:
+        level: of formats and commands in use.
+        """
         self._replication = replication
         self._node = node
+        self._level = level
 
     def on_tick(self) -> None:
         """What is due by itself is proposed; a refusal is for now, the next tick asks again."""
         core = self._replication.core
         if core.role is not Role.LEADER:
             return
-        wanted = None
         if core.configuration_place.at == 0 and core.configuration.disks:
-            wanted = core.configuration
-        elif core.configuration.learners:
-            wanted = core.promotion()
+            wanted: Configuration | None = core.configuration
+        else:
+            wanted = core.due_change()
         if wanted is None:
             return
         with contextlib.suppress(ProposalRefused, LogFull, LogBehind):
-            placed = self._replication.propose_configuration(wanted)
-            voters = ", ".join(sorted(wanted.voters))
-            log.info("configuration_changed", index=placed.index, voters=voters)
+            self._tell(self._replication.propose_configuration(wanted), wanted)
+
+    async def change(self, change: Change) -> Configuration:
+        """The members are as `change` wants them, committed, or on the way: a joint configuration
+        is left, and learners are made voters, by whoever leads. The configuration in force then.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT (it names somebody wrongly), BUSY (another change is
+                under way, or a majority of the voters to be doesn't answer), STORAGE_FULL,
+                LEADERSHIP_LOST, TIMED_OUT.
+        """
+        core = self._replication.core
+        present = core.configuration
+        if self._level() < MEMBERS_CHANGE_LEVEL:
+            raise BrokerError(
+                ErrorCode.BUSY,
+                f"level {self._level()} is in use, and members change from level "
+                f"{MEMBERS_CHANGE_LEVEL} on: every member has to run a release that knows it, and "
+                "to be connected",
+            )
+        wanted = present
+        if not is_so(present, change):
+            is_committed = core.configuration_place.at <= core.commit_index
+            check_alone(present, change, is_committed=is_committed)
+            wanted = planned(present, change)
+        if wanted != present:
+            peers = core.statistics().peers.items()
+            ready = {n for n, peer in peers if peer.recently_active and not peer.is_short_of_space}
+            # Nor does its own disk count while it lacks what it once had (ADR 39).
+            own = frozenset[NodeId]() if core.is_in_doubt else frozenset({self._node})
+            check_enough(wanted, ready | own)
+            self._tell(self._proposed(wanted), wanted)
+        await self._committed(core.term)
+        return core.configuration
+
+    def _proposed(self, wanted: Configuration) -> Proposed:
+        try:
+            return self._replication.propose_configuration(wanted)
+        except (LogFull, LogBehind) as error:
+            raise BrokerError(ErrorCode.STORAGE_FULL, str(error)) from error
+        except ProposalRefused as error:
+            raise BrokerError(ErrorCode.BUSY, str(error)) from error
+
+    def _tell(self, placed: Proposed, wanted: Configuration) -> None:
+        facts = {
+            name: ", ".join(sorted(nodes))
+            for name, nodes in (
+                ("voters", wanted.voters),
+                ("until_left", wanted.voters_outgoing),
+                ("learners", wanted.learners),
+            )
+            if nodes
+        }
+        log.info("configuration_changed", index=placed.index, **facts)
 
     async def replace(self, node_id: str, disk_id: bytes) -> bool:
         """The group's log names `disk_id` as the disk of `node_id`, committed, and the lost one
@@ -73,12 +142,7 @@ class Membership:
         present = core.configuration
         if present.disk_of(node) != disk:
             self._check(node, disk)
-            try:
-                placed = self._replication.propose_configuration(with_disk(present, node, disk))
-            except (LogFull, LogBehind) as error:
-                raise BrokerError(ErrorCode.STORAGE_FULL, str(error)) from error
-            except ProposalRefused as error:
-                raise BrokerError(ErrorCode.BUSY, str(error)) from error
+            placed = self._proposed(with_disk(present, node, disk))
             log.warning("disk_replaced", node=node, disk_id=disk.hex(), index=placed.index)
         await self._committed(core.term)
         return node in core.configuration.voters
@@ -95,7 +159,7 @@ class Membership:
             reason = f"disk {disk.hex() or 'nothing'} is none that {node} could be given"
         elif peer is not None and peer.recently_active and peer.match_index:
             reason = f"{node} answers on the disk that the group knows: stop it first"
-        elif others := sorted(present.learners - {node}):
+        elif others := sorted(present.learners - present.observers - {node}):
             # One after the other: an acknowledged entry is on a majority of all members' disks.
             text = f"{', '.join(others)} is being taken in and doesn't vote yet: after that"
             raise BrokerError(ErrorCode.BUSY, text)
@@ -105,15 +169,23 @@ class Membership:
     async def _committed(self, term: int) -> None:
         """The configuration in force is committed, and applied here."""
         core = self._replication.core
-        index = core.configuration_place.at
+        place = core.configuration_place
+        index = place.at
         try:
             async with asyncio.timeout(COMMIT_WAIT_S):
                 while self._replication.applied_index < index:
                     await asyncio.sleep(POLL_S)
                     # At each look, the last one too: another leader's entries may lie there by now.
                     if core.role is not Role.LEADER or core.term != term:
+                        if self._is_applied(place):
+                            return  # it was what ended this leadership
                         text = "leadership was lost after the proposal: ask again"
                         raise BrokerError(ErrorCode.LEADERSHIP_LOST, text)
         except TimeoutError as error:
             text = f"entry {index} isn't committed: a majority without the lost disk has to answer"
             raise BrokerError(ErrorCode.TIMED_OUT, text) from error
+
+    def _is_applied(self, place: ConfigurationPlace) -> bool:
+        """Whether the entry that was proposed there is applied, and no other in its place."""
+        core, applied = self._replication.core, self._replication.applied_index
+        return place.at <= applied and core.term_at(place.at) == place.term

@@ -62,7 +62,13 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     heard_from = partial(probe, tls=tls)
     first = dict(zip(addresses, await asyncio.gather(*map(heard_from, addresses)), strict=True))
     heard = {one.node_id for one in first.values() if one}
-    known = {peer.address: peer.node_id for one in first.values() if one for peer in one.peers}
+    known = {
+        peer.address: peer.node_id
+        for one in first.values()
+        if one
+        for peer in one.peers
+        if peer.address  # else nobody has said where that member is
+    }
     # One that was asked at its administration's address needs not be asked at its clients'.
     others = [at for at, node_id in known.items() if at not in first and node_id not in heard]
     second = dict(zip(others, await asyncio.gather(*map(heard_from, others)), strict=True))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.errors import BrokerError, ErrorCode, NodeAddress
+from broker.leader.changes import Change
 from broker.leader.leadership import LeaderView
 from dledger.core.types import NodeId
 
@@ -30,13 +31,24 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True)
 class MemberHealth:
-    """One member that the log names. `clock_off_ms`: how far its clock is ahead of a majority's;
-    None unless this node leads and knows."""
+    """One member that the log names.
+
+    Attributes:
+        is_voter: if the configuration is joint: of those that it leads to.
+        is_leaving_voter: of those that a joint configuration comes from.
+        clock_off_ms: how far its clock is ahead of a majority's; None unless this node leads and
+            knows.
+        is_observer: it learns, and isn't to vote.
+        address: where the log says that it is found; empty: it doesn't.
+    """
 
     node_id: str
     is_voter: bool
     disk_id: bytes
     clock_off_ms: float | None = None
+    is_observer: bool = False
+    is_leaving_voter: bool = False
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +117,36 @@ class NodeStatus:
     scrub_ended_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One member, as a node's log has it.
+
+    Attributes:
+        role: voter, learner (a voter once it has caught up), observer (a learner that stays one),
+            leaving (votes only until the joint configuration is left).
+        is_connected: to who tells; always, of itself.
+        match_index: on its disk, as far as a leader knows; 0 of others.
+    """
+
+    node_id: str
+    role: str
+    disk_id: bytes
+    address: str
+    is_connected: bool
+    match_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members as a node's log has them, in entry `index`."""
+
+    members: tuple[MemberStatus, ...]
+    is_joint: bool
+    index: int
+    is_committed: bool
+    last_index: int
+
+
 class LeadershipView(Protocol):
     """`broker.leader.leadership.Leadership`, as far as the group is told of it."""
 
@@ -117,6 +159,7 @@ class MembershipChange(Protocol):
     """`broker.leader.membership.Membership`, as far as it is asked for something."""
 
     def replace(self, node_id: str, disk_id: bytes) -> Awaitable[bool]: ...
+    def change(self, change: Change) -> Awaitable[object]: ...
 
 
 class Cluster:
@@ -128,12 +171,14 @@ class Cluster:
         leadership: LeadershipView,
         membership: MembershipChange,
         status: Callable[[], NodeStatus],
+        members: Callable[[], Members],
         max_watchers: int,
     ) -> None:
         self._broker_group = broker_group
         self._leadership = leadership
         self._membership = membership
         self._status = status
+        self._members = members
         self._max_watchers = max_watchers
         self._watchers: set[asyncio.Event] = set()
         self._is_closed = False
@@ -200,3 +245,19 @@ class Cluster:
         """
         self._leadership.check_serving()
         return await self._membership.replace(node_id, disk_id)
+
+    async def members(self) -> Members:
+        """Who is a member, as this node's log has it."""
+        return self._members()
+
+    async def change_members(self, change: Change) -> Members:
+        """The members are as `change` wants them; those that are to vote may have to catch up
+        first.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY, INVALID_ARGUMENT, BUSY, STORAGE_FULL,
+                LEADERSHIP_LOST, TIMED_OUT.
+        """
+        self._leadership.check_serving()
+        await self._membership.change(change)
+        return self._members()

@@ -20,6 +20,7 @@ from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
+from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
@@ -34,6 +35,7 @@ from chaos.mutants.rules.topic_tables import TOPIC_TABLES
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *MEMBERS,
     *SNAPSHOTS,
     *OFFLINE_REPAIRS,
     *REPAIRS,

@@ -124,7 +124,7 @@ class Copies:
             or node.life is None
             or node.is_harmed
             or node.is_swapped
-            or not may_harm(node, self._nodes)
+            or not may_harm(node, self._world)
         )
 
     def _can_tell(self, other: SimNode, node: SimNode, start: Start) -> bool:
@@ -217,7 +217,20 @@ def _has_forgotten(known: Promises, start: Start) -> bool:
     return newest.is_synced and start.last_index < max(known.settled_index, held)
 
 
-def may_harm(node: SimNode, nodes: list[SimNode]) -> bool:
-    """Whether a majority of disks stays intact without that of `node`."""
-    harmed = [each for each in nodes if each.is_harmed and each is not node]
-    return len(harmed) < (len(nodes) - 1) // 2
+def may_harm(node: SimNode, world: World) -> bool:
+    """Whether a majority of disks stays intact without that of `node`, of the voters of every
+    configuration that may count for some member."""
+    nodes = world.nodes.values()
+    harmed = {str(each.name) for each in nodes if each.is_harmed} | {str(node.name)}
+    return all(2 * len(each & harmed) < len(each) for each in _electorates(world))
+
+
+def voters_for_now(world: World) -> frozenset[str]:
+    """Who votes by every configuration that may count for some member."""
+    electorates = _electorates(world)
+    return frozenset.intersection(*electorates) if electorates else frozenset()
+
+
+def _electorates(world: World) -> set[frozenset[str]]:
+    members = [each.name for each in world.nodes.values() if not each.is_spare]
+    return {each for name in members for each in world.watch.pictures[name].sets_that_may_count}

@@ -8,7 +8,7 @@ node in the name of another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from random import Random
 
@@ -37,6 +37,7 @@ class SimulatedLinks:
         identity: who it is.
         ears: who is told of messages and breaks.
         pace: how fast and how patient the links are.
+        peers: that it was told of; None: everybody.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class SimulatedLinks:
         identity: Identity,
         ears: Ears,
         pace: LinkPace,
+        peers: Iterable[NodeId] | None = None,
     ) -> None:
         self._network = network
         self._loop = loop
@@ -53,7 +55,8 @@ class SimulatedLinks:
         self._ends: dict[int, End] = {}
         self._dialed: dict[int, NodeId] = {}
         self._timer: Timer | None = None
-        self._links = PeerLinks(identity, network.others(identity.node), ears, self, pace)
+        known = network.others(identity.node) if peers is None else peers
+        self._links = PeerLinks(identity, known, ears, self, pace)
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
         self.know = self._links.know

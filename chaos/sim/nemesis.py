@@ -15,6 +15,7 @@ from random import Random
 from typing import Protocol
 
 from chaos.sim import network
+from chaos.sim.churn import Churn
 from chaos.sim.clock_watch import BELIEVED_US
 from chaos.sim.copies import Copies, may_harm
 from chaos.sim.links import Thief
@@ -49,6 +50,7 @@ class Nemesis:
         self._righted: dict[NodeId, int] = {}  # until when somebody may believe a clock's past
         self._operator = Operator(world)
         self.copies = Copies(world, self._operator)
+        self.churn = Churn(world, world.plan.random("churn/lingering"))
         self._strikes: dict[Fault, _Strike] = {
             Fault.KILL: self._kill,
             Fault.KILL_MAJORITY: self._kill_majority,
@@ -91,6 +93,7 @@ class Nemesis:
             Fault.OLDER_COPY: self._older_copy,
             Fault.RETURNED: self._returned_disk,
             Fault.QUEUE_ROT: self._queue_rot,
+            Fault.CHURN: self.churn.change,
             Fault.SNAPSHOT_ROT: self._snapshot_rot,
             Fault.LOG_ROT: LogRot(world, self._later, self._power_on).strike,
         }
@@ -102,7 +105,7 @@ class Nemesis:
 
     def make_peace(self) -> None:
         """No more faults; what is broken and can be healed is healed."""
-        self._is_over = self.copies.is_over = True
+        self._is_over = self.copies.is_over = self.churn.is_over = True
         world = self._world
         world.network.heal(FAIR)
         world.client_cuts.clear()
@@ -446,7 +449,7 @@ class Nemesis:
         self._later(4_100, node.boot)
 
     def _may_harm(self, node: SimNode) -> bool:
-        return may_harm(node, self._nodes)
+        return may_harm(node, self._world)
 
     def _returned_disk(self, chance: Random) -> None:
         """A disk that was replaced is found again and started, as if nothing had happened. It knows

@@ -66,6 +66,7 @@ NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded t
 DRAIN_S = 1.0
 SNAPSHOT_RETRY_S = 0.5
 SCRUB_PAUSE_S = 0.005
+SCRUB_LONGEST_PAUSE_S = 1.0
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
@@ -159,7 +160,8 @@ class Links:
         times = LinkTimes.of(node.config.raft.election_timeout_ms[1] / 1000)
         pace = LinkPace(times, Random(node.draw()))
         ears = Ears(self._receive, on_broken)
-        self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace)
+        known = [NodeId(name) for name in node.config.peers if name != node.name]
+        self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace, known)
         self.start = self._links.start
         self.links = self._links.links
         self.dialed_to = self._links.dialed_to
@@ -204,7 +206,7 @@ class SimNode:
     def __init__(self, world: World, name: NodeId, number: int, plan: Plan) -> None:
         self.name = name
         self.number = number
-        self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
+        self.members = [NodeId(f"n{i + 1}") for i in range(plan.machines)]
         self.is_ruined = False  # its disk has rotted: down for good
         self.has_started = False  # once, on this disk: from then on it starts on a full one, too
         self._was_mended = False
@@ -219,6 +221,7 @@ class SimNode:
         self.boots = 0
         self.disks_born = 0
         self.lost: list[SimulatedDisk] = []  # what it ran on before
+        self.is_spare = number >= plan.nodes  # no member: it stands by, and its disk is empty
         self.is_lost = False  # its disk is new, and no voter's yet
         self.is_swapped = False  # it has another node's disk
         self.is_past = False  # its disk is an older copy
@@ -236,6 +239,11 @@ class SimNode:
         self.disk = SimulatedDisk(self._sync_latency)
         self._calls = 0
         self.config = node_config(plan, name, self.members)
+        if plan.spares:
+            # Founders know each other; who was installed later knows them, or nobody.
+            is_told = number < plan.nodes or plan.random(f"table/{name}").random() < 0.5
+            known = self.members[: plan.nodes] if is_told else []
+            self.config = self.config_among([*known, name])
         self.identity = Identity(GROUP, name, self.config.store.segment_size_bytes)
         self.machinery = StoreMachinery(
             log_options=replace(log_options(self.config), cache_bytes=plan.tuning.cache_bytes),
@@ -244,6 +252,11 @@ class SimNode:
             birth=self._birth,
             holder=name,
         )
+
+    def config_among(self, members: list[NodeId]) -> NodeConfig:
+        """Its configuration when only these have been installed."""
+        peers = {name: at for name, at in self.config.peers.items() if name in members}
+        return self.config.model_copy(update={"peers": peers})
 
     # --- life --------------------------------------------------------------------------------
 
@@ -297,8 +310,10 @@ class SimNode:
 
     @property
     def known_level(self) -> int:
-        """Of formats and commands, to the program that runs: none is ever put back."""
-        return NEWER_LEVEL if self._plan.upgraded and self.boots > 1 else KNOWN_LEVEL
+        """Of formats and commands, to the program that runs: none is ever put back, and whoever is
+        taken in has the newest."""
+        is_newer = self.boots > 1 or self.number >= self._plan.nodes
+        return NEWER_LEVEL if self._plan.upgraded and is_newer else KNOWN_LEVEL
 
     @property
     def was_mended(self) -> bool:
@@ -325,7 +340,7 @@ class SimNode:
         if self.life is not None or self.is_ruined:
             return
         self.disk.power_on()
-        if self.is_past and self.is_taken_away():
+        if self.is_spare or (self.is_past and self.is_taken_away()):
             return
         self._let_rot_pass()
         self.boots += 1
@@ -431,7 +446,9 @@ class SimNode:
                 apply_slice_bytes=tuning.apply_slice_bytes,
                 snapshots=SnapshotPace(tuning.snapshot_entries, retry_s=SNAPSHOT_RETRY_S),
                 scrub=ScrubPace(
-                    shortest_pause_s=SCRUB_PAUSE_S, between_s=tuning.scrub_between_ms / 1e3
+                    shortest_pause_s=SCRUB_PAUSE_S,
+                    longest_pause_s=SCRUB_LONGEST_PAUSE_S,
+                    between_s=tuning.scrub_between_ms / 1e3,
                 ),
             ),
             known_level=self.known_level,
@@ -596,6 +613,17 @@ class SimNode:
         self.has_started = False
         self.rot.clear()
         self.passing_rot.clear()
+
+    def stand_by(self) -> None:
+        """It is a member no more: stopped, emptied, and ready to be taken in anew."""
+        self.kill("is stopped for good")
+        self.disk.power_on()
+        self.lost.append(self.disk.wipe())
+        self.replaced.clear()
+        self.is_spare, self.is_lost, self.has_started = True, False, False
+        self.rot.clear()
+        self.passing_rot.clear()
+        self._world.log(self.name, "stands by, on an empty disk")
 
     def put_back(self, copy: SimulatedDisk) -> None:
         """The machine is given an older copy of its disk, and nobody tells the program."""

@@ -46,9 +46,8 @@ class Operator:
             core = leader.core
             known = core.configuration
             is_settled = core.configuration_place.at <= core.commit_index
-            node.is_lost = not (
-                known.disk_of(node.name) == disk and known.is_voter(node.name) and is_settled
-            )
+            is_back = known.is_voter(node.name) or node.name in known.observers
+            node.is_lost = not (known.disk_of(node.name) == disk and is_back and is_settled)
         elif not node.disk.is_off:
             self._world.timeline.after(0, leader.loop, self._ask, leader, node, number)
 

@@ -65,6 +65,7 @@ class Fault(Enum):
     SWAP = "swap"  # two nodes start with each other's disk
     OLDER_COPY = "older-copy"  # a copy of a node's disk is put back later, where others can tell
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
+    CHURN = "churn"  # administrators change who is a member, and who votes
     LOG_ROT = "log-rot"  # of running members, of two at once too: it is got back from a peer
     SNAPSHOT_ROT = "snapshot-rot"  # a snapshot of state has other bytes, is another's, or is gone
 
@@ -87,6 +88,15 @@ FIRST_RETURN = 5_000
 RETURNS_SHARE = 0.5  # of the lost disks
 FIRST_SNAPSHOT_ROT = 6_000
 SNAPSHOT_ROT_SHARE = 0.3  # of the seeds
+FIRST_CHURN = 8_000
+CHURN_SHARE = 0.3  # of the seeds
+# What isn't in a group whose members change: their checks and their limits speak of all machines.
+NOT_WITH_CHURN = frozenset(
+    {
+        *(Fault.SWAP, Fault.OLDER_COPY, Fault.RETURNED, Fault.LIAR, Fault.BIT_FLIP),
+        *(Fault.CLOCK_STEP, Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.LOG_ROT),
+    }
+)
 FIRST_LOG_ROT = 7_000
 LOG_ROT_SHARE = 0.35  # of the seeds
 FIRST_COPY = 4_000
@@ -166,7 +176,8 @@ class Plan:
     """Everything that decides a run. Times in milliseconds, `rate` in operations a second."""
 
     seed: int
-    nodes: int = 3
+    nodes: int = 3  # that the group is formed of
+    spares: int = 0  # machines that stand by to be taken in
     duration_ms: int = DEFAULT_DURATION_MS
     rate: int = DEFAULT_RATE
     producers: int = 3
@@ -179,15 +190,28 @@ class Plan:
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
 
+    @property
+    def machines(self) -> int:
+        return self.nodes + self.spares
+
     def random(self, purpose: str) -> Random:
         """Randomness for one purpose: what others draw doesn't change it."""
         return Random(f"{self.seed}/{purpose}")
 
 
 def draw_plan(
-    seed: int, *, duration_ms: int = DEFAULT_DURATION_MS, rate: int = DEFAULT_RATE, nodes: int = 0
+    seed: int,
+    *,
+    duration_ms: int = DEFAULT_DURATION_MS,
+    rate: int = DEFAULT_RATE,
+    nodes: int = 0,
+    churn: bool = True,
 ) -> Plan:
-    """The plan of `seed`. `nodes` 0: the seed decides, 3 or 5."""
+    """The plan of `seed`. `nodes` 0: the seed decides, 3 or 5; fewer, where members change.
+
+    Args:
+        churn: whether they may; without it the seed is the one that it was before there was this.
+    """
     chance = Random(f"{seed}/plan")
     drawn_nodes = chance.choice((3, 3, 3, 5))
     plan = Plan(
@@ -206,6 +230,8 @@ def draw_plan(
     plan = _with_crowds(_with_racers(_with_slices(_with_flush(plan))))
     plan = _with_copies(_with_returns(_with_disk_faults(plan)))
     plan = _with_log_rot(_with_snapshots(plan))
+    if churn:
+        plan = _with_churn(plan, nodes)
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
@@ -224,6 +250,25 @@ def _with_snapshots(plan: Plan) -> Plan:
         events.append(FaultEvent(FIRST_SNAPSHOT_ROT + len(events), int(at), Fault.SNAPSHOT_ROT))
         at += chance.expovariate(1 / every_ms)
     return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _with_churn(plan: Plan, nodes: int) -> Plan:
+    """In some groups members come and go, beside much of what else happens; such a group begins
+    with one to five, and ends with what has become of it."""
+    chance = plan.random("churn")
+    if chance.random() >= CHURN_SHARE:
+        return plan
+    founders = nodes or chance.choice((1, 2, 3, 3, 3, 4, 5))
+    spares = max(1, chance.choice((4, 5)) - founders)
+    every_ms = chance.choice((300, 800, 2_000))
+    events = _now_and_then(plan, chance, every_ms, FIRST_CHURN, lambda: Fault.CHURN)
+    kept = [fault for fault in plan.faults if fault.kind not in NOT_WITH_CHURN]
+    return replace(
+        plan,
+        nodes=founders,
+        spares=spares,
+        faults=_in_order([*kept, *events]),
+    )
 
 
 def _with_log_rot(plan: Plan) -> Plan:
@@ -424,7 +469,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
     apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY, Fault.RETURNED}
     apart |= {Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.QUEUE_ROT, Fault.SNAPSHOT_ROT}
-    apart.add(Fault.LOG_ROT)
+    apart |= {Fault.CHURN, Fault.LOG_ROT}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from chaos.sim.copies import may_harm
+from chaos.sim.copies import may_harm, voters_for_now
 from chaos.sim.node import DATA, SimNode
 from chaos.sim.world import World
 from dledger.reading.checkpoint import decode_checkpoint
@@ -52,7 +52,8 @@ class LogRot:
             return
         node = chance.choice(fit)
         limit = cold_bytes(node)
-        is_lasting = may_harm(node, self._nodes)
+        # Who only learns has to get to its end: a disk that is ruined would be in the way of that.
+        is_lasting = may_harm(node, self._world) and node.name in voters_for_now(self._world)
         size = self._world.plan.tuning.segment_bytes
         for _ in range(chance.choice((1, 1, 3)) if limit else 0):
             first = chance.randrange(limit)
@@ -74,15 +75,15 @@ class LogRot:
 
     def _is_elsewhere(self, node: SimNode, path: Path, at: int) -> bool:
         """Whether there is such a byte, and the same on the platter of another member that counts,
-        with nothing rotten near it."""
-        disk = node.disk
+        and goes on doing so, with nothing rotten near it."""
+        disk, staying = node.disk, voters_for_now(self._world)
         if path not in disk.paths() or at >= len(disk.content(path)) or (path, at) in node.rot:
             return False
         byte = disk.content(path)[at : at + 1]
         return any(
             (other.disk.durable(path) or b"")[at : at + 1] == byte
             for other in self._nodes
-            if other is not node and _is_sound_at(other, path, at)
+            if other is not node and other.name in staying and _is_sound_at(other, path, at)
         )
 
     def _die_of_it(self, node: SimNode, operations: int, *, keeps_cache: bool) -> None:

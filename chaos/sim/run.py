@@ -30,6 +30,8 @@ from chaos.sim.racers import Racer, Track
 from chaos.sim.replicas import compare_replicas
 from chaos.sim.timeline import Livelock
 from chaos.sim.world import Line, World
+from dledger.core.quorum import has_quorum
+from dledger.core.types import Configuration
 
 PEACE_US = 15_000_000  # within which the group has to come to rest
 LEADER_US = 20 * 300_000  # within which somebody leads: twenty of the longest election timeouts
@@ -223,12 +225,18 @@ class _Run:
 
     def _somebody_leads(self) -> bool:
         """A majority follows one leader, which has committed in its term."""
-        cores = [node.life.core for node in self.world.nodes.values() if node.life is not None]
-        followed = [(core.term, core.leader) for core in cores]
+        cores = {node.name: node.life.core for node in self.world.nodes.values() if node.life}
         return any(
             core.is_ready_leader
-            and 2 * followed.count((core.term, core.leader)) > len(self.world.nodes)
-            for core in cores
+            and has_quorum(
+                core.configuration,
+                [
+                    name
+                    for name, each in cores.items()
+                    if (each.term, each.leader) == (core.term, core.leader)
+                ],
+            )
+            for core in cores.values()
         )
 
     def _links_work(self) -> bool:
@@ -251,7 +259,9 @@ class _Run:
         )
 
     def _replicas_agree(self) -> bool:
-        nodes = [node for node in self.world.nodes.values() if not node.is_ruined]
+        nodes = [
+            node for node in self.world.nodes.values() if not (node.is_ruined or node.is_spare)
+        ]
         if any(node.is_foreign for node in nodes):
             return False
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
@@ -260,6 +270,8 @@ class _Run:
         if any(node.has_log_rot for node in nodes if node.life is not None):
             return False  # nobody has looked there yet
         if len(lives) < len(nodes) or not any(life.replica.leadership.serving for life in lives):
+            return False
+        if any(_is_changing(life.core.configuration) for life in lives):
             return False
         ends = {
             (life.core.last_index, life.core.durable_index, life.replica.driver.applied_index)
@@ -311,6 +323,11 @@ class _Run:
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
         compare_replicas(self.world.nodes.values(), incarnations.meant)
+
+
+def _is_changing(configuration: Configuration) -> bool:
+    """Whether more is to come by itself."""
+    return bool(configuration.voters_outgoing or configuration.learners - configuration.observers)
 
 
 def _life_span(plan: Plan, name: str) -> LifeSpan:

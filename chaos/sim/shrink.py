@@ -45,6 +45,7 @@ class Recipe:
         return replace(
             plan,
             nodes=self.nodes or plan.nodes,
+            spares=plan.spares if self.nodes is None else 0,
             producers=plan.producers if self.producers is None else self.producers,
             consumers=plan.consumers if self.consumers is None else self.consumers,
             queues=self.queues or plan.queues,

@@ -22,7 +22,7 @@ from chaos.sim.disk import SimulatedDisk
 from chaos.sim.incarnations import Incarnations
 from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.plan import Tuning
-from dledger.core.types import Index, Role
+from dledger.core.types import Configuration, Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, parse_header, verify_frame
 from dledger.records.errors import InvalidFrame
@@ -51,8 +51,7 @@ class Watch:
         self.segment_bytes = tuning.segment_bytes
         self._needs_platter = tuning.flush == "sync"
         self.pictures = {node.name: Picture(node, self) for node in nodes}
-        voters = tuple(str(node.name) for node in nodes)
-        self.checker = InvariantChecker(voters, are_identities_running=True)
+        self.checker = InvariantChecker(are_identities_running=True)
         self._disks = [node.disk for node in nodes]
         self._all = list(self.pictures.values())
         self._paths: dict[int, Path] = {}
@@ -382,8 +381,10 @@ class Picture:
         "last_index",
         "leads",
         "name",
+        "sets_that_may_count",
         "term",
         "vote",
+        "voter_sets",
     )
 
     def __init__(self, node: SimNode, watch: Watch) -> None:
@@ -392,6 +393,8 @@ class Picture:
         self.term = self.last_index = self.commit_index = self.applied_index = 0
         self.vote: str | None = None
         self.leads = False
+        self.voter_sets: tuple[frozenset[str], ...] = ()
+        self.sets_that_may_count: tuple[frozenset[str], ...] = ()
         self._node = node
         self._watch = watch
 
@@ -401,6 +404,9 @@ class Picture:
         self.is_running = True
         self.term, self.vote = core.term, core.vote
         self.leads = core.role is Role.LEADER
+        self.voter_sets = voter_sets(core.configuration)
+        may_count = core.configurations_that_may_count
+        self.sets_that_may_count = tuple(each for one in may_count for each in voter_sets(one))
         self.last_index, self.commit_index = core.last_index, core.commit_index
         self.applied_index = life.replica.driver.applied_index
 
@@ -434,3 +440,9 @@ class Picture:
         for disk in self._node.lost:
             found = found or self._watch.durable_digest(disk, header)
         return found
+
+
+def voter_sets(configuration: Configuration) -> tuple[frozenset[str], ...]:
+    """Those of whom a majority has to agree; two of them while it is joint."""
+    sets = (configuration.voters, configuration.voters_outgoing)
+    return tuple(frozenset(map(str, each)) for each in sets if each)

@@ -52,15 +52,16 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.timeline = Timeline()
-        self.members = [NodeId(f"n{i + 1}") for i in range(plan.nodes)]
+        self.members = [NodeId(f"n{i + 1}") for i in range(plan.machines)]
         chance = plan.random("network")
         self.network = Network(self.timeline, chance, plan.weather, self.members)
         self.nodes = {
             name: SimNode(self, name, number, plan) for number, name in enumerate(self.members)
         }
         # All disks are there and nothing has happened yet: forming itself is not under test here.
+        founders = self.members[: plan.nodes]
         form_disks(
-            [node.config for node in self.nodes.values()],
+            [self.nodes[name].config for name in founders],
             lambda name: self.nodes[NodeId(name)].disk,
             lambda name: self.nodes[NodeId(name)].machinery,
         )

@@ -159,6 +159,9 @@ def _check_configuration(message: AppendRequest, entry: EntryMeta) -> None:
         _refuse(message, "entries", f"kind {entry.kind.name}", "a configuration, and its kind")
     if not configuration.voters or not all(configuration.members()):
         _refuse(message, "entries", f"{configuration}", "voters, each with a name")
+    learners = configuration.learners
+    if learners & configuration.voters or configuration.observers - learners:
+        _refuse(message, "entries", f"{configuration}", "voters, learners and no third")
     named = dict(configuration.disks)
     disks = set(named.values())
     if len(named) != len(configuration.disks) or len(disks) != len(named):

@@ -199,6 +199,14 @@ class RaftLog:
         """Tell whether a change is pending."""
         return bool(self._configurations) and self._configurations[-1][0] > self.commit_index
 
+    def configurations_that_may_count(self) -> tuple[Configuration, ...]:
+        """The one in force, and, until that is known to be committed, the one before: others may
+        go on with it, and the entry that ended it may be cut off."""
+        if not self.has_uncommitted_configuration():
+            return (self.configuration,)
+        earlier = self._configurations[:-1]
+        return (self.configuration, earlier[-1][1] if earlier else self._initial_configuration)
+
     # --- Sizes of the uncommitted tail ------------------------------------------------------
 
     def uncommitted_bytes(self) -> int:

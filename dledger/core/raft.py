@@ -41,7 +41,7 @@ from dledger.core.heartbeat import (
     start_round_for_reads,
 )
 from dledger.core.log import RaftLog
-from dledger.core.membership import promotion
+from dledger.core.membership import due_change
 from dledger.core.replication import (
     advance_commit,
     on_append_response,
@@ -50,6 +50,7 @@ from dledger.core.replication import (
     send_appends,
     send_more,
 )
+from dledger.core.retiring import retire_if_voter_no_more
 from dledger.core.roles import become_follower, end_transfer
 from dledger.core.sick_disk import hand_over_if_disk_is_sick, report_space
 from dledger.core.state import RaftState
@@ -158,6 +159,8 @@ class Raft:
         on_transfer_tick(state)
         if state.role is Role.LEADER:
             hand_over_if_disk_is_sick(state)
+            retire_if_voter_no_more(state)
+        if state.role is Role.LEADER:
             on_leader_tick(state)
         else:
             on_election_tick(state)
@@ -243,6 +246,11 @@ class Raft:
         campaign first.
         """
         report_space(self._state, is_short=is_short)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether committed entries on this node's disk have rotted, and aren't back yet."""
+        return self._state.is_in_doubt
 
     def report_doubt(self, *, is_in_doubt: bool) -> None:
         """Learn that committed entries on this node's disk have rotted, or that they are back.
@@ -445,6 +453,11 @@ class Raft:
         return self._state.log.configuration
 
     @property
+    def configurations_that_may_count(self) -> tuple[Configuration, ...]:
+        """That one, and the one before while it isn't known to be committed."""
+        return self._state.log.configurations_that_may_count()
+
+    @property
     def configuration_place(self) -> ConfigurationPlace:
         """Where that stands in the log."""
         return self._state.log.configuration_place
@@ -465,10 +478,10 @@ class Raft:
         """Whether it names the disk that this node is on."""
         return self._state.is_known
 
-    def promotion(self) -> Configuration | None:
-        """The configuration in which a learner that has caught up votes again; None: there is no
-        such learner, or this node can't change the configuration now."""
-        return promotion(self._state)
+    def due_change(self) -> Configuration | None:
+        """The configuration that a leader has to propose without being asked (ADR 41): a joint one
+        is left, learners that have caught up vote. None: nothing is due, or not now."""
+        return due_change(self._state)
 
     # --- Inside -----------------------------------------------------------------------------
 

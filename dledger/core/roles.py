@@ -89,6 +89,7 @@ def become_leader(state: RaftState) -> None:
     state.emit(RoleChanged(Role.LEADER, state.term, "won the election"))
     state.set_leader(state.node)
     end_transfer(state, "aborted")  # one that this node began in an earlier term
+    state.is_retiring = False
     state.heartbeat_elapsed_ticks = 0
     state.disk.begin_leading(
         state.heartbeat_round, state.now_tick + state.options.hand_over_interval_ticks

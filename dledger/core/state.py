@@ -23,6 +23,7 @@ from dledger.core.types import (
     MAX_TERM,
     NO_INDEX,
     AppendResponse,
+    Configuration,
     DiskId,
     Event,
     HardState,
@@ -133,6 +134,7 @@ class RaftState:
         self.reads = PendingReads()
         self.reads_round = 0  # the round that the newest pending read waits for
         self.transfer: Transfer | None = None
+        self.is_retiring = False  # it votes no more, and has tried to hand over
         # Effects being gathered.
         self.appends_due = False
         self.has_more_to_send = False  # to peers that were just sent one append each
@@ -146,16 +148,23 @@ class RaftState:
     # --- Derived facts ----------------------------------------------------------------------
 
     def is_promotable(self) -> bool:
-        """Whether this node may campaign: only voters do (`test_s25`), while there are terms."""
-        is_voter = self.log.configuration.is_voter(self.node) and self.is_known
+        """Whether this node may campaign: only voters do (`test_s25`), while there are terms. Who
+        votes no more by an entry that may not be committed does as well: without it those who
+        haven't that entry might never be a majority, nor elect anybody whose log is as long."""
+        may_count = self.log.configurations_that_may_count()
+        is_voter = any(self._is_named_by(each) and each.is_voter(self.node) for each in may_count)
         return is_voter and self.term < MAX_TERM and not self.is_in_doubt
 
     @property
     def is_known(self) -> bool:
-        """Whether the configuration in force names this very disk. One that takes another's place
-        reads, while it catches up, that the other was a voter: that vote is not its own. A learner
-        may vote when it is asked, as whoever asks may know already that it is a voter."""
-        return self.log.configuration.disk_of(self.node) == self.own_disk
+        """Whether the configuration in force names this very disk, or the one before, as long as
+        that may count. One that takes another's place reads, while it catches up, that the other
+        was a voter: that vote is not its own. A learner may vote when it is asked, as whoever asks
+        may know already that it is a voter."""
+        return any(map(self._is_named_by, self.log.configurations_that_may_count()))
+
+    def _is_named_by(self, configuration: Configuration) -> bool:
+        return configuration.disk_of(self.node) == self.own_disk
 
     @property
     def held_index(self) -> Index:

@@ -58,11 +58,15 @@ class Configuration:
     A configuration is in force from the moment its entry is appended (dissertation §4.1). What
     another disk than the named one says in a member's name counts for nothing (ADR 22). Where the
     members listen is carried along for those who dial, and decides nothing.
+
+    `observers` are those of the learners that stay so; the others vote once they have caught up.
+    Who votes only as long as it is joint may be a learner already.
     """
 
     voters: frozenset[NodeId]
     voters_outgoing: frozenset[NodeId] = frozenset()
     learners: frozenset[NodeId] = frozenset()
+    observers: frozenset[NodeId] = frozenset()
     disks: tuple[tuple[NodeId, DiskId], ...] = ()  # sorted
     addresses: tuple[tuple[NodeId, str], ...] = ()  # sorted
 

@@ -116,18 +116,24 @@ class SpaceHealth(_message.Message):
     def __init__(self, free_bytes: _Optional[int] = ..., reserve_bytes: _Optional[int] = ...) -> None: ...
 
 class MemberHealth(_message.Message):
-    __slots__ = ("node_id", "votes", "disk_id", "clock_off_ms", "has_clock")
+    __slots__ = ("node_id", "votes", "disk_id", "clock_off_ms", "has_clock", "observes", "votes_until_left", "address")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     CLOCK_OFF_MS_FIELD_NUMBER: _ClassVar[int]
     HAS_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
+    VOTES_UNTIL_LEFT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     votes: bool
     disk_id: bytes
     clock_off_ms: float
     has_clock: bool
-    def __init__(self, node_id: _Optional[str] = ..., votes: _Optional[bool] = ..., disk_id: _Optional[bytes] = ..., clock_off_ms: _Optional[float] = ..., has_clock: _Optional[bool] = ...) -> None: ...
+    observes: bool
+    votes_until_left: bool
+    address: str
+    def __init__(self, node_id: _Optional[str] = ..., votes: _Optional[bool] = ..., disk_id: _Optional[bytes] = ..., clock_off_ms: _Optional[float] = ..., has_clock: _Optional[bool] = ..., observes: _Optional[bool] = ..., votes_until_left: _Optional[bool] = ..., address: _Optional[str] = ...) -> None: ...
 
 class WatchLeaderRequest(_message.Message):
     __slots__ = ("broker_group",)
@@ -176,3 +182,61 @@ class ReplaceDiskResponse(_message.Message):
     VOTES_FIELD_NUMBER: _ClassVar[int]
     votes: bool
     def __init__(self, votes: _Optional[bool] = ...) -> None: ...
+
+class NewMember(_message.Message):
+    __slots__ = ("node_id", "disk_id", "address", "observes")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    disk_id: bytes
+    address: str
+    observes: bool
+    def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., observes: _Optional[bool] = ...) -> None: ...
+
+class ChangeMembersRequest(_message.Message):
+    __slots__ = ("add", "remove", "promote", "demote")
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    PROMOTE_FIELD_NUMBER: _ClassVar[int]
+    DEMOTE_FIELD_NUMBER: _ClassVar[int]
+    add: _containers.RepeatedCompositeFieldContainer[NewMember]
+    remove: _containers.RepeatedScalarFieldContainer[str]
+    promote: _containers.RepeatedScalarFieldContainer[str]
+    demote: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, add: _Optional[_Iterable[_Union[NewMember, _Mapping]]] = ..., remove: _Optional[_Iterable[str]] = ..., promote: _Optional[_Iterable[str]] = ..., demote: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListMembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("node_id", "role", "disk_id", "address", "connected", "match_index")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    role: str
+    disk_id: bytes
+    address: str
+    connected: bool
+    match_index: int
+    def __init__(self, node_id: _Optional[str] = ..., role: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., match_index: _Optional[int] = ...) -> None: ...
+
+class Members(_message.Message):
+    __slots__ = ("members", "joint", "configuration_index", "committed", "last_index")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    JOINT_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    joint: bool
+    configuration_index: int
+    committed: bool
+    last_index: int
+    def __init__(self, members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., joint: _Optional[bool] = ..., configuration_index: _Optional[int] = ..., committed: _Optional[bool] = ..., last_index: _Optional[int] = ...) -> None: ...

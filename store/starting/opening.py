@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from dledger.codec import decode_configuration
 from dledger.core.types import (
     MAX_TERM,
+    NO_DISK,
     NO_TERM,
     Configuration,
     HardState,
@@ -235,7 +236,9 @@ def check_own_disk(
     base: Configuration,
     founding: Founding | None,
 ) -> None:
-    """A formed directory has its log, and the log names this disk.
+    """A formed directory has its log, and the log names this disk. One that it names no more, and
+    no other in its place, starts: the entry that took its member out may be cut off yet, and the
+    group may need it until then (ADR 41).
 
     Raises:
         LogMissing, DiskReplaced: it hasn't, or names another.
@@ -246,6 +249,9 @@ def check_own_disk(
     configurations = summary.configurations
     if not configurations and (founding is None or not founding.is_adopted):
         raise LogMissing(path, node)
-    named = (configurations[-1][1] if configurations else base).disk_of(node)
+    known = [base, *(configuration for _, configuration in configurations)]
+    named = known[-1].disk_of(node)
+    if named == NO_DISK and any(each.disk_of(node) == directory.disk.disk_id for each in known):
+        return
     if named != directory.disk.disk_id:
         raise DiskReplaced(path, node, named, directory.disk.disk_id)

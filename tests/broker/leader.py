@@ -18,7 +18,7 @@ from broker.state.registration import producer_id
 from chaos.sim.disk import SimulatedDisk
 from dledger.core.types import EntryKind
 from dledger.driver import Stamp
-from dledger.level import KNOWN_LEVEL
+from dledger.level import FIRST_LEVEL
 from dledger.ports import never_enough
 from dledger.records.layout import file_name
 from dledger.records.properties import encode_properties
@@ -47,7 +47,7 @@ class Bench:
     """One leader, whose process is the one that runs, from here on."""
 
     def __init__(
-        self, options: MachineOptions | None = None, *, known_level: int = KNOWN_LEVEL
+        self, options: MachineOptions | None = None, *, known_level: int = FIRST_LEVEL
     ) -> None:
         state = options or MachineOptions()
         self.world = World(1, kind=Kind(state=state, known_level=known_level))
@@ -160,7 +160,7 @@ class Bench:
 
     # --- what is there ------------------------------------------------------------------------
 
-    def replay(self, known_level: int = KNOWN_LEVEL) -> StateMachine:
+    def replay(self, known_level: int = FIRST_LEVEL) -> StateMachine:
         """The same log, applied from the start."""
         machine = StateMachine(NoQueues(), options=self.machine.options, known_level=known_level)
         machine.apply(self.log.read(1, self.machine.applied_index))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
@@ -66,7 +66,13 @@ def well(count: int) -> GroupFacts:
         health = HealthFacts(
             disk_id=disk(name),
             members=tuple(
-                NamedMember(each, votes=True, disk_id=disk(each), clock_off_ms=3.5 * is_leader)
+                NamedMember(
+                    each,
+                    votes=True,
+                    disk_id=disk(each),
+                    clock_off_ms=3.5 * is_leader,
+                    address=address(each),
+                )
                 for each in names(count)
             ),
             free_bytes=10_000 * MIB,
@@ -172,10 +178,31 @@ def deaf(facts: GroupFacts, name: str) -> GroupFacts:
     return seen(is_connected=False)(facts, name)
 
 
-def not_its_peers(facts: GroupFacts, name: str) -> GroupFacts:
-    found = of(facts, name)
-    assert found is not None
-    return member(peers=(*found.peers, PeerFacts("n9", address("n9"))))(facts, name)
+def elsewhere(where: str) -> Fault:
+    """The victim believes that the leader is there."""
+
+    def change(facts: GroupFacts, name: str) -> GroupFacts:
+        found = of(facts, name)
+        assert found is not None
+        peers = tuple(
+            replace(each, address=where) if each.id == LEADER else each for each in found.peers
+        )
+        return member(peers=peers)(facts, name)
+
+    return change
+
+
+def gone(facts: GroupFacts, name: str) -> GroupFacts:
+    """The victim was taken out of the group, of which it was told or not, and runs on."""
+    for each in facts.members:
+        if each.id == name:
+            continue
+        assert each.health is not None
+        members = tuple(one for one in each.health.members if one.id != name)
+        facts = health(members=members)(facts, each.id)
+        peers = tuple(peer for peer in each.peers if peer.id != name)
+        facts = member(peers=peers)(facts, each.id)
+    return facts
 
 
 FAULTS: dict[Kind, Fault] = {
@@ -185,25 +212,55 @@ FAULTS: dict[Kind, Fault] = {
     Kind.OTHER_GROUP: member(group="g2"),
     Kind.UNREACHABLE: silent,
     Kind.UNFORMED: member(role="unformed", term=0, last_index=0, commit_index=0),
+    Kind.LOG_ROTTEN: member(log_damages=1),
     Kind.APPLY_STOPPED: member(apply_stopped="level 2 is in use", applied_index=5),
     Kind.DISK_FULL: health(is_log_full=True),
     Kind.CERTIFICATE_EXPIRED: health(certificate_expires_ms=NOW_MS - 1),
-    Kind.NOT_VOTING: named(votes=False),
+    Kind.NOT_VOTING: named(votes=False, observes=False, votes_until_left=False),
     Kind.BEHIND: seen(match_index=BEFORE - 1),
     Kind.DEAF: deaf,
     Kind.QUEUES_WRONG: health(queues_wrong=2),
     Kind.DISK_SLOW: slow,
     Kind.CLOCK_OFF: named(clock_off_ms=-1500.0),
-    Kind.PEERS_DIFFER: not_its_peers,
+    Kind.GONE: gone,
+    Kind.ADDRESSES_DIFFER: elsewhere("10.0.0.99:7001"),
     Kind.CERTIFICATE_EXPIRES: health(certificate_expires_ms=NOW_MS + 5 * DAY_MS),
     Kind.DISK_NEARLY_FULL: health(free_bytes=100 * MIB),
     Kind.LEVEL_BELOW: member(known_level=0),
 }
+# What a victim can be. A group of five has a leader, a victim, another one, and two to spare.
+SHAPES: dict[str, Callable[[GroupFacts], GroupFacts]] = {
+    "voters": lambda facts: facts,
+    "observers": lambda facts: observing(facts, VICTIM, OTHER),
+    "coming": lambda facts: joint(facts, comes_from=(LEADER, "n4", "n5")),
+    "leaving": lambda facts: joint(facts, leads_to=(LEADER, "n4", "n5")),
+}
+
+
+def observing(facts: GroupFacts, *whose: str) -> GroupFacts:
+    for name in whose:
+        facts = named(votes=False, observes=True)(facts, name)
+    return facts
+
+
+def joint(
+    facts: GroupFacts, *, comes_from: Sequence[str] = (), leads_to: Sequence[str] = ()
+) -> GroupFacts:
+    """Several voters change at once; who isn't told of: all."""
+    everybody = [each.id for each in facts.members]
+    for name in everybody:
+        facts = named(
+            votes=name in (leads_to or everybody),
+            votes_until_left=name in (comes_from or everybody),
+        )(facts, name)
+    return facts
+
+
 OF_THE_GROUP = {Kind.NO_MAJORITY, Kind.NO_LEADER, Kind.NO_MARGIN}
 # What keeps a member from being counted on.
 COSTS_A_MEMBER = {
     *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP, Kind.UNREACHABLE),
-    *(Kind.UNFORMED, Kind.DISK_FULL),
+    *(Kind.UNFORMED, Kind.DISK_FULL, Kind.LOG_ROTTEN),
 }
 
 
@@ -249,10 +306,11 @@ def test_single_fault_gives_its_finding(kind: Kind, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
-def test_fault_of_one_never_hides_that_of_another(kind: Kind) -> None:
-    """Any two of them, of two members of five, in either order."""
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fault_of_one_never_hides_that_of_another(shape: str, kind: Kind) -> None:
+    """Any two of them, of two members of five, in either order, whatever the two are."""
     for other in FAULTS:
-        facts = FAULTS[other](FAULTS[kind](well(5), VICTIM), OTHER)
+        facts = FAULTS[other](FAULTS[kind](SHAPES[shape](well(5)), VICTIM), OTHER)
         findings = judge(facts)
         check_order(findings)
         for each, whose in ((kind, VICTIM), (other, OTHER)):
@@ -262,12 +320,13 @@ def test_fault_of_one_never_hides_that_of_another(kind: Kind) -> None:
             assert any(whose in one.member or whose in one.detail for one in told), (each, other)
 
 
-def test_fault_never_hides_a_graver_one_of_the_same_member() -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fault_never_hides_a_graver_one_of_the_same_member(shape: str) -> None:
     """Whatever else is wrong with it, as long as it answers and takes part."""
-    ends_it = {Kind.UNREACHABLE, Kind.UNFORMED, Kind.OTHER_GROUP}
+    ends_it = {Kind.UNREACHABLE, Kind.UNFORMED, Kind.OTHER_GROUP, Kind.GONE}
     for grave, lesser in combinations([kind for kind in FAULTS if kind not in ends_it], 2):
         for first, second in permutations((grave, lesser)):
-            found = kinds(FAULTS[second](FAULTS[first](well(5), VICTIM), VICTIM))
+            found = kinds(FAULTS[second](FAULTS[first](SHAPES[shape](well(5)), VICTIM), VICTIM))
             covered = {  # one field of the member has one value; the graver word is said
                 Kind.CERTIFICATE_EXPIRED, Kind.CERTIFICATE_EXPIRES,
             }  # fmt: skip
@@ -290,6 +349,80 @@ def test_majority_that_is_silent(count: int) -> None:
     assert findings[0].kind is Kind.NO_MAJORITY
     assert exit_code_of(findings) is ExitCode.UNREACHABLE
     assert [each.kind for each in findings].count(Kind.UNREACHABLE) == len(gone)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_is_found_while_members_change(shape: str) -> None:
+    """Nor of members that observe, which is what they are for."""
+    assert judge(SHAPES[shape](well(5))) == ()
+
+
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
+def test_fault_of_an_observer_costs_the_group_no_voter(kind: Kind) -> None:
+    """It is told like anybody's, and nothing follows from it, whatever it is."""
+    facts = FAULTS[kind](observing(well(4), VICTIM), VICTIM)
+    assert kinds(facts) == [kind]
+
+
+def test_observers_are_no_majority() -> None:
+    """Three of five answer, of whom one votes."""
+    facts = observing(well(5), VICTIM, OTHER)
+    assert [kinds(silent(facts, "n4")), kinds(silent(silent(facts, "n4"), "n5"))] == [
+        [Kind.NO_MARGIN, Kind.UNREACHABLE],
+        [Kind.NO_MAJORITY, Kind.UNREACHABLE, Kind.UNREACHABLE],
+    ]
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_each_half_of_a_joint_configuration_needs_its_majority(is_ahead: bool) -> None:
+    """n1, n2, n3 become n3, n4, n5: of either half two have to answer, whoever else does."""
+    facts = joint(well(5), comes_from=("n1", "n2", "n3"), leads_to=("n3", "n4", "n5"))
+    one, two = ("n4", "n5") if is_ahead else ("n2", "n3")
+    assert kinds(silent(facts, one))[0] is Kind.NO_MARGIN
+    findings = judge(silent(silent(facts, one), two))
+    assert findings[0].kind is Kind.NO_MAJORITY
+    assert exit_code_of(findings) is ExitCode.UNREACHABLE
+    assert f"{one}, {two} missing" in findings[0].detail
+    assert ("until the change" in findings[0].detail) is not is_ahead
+    both = judge(silent(silent(facts, "n3"), "n4" if is_ahead else "n2"))
+    assert [each.kind for each in both][:2] == [Kind.NO_MAJORITY, Kind.UNREACHABLE]
+
+
+def test_who_was_taken_out_is_counted_by_nobody() -> None:
+    """It may know of it or not, say that it leads, and be gone: nobody waits for it."""
+    taken_out = gone(well(4), VICTIM)
+    assert kinds(taken_out) == [Kind.GONE]
+    assert kinds(silent(gone(well(4), VICTIM), VICTIM)) == []
+    stale = member(role="leader", last_index=3, commit_index=3, applied_index=3)(taken_out, VICTIM)
+    assert kinds(stale) == [Kind.GONE]
+    differing = member(committed_digest=0xDEF)(taken_out, VICTIM)
+    assert kinds(differing) == [Kind.REPLICAS_DIFFER, Kind.GONE]
+    unknown = replace(well(3), silent=(Silence("", address("n7"), "unavailable"),))
+    assert kinds(unknown) == [Kind.UNREACHABLE]
+
+
+def test_new_node_that_stands_by_is_told_as_such_only() -> None:
+    """Whether the log names it already or not, it isn't a disk that doesn't catch up."""
+    standing_by = FAULTS[Kind.UNFORMED](gone(well(4), VICTIM), VICTIM)
+    named_already = FAULTS[Kind.UNFORMED](FAULTS[Kind.NOT_VOTING](well(4), VICTIM), VICTIM)
+    for facts in (standing_by, named_already):
+        assert kinds(facts) == [Kind.UNFORMED]
+        assert "dledger member add" in judge(facts)[0].remedy
+
+
+def test_addresses_are_compared_with_the_logs_or_else_with_each_others() -> None:
+    assert kinds(elsewhere("")(well(3), VICTIM)) == [Kind.ADDRESSES_DIFFER]
+    moved = named(address="10.0.0.77:7001")(well(3), LEADER)  # and two have the old one yet
+    findings = judge(moved)
+    assert [(each.kind, each.member) for each in findings] == [
+        (Kind.ADDRESSES_DIFFER, "n2"),
+        (Kind.ADDRESSES_DIFFER, "n3"),
+    ]
+    nowhere = well(3)
+    for name in names(3):
+        nowhere = named(address="")(nowhere, name)
+    assert judge(nowhere) == ()
+    assert [each.member for each in judge(elsewhere("a:1")(nowhere, VICTIM))] == [VICTIM]
 
 
 def test_nobody_answers() -> None:
@@ -354,7 +487,8 @@ PEERS = st.builds(
 )  # fmt: skip
 NAMED = st.builds(
     NamedMember, id=IDS, votes=st.booleans(), disk_id=st.binary(max_size=2),
-    clock_off_ms=st.none() | FLOATS,
+    clock_off_ms=st.none() | FLOATS, observes=st.booleans(), votes_until_left=st.booleans(),
+    address=st.text(max_size=3),
 )  # fmt: skip
 HEALTH = st.builds(
     HealthFacts, disk_id=st.binary(max_size=2), members=st.lists(NAMED, max_size=4).map(tuple),
@@ -367,7 +501,7 @@ MEMBERS = st.builds(
     role=st.sampled_from(["leader", "follower", "unformed", "legacy", "candidate", "nonsense"]),
     term=SMALL, last_index=SMALL | INTEGERS, commit_index=SMALL, applied_index=SMALL,
     committed_digest=SMALL, is_serving=st.booleans(), apply_stopped=st.text(max_size=3),
-    level=SMALL, known_level=SMALL, segment_size_bytes=INTEGERS,
+    level=SMALL, known_level=SMALL, segment_size_bytes=INTEGERS, log_damages=SMALL,
     peers=st.lists(PEERS, max_size=4).map(tuple), health=st.none() | HEALTH,
 )  # fmt: skip
 GROUPS = st.builds(
@@ -410,19 +544,28 @@ def test_any_faults_of_a_group_are_judged(drawn: list[tuple[str, str]]) -> None:
 
 def test_facts_are_what_was_answered() -> None:
     """An answer of a program of before has no health; one of today has all of it."""
-    bare = member_facts("a:1", cpb.NodeStatus(node_id="n1", broker_group="g"))
+    bare = member_facts("a:1", cpb.NodeStatus(node_id="n1", broker_group="g", log_damages=2))
     assert bare.health is None
+    assert bare.log_damages == 2
     told = cpb.NodeStatus(
         node_id="n1",
         health=cpb.NodeHealth(
             disk_id=b"d",
-            members=[cpb.MemberHealth(node_id="n1", votes=True, clock_off_ms=2, has_clock=True)],
+            members=[
+                cpb.MemberHealth(node_id="n1", votes=True, clock_off_ms=2, has_clock=True),
+                cpb.MemberHealth(node_id="n2", votes_until_left=True, address="a:2"),
+                cpb.MemberHealth(node_id="n3", observes=True),
+            ],
             space=cpb.SpaceHealth(free_bytes=5, reserve_bytes=2),
         ),
     )
     found = member_facts("a:1", told).health
     assert found is not None
-    assert found.members == (NamedMember("n1", votes=True, clock_off_ms=2.0),)
+    assert found.members == (
+        NamedMember("n1", votes=True, clock_off_ms=2.0),
+        NamedMember("n2", votes=False, votes_until_left=True, address="a:2"),
+        NamedMember("n3", votes=False, observes=True),
+    )
     assert (found.free_bytes, found.reserve_bytes) == (5, 2)
 
 

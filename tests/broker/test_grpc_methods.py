@@ -24,6 +24,12 @@ class Failing:
     async def transfer_leadership(self, request: Any, context: Any) -> Any:
         raise BrokerError(ErrorCode.BUSY, "too much to do")
 
+    async def change_members(self, request: Any, context: Any) -> Any:
+        raise BrokerError(ErrorCode.BUSY, "too much to do")
+
+    async def list_members(self, request: Any, context: Any) -> Any:
+        raise ZeroDivisionError("secret detail")
+
     async def replace_disk(self, request: Any, context: Any) -> Any:
         raise BrokerError(ErrorCode.BUSY, "too much to do")
 

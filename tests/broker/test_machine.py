@@ -286,7 +286,7 @@ def test_levels_are_raised_one_by_one() -> None:
 def test_applying_stops_in_front_of_a_level_that_the_program_does_not_know() -> None:
     """What came before is applied, nothing of the entry is, and asking again changes nothing; a
     newer program goes on with it."""
-    bench = Bench()
+    bench = Bench(known_level=1)
     bench.topic()
     for command in (raise_to(2), Command(create_topic=CreateTopicCommand(name="u", queue_count=1))):
         bench.propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)

@@ -306,6 +306,7 @@ def test_many_held_pulls_are_woken_in_turns(how: str) -> None:
 
         count = 2 * WOKEN_AT_ONCE + 1
         waiting = [asyncio.create_task(wait(number)) for number in range(count)]
+        await asyncio.sleep(0)  # all of them wait now, however long that took
         await asyncio.sleep(0.1 if how == "deadlines" else 0)
         if how != "deadlines":
             held.wake_topic(1)

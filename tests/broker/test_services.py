@@ -88,6 +88,10 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     ),
     "cluster.status": (lambda s: s.cluster.status(), lambda a: a.leader == N1),
     "cluster.watch_leader": (lambda s: s.cluster.watch_leader("g"), lambda a: a[0].is_serving),
+    "cluster.members": (
+        lambda s: s.cluster.members(),
+        lambda a: [each.role for each in a.members] == ["voter"] and a.is_committed,
+    ),
     "cluster.transfer_leadership": (
         lambda s: s.cluster.transfer_leadership("n1"),
         lambda a: a.leader == N1,
@@ -106,7 +110,7 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     ),
 }
 # These are asked with what another answer gave: see below.
-ELSEWHERE = {"lookups.by_id", "cluster.replace_disk"}
+ELSEWHERE = {"lookups.by_id", "cluster.replace_disk", "cluster.change_members"}
 # These are the node's to call, and no questions.
 NOT_ASKED = {"cluster.notify", "cluster.close"}
 
@@ -196,8 +200,8 @@ def three(_three: Asked) -> Asked:
 
 # --- who may answer ----------------------------------------------------------------------------
 
-EVERY_NODES = {"cluster.status", "cluster.watch_leader", "audit.survey", "audit.digests",
-               "audit.read"}  # fmt: skip
+EVERY_NODES = {"cluster.status", "cluster.members", "cluster.watch_leader", "audit.survey",
+               "audit.digests", "audit.read"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

@@ -27,6 +27,7 @@ from broker.state.snapshot import (
     unseal,
 )
 from dledger.core.errors import InvariantViolation
+from dledger.level import KNOWN_LEVEL
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
@@ -92,7 +93,7 @@ def test_a_restored_machine_goes_on_as_the_first(seed: int) -> None:
     rng = random.Random(seed)
     bounds = ProducerBounds(4, 3, 5, named_unused_ms=3_000, unnamed_unused_ms=1_000)
     options = MachineOptions(producers=bounds, max_queues=5)
-    bench = Bench(options)
+    bench = Bench(options, known_level=KNOWN_LEVEL)
     second = StateMachine(NoQueues(), options=options)
     for _ in range(60):
         do_something(bench, rng)

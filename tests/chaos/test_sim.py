@@ -40,7 +40,7 @@ def full_disks(seed: int) -> Plan:
     """Small segments, full disks, failing syncs: the schedule that found the store's index reading
     entries that were not yet written."""
     kinds = (Fault.DISK_FULL, Fault.KILL, Fault.ISOLATE_LEADER, Fault.SYNC_ERROR, Fault.SLOW_DISK)
-    plan = draw_plan(seed, duration_ms=8_000)
+    plan = draw_plan(seed, duration_ms=8_000, churn=False)
     faults = tuple(
         FaultEvent(number, 500 + 400 * number, kinds[(number * 7 + seed) % len(kinds)])
         for number in range(18)
@@ -121,7 +121,7 @@ def test_swarm_is_no_idle_noise() -> None:
 @pytest.mark.parametrize(("seed", "duration_ms", "what"), KEPT)
 def test_seed_that_once_failed(seed: int, duration_ms: int, what: str) -> None:
     """A defect that was found stays found."""
-    assert run_plan(draw_plan(seed, duration_ms=duration_ms)).failure is None, what
+    assert run_plan(draw_plan(seed, duration_ms=duration_ms, churn=False)).failure is None, what
 
 
 @pytest.mark.parametrize("seed", [2, 40, 64])
@@ -136,7 +136,7 @@ def lost_disks(seed: int) -> Plan:
     faults = tuple(
         FaultEvent(number, 500 + 450 * number, kinds[number % len(kinds)]) for number in range(12)
     )
-    return replace(draw_plan(seed, duration_ms=7_000), faults=faults)
+    return replace(draw_plan(seed, duration_ms=7_000, churn=False), faults=faults)
 
 
 @pytest.mark.parametrize("seed", [1, 3, 4, 11])
@@ -156,7 +156,7 @@ def with_speech(seed: int, kind: Fault) -> Plan:
         FaultEvent(number, 300 + 400 * number, kind if number % 2 else Fault.KILL)
         for number in range(7)
     )
-    return replace(draw_plan(seed, duration_ms=SHORT_MS), faults=faults)
+    return replace(draw_plan(seed, duration_ms=SHORT_MS, churn=False), faults=faults)
 
 
 def refusals(report: Report) -> int:
@@ -181,7 +181,7 @@ def test_seeds_without_speech_are_what_they_were() -> None:
     """Its faults take the place of others in a quarter of the seeds, and change no other draw."""
 
     def has_speech(seed: int, duration_ms: int) -> bool:
-        faults = draw_plan(seed, duration_ms=duration_ms).faults
+        faults = draw_plan(seed, duration_ms=duration_ms, churn=False).faults
         return any(fault.kind in SPEECH for fault in faults)
 
     assert 20 < sum(has_speech(seed, 20_000) for seed in range(200)) < 60
@@ -193,7 +193,7 @@ def test_clocks_that_leap_by_decades_move_nothing(seed: int) -> None:
     """A minority of the clocks, forwards and backwards, under changes of leadership: with the
     leader's own clock in the log three of these failed at the first leap of a leader's."""
     kinds = (Fault.CLOCK_LEAP, Fault.TRANSFER, Fault.CLOCK_LEAP, Fault.KILL)
-    plan = draw_plan(seed, duration_ms=SHORT_MS)
+    plan = draw_plan(seed, duration_ms=SHORT_MS, churn=False)
     faults = tuple(FaultEvent(number, 300 + 300 * number, kinds[number % 4]) for number in range(9))
     report = run_plan(replace(plan, faults=faults))
     assert report.failure is None
@@ -204,7 +204,7 @@ def test_clocks_that_leap_by_decades_move_nothing(seed: int) -> None:
 def test_all_clocks_may_leap_by_decades(seed: int) -> None:
     """Together, and each by itself, under changes of leadership."""
     kinds = (Fault.CLOCKS_LEAP, Fault.TRANSFER, Fault.CLOCKS_LEAP, Fault.KILL)
-    plan = draw_plan(seed, duration_ms=SHORT_MS)
+    plan = draw_plan(seed, duration_ms=SHORT_MS, churn=False)
     faults = tuple(FaultEvent(number, 300 + 300 * number, kinds[number % 4]) for number in range(9))
     report = run_plan(replace(plan, faults=faults))
     assert report.failure is None
@@ -213,22 +213,36 @@ def test_all_clocks_may_leap_by_decades(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "word"), [(15, "puts n"), (35, "puts n"), (22, "was replaced")])
 def test_nobody_listens_to_older_copies_and_replaced_disks(seed: int, word: str) -> None:
-    """Where only the number of starts was compared seed 15 elected a leader that lacked a committed
-    entry; 35 forgets promises at a restart, and 22 counts a disk that was replaced."""
-    report = run_plan(draw_plan(seed, duration_ms=6_000))
+    """Where only the number of starts was compared one of these elected a leader that lacked a
+    committed entry; one forgot promises at a restart, and one counted a disk that was replaced."""
+    report = run_plan(draw_plan(seed, duration_ms=6_000, churn=False))
     assert report.failure is None
     assert any(word in line.what for line in report.transcript)
+
+
+def test_members_come_and_go() -> None:
+    """Under kills, cuts and lost disks, by two administrators who don't know of each other."""
+    plans = [draw_plan(seed, duration_ms=8_000) for seed in (5, 13, 33, 374)]
+    assert all(any(fault.kind is Fault.CHURN for fault in plan.faults) for plan in plans)
+    reports = [run_plan(plan) for plan in plans]
+    assert [report.failure for report in reports] == [None] * len(plans)
+    told = [line.what for report in reports for line in report.transcript]
+    assert sum(what.endswith(" joins") for what in told) > 3
+    assert sum(what.startswith("stands by") for what in told) > 2
+    assert sum(what == "is told that it is so" for what in told) > 8
+    assert any("is under way" in what for what in told)
 
 
 def test_seeds_without_leaps_are_what_they_were() -> None:
     """Leaps come to a quarter of the seeds, beside what else happens there."""
 
     def leaps(seed: int, duration_ms: int) -> bool:
-        faults = draw_plan(seed, duration_ms=duration_ms).faults
+        faults = draw_plan(seed, duration_ms=duration_ms, churn=False).faults
         return any(fault.kind in (Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP) for fault in faults)
 
     assert 25 < sum(leaps(seed, 20_000) for seed in range(200)) < 60
-    assert not any(leaps(seed, duration_ms) for seed, duration_ms, _ in KEPT)
+    # The one that is excepted was found among leaps.
+    assert not any(leaps(seed, duration_ms) for seed, duration_ms, _ in KEPT if seed != 2038)
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -281,9 +295,15 @@ def fake_report(plan: Plan, *, fails: bool) -> Report:
     )
 
 
+def has_many_faults(seed: int) -> bool:
+    """Of which none was left out, as some are where members change."""
+    faults = draw_plan(seed).faults
+    return [fault.number for fault in faults[:5]] == [0, 1, 2, 3, 4] and len(faults) > 8
+
+
 def test_shrinking_keeps_what_the_failure_needs() -> None:
     """Of many faults two are needed; nodes, clients and the rest of the time go."""
-    recipe = next(Recipe(seed) for seed in range(100) if len(draw_plan(seed).faults) > 8)
+    recipe = next(Recipe(seed) for seed in range(100) if has_many_faults(seed))
 
     def run(plan: Plan) -> Report:
         numbers = {fault.number for fault in plan.faults}

@@ -22,7 +22,7 @@ def quiet(seed: int) -> Plan:
     """Three nodes on disks that sync in 300 us, a calm network, some load, and no fault. Segments,
     and what may be unwritten, are large beside what is sent, as they are in life: a leader whose
     disk is further behind than that answers BUSY (ADR 17)."""
-    plan = draw_plan(seed, duration_ms=60_000)
+    plan = draw_plan(seed, duration_ms=60_000, churn=False)
     weather = replace(
         plan.weather, delay_us=500, jitter_us=50, loss=0, duplication=0, reordering=0, spikes=0
     )

@@ -149,6 +149,7 @@ def dialing() -> set[str]:
 TABLE: dict[str, list[str]] = {
     "group init": [],
     "group status": ["--json"],
+    "member list": ["--json"],
     "group transfer": ["n2"],
     "topic create": ["t", "--queues", "1"],
     "topic list": ["--json"],
@@ -165,8 +166,14 @@ TABLE: dict[str, list[str]] = {
     "group replace": ["{follower}", "--wait", "30", "--json"],
 }
 BY_ITSELF = "audit watch"  # goes on until it is ended
-# They take their time, and connect alike: tests/bench/test_under_tls.py has one of them.
-ALIKE = ("bench produce", "bench consume", "bench e2e")
+# They take their time, and connect alike: tests/bench/test_under_tls.py has one of them; the others
+# dial as `member list` and `group replace` do.
+CHANGES = {
+    "member add": ["n4", "127.0.0.1:1"],
+    **{key: ["n2"] for key in ("member remove", "member promote")},
+    **{key: ["n2"] for key in ("member demote", "member replace")},
+}
+ALIKE = ("bench produce", "bench consume", "bench e2e", *CHANGES)
 
 
 def test_table_has_every_command_that_dials() -> None:
@@ -279,7 +286,7 @@ def test_authority_that_is_not_there_is_named(
         "follower": "n2",
         "rotten": str(tmp_path),
     }
-    given = [word.format_map(words) for word in TABLE.get(name, [])]
+    given = [word.format_map(words) for word in {**CHANGES, **TABLE}.get(name, [])]
     if name == BY_ITSELF:
         given = ["--reports", str(tmp_path)]
     code, out, error = invoked(*name.split(), *given, "--bootstrap", "127.0.0.1:1")

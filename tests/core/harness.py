@@ -141,6 +141,19 @@ class Node:
         self.log.append(EntryMeta(placed.index, placed.term, size, kind))
         return placed
 
+    def change(self, wanted: Configuration, size: int = 100) -> Proposed:
+        """The same with a configuration."""
+        placed = self.core.propose(size, EntryKind.CONFIGURATION, wanted)
+        self.log.append(EntryMeta(placed.index, placed.term, size, EntryKind.CONFIGURATION, wanted))
+        return placed
+
+    def change_what_is_due(self, size: int = 100) -> bool:
+        """What a leader proposes by itself, if there is something."""
+        wanted = self.core.due_change()
+        if wanted is not None:
+            self.change(wanted, size)
+        return wanted is not None
+
     def pump(self) -> list[IncomingMessage]:
         """Do what the core wants done; returns the messages."""
         self._request_effects()
@@ -195,6 +208,12 @@ class Node:
     @property
     def leads(self) -> bool:
         return self.core.role is Role.LEADER
+
+    @property
+    def voter_sets(self) -> list[frozenset[str]]:
+        configuration = self.core.configuration
+        sets = (configuration.voters, configuration.voters_outgoing)
+        return [frozenset(map(str, each)) for each in sets if each]
 
     @property
     def last_index(self) -> int:
@@ -301,9 +320,11 @@ class Cluster:
         logs: dict[NodeId, list[EntryMeta]] | None = None,
         terms: dict[NodeId, int] | None = None,
         learners: Iterable[NodeId] = (),
+        strangers: Iterable[NodeId] = (),
     ) -> None:
+        """`strangers` run, and are no members."""
         members = names or (A, B, C)
-        voters = frozenset(members) - frozenset(learners)
+        voters = frozenset(members) - frozenset(learners) - frozenset(strangers)
         self.configuration = Configuration(voters, learners=frozenset(learners))
         self.nodes: dict[NodeId, Node] = {
             name: Node(

@@ -53,7 +53,7 @@ class Storm:
     def __init__(self, names: tuple[NodeId, ...], seed: int) -> None:
         self.cluster = Cluster(*names, seed=seed, options=OPTIONS)
         self.names = names
-        self.checker = InvariantChecker(names)
+        self.checker = InvariantChecker()
         self.digest = hashlib.sha256()
         self.sizes = count(60)  # unique sizes tell entries apart
         self.contexts = count(1)

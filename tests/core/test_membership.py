@@ -81,18 +81,18 @@ def test_a_learner_is_promoted_once_it_holds_the_entry_that_named_it() -> None:
     """Not before that is committed, nor on what the lost disk acknowledged."""
     node = connected(Node(A, NAMED))
     state = node.core._state
-    assert node.core.promotion() is None
+    assert node.core.due_change() is None
     index = change(node, with_disk(NAMED, C, NEW))
-    assert node.core.promotion() is None
+    assert node.core.due_change() is None
     state.log.persisted_to(index)
     state.log.commit_to(index)
     progress = state.peers[C]
     progress.become_replicate()
-    assert node.core.promotion() is None
+    assert node.core.due_change() is None
     progress.match_index = Index(index - 1)
-    assert node.core.promotion() is None
+    assert node.core.due_change() is None
     progress.match_index = index
-    assert node.core.promotion() == with_voter(with_disk(NAMED, C, NEW), C)
+    assert node.core.due_change() == with_voter(with_disk(NAMED, C, NEW), C)
 
 
 def test_a_disk_that_its_log_does_not_name_gives_no_vote() -> None:

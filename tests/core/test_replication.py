@@ -640,7 +640,9 @@ def test_learner_is_replicated_to_and_does_not_count() -> None:
 @pytest.mark.parametrize("order", [(B, C, D), (D, E, B)], ids=["old first", "new first"])
 def test_joint_configuration_needs_both_majorities(order: tuple[NodeId, ...]) -> None:
     """While joint, an entry commits with a majority of both halves (dissertation §4.3)."""
-    node = connected(Node(A, THREE))
+    node = connected(Node(A, Configuration(frozenset({A, B, C}), learners=frozenset({D, E}))))
+    for peer in (D, E):
+        node.step(AppendResponse(peer, A, Term(1), True, node.core.last_index))
     joint = Configuration(frozenset({A, D, E}), frozenset({A, B, C}))
     placed = node.core.propose(100, EntryKind.CONFIGURATION, joint)
     node.log.append(EntryMeta(placed.index, placed.term, 100, EntryKind.CONFIGURATION, joint))

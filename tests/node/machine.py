@@ -28,7 +28,7 @@ from chaos.sim.disk import SimulatedDisk
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.timeline import Timeline
 from dledger.core.types import NodeId
-from dledger.level import KNOWN_LEVEL
+from dledger.level import FIRST_LEVEL
 from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.ports import Turns, never_enough
 from store.directory import DISK_ID_BYTES, Birth
@@ -53,7 +53,7 @@ class Kind:
         max_uncommitted_bytes: as configured.
         max_append_entries: as configured.
         state: bounds of the replicated state.
-        known_level: to the program that runs.
+        known_level: to the program that runs; nothing is raised of itself, unless a test wants it.
         folder: a directory of the real disk, for who reads the files past the replica.
         turns: how long work shares the event loop; None: as `HandTurns` has it.
     """
@@ -62,7 +62,7 @@ class Kind:
     max_uncommitted_bytes: int = 64 << 20
     max_append_entries: int = 1024
     state: MachineOptions = USUAL
-    known_level: int = KNOWN_LEVEL
+    known_level: int = FIRST_LEVEL
     folder: Path | None = None
     turns: Turns | None = None
 

@@ -96,7 +96,7 @@ class Loopback:
 
     send_answer = send_request
 
-    def know(self, place: object, disks: object, *, is_known: bool) -> None:
+    def know(self, place: object, disks: object, *, is_known: bool, members: object = None) -> None:
         """Nobody here has another's disk."""
 
     def speak_for(self, holding: object) -> None:

@@ -103,7 +103,7 @@ def test_golden_values() -> None:
     )  # fmt: skip
     assert seal(beat).checksum == 0x6FC3D635
     start = Start(3, 9, Term(5), NodeId("n3"), Index(6), is_synced=False)
-    speaker = Identity("g", NodeId("n1"), 4096, DiskId(b"disk"), start)
+    speaker = Identity("g", NodeId("n1"), 4096, DiskId(b"disk"), start, level=1)
     hello = speaker.hello(NodeId("n2"), ConfigurationPlace(Term(2), Index(7)))
     assert control_bytes(hello).hex() == (
         "02" "0000000000000000" "00000002" "0000000000001000"

@@ -4,6 +4,7 @@ that is believed in nothing, and what becomes of the member meanwhile."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -340,6 +341,47 @@ def test_applying_waits_for_what_is_being_got_back() -> None:
         applier.tick()
     applier.apply(Index(3))
     assert (reads, applied, applier.applied) == ([3, 3], [3], 3)
+
+
+@on_a_loop
+async def test_the_scrub_goes_on_soon_after_a_step_that_was_held_up(tmp_path: Path) -> None:
+    """By a process that was stopped, say: it makes up for the work it did, not for the wait."""
+    pace = ScrubPace(between_s=0.0, longest_pause_s=0.05)
+    async with members(tmp_path, 1, Rhythm(housekeeping_s=0.02, scrub=pace)) as group:
+        alone = await group.leader()
+        # At three percent of a processor it would be half a minute to the next step.
+        group.hands[N1].before = lambda step: time.sleep(1.0) if step == "<lambda>" else None
+        passes = alone.scrubber.statistics().passes
+        await group.until(lambda: alone.scrubber.statistics().passes >= passes + 2)
+
+
+@on_a_loop
+async def test_a_peer_that_is_a_member_no_more_is_not_waited_for(tmp_path: Path) -> None:
+    """It was to be asked next, when the group's log took it out: the others are asked on."""
+    async with members(tmp_path, 3, RARELY) as group:
+        leader = await fill(group)
+        victim, before = follower(group, leader), content(leader)
+        first, gone = sorted(group.configs.keys() - {NodeId(victim.config.node_id)})
+        ends, asked = group.wires.ends, []
+        end = ends[gone]
+
+        def change(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            if message.HasField("entries_request"):
+                asked.append(sender)
+                ends.pop(gone, None)
+            return without_answers(sender, message)
+
+        tap = Wiretap(group)
+        tap.change = change
+        rot(victim, 10)
+        with pytest.raises(CorruptionFound) as found:
+            victim.log.verify(1, 12, 0)
+        assert victim.repairs.takes(found.value)
+        await group.until(lambda: len(asked) >= 2)
+        tap.change, ends[gone] = (lambda _, message: message), end
+        await group.until(lambda: victim.repairs.statistics().repaired)
+        assert victim.failure is None
+        assert content(victim)[: len(before)] == before, first
 
 
 @on_a_loop

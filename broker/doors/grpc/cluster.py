@@ -6,14 +6,17 @@ from contextlib import aclosing
 from typing import Protocol
 
 from broker.doors.grpc.errors import wire_address
+from broker.leader.changes import Change, NewMember
 from broker.leader.leadership import LeaderView
 from broker.services.cluster import (
     Cluster,
     MemberHealth,
+    Members,
     NodeHealth,
     NodeStatus,
     PeerStatus,
 )
+from dledger.core.types import DiskId, NodeId
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
 
@@ -55,6 +58,45 @@ class ClusterDoor:
     ) -> cpb.ReplaceDiskResponse:
         votes = await self._cluster.replace_disk(request.node_id, request.disk_id)
         return cpb.ReplaceDiskResponse(votes=votes)
+
+    async def change_members(
+        self, request: cpb.ChangeMembersRequest, context: object
+    ) -> cpb.Members:
+        change = Change(
+            tuple(
+                NewMember(NodeId(each.node_id), DiskId(each.disk_id), each.address, each.observes)
+                for each in request.add
+            ),
+            *(
+                frozenset(map(NodeId, names))
+                for names in (request.remove, request.promote, request.demote)
+            ),
+        )
+        return wire_members(await self._cluster.change_members(change))
+
+    async def list_members(self, request: cpb.ListMembersRequest, context: object) -> cpb.Members:
+        return wire_members(await self._cluster.members())
+
+
+def wire_members(members: Members) -> cpb.Members:
+    """Who is a member, as administrators are told."""
+    return cpb.Members(
+        members=[
+            cpb.MemberStatus(
+                node_id=each.node_id,
+                role=each.role,
+                disk_id=each.disk_id,
+                address=each.address,
+                connected=each.is_connected,
+                match_index=each.match_index,
+            )
+            for each in members.members
+        ],
+        joint=members.is_joint,
+        configuration_index=members.index,
+        committed=members.is_committed,
+        last_index=members.last_index,
+    )
 
 
 def wire_view(view: LeaderView) -> cpb.LeaderView:
@@ -121,7 +163,10 @@ def _member(member: MemberHealth) -> cpb.MemberHealth:
     return cpb.MemberHealth(
         node_id=member.node_id,
         votes=member.is_voter,
+        votes_until_left=member.is_leaving_voter,
+        observes=member.is_observer,
         disk_id=member.disk_id,
+        address=member.address,
         clock_off_ms=member.clock_off_ms or 0.0,
         has_clock=member.clock_off_ms is not None,
     )

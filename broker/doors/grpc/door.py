@@ -56,7 +56,7 @@ class For(Flag):
 
 
 # What reads the raw log, or changes what the broker group is or who leads it.
-ADMINISTRATIVE: Final = frozenset({"ReplaceDisk", "TransferLeadership"})
+ADMINISTRATIVE: Final = frozenset({"ChangeMembers", "ReplaceDisk", "TransferLeadership"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ DISKS = (
     Mutant(
         "joining-disk-votes-for-the-lost-one",
         "dledger/core/state.py",
-        "        return self.log.configuration.disk_of(self.node) == self.own_disk\n",
+        "        return configuration.disk_of(self.node) == self.own_disk\n",
         "        return self.own_disk is not None\n",
         masked="whoever counts a joining disk's vote has named it, and it has caught up",
         tests=_MEMBERSHIP,
@@ -70,9 +70,9 @@ DISKS = (
     Mutant(
         "two-voters-change-at-once",
         "dledger/core/membership.py",
-        "        if len(changed) > 1:\n",
-        "        if len(changed) > 9:\n",
-        masked="nobody asks for it",
+        "    elif len(wanted.voters ^ present.voters) > 1:\n",
+        "    elif len(wanted.voters ^ present.voters) > 9:\n",
+        masked="what is asked for makes it joint by itself",
         tests=_MEMBERSHIP,
     ),
     Mutant(

@@ -357,4 +357,12 @@ REPAIRS = (
         "                raise\n        wire",
         under="log-rot",
     ),
+    Mutant(
+        "scrub-sleeps-for-as-long-as-it-was-held-up",
+        "broker/scrubbing.py",
+        "        return min(due_s, self._pace.longest_pause_s)\n",
+        "        return due_s\n",
+        masked="it takes a process that is stopped in the midst of a step, and rot after it",
+        tests=("tests/node/test_repairs.py",),
+    ),
 )

@@ -1,0 +1,141 @@
+"""Members come, go and change what they are: those that come are looked at, the group's log names
+them, and they are told to join (ADR 41).
+
+It keeps nothing: whoever repeats it asks again and finishes what was begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from broker.forming.errors import FormationRefused, MemberUnreachable
+from broker.forming.planning import FORMED, JOINING, UNFORMED, Description
+from dledger.wire import cluster_pb2 as cpb
+
+POLL_S: Final = 0.1
+
+
+class JoiningCalls(Protocol):
+    """The nodes, by address. Each raises MemberUnreachable or FormationRefused."""
+
+    async def describe(self, address: str) -> Description: ...
+    async def join(self, address: str, disk_id: bytes) -> None: ...
+    async def change_members(
+        self, address: str, request: cpb.ChangeMembersRequest
+    ) -> cpb.Members: ...
+    async def list_members(self, address: str) -> cpb.Members: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A node that stands by. `observes`: it is to learn and not to vote."""
+
+    node_id: str
+    address: str
+    observes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to become of the members: all of it in one change."""
+
+    add: tuple[Newcomer, ...] = ()
+    remove: tuple[str, ...] = ()
+    promote: tuple[str, ...] = ()
+    demote: tuple[str, ...] = ()
+
+
+async def change(
+    calls: JoiningCalls, leader: str, wish: Wish, wait_s: float
+) -> tuple[cpb.Members, bool]:
+    """The members after `wish`, and whether all of it is so: who is to vote has caught up.
+
+    Args:
+        leader: its address.
+        wait_s: how long to wait for that; the leader sees to it in any case.
+
+    Raises:
+        FormationRefused: it can't be; the text says why.
+        MemberUnreachable: a node doesn't answer; asking again goes on.
+    """
+    host = await calls.describe(leader)
+    found = [(each, await calls.describe(each.address)) for each in wish.add]
+    for newcomer, itself in found:
+        _check(newcomer, itself, host)
+    request = cpb.ChangeMembersRequest(
+        add=[
+            cpb.NewMember(
+                node_id=newcomer.node_id,
+                disk_id=itself.disk_id,
+                address=newcomer.address,
+                observes=newcomer.observes,
+            )
+            for newcomer, itself in found
+        ],
+        remove=wish.remove,
+        promote=wish.promote,
+        demote=wish.demote,
+    )
+    members = await calls.change_members(leader, request)
+    for newcomer, itself in found:
+        if itself.state == UNFORMED:
+            await calls.join(newcomer.address, itself.disk_id)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    while not is_fulfilled(wish, members) and loop.time() < deadline:
+        await asyncio.sleep(POLL_S)
+        try:
+            members = await calls.list_members(leader)
+        except (MemberUnreachable, FormationRefused):
+            break  # It may have been taken out itself, and stopped; another finishes it.
+    return members, is_fulfilled(wish, members)
+
+
+def is_fulfilled(wish: Wish, members: cpb.Members) -> bool:
+    """Whether the members are as wished, and nothing is under way."""
+    roles = {each.node_id: each.role for each in members.members}
+    wanted = {each.node_id: "observer" if each.observes else "voter" for each in wish.add}
+    wanted |= dict.fromkeys(wish.promote, "voter") | dict.fromkeys(wish.demote, "observer")
+    return (
+        members.committed
+        and not members.joint
+        and all(roles.get(node_id) == role for node_id, role in wanted.items())
+        and not any(node_id in roles for node_id in wish.remove)
+    )
+
+
+def newcomers(pairs: Iterable[str], *, observe: bool) -> tuple[Newcomer, ...]:
+    """From what was typed, `ID ADDRESS` each.
+
+    Raises:
+        FormationRefused: they don't come in pairs.
+    """
+    words = list(pairs)
+    if not words or len(words) % 2:
+        raise FormationRefused("each new member is given as ID ADDRESS")
+    return tuple(
+        Newcomer(node_id, address, observe)
+        for node_id, address in zip(words[::2], words[1::2], strict=True)
+    )
+
+
+def _check(newcomer: Newcomer, itself: Description, host: Description) -> None:
+    """What is at the address may become a member."""
+    name = newcomer.node_id
+    if itself.node_id != name:
+        raise FormationRefused(f"at {newcomer.address} there is {itself.node_id}, not {name}")
+    if (itself.broker_group, itself.segment_size_bytes) != (
+        host.broker_group,
+        host.segment_size_bytes,
+    ):
+        raise FormationRefused(f"{name} is of another broker group or segment size")
+    known_as = dict(itself.peers).get(name)
+    if known_as != newcomer.address:
+        raise FormationRefused(f"{name} is known to itself at {known_as}: give that address")
+    if itself.state == UNFORMED and itself.founding is not None:
+        raise FormationRefused(f"{name} is prepared for a founding: empty its directory")
+    if itself.state not in (UNFORMED, JOINING, FORMED):
+        raise FormationRefused(f"the directory of {name} is {itself.state}, not unformed")
