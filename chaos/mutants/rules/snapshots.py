@@ -18,7 +18,7 @@ SNAPSHOTS = (
     Mutant(
         "note-not-synced-before-a-snapshots-name",
         "broker/snapshots.py",
-        "                await self._hand.run(self.source.log.checkpoint.sync)\n",
+        "                await self._hand.run(self._sync_note)\n",
         "",
         under="power",
     ),
@@ -77,9 +77,33 @@ SNAPSHOTS = (
     Mutant(
         "full-disk-of-a-snapshot-ends-the-member",
         "broker/snapshots.py",
-        "if isinstance(error, OSError) and error.errno == errno.EIO:",
+        "if isinstance(error, OSError) and error.errno in DISK_ERRNOS:",
         "if isinstance(error, OSError):",
         under="disk-full",
+    ),
+    Mutant(
+        "sick-disk-of-a-snapshot-passed-over",
+        "broker/snapshots.py",
+        "if isinstance(error, OSError) and error.errno in DISK_ERRNOS:",
+        "if isinstance(error, OSError) and error.errno == 5:",
+        masked="nobody looks whether a member goes on beside a disk that failed once",
+        tests=_KEPT,
+    ),
+    Mutant(
+        "checkpoint-synced-under-the-leniency-of-snapshots",
+        "broker/snapshots.py",
+        "await self._hand.run(self._sync_note)",
+        "await self._hand.run(self.source.log.checkpoint.sync)",
+        masked="the disk that fills finds room for what is written in place",
+        tests=_KEPT,
+    ),
+    Mutant(
+        "checkpoint-synced-again-after-it-failed",
+        "store/checkpoint.py",
+        "                self._sync_failed = error\n",
+        "",
+        masked="a member ends at the first failure, and no other thread is simulated",
+        tests=_KEPT,
     ),
     Mutant(
         "one-snapshot-kept",
