@@ -440,6 +440,11 @@ class StateMachine:
         self.topics.check_invariants()
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
             raise InvariantViolation("a topic was created by an entry that isn't applied")
+        held = sum(sum(topic.next_offsets) for topic in self.topics.values())
+        if held > self.messages_applied:
+            raise InvariantViolation(
+                f"queues hold {held} messages, {self.messages_applied} were applied"
+            )
         self.offsets.check_invariants()
         self.producers.check_invariants()
         for name in self.offsets.topics():
