@@ -168,6 +168,21 @@ def test_a_state_of_a_level_that_is_not_known_is_refused() -> None:
     assert member.restored(known_level=1) == 0
 
 
+@pytest.mark.parametrize("version", [0, 2, 7])
+def test_a_state_by_other_rules_is_refused(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier release's, or a later one's that was put back: the log is alike, digest and all,
+    and what it gives is not. A member without a snapshot has the present program's state."""
+    member = Member()
+    first = member.snapshot()
+    monkeypatch.setattr("broker.state.machine.APPLYING", version)
+    second = member.snapshot()
+    assert member.restored() == second
+    monkeypatch.undo()
+    assert member.restored() == first
+    member.files.remove_all_but({second})
+    assert member.restored() == 0
+
+
 @pytest.mark.parametrize("operation", ["mkdir", "create", "pwritev", "fsync", "rename", "unlink"])
 def test_a_full_disk_is_told_and_the_next_one_is_written(operation: str) -> None:
     """The member lives, and what it had stays."""

@@ -130,6 +130,14 @@ SNAPSHOTS = (
         tests=("tests/store/test_consumequeue.py",),
     ),
     Mutant(
+        "state-by-other-rules-restored",
+        "broker/state/machine.py",
+        "                if first.version != APPLYING:\n",
+        "                if first.version < 0:\n",
+        masked="all programs of a simulated group apply alike",
+        tests=_KEPT,
+    ),
+    Mutant(
         "one-snapshot-kept",
         "broker/snapshots.py",
         "kept = {index} if before is None else {index, before.applied_index}",
