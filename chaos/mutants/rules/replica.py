@@ -342,10 +342,21 @@ REPLICA = (
         under="sync-error",
     ),
     Mutant(
+        "files-elsewhere-taken-for-the-disk",
+        "broker/ending.py",
+        "    return where.is_relative_to(os.path.abspath(directory))\n",
+        "    return True\n",
+        masked="a simulated node has no other files",
+        tests=(
+            "tests/chaos_real/test_sick_disks.py::"
+            "test_error_of_a_file_elsewhere_says_nothing_of_the_disk",
+        ),
+    ),
+    Mutant(
         "defect-ends-like-a-failed-disk",
         "broker/ending.py",
-        "    return ExitCode.FAILED\n",
-        "    return ExitCode.DISK_FAILED\n",
+        "        return ExitCode.FAILED\n",
+        "        return ExitCode.DISK_FAILED\n",
         masked="no simulated node fails of a defect: that ends the run",
         tests=("tests/chaos_real/test_sick_disks.py::test_exit_code_says_whether_it_was_the_disk",),
     ),
