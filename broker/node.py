@@ -243,7 +243,9 @@ class Node:
             self._hand.close()
             self._metrics.loop_lateness_seconds.close()
         failure = self.replica.failure
-        return int(ExitCode.DONE if failure is None else ending_of(failure))
+        if failure is None:
+            return int(ExitCode.DONE)
+        return int(ending_of(failure, self.config.data_directory))
 
 
 def tls_of(config: NodeConfig) -> TlsSource | None:
@@ -357,7 +359,7 @@ async def run_node(
     try:
         return await _run(config, machine, reopen_log)
     except OSError as error:
-        failure = disk_failure_in(error)
+        failure = disk_failure_in(error, config.data_directory)
         if failure is None:
             raise
         raise failure from error

@@ -14,7 +14,6 @@ it hold the event loop: only copying what changes is one turn, the rest goes in 
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +21,11 @@ from typing import Final, Protocol
 
 import structlog
 
+from broker.ending import DISK_ERRNOS
 from broker.state.errors import SnapshotDamaged, SnapshotRefused
 from broker.state.machine import StateMachine
 from store.commitlog import CommitLog
-from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother
+from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother, StorageFailed
 from store.snapshot_files import SnapshotFiles, SnapshotHead, Unfinished
 from store.starting.snapshots import head_at, opened_own
 
@@ -140,7 +140,7 @@ class SnapshotKeeper:
         """One is taken if it is due, and written and named if it may be.
 
         Raises:
-            OSError: the disk failed.
+            OSError, StorageFailed: the disk failed.
             CorruptionFound: the log has rotted.
         """
         if self._is_writing:
@@ -183,7 +183,7 @@ class SnapshotKeeper:
             if unfinished is not None:
                 await self._fill(unfinished, chunks)
                 # What it speaks of must be noted on the platter by the time that its name is.
-                await self._hand.run(self.source.log.checkpoint.sync)
+                await self._hand.run(self._sync_note)
                 await self._hand.run(partial(self._files.publish, unfinished))
         except (OSError, NotARegularFile) as error:
             if unfinished is not None:
@@ -194,6 +194,17 @@ class SnapshotKeeper:
         self._not_before_s = loop.time() + self._pace.share * self._last_s
         if unfinished is not None:
             await self._count(unfinished)
+
+    def _sync_note(self) -> None:
+        """The checkpoint is synced. That is the log's, and nothing about it may be lenient.
+
+        Raises:
+            StorageFailed: it wasn't, for whatever reason; a full disk is none better.
+        """
+        try:
+            self.source.log.checkpoint.sync()
+        except OSError as error:
+            raise StorageFailed("the checkpoint's sync", error) from error
 
     async def _fill(self, unfinished: Unfinished, chunks: Iterator[bytes]) -> None:
         """Chunks are made on the loop, a piece a turn, and written beside it."""
@@ -231,7 +242,7 @@ class SnapshotKeeper:
         Raises:
             OSError: it has.
         """
-        if isinstance(error, OSError) and error.errno == errno.EIO:
+        if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
             raise error
         self._failed += 1
         self._not_before_s = asyncio.get_running_loop().time() + self._pace.retry_s

@@ -34,6 +34,8 @@ class Checkpoint:
     def __init__(self, files: FileSystem, path: Path) -> None:
         self._files = files
         self._lock = threading.Lock()
+        self._syncing = threading.Lock()  # never held while a note waits
+        self._sync_failed: OSError | None = None
         existed = files.exists(path)
         self._handle = files.open(path) if existed else files.create(path)
         try:
@@ -86,8 +88,21 @@ class Checkpoint:
         self.sync()
 
     def sync(self) -> None:
-        """What was written is durable."""
-        self._files.fdatasync(self._handle)
+        """What was written is durable. Once the disk has refused that, it refuses for good: the
+        operating system tells an error of writing back to one call only, and whoever asks next, in
+        another thread, would take for durable what is lost (ADR 8).
+
+        Raises:
+            OSError: it isn't, or one asked before to whom that was said.
+        """
+        with self._syncing:
+            if self._sync_failed is not None:
+                raise self._sync_failed
+            try:
+                self._files.fdatasync(self._handle)
+            except OSError as error:
+                self._sync_failed = error
+                raise
 
     def close(self) -> None:
         self._files.close(self._handle)

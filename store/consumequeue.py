@@ -142,13 +142,15 @@ class ConsumeQueues:
             queue = _Queue(self._root / topic / str(queue_id), 0, 0)
         return self._read(queue, base_queue_offset, len(units) // UNIT_SIZE) == units
 
-    def crc_of(self, topic: str, queue_id: int, count: int) -> int:
+    def crc_of(self, topic: str, queue_id: int, count: int) -> int | None:
         """The CRC32C of what the queue's files hold as its first `count` units, whatever is known
-        of the queue; zeros for what they lack."""
+        of the queue; None if they don't hold as many. It reads no further than they go."""
         queue = _Queue(self._root / topic / str(queue_id), 0, 0)
         crc, piece = 0, CHUNK_BYTES // UNIT_SIZE
         for first in range(0, count, piece):
             units = self._read(queue, first, min(piece, count - first))
+            if units[-UNIT_SIZE:] == bytes(UNIT_SIZE):
+                return None  # what was never written, or is lost, reads as zeros
             crc = crc32c(units, crc)
         return crc
 

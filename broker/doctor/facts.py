@@ -3,6 +3,7 @@ nobody."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -63,7 +64,8 @@ class HealthFacts:
 
 @dataclass(frozen=True, slots=True)
 class MemberFacts:
-    """One that answered. `health` None: its program is older than that question."""
+    """One that answered. `health` None: its program is older than that question. `directory`: of
+    its data, as it names it itself."""
 
     id: str
     address: str
@@ -82,6 +84,13 @@ class MemberFacts:
     log_damages: int = 0
     peers: tuple[PeerFacts, ...] = ()
     health: HealthFacts | None = None
+    directory: str = ""
+
+    @property
+    def node(self) -> tuple[str, str, bytes, str]:
+        """Whose answer it is: an id alone is what anybody can call himself."""
+        disk = self.health.disk_id if self.health else b""
+        return self.group, self.id, disk, self.directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +106,9 @@ class Silence:
 class GroupFacts:
     """A group, looked at twice. `committed_before`: what somebody knew to be committed at the first
     look, a second before all else here; `fsyncs_before`: how long each member's last sync had taken
-    then, in milliseconds; `apart_before`: who didn't hear whom then. `now_ms`: by the clock of who
-    asks."""
+    then, in milliseconds; `apart_before`: who didn't hear whom then; `led_before`: who led at any
+    look before the last. `now_ms`: by the clock of who asks. `group`: which one was asked for;
+    empty: that of most members."""
 
     members: tuple[MemberFacts, ...]
     silent: tuple[Silence, ...]
@@ -106,6 +116,47 @@ class GroupFacts:
     now_ms: int
     fsyncs_before: tuple[tuple[str, float], ...] = ()
     apart_before: frozenset[tuple[str, str]] = frozenset()
+    led_before: tuple[MemberFacts, ...] = ()
+    group: str = ""
+
+
+def group_of(members: Iterable[MemberFacts]) -> str:
+    """The group of most of them, each id counted once; of as many each the one whose name comes
+    first: the other is told by name all the same."""
+    ids = Counter(group for group, _ in {(each.group, each.id) for each in members})
+    return min(ids, key=lambda name: (-ids[name], name), default="")
+
+
+def each_node_once(members: Iterable[MemberFacts]) -> tuple[MemberFacts, ...]:
+    """One answer of each node, whatever the order in which they came. A node can answer at two
+    addresses, its clients' and its administration's: those are of one group, id, disk and
+    directory, and have committed the same log. All others are nodes of their own."""
+    nodes: defaultdict[tuple[str, str, bytes, str], list[MemberFacts]] = defaultdict(list)
+    for member in sorted(members, key=lambda each: each.address):
+        seen = nodes[member.node]
+        if all(_differ(member, each) for each in seen):
+            seen.append(member)
+    once = [each for seen in nodes.values() for each in seen]
+    return tuple(sorted(once, key=lambda each: (each.id, each.address)))
+
+
+def _differ(one: MemberFacts, other: MemberFacts) -> bool:
+    is_same_place = one.commit_index == other.commit_index
+    return is_same_place and one.committed_digest != other.committed_digest
+
+
+def committed_by(members: Iterable[MemberFacts], group: str) -> int:
+    """The last entry that is committed by what members of the group say. Who claims to have
+    committed what it doesn't have, or isn't the only one of its id, isn't believed."""
+    own = [each for each in members if each.group == group]
+    answers = Counter(each.id for each in own)
+    alone = [each for each in own if answers[each.id] == 1]
+    return max((each.commit_index for each in alone if has_possible_indices(each)), default=0)
+
+
+def has_possible_indices(member: MemberFacts) -> bool:
+    """Whether its log holds what it has committed, and that what it has applied."""
+    return member.applied_index <= member.commit_index <= member.last_index
 
 
 def apart(members: Iterable[MemberFacts]) -> frozenset[tuple[str, str]]:
@@ -138,6 +189,7 @@ def member_facts(address: str, answer: cpb.NodeStatus) -> MemberFacts:
         log_damages=answer.log_damages,
         peers=tuple(_peer_facts(each) for each in answer.peers),
         health=_health_facts(answer.health) if answer.HasField("health") else None,
+        directory=answer.data_directory,
     )
 
 

@@ -26,7 +26,10 @@ class Gravity(Enum):
 class Kind(StrEnum):
     """See the module."""
 
+    TWO_LEADERS = "two leaders"
     REPLICAS_DIFFER = "replicas differ"
+    IMPOSSIBLE = "figures that can't be"
+    SAME_ID = "two nodes of one id"
     NO_MAJORITY = "no majority answers"
     NO_LEADER = "no leader serves"
     OLDER_COPY = "older copy of a disk"
@@ -68,7 +71,8 @@ class Kind(StrEnum):
 
 _CRITICAL: Final = frozenset(
     {
-        *(Kind.REPLICAS_DIFFER, Kind.NO_MAJORITY, Kind.NO_LEADER),
+        *(Kind.TWO_LEADERS, Kind.REPLICAS_DIFFER, Kind.IMPOSSIBLE, Kind.SAME_ID),
+        *(Kind.NO_MAJORITY, Kind.NO_LEADER),
         *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP),
     }
 )
@@ -87,6 +91,10 @@ _GRAVITY: Final = {
     for kind in Kind
 }
 _REMEDIES: Final = {
+    Kind.TWO_LEADERS: "stop producers, keep the data directories of all nodes, then `dledger audit "
+    "replicas`",
+    Kind.IMPOSSIBLE: "keep {member}'s data directory and log, stop it, and report it",
+    Kind.SAME_ID: "stop the one whose disk isn't {member}'s, and give it an id of its own",
     Kind.REPLICAS_DIFFER: "keep the data directories of all nodes, then `dledger audit replicas`",
     Kind.NO_MAJORITY: "start members that are down, or mend the network between them",
     Kind.NO_LEADER: "wait a few seconds; then look at the nodes' logs for why nobody is elected",

@@ -7,11 +7,19 @@ leave out only what a graver finding of theirs says already about the same membe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Final
 
-from broker.doctor.facts import GroupFacts, HealthFacts, MemberFacts, NamedMember, apart
+from broker.doctor.facts import (
+    GroupFacts,
+    HealthFacts,
+    MemberFacts,
+    NamedMember,
+    apart,
+    group_of,
+    has_possible_indices,
+)
 from broker.doctor.finding import Finding, Kind
 from broker.local_group.status import WAITING_ROLES
 
@@ -30,7 +38,10 @@ def judge(facts: GroupFacts) -> tuple[Finding, ...]:
     """Everything that is wrong, the gravest first; nothing for a group that is well."""
     picture = _picture(facts)
     found = {
+        *_leaders(picture),
         *_differing(picture),
+        *_impossible(picture),
+        *_doubled(picture),
         *_disks(picture),
         *_quorum(picture),
         *_silent(picture),
@@ -78,20 +89,23 @@ class _Picture:
     def disk_of(self, member: str) -> bytes:
         return next((each.disk_id for each in self.named if each.id == member), b"")
 
+    def name_of(self, member: MemberFacts) -> str:
+        """Its id, and its address where another goes by that."""
+        is_one = [each.id for each in self.own].count(member.id) == 1
+        return member.id if is_one else f"{member.id} at {member.address}"
+
 
 def _picture(facts: GroupFacts) -> _Picture:
-    groups = Counter(each.group for each in facts.members)
-    # Of as many each, the one that comes first: the other is told by name all the same.
-    group = min(groups, key=lambda name: (-groups[name], name), default="")
-    own = tuple(each for each in facts.members if each.group == group)
+    group = facts.group or group_of(facts.members)
+    in_order = sorted(facts.members, key=lambda each: (each.id, each.address))
+    own = tuple(each for each in in_order if each.group == group)
     running = tuple(each for each in own if each.role not in WAITING_ROLES)
     named = _named(own, running)
     ids = {each.id for each in named}
     formed = tuple(each for each in running if each.id in ids)
     gone = tuple(each for each in running if each.id not in ids)
-    newest = max((each.term for each in formed), default=0)
-    leading = [each for each in formed if each.role == "leader" and each.term == newest]
-    leader = leading[0] if leading else None
+    leading = [each for each in formed if each.role == "leader" and not _is_left(each, formed)]
+    leader = min(leading, key=lambda each: (-each.term, not each.is_serving), default=None)
     return _Picture(facts, group, own, formed, gone, named, leader)
 
 
@@ -108,6 +122,63 @@ def _named(own: tuple[MemberFacts, ...], running: tuple[MemberFacts, ...]) -> Na
     return named
 
 
+def _is_left(leader: MemberFacts, formed: Iterable[MemberFacts]) -> bool:
+    """Whether a majority, by its own log, is at newer terms. One alone that is takes nothing from
+    it: who is cut off may stand for election as often as it likes."""
+    named = (leader.health or _NO_HEALTH).members
+    voters = {each.id for each in named if each.votes}
+    voters = voters or {leader.id, *(peer.id for peer in leader.peers)}
+    newer = {each.id for each in formed if each.term > leader.term}
+    return len(voters & newer) > len(voters) // 2
+
+
+def _leaders(picture: _Picture) -> Iterator[Finding]:
+    """Two that led one term, whenever; or two that serve, and did so a second before."""
+    now = [each for each in picture.formed if each.role == "leader"]
+    before = [each for each in picture.facts.led_before if each.group == picture.group]
+    by_term: defaultdict[int, dict[tuple[str, str, bytes, str], str]] = defaultdict(dict)
+    for each in (*now, *before):
+        by_term[each.term].setdefault(each.node, f"{each.id} at {each.address}")
+    for term, leaders in sorted(by_term.items()):
+        if len(leaders) > 1:
+            detail = f"{' and '.join(sorted(leaders.values()))} lead one term, {term}"
+            yield Finding(Kind.TWO_LEADERS, "", detail)
+    served = {(each.node, each.term) for each in before if each.is_serving}
+    serving = {
+        each.term: f"{each.id} at {each.address} in term {each.term}"
+        for each in now
+        if each.is_serving and (each.node, each.term) in served
+    }
+    if len(serving) > 1:
+        detail = f"{' and '.join(sorted(serving.values()))} serve, and did a second ago"
+        yield Finding(Kind.TWO_LEADERS, "", detail)
+
+
+def _impossible(picture: _Picture) -> Iterator[Finding]:
+    for member in picture.formed:
+        if not has_possible_indices(member):
+            detail = (
+                f"its last entry is {member.last_index}, it has committed up to "
+                f"{member.commit_index} and applied up to {member.applied_index}"
+            )
+            yield Finding(Kind.IMPOSSIBLE, member.id, detail)
+
+
+def _doubled(picture: _Picture) -> Iterator[Finding]:
+    """Nodes that call themselves by one id: which of them a member hears is chance."""
+    by_id: defaultdict[str, list[MemberFacts]] = defaultdict(list)
+    for member in picture.own:
+        by_id[member.id].append(member)
+    for name, nodes in by_id.items():
+        if len(nodes) > 1:
+            said = "; ".join(
+                f"at {each.address} disk {(each.health or _NO_HEALTH).disk_id.hex() or 'unknown'}"
+                for each in nodes
+            )
+            detail = f"{said}; the log names {picture.disk_of(name).hex() or 'none'}"
+            yield Finding(Kind.SAME_ID, name, detail)
+
+
 def _differing(picture: _Picture) -> Iterator[Finding]:
     running = (*picture.formed, *picture.gone)  # what was committed is the same on those as well
     for member in running:
@@ -119,7 +190,8 @@ def _differing(picture: _Picture) -> Iterator[Finding]:
     for member in running:
         if member.commit_index:
             holders = by_index[member.commit_index]
-            holders.setdefault(member.committed_digest, []).append(member.id)
+            who = picture.name_of(member)
+            holders.setdefault(member.committed_digest, []).append(who)
     for index, holders in sorted(by_index.items()):
         if len(holders) > 1:
             said = "; ".join(
@@ -273,8 +345,13 @@ def _lags(picture: _Picture) -> Iterator[Finding]:
         fsync, earlier = (member.health or _NO_HEALTH).last_fsync_ms, slow.get(member.id, 0.0)
         # Two of them: the last one may have been long ago, and is told until there is another.
         if min(fsync, earlier) > SLOW_FSYNC_MS and fsync != earlier:
-            detail = f"its last syncs took {earlier:.0f} and {fsync:.0f} ms"
+            detail = f"its last syncs took {_figure(earlier)} and {_figure(fsync)} ms"
             yield Finding(Kind.DISK_SLOW, member.id, detail)
+
+
+def _figure(value: float) -> str:
+    """In a few digits, whatever somebody says."""
+    return f"{value:.1f}" if abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _links(picture: _Picture) -> Iterator[Finding]:
@@ -293,9 +370,9 @@ def _surroundings(picture: _Picture) -> Iterator[Finding]:
     """Clocks and certificates."""
     for named in (picture.leader.health or _NO_HEALTH).members if picture.leader else ():
         off = named.clock_off_ms
-        if off is not None and abs(off) > CLOCK_OFF_MS:
-            way = "ahead of" if off > 0 else "behind"
-            detail = f"it is {abs(off) / 1000:.1f} s {way} what a majority's clocks show"
+        if off is not None and not abs(off) <= CLOCK_OFF_MS:  # what is no number isn't either
+            way = "behind" if off < 0 else "ahead of"
+            detail = f"it is {_figure(abs(off) / 1000)} s {way} what a majority's clocks show"
             yield Finding(Kind.CLOCK_OFF, named.id, detail)
     for member in picture.own:
         expires = (member.health or _NO_HEALTH).certificate_expires_ms

@@ -4,6 +4,7 @@ SnapshotRefused             nothing was restored; trying the same bytes again wo
 ├── SnapshotDamaged         a chunk is not what was written, or not in its place
 ├── SnapshotIncomplete      the chunks end before the snapshot does
 └── SnapshotUnknown         a section, layout or level of a later version
+    └── SnapshotAppliedOtherwise    the same log gives another state by this program
 """
 
 from __future__ import annotations
@@ -45,3 +46,17 @@ class SnapshotUnknown(SnapshotRefused):
         super().__init__(f"section {section!r} of version {version} is not known here")
         self.section = section
         self.version = version
+
+
+class SnapshotAppliedOtherwise(SnapshotUnknown):
+    """An earlier or later program made the state, by rules that aren't this one's."""
+
+    def __init__(self, section: str, version: int, own: int) -> None:
+        super().__init__(section, version)
+        self.own = own
+
+    def __str__(self) -> str:
+        return (
+            f"section {self.section!r} of version {self.version}: the log was applied by other "
+            f"rules than this program's, version {self.own}"
+        )

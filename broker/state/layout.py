@@ -33,6 +33,10 @@ SNAPSHOT_END: Final = Layout(
     "Section end", 4, (Field(0, "I", "count", "count of the chunks before this one"),)
 )
 
+# Which state a log gives: raised whenever applying any entry means something else than it did, as
+# the section's version. A state that was made otherwise isn't restored, and the log is applied.
+APPLYING: Final = 1
+
 MACHINE_SECTION: Final = Layout(
     "Section machine",
     16,

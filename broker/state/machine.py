@@ -3,7 +3,8 @@
 Every node applies the same committed entries in the same order and so holds the same state;
 nothing that a failover needs is anywhere else. Applying must be a pure function of the log and of
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
-that differs between nodes may decide anything here. This is the only module that knows all owners
+that differs between nodes may decide anything here. What it means has a version, `APPLYING`, that
+snapshots carry: a change of it is a change of that. This is the only module that knows all owners
 (`level`, `lived_time`, `topics`, `offsets`, `producers`); what one command does to several of them
 is decided here. It is longer than most modules: what is void, what stops and what applies is one
 decision.
@@ -44,8 +45,8 @@ from typing import Final, Protocol, Self
 from google.protobuf.message import DecodeError
 
 from broker.state import level, lived_time, offsets, producers, topics
-from broker.state.errors import SnapshotDamaged, SnapshotUnknown
-from broker.state.layout import MACHINE_SECTION
+from broker.state.errors import SnapshotAppliedOtherwise, SnapshotDamaged, SnapshotUnknown
+from broker.state.layout import APPLYING, MACHINE_SECTION
 from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.listening import Listener, Nobody
 from broker.state.lived_time import LivedTime
@@ -75,7 +76,6 @@ from store.errors import DivergenceFound, StorageFull
 
 NO_PRODUCER: Final = bytes(16)
 SECTION: Final = "machine"
-VERSION: Final = 1
 _OWN: Final = MACHINE_SECTION.struct()
 SECTIONS: Final = (
     SECTION,
@@ -354,7 +354,7 @@ class StateMachine:
         taken; entries that are applied meanwhile don't show."""
         own = _OWN.pack(self.append_time_ms, self.messages_applied)
         sections = (
-            Section(SECTION, VERSION, pack((own,))),
+            Section(SECTION, APPLYING, pack((own,))),
             self.level.snapshot(),
             self.lived_time.snapshot(),
             self.topics.snapshot(),
@@ -419,7 +419,9 @@ class StateMachine:
                 self.offsets.restore(first.version, payloads)
             case producers.SECTION:
                 self.producers.restore(first.version, payloads)
-            case _ if (name, first.version) == (SECTION, VERSION):
+            case _ if name == SECTION:
+                if first.version != APPLYING:
+                    raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
                 self.applied_index = first.applied_index
                 own = PayloadReader(SECTION, b"".join(payloads))
                 self.append_time_ms, self.messages_applied = own.take(_OWN)
@@ -440,6 +442,11 @@ class StateMachine:
         self.topics.check_invariants()
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):
             raise InvariantViolation("a topic was created by an entry that isn't applied")
+        held = sum(sum(topic.next_offsets) for topic in self.topics.values())
+        if held > self.messages_applied:
+            raise InvariantViolation(
+                f"queues hold {held} messages, {self.messages_applied} were applied"
+            )
         self.offsets.check_invariants()
         self.producers.check_invariants()
         for name in self.offsets.topics():

@@ -326,9 +326,10 @@ class Producers:
             if not 0 < batches <= RECENT_BATCHES or (incarnation, queue_id) in last.queues:
                 found = f"{batches} batches of {identity.hex()} in {incarnation}/{queue_id}"
                 raise SnapshotDamaged(SECTION, f"1 to {RECENT_BATCHES}, once", found)
-            taken = (StoredBatch(*each) for each in reader.take_many(_BATCH, batches))
-            recent = recent_of(taken)
-            last.queues[incarnation, queue_id] = recent
+            taken = [StoredBatch(*each) for each in reader.take_many(_BATCH, batches)]
+            if any(each.store_time_ms < 0 for each in taken):
+                raise SnapshotDamaged(SECTION, "batches since 1970", taken)
+            last.queues[incarnation, queue_id] = recent_of(taken)
             self._pairs += 1
         return last
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from random import Random
 from typing import Protocol
 
+from broker.ending import DISK_ERRNOS
 from chaos.sim import network
 from chaos.sim.churn import Churn
 from chaos.sim.clock_watch import BELIEVED_US
@@ -424,7 +425,8 @@ class Nemesis:
 
     def _fail_disk(self, chance: Random, operation: str) -> None:
         node = self._any(chance)
-        node.disk.fail_next(operation, errno.EIO, chance.choice(("", "0000", "hard_state")))
+        name = chance.choice(("", "0000", "hard_state"))
+        node.disk.fail_next(operation, chance.choice(sorted(DISK_ERRNOS)), name)
         self._later(2_500, node.boot)
         self._later(5_000, node.boot)
 

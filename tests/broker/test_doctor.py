@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +205,22 @@ def gone(facts: GroupFacts, name: str) -> GroupFacts:
     return facts
 
 
+def leads_too(facts: GroupFacts, name: str) -> GroupFacts:
+    return member(role="leader", is_serving=True)(facts, name)
+
+
+def also_elsewhere(facts: GroupFacts, name: str) -> GroupFacts:
+    """A copy of its directory runs on another machine."""
+    found = of(facts, name)
+    assert found is not None
+    copy = replace(found, address=f"10.0.1.{name[1:]}:7001", directory="/copy")
+    return replace(facts, members=(*facts.members, copy))
+
+
 FAULTS: dict[Kind, Fault] = {
+    Kind.TWO_LEADERS: leads_too,
+    Kind.IMPOSSIBLE: member(last_index=LAST - 3),
+    Kind.SAME_ID: also_elsewhere,
     Kind.REPLICAS_DIFFER: health(contradictions=1),
     Kind.OLDER_COPY: seen(is_older_copy=True, is_connected=False),
     Kind.OTHER_DISK: health(disk_id=disk("nx")),
@@ -440,8 +455,41 @@ def test_leader_that_is_gone_or_does_not_serve() -> None:
     assert kinds(nobody) == [Kind.NO_LEADER]
     assert exit_code_of(judge(nobody)) is ExitCode.UNREACHABLE
     assert kinds(member(is_serving=False)(well(3), LEADER)) == [Kind.NO_LEADER]
-    overtaken = member(term=8)(well(3), VICTIM)
+    overtaken = member(term=8)(member(term=8)(well(3), VICTIM), OTHER)
     assert kinds(overtaken)[0] is Kind.NO_LEADER
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_who_stands_for_election_alone_takes_nothing_from_the_leader(count: int) -> None:
+    """A candidate of any term, and as many as aren't a majority: the group is served."""
+    facts = well(count)
+    for name in names(count)[-(count // 2) :]:
+        facts = member(role="candidate", term=900)(facts, name)
+    assert judge(facts) == ()
+
+
+def test_two_leaders_of_one_term_at_whatever_look() -> None:
+    """One at the first and another at the last is as bad; the same one at both is none."""
+    first, second = well(3), leads_too(well(3), VICTIM)
+    second = member(role="follower", is_serving=False)(second, LEADER)
+    assert kinds(replace(first, led_before=second.members[1:2]))[0] is Kind.TWO_LEADERS
+    assert judge(replace(first, led_before=first.members[:1])) == ()
+
+
+def test_two_that_serve_in_different_terms_are_told_at_the_second_look() -> None:
+    """For a moment a leader that was cut off doesn't know yet."""
+    facts = member(term=8)(leads_too(well(3), VICTIM), VICTIM)
+    assert Kind.TWO_LEADERS not in kinds(facts)
+    assert kinds(replace(facts, led_before=facts.members[:2]))[0] is Kind.TWO_LEADERS
+    assert Kind.TWO_LEADERS not in kinds(replace(facts, led_before=facts.members[:1]))
+
+
+@pytest.mark.parametrize("off_ms", [float("nan"), float("inf"), -1e300, 1e300])
+def test_clock_that_is_off_by_no_time_at_all(off_ms: float) -> None:
+    """It is off, and a line is enough to say so."""
+    findings = judge(named(clock_off_ms=off_ms)(well(3), VICTIM))
+    assert [each.kind for each in findings] == [Kind.CLOCK_OFF]
+    assert len(findings[0].detail) < 80
 
 
 def test_committed_logs_with_other_digests_differ() -> None:
@@ -503,6 +551,7 @@ MEMBERS = st.builds(
     committed_digest=SMALL, is_serving=st.booleans(), apply_stopped=st.text(max_size=3),
     level=SMALL, known_level=SMALL, segment_size_bytes=INTEGERS, log_damages=SMALL,
     peers=st.lists(PEERS, max_size=4).map(tuple), health=st.none() | HEALTH,
+    directory=st.sampled_from(["", "/a", "/b"]),
 )  # fmt: skip
 GROUPS = st.builds(
     GroupFacts, members=st.lists(MEMBERS, max_size=5).map(tuple),
@@ -511,6 +560,7 @@ GROUPS = st.builds(
     committed_before=SMALL, now_ms=INTEGERS,
     fsyncs_before=st.lists(st.tuples(IDS, FLOATS), max_size=3).map(tuple),
     apart_before=st.frozensets(st.tuples(IDS, IDS), max_size=3),
+    led_before=st.lists(MEMBERS, max_size=3).map(tuple), group=st.sampled_from(["", "g1", "g9"]),
 )  # fmt: skip
 
 
@@ -525,6 +575,20 @@ def test_whatever_is_said_is_judged(facts: GroupFacts) -> None:
         assert re.fullmatch(r"docs/operations\.md#[a-z0-9-]+", finding.kind.runbook)
         assert finding.remedy
     exit_code_of(findings)
+
+
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
+def test_order_of_members_never_changes_the_verdict(kind: Kind) -> None:
+    """Of any two faults, of one member or two, in any order of those who answered."""
+    for other, whose in product(FAULTS, (VICTIM, OTHER)):
+        facts = FAULTS[kind](well(3), VICTIM)
+        if of(facts, whose) is None:
+            continue
+        facts = FAULTS[other](facts, whose)
+        verdict = judge(facts)
+        for members in permutations(facts.members):
+            silence = tuple(reversed(facts.silent))
+            assert judge(replace(facts, members=members, silent=silence)) == verdict, other
 
 
 @settings(max_examples=100, deadline=None)

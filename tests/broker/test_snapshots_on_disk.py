@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
+from broker.ending import DISK_ERRNOS, ending_of
 from broker.snapshots import SnapshotKeeper, SnapshotPace, SnapshotSource, restore_newest
 from broker.state.machine import StateMachine
 from broker.state.replay import Replayed, replay_derived
+from dledger.outcome import ExitCode
 from dledger.records.layout import file_name
 from dledger.wire.commands_pb2 import Command, RaiseLevelCommand
 from store.consumequeue import ConsumeQueues
 from store.dispatch import UNIT
-from store.files import FileSystem
+from store.errors import StorageFailed
+from store.files import FULL_ERRNOS, FileSystem
 from store.snapshot_files import SnapshotFiles
 from tests.broker.test_replay import filled
 from tests.node.machine import Standing
@@ -163,6 +168,21 @@ def test_a_state_of_a_level_that_is_not_known_is_refused() -> None:
     assert member.restored(known_level=1) == 0
 
 
+@pytest.mark.parametrize("version", [0, 2, 7])
+def test_a_state_by_other_rules_is_refused(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier release's, or a later one's that was put back: the log is alike, digest and all,
+    and what it gives is not. A member without a snapshot has the present program's state."""
+    member = Member()
+    first = member.snapshot()
+    monkeypatch.setattr("broker.state.machine.APPLYING", version)
+    second = member.snapshot()
+    assert member.restored() == second
+    monkeypatch.undo()
+    assert member.restored() == first
+    member.files.remove_all_but({second})
+    assert member.restored() == 0
+
+
 @pytest.mark.parametrize("operation", ["mkdir", "create", "pwritev", "fsync", "rename", "unlink"])
 def test_a_full_disk_is_told_and_the_next_one_is_written(operation: str) -> None:
     """The member lives, and what it had stays."""
@@ -178,15 +198,34 @@ def test_a_full_disk_is_told_and_the_next_one_is_written(operation: str) -> None
     assert len(member.files.indexes()) <= 2
 
 
-@pytest.mark.parametrize("operation", ["pwritev", "fsync", "fsync_directory"])
-def test_a_disk_that_fails_ends_the_member(operation: str) -> None:
-    """As it does wherever else it is written (ADR 8); what it had stays."""
+STEPS = ["create", "pwritev", "fsync", "rename", "fsync_directory"]  # of writing one
+
+
+@pytest.mark.parametrize("code", sorted(DISK_ERRNOS), ids=errno.errorcode.get)
+@pytest.mark.parametrize("operation", STEPS)
+def test_a_disk_that_fails_ends_the_member(operation: str, code: int) -> None:
+    """As it does wherever else it is written (ADR 8), by whatever word; what it had stays."""
     member = Member()
     first = member.snapshot()
-    member.disk.fail_next(operation, errno.EIO, "snapshot")
-    with pytest.raises(OSError, match="error"):
+    member.disk.fail_next(operation, code, "snapshot")
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))) as caught:
         member.snapshot()
+    assert ending_of(caught.value) is ExitCode.DISK_FAILED
     assert first in member.files.indexes()
+
+
+@pytest.mark.parametrize("code", sorted(DISK_ERRNOS | FULL_ERRNOS), ids=errno.errorcode.get)
+def test_the_checkpoint_is_not_under_the_leniency_of_snapshots(code: int) -> None:
+    """It is the log's: whatever its sync is refused for ends the member; nothing gets a name."""
+    member = Member()
+    first = member.snapshot()
+    member.disk.fail_next("fdatasync", code, "checkpoint")
+    with pytest.raises(StorageFailed) as caught:
+        member.snapshot()
+    assert ending_of(caught.value) is ExitCode.DISK_FAILED
+    assert member.files.indexes() == [first]
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))):
+        member.made.log.checkpoint.sync()
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])

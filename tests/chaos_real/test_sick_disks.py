@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import statistics
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.ending import disk_failure_in, ending_of
+from broker.ending import DISK_ERRNOS, disk_failure_in, ending_of
 from chaos.faults import FaultOrders
 from chaos.real.arena import Arena, ArenaOptions, arena
 from dledger.client import Client, ClientOptions
@@ -148,6 +149,32 @@ def test_disk_that_is_only_slow_moves_no_leader_and_slows_nobody(tmp_path: Path,
         assert (await roles(made))[0::2] == (leader, term)
 
     within_group(tmp_path, act)
+
+
+@pytest.mark.parametrize("number", sorted(DISK_ERRNOS), ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("filename", "is_its_disk"),
+    [
+        (None, True),
+        (7, True),
+        ("data/n1", True),
+        ("data/n1/commitlog/00000000000000000000", True),
+        ("data/n1/../n1/config", True),
+        (Path("data/n1/hard_state").absolute(), True),
+        (b"data/n1/abort", True),
+        ("data/n12/abort", False),
+        ("data/n1/../../tls/ca.pem", False),
+        ("/etc/tls/ca.pem", False),
+    ],
+)
+def test_error_of_a_file_elsewhere_says_nothing_of_the_disk(
+    number: int, filename: object, *, is_its_disk: bool
+) -> None:
+    """Whatever is wrong where certificates lie, the data's disk needs no other."""
+    error = OSError(number, os.strerror(number), filename)
+    directory = Path("data/n1")
+    assert (ending_of(error, directory) == ExitCode.DISK_FAILED) is is_its_disk
+    assert (disk_failure_in(error, directory) is not None) is is_its_disk
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -250,6 +251,22 @@ def test_units_out_of_range_are_refused() -> None:
     for topic, offset in (("t", 8), ("t", -1), ("unknown", 1)):
         with pytest.raises(OutOfRange):
             queues.units(topic, 0, offset, 1)
+
+
+def test_sum_of_a_queue_goes_as_far_as_its_files() -> None:
+    """However long somebody says that it is; it may be asked for at a start."""
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    for (topic, queue_id), end in broker.next.items():
+        units = queues.units(topic, queue_id, 0, end)
+        assert queues.crc_of(topic, queue_id, end) == crc32c(units)
+        assert queues.crc_of(topic, queue_id, end + 1) is None
+    disk = broker.made.disk
+    before = disk.operations
+    assert queues.crc_of("orders", 0, 1 << 50) is None
+    assert queues.crc_of("unknown", 0, 1 << 50) is None
+    assert disk.operations - before < 100_000
 
 
 def test_truncation_drops_units_of_all_queues_from_a_position() -> None:

@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _SILENTLY = ("tests/node/test_nothing_ends_silently.py",)
 _DOCTOR = ("tests/broker/test_doctor.py",)
+_DOCTOR_ASKS = ("tests/broker/test_doctor_asking.py",)
 _ASKS_ONLY = "nobody asks the doctor while a group is simulated"
 
 REPLICA = (
@@ -341,10 +342,21 @@ REPLICA = (
         under="sync-error",
     ),
     Mutant(
+        "files-elsewhere-taken-for-the-disk",
+        "broker/ending.py",
+        "    return where.is_relative_to(os.path.abspath(directory))\n",
+        "    return True\n",
+        masked="a simulated node has no other files",
+        tests=(
+            "tests/chaos_real/test_sick_disks.py::"
+            "test_error_of_a_file_elsewhere_says_nothing_of_the_disk",
+        ),
+    ),
+    Mutant(
         "defect-ends-like-a-failed-disk",
         "broker/ending.py",
-        "    return ExitCode.FAILED\n",
-        "    return ExitCode.DISK_FAILED\n",
+        "        return ExitCode.FAILED\n",
+        "        return ExitCode.DISK_FAILED\n",
         masked="no simulated node fails of a defect: that ends the run",
         tests=("tests/chaos_real/test_sick_disks.py::test_exit_code_says_whether_it_was_the_disk",),
     ),
@@ -385,6 +397,62 @@ REPLICA = (
         "broker/doctor/judging.py",
         "        if len(holders) > 1:\n",
         "        if len(holders) > 99:\n",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
+    ),
+    Mutant(
+        "doctor-knows-nodes-by-their-id",
+        "broker/doctor/facts.py",
+        "        return self.group, self.id, disk, self.directory\n",
+        '        return "", self.id, b"", ""\n',
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR_ASKS,
+    ),
+    Mutant(
+        "doctor-takes-two-histories-for-one-node",
+        "broker/doctor/facts.py",
+        "        if all(_differ(member, each) for each in seen):\n",
+        "        if not seen:\n",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR_ASKS,
+    ),
+    Mutant(
+        "doctor-hears-strangers-for-members",
+        "broker/doctor/asking.py",
+        "    heard = {each.id for each in own}\n    names",
+        "    heard = {each.id for each in members}\n    names",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR_ASKS,
+    ),
+    Mutant(
+        "doctor-believes-whoever-has-committed-most",
+        "broker/doctor/facts.py",
+        "    alone = [each for each in own if answers[each.id] == 1]\n",
+        "    alone = own\n",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR_ASKS,
+    ),
+    Mutant(
+        "doctor-believes-figures-that-cannot-be",
+        "broker/doctor/facts.py",
+        "in alone if has_possible_indices(each)), default=0)",
+        "in alone), default=0)",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR_ASKS,
+    ),
+    Mutant(
+        "doctor-sees-one-leader-of-two",
+        "broker/doctor/judging.py",
+        "        if len(leaders) > 1:\n",
+        "        if len(leaders) > 2:\n",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
+    ),
+    Mutant(
+        "doctor-leaves-a-leader-for-a-candidate",
+        "broker/doctor/judging.py",
+        "    return len(voters & newer) > len(voters) // 2\n",
+        "    return bool(voters & newer)\n",
         masked=_ASKS_ONLY,
         tests=_DOCTOR,
     ),

@@ -184,8 +184,8 @@ STATE = (
     Mutant(
         "restored-producer-remembers-one-batch",
         "broker/state/producers.py",
-        "            last.queues[incarnation, queue_id] = recent\n",
-        "            last.queues[incarnation, queue_id] = recent_of(batches_of(recent)[-1:])\n",
+        "            last.queues[incarnation, queue_id] = recent_of(taken)\n",
+        "            last.queues[incarnation, queue_id] = recent_of(taken[-1:])\n",
     ),
     Mutant(
         "restored-machine-forgets-the-time",

@@ -1,0 +1,122 @@
+"""Which state a log gives is part of what is on disk: a snapshot holds the one and not the other.
+
+`tests/fixtures/applied.log.xz` (`tests/broker/kept_log.py` made it) is a log that never changes;
+the state that it gives is pinned, by version of the rules
+(docs/adr/0038-snapshots-of-state-on-disk.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import pytest
+
+from broker.state.layout import APPLYING
+from broker.state.level import COMMAND_LEVELS
+from broker.state.listening import Nobody
+from broker.state.machine import StateMachine
+from broker.state.refusals import BatchRefusal, Refusal
+from broker.state.snapshot import unseal
+from dledger.core.types import EntryKind
+from dledger.reading.entry import HEADER_SIZE, walk_frames
+from dledger.wire.commands_pb2 import Command
+from tests.broker import kept_log
+from tests.broker.leader import NoQueues
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "applied.log.xz"
+PIECES = 4
+# By version of applying: the state after each quarter of the log, by the SHA-256 of its sections.
+STATES = {
+    1: (
+        "ceb5b468b14f4393937a9ded16a6b0d6915d2899cecb2aad576eb071bbb3b545",
+        "75c7eebf2cd0299eff19bc3250946c6bec35eee84c70b9685c93aa02dc59c712",
+        "1c9b32a2b888efa4cc80490d6eb8d590635c869441be026cadba9ae36305ce87",
+        "c8391a07b3fe1879b410d9c552a3d3ee75818125662ec07f031a186d9f3acf4d",
+    ),
+}
+WHAT_TO_DO = """
+The kept log gives another state than it did.
+If that isn't meant, it is a defect: members that apply entries alike hold the same state.
+If it is meant, members of two releases must not differ at an entry: decide by the level in use.
+Then raise APPLYING in broker/state/layout.py, so that snapshots of the rules of before are refused,
+and pin the new hashes under that version; see CONTRIBUTING.md, "What a command does, changed".
+(Only the bytes of a section are others: the same, with the section's version raised.)
+"""
+
+
+def frames() -> bytes:
+    return lzma.decompress(FIXTURE.read_bytes())
+
+
+def state_of(machine: StateMachine) -> str:
+    """A hash of what the owners write, whatever the versions that they write it under."""
+    found = hashlib.sha256()
+    for name, chunks in groupby(unseal(machine.snapshot()), key=lambda each: each.section):
+        payload = b"".join(each.payload for each in chunks)
+        found.update(f"{name} {len(payload)}\n".encode() + payload)
+    return found.hexdigest()
+
+
+class Told(Nobody):
+    """Notes what became of commands and batches."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+
+    def command_applied(self, index: int, refusal: Refusal | None) -> None:
+        self.refused.add(type(refusal).__name__)
+
+    def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
+        self.refused.add(type(refusal).__name__)
+
+
+def test_kept_log_gives_the_state_that_it_gave() -> None:
+    """After each quarter, so that nothing can be made up for by what follows."""
+    log, machine = frames(), StateMachine(NoQueues())
+    headers = walk_frames(log)
+    states = []
+    at = 0
+    for piece in range(1, PIECES + 1):
+        upto = headers[: len(headers) * piece // PIECES]
+        end = sum(each.total_size for each in upto)
+        machine.apply(log[at:end])
+        machine.check_invariants()
+        states.append(state_of(machine))
+        at = end
+    assert at == len(log)
+    assert STATES.get(APPLYING) == tuple(states), WHAT_TO_DO
+
+
+def test_kept_log_holds_all_that_changes_the_state() -> None:
+    """Each command, and each may take effect or none."""
+    log, told = frames(), Told()
+    machine = StateMachine(NoQueues())
+    machine.listen(told)
+    names, producers = set(), [0]
+    at = 0
+    for header in walk_frames(log):
+        if header.kind == EntryKind.COMMAND and header.record_count == 0:
+            body = log[at + HEADER_SIZE : at + header.total_size]
+            if body != kept_log.NO_COMMAND:
+                names.add(Command.FromString(body).WhichOneof("body"))
+        machine.apply(log[at : at + header.total_size])
+        producers.append(len(machine.producers))
+        at += header.total_size
+    assert any(after < before for before, after in pairwise(producers)), "nobody was forgotten"
+    assert set(COMMAND_LEVELS) <= names
+    assert told.refused >= {
+        *("NoneType", "TopicExists", "TopicNotFound", "TopicReplaced", "TooManyQueues"),
+        *("ProducerFenced", "LevelNotNext", "Malformed", "OffsetTaken"),
+    }
+    statistics = machine.statistics()
+    assert min(statistics.topics, statistics.groups, statistics.sequences) > 0
+
+
+@pytest.mark.parametrize("version", STATES)
+def test_states_of_versions_before_stay(version: int) -> None:
+    """Each was another one; else there was nothing to raise the version for."""
+    assert 1 <= version <= APPLYING
+    assert len(set(STATES.values())) == len(STATES)
