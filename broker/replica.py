@@ -48,6 +48,7 @@ from broker.recovery import Recovered, recover
 from broker.repairs import Repairs, SteadyView, Surroundings
 from broker.scrubbing import Scrubber
 from broker.services.messages import SendTimings
+from broker.services.services import Services
 from broker.snapshots import SnapshotKeeper, SnapshotSource
 from broker.ticker import Ticker
 from dledger.codec import decode_configuration
@@ -100,26 +101,12 @@ class Replica:
         self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)
         node = NodeId(config.node_id)
         probe = CommitProbe(ports.latencies.commit_seconds)
-        self.appender = Appender(
-            probe,
-            self.machine,
-            self.log.read_at,
-            self._is_full,
-            ports.store_host,
-            config.broker.max_message_bytes,
-        )
+        self.appender = self._make_appender(probe)
         self.leadership = Leadership(
             config.broker_group, node, self._members, self.appender, self.held
         )
         self.driver = self._make_driver(probe)
-        self.snapshots = SnapshotKeeper(
-            SnapshotSource(self.machine, self.log, recovered.directory.disk.disk_id),
-            SnapshotFiles(config.data_directory, ports.files, self.log.options.reserve_bytes),
-            ports.hand,
-            ports.turns.share,
-            recovered.snapshot,
-            ports.rhythm.snapshots,
-        )
+        self.snapshots = self._make_snapshots()
         self.housekeeping = Housekeeping(
             Notes(self._derived_index, self._note_derived, self._remember),
             self.queues,
@@ -127,15 +114,7 @@ class Replica:
             self.driver.on_storage_failed,
             self._keep_snapshots,
         )
-        self.scrubber = Scrubber(
-            self.log,
-            self._proven_index,
-            ports.hand,
-            self.repairs,
-            self.fail,
-            ports.now_ms,
-            replace(ports.rhythm.scrub, share=config.store.scrub_percent / 100),
-        )
+        self.scrubber = self._make_scrubber()
         self.member = recovered.member
         self.membership = Membership(self.driver, node, lambda: self.machine.level.current)
         self.ticker = Ticker(
@@ -155,13 +134,56 @@ class Replica:
             self.repairs,
             self.scrubber,
         )
+        self.services = self._make_services()
+        self.levels = self._make_levels()
+        self._join(probe)
+
+    def _make_appender(self, probe: CommitProbe) -> Appender:
+        config, ports = self.config, self._ports
+        return Appender(
+            probe,
+            self.machine,
+            self.log.read_at,
+            self._is_full,
+            ports.store_host,
+            config.broker.max_message_bytes,
+        )
+
+    def _make_snapshots(self) -> SnapshotKeeper:
+        config, ports, recovered = self.config, self._ports, self._recovered
+        return SnapshotKeeper(
+            SnapshotSource(self.machine, self.log, recovered.directory.disk.disk_id),
+            SnapshotFiles(config.data_directory, ports.files, self.log.options.reserve_bytes),
+            ports.hand,
+            ports.turns.share,
+            recovered.snapshot,
+            ports.rhythm.snapshots,
+        )
+
+    def _make_scrubber(self) -> Scrubber:
+        config, ports = self.config, self._ports
+        return Scrubber(
+            self.log,
+            self._proven_index,
+            ports.hand,
+            self.repairs,
+            self.fail,
+            ports.now_ms,
+            replace(ports.rhythm.scrub, share=config.store.scrub_percent / 100),
+        )
+
+    def _make_services(self) -> Services:
+        config, ports = self.config, self._ports
         latencies = ports.latencies
         timings = SendTimings(latencies.append_seconds.observe, latencies.send_seconds.observe)
         around = Surrounds(
             self.transport.links, self.fail, ports.turns, timings, self._own_disk, ports.premises
         )
-        self.services = services_of(config, self.parts, around)
-        self.levels = LevelKeeper(
+        return services_of(config, self.parts, around)
+
+    def _make_levels(self) -> LevelKeeper:
+        ports, node = self._ports, NodeId(self.config.node_id)
+        return LevelKeeper(
             ports.known_level,
             Commands(self.appender),
             current=lambda: self.machine.level.current,
@@ -169,7 +191,6 @@ class Replica:
             others=lambda: self.driver.core.configuration.members() - {node},
             links=self.transport.links,
         )
-        self._join(probe)
 
     @classmethod
     def open(cls, config: NodeConfig, ports: ReplicaPorts) -> Replica:
