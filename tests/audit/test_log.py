@@ -222,7 +222,7 @@ def test_forged_entry_breaks_the_digest(path: Path) -> None:
 
 
 def test_range_reads_the_segments_that_hold_it(path: Path) -> None:
-    """What is wrong elsewhere isn't met; a range beyond the log holds nothing."""
+    """What is wrong elsewhere isn't met; of a range beyond the log all is missing."""
     wanted = list(headers(path, 2))
     flip_bit(segment(path, 1), 900)
     chosen = verified(path, "--from", wanted[1].index, "--to", wanted[-1].index)
@@ -231,7 +231,11 @@ def test_range_reads_the_segments_that_hold_it(path: Path) -> None:
     assert verified(path, "--to", wanted[0].index).code == 1
     shown = dumped(path, "--from", wanted[1].index, "--to", wanted[2].index)
     assert [each["index"] for each in shown] == [wanted[1].index, wanted[2].index]
-    assert dumped(path, "--from", 1 << 40) == []
+    beyond = said("dump", "--data", path, "--json", "--from", 1 << 40)
+    assert [(e["what"], e["first_index"], e["last_index"]) for e in beyond.lines] == [
+        ("missing", 1 << 40, None)
+    ]
+    assert (beyond.code, verified(path, "--from", 1 << 40).code) == (3, 3)
     assert said("verify", "--data", path, "--from", 9, "--to", 8).code == 2
 
 
