@@ -158,4 +158,28 @@ AUDITS = (
         masked=_READS_ONLY,
         tests=_RANGES,
     ),
+    Mutant(
+        "snapshot-that-is-not-usable-is-not-noted",
+        "audit/proof/starting.py",
+        "        yield from _snapshot_notes(each)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
+    Mutant(
+        "scope-is-silent-about-snapshots",
+        "audit/showing/words.py",
+        '    return f"{said}; snapshots: {scope.snapshots}{_belief(scope)}"\n',
+        '    return f"{said}{_belief(scope)}"\n',
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
+    Mutant(
+        "copy-is-silent-about-snapshots",
+        "audit/showing/copy.py",
+        "; snapshots: {report.snapshots}",
+        "",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
 )
