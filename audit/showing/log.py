@@ -15,6 +15,10 @@ from dledger.terminal.figures import human_bytes
 
 WIDTH: Final = 80
 SHOWN: Final = 20  # places of a segment that is told line by line
+# A lock that is held in another container isn't listed in this one.
+UNCLEAN: Final = (
+    "abort is there: its node died, or runs in another container; then what is read may be changing"
+)
 DUMP_TITLE: Final = f"{'INDEX':>12} {'TERM':>6} {'OFFSET':>14} {'SIZE':>9} WHAT"
 
 
@@ -35,6 +39,7 @@ def sum_facts(log: OpenedLog, total: LogSum) -> dict[str, Any]:
         "exit_code": int(total.verdict.exit_code),
         "path": survey.commitlog,
         "held_by": log.holder,
+        "stopped_cleanly": not survey.is_running,
         "broker_group": survey.broker_group,
         "segment_size_bytes": log.segment_size,
         "checkpoint_readable": survey.checkpoint_readable,
@@ -68,6 +73,8 @@ def sum_lines(log: OpenedLog, total: LogSum) -> Iterator[str]:
         yield from _wrapped(
             f"held by {log.holder}: read up to byte {log.end}, which it had settled"
         )
+    elif log.survey.is_running:
+        yield from _wrapped(UNCLEAN)
     if not log.survey.checkpoint_readable:
         yield from _wrapped("no readable checkpoint: nothing says how far the log was durable")
     if total.tail is not None:

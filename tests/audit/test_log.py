@@ -302,6 +302,18 @@ def test_holder_where_the_kernel_doesnt_tell(path: Path, tmp_path: Path) -> None
     assert holder_of(path, nowhere) is not None
 
 
+def test_mark_of_a_node_that_died_or_runs_elsewhere_is_told(path: Path) -> None:
+    """A lock that is held in another container is on no list here: the log is read whole, and the
+    verdict's company says what isn't known."""
+    assert verified(path).lines[-1]["stopped_cleanly"]
+    (path / "abort").touch()
+    result = said("verify", "--data", path)
+    assert result.code == 0
+    assert "or runs in another container" in " ".join(result.text.split())
+    assert not verified(path).lines[-1]["stopped_cleanly"]
+    assert verified(path).lines[-1]["held_by"] is None
+
+
 @pytest.mark.parametrize("command", ["verify", "dump"])
 def test_what_is_no_log(tmp_path: Path, command: str) -> None:
     """Exit code 2, whatever it is."""

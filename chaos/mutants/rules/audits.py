@@ -182,4 +182,12 @@ AUDITS = (
         masked=_READS_ONLY,
         tests=("tests/audit/test_any_change.py",),
     ),
+    Mutant(
+        "node-that-may-run-elsewhere-is-not-told",
+        "audit/showing/log.py",
+        "        yield from _wrapped(UNCLEAN)\n",
+        "        pass\n",
+        masked=_READS_ONLY,
+        tests=_LOG,
+    ),
 )
