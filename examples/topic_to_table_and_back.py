@@ -88,7 +88,7 @@ rows = DeltaTable(table, version=version).to_pyarrow_table()
 (
     spark.createDataFrame(pa.table(rows))
     .repartition(4, "queue_id")
-    .sortWithinPartitions("queue_id", "queue_offset")
+    .sortWithinPartitions("incarnation", "queue_id", "queue_offset")
     .select("queue_id", "keys", "body")
     .write.format("dledger")
     .mode("append")

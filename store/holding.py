@@ -18,9 +18,12 @@ _MAX_HOLDER_BYTES: Final = 64
 def holder_of(directory: Path, locks: Path = LOCKS) -> str | None:
     """How who holds the directory names itself; None if nobody does.
 
-    Where the kernel doesn't tell, `abort` does: it is there while a node runs, and stays behind
+    Where the kernel gives no list, `abort` decides: it is there while a node runs, and stays behind
     one that died. Inodes are compared and devices not, which some file systems number in two ways:
-    in doubt a directory counts as held.
+    in doubt a directory counts as held. What the list leaves out is taken for free, as nothing
+    tells it from a node that died: a lock held in another pid namespace (beside or around this
+    one) or on another host of a shared file system. Whoever says None where `abort` is has to say
+    that, too.
     """
     try:
         inode = os.stat(directory / "LOCK").st_ino

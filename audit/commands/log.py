@@ -16,13 +16,8 @@ from audit.commands.outcome import errors_told
 from audit.commands.repair import repair
 from audit.errors import UsageMistake
 from audit.proof.dump import Wanted, dump
-from audit.proof.log import (
-    EVERYTHING,
-    SegmentVerified,
-    open_log,
-    verify_log,
-    weight_of,
-)
+from audit.proof.log import SegmentVerified, open_log, verify_log, weight_of
+from audit.proof.ranges import EVERYTHING
 from audit.showing.log import (
     DUMP_TITLE,
     dump_line,
@@ -62,9 +57,9 @@ def verify(
 ) -> None:
     """Check each entry, record, checksum and running digest of one log, and nothing beside it.
 
-    A range is checked in whole segments. Of a directory on which a node runs it reads what that
-    node had settled. Whether a node would start there, and its queues: dledger audit copy. Whether
-    replicas agree: dledger audit replicas.
+    A range is checked in whole segments, and incomplete if not all of it is there. Of a directory
+    on which a node runs it reads what that node had settled. Whether a node would start there, and
+    its queues: dledger audit copy. Whether replicas agree: dledger audit replicas.
 
     Exit codes: 0 sound, 1 damaged, 2 used wrongly or no log there, 3 incomplete.
 
@@ -108,7 +103,8 @@ def show(
 
     It goes on behind damage. Messages' bodies: dledger audit export.
 
-    Exit codes: 0 all of it intact, 1 something isn't, 2 used wrongly or no log there.
+    Exit codes: 0 all of it intact, 1 something isn't, 2 used wrongly or no log there,
+    3 not all of it is there.
 
     \b
     Examples:
@@ -122,14 +118,17 @@ def show(
         log = open_log(data)
         if not as_json:
             sys.stdout.write(DUMP_TITLE + "\n")
-        is_intact = True
+        ending = ExitCode.DONE
         for each in dump(log, Wanted(low, high, topic, messages)):
-            is_intact = is_intact and each.is_intact
+            if not each.is_intact:
+                ending = ExitCode.FAILED
+            elif each.is_missing and ending is ExitCode.DONE:
+                ending = ExitCode.INCOMPLETE
             sys.stdout.write((json.dumps(each.facts) if as_json else dump_line(each)) + "\n")
         if log.holder is not None and not as_json:
             sys.stdout.write(f"held by {log.holder}: what it had settled is shown\n")
         sys.stdout.flush()
-        raise typer.Exit(int(ExitCode.DONE if is_intact else ExitCode.FAILED))
+        raise typer.Exit(int(ending))
 
 
 def _range(first: int, last: int | None) -> tuple[int, int]:

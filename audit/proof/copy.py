@@ -22,7 +22,9 @@ from audit.engines.engine import Engine, PassStarted
 from audit.proof.findings import Verdict
 from audit.proof.replicas import Options, audit_replicas, silent
 from audit.proof.report import Report, report_as_json
+from audit.proof.scope import Snapshots
 from audit.proof.soundness import Soundness
+from audit.proof.starting import snapshots_asked
 from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
 from store.directory import Identity
@@ -56,6 +58,11 @@ class CopyReport:
     def verdict(self) -> Soundness:
         """The graver of what the directory and what the log says."""
         return max(of_directory(self.judgement), of_log(self.log), key=list(Soundness).index)
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """What of the snapshots of state the verdict speaks of."""
+        return snapshots_asked([self.judgement])
 
     @property
     def exit_code(self) -> ExitCode:
@@ -122,6 +129,7 @@ def copy_as_json(report: CopyReport) -> dict[str, object]:
         "path": judgement.path,
         "starts": judgement.starts,
         "refusal": judgement.refusal,
+        "snapshots": report.snapshots,
         "directory": asdict(judgement.facts),
         "findings": [asdict(each) for each in judgement.findings],
         "findings_left_out": dict(judgement.findings_left_out),

@@ -15,7 +15,8 @@ from typing import Any, Final
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
-from audit.proof.log import EVERYTHING, OpenedLog, wanted_bases
+from audit.proof.log import OpenedLog
+from audit.proof.ranges import EVERYTHING, Missing, bases_from, missing_of
 from audit.proof.scan import Item, ItemKind, ScanTask, Window, next_item
 from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
@@ -33,6 +34,7 @@ from dledger.wire.commands_pb2 import Command
 from dledger.wire.raft_pb2 import Configuration
 
 UNREADABLE: Final = "unreadable"  # the file is gone, ends, or gives an error
+MISSING: Final = "missing"  # no intact entry of these indexes was found
 
 Facts = dict[str, Any]  # what becomes a line of JSON
 
@@ -51,35 +53,60 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class Dumped:
     """One place of the log; `is_intact`: nothing is wrong with it, or it is the tail that a start
-    cuts."""
+    cuts. Or what of the range isn't there (`is_missing`)."""
 
     facts: Facts
     is_intact: bool
+    is_missing: bool = False
 
 
 def dump(log: OpenedLog, wanted: Wanted) -> Iterator[Dumped]:
-    """Every wanted place, in the log's order; fillers are none."""
-    for base in wanted_bases(log, (wanted.first, wanted.last)):
-        path = os.path.join(log.survey.commitlog, file_name(base))
-        end = min(log.read_end - base, log.segment_size)
-        at = 0
-        try:
-            with opened(path) as descriptor:
-                window = Window(descriptor)
-                for item, frame in _items(log, base, end, window):
-                    at = item.start - base + item.size
-                    if item.kind is ItemKind.ENTRY:
-                        yield from _entry(path, item.start - base, frame, wanted)
-                    elif item.kind is not ItemKind.FILLER:
-                        facts = _damage(path, item.start - base, item.size, item.kind, item.detail)
-                        yield Dumped(facts, is_intact=log.is_tail(item.start))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            yield Dumped(_damage(path, at, end - at, UNREADABLE, reason), is_intact=False)
-            continue
-        if at < end and not log.is_tail(base + at):
-            reason = "the file ends there"
-            yield Dumped(_damage(path, at, end - at, UNREADABLE, reason), is_intact=False)
+    """Every wanted place, in the log's order, and last which entries weren't found; fillers are
+    no places."""
+    first: int | None = None
+    last: int | None = None
+    for base in bases_from(log.survey, log.read_end, wanted.first):
+        met = _Met()
+        yield from _segment(log, wanted, base, met)
+        first, last = met.first if first is None else first, met.last or last
+        if last is not None and last >= wanted.last:
+            break
+    for each in missing_of(log.survey, (wanted.first, wanted.last), first, last):
+        yield Dumped(_missing(each), is_intact=True, is_missing=True)
+
+
+@dataclass(slots=True)
+class _Met:
+    """Indexes of the first and the last intact entry of a segment."""
+
+    first: int | None = None
+    last: int | None = None
+
+
+def _segment(log: OpenedLog, wanted: Wanted, base: int, met: _Met) -> Iterator[Dumped]:
+    path = os.path.join(log.survey.commitlog, file_name(base))
+    end = min(log.read_end - base, log.segment_size)
+    at = 0
+    try:
+        with opened(path) as descriptor:
+            window = Window(descriptor)
+            for item, frame in _items(log, base, end, window):
+                at = item.start - base + item.size
+                if item.kind is ItemKind.ENTRY:
+                    header = parse_header(frame, 0)
+                    met.first = met.first or header.index
+                    met.last = header.index
+                    yield from _entry(path, item.start - base, header, frame, wanted)
+                elif item.kind is not ItemKind.FILLER:
+                    facts = _damage(path, item.start - base, item.size, item.kind, item.detail)
+                    yield Dumped(facts, is_intact=log.is_tail(item.start))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        yield Dumped(_damage(path, at, end - at, UNREADABLE, reason), is_intact=False)
+        return
+    if at < end and not log.is_tail(base + at):
+        reason = "the file ends there"
+        yield Dumped(_damage(path, at, end - at, UNREADABLE, reason), is_intact=False)
 
 
 def _items(log: OpenedLog, base: int, end: int, window: Window) -> Iterator[tuple[Item, bytes]]:
@@ -96,8 +123,9 @@ def _items(log: OpenedLog, base: int, end: int, window: Window) -> Iterator[tupl
         at += max(item.size, FILLER_HEADER_SIZE)
 
 
-def _entry(path: str, offset: int, frame: bytes, wanted: Wanted) -> Iterator[Dumped]:
-    header = parse_header(frame, 0)
+def _entry(
+    path: str, offset: int, header: EntryHeader, frame: bytes, wanted: Wanted
+) -> Iterator[Dumped]:
     if not wanted.first <= header.index <= wanted.last:
         return
     facts = {**_header_facts(path, offset, header), **_body_facts(header, frame, wanted)}
@@ -107,6 +135,12 @@ def _entry(path: str, offset: int, frame: bytes, wanted: Wanted) -> Iterator[Dum
 
 def _damage(path: str, offset: int, size: int, what: str, detail: str) -> Facts:
     return {"what": what, "file": path, "offset": offset, "size": size, "problem": detail}
+
+
+def _missing(missing: Missing) -> Facts:
+    first, last = missing
+    facts = {"what": MISSING, "first_index": first, "last_index": last}
+    return facts | {"problem": "no intact entry of these indexes was found"}
 
 
 def _header_facts(path: str, offset: int, header: EntryHeader) -> Facts:

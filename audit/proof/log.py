@@ -10,6 +10,9 @@ node would start) is `dledger audit copy`'s to say; what other replicas hold, `a
     incomplete  something is missing, and nothing that is there is wrong         3
     damaged     something that is there is wrong                                 1
 
+Of a range of entries, or of a log of which nothing says that its beginning went rightly, what
+wasn't found is missing, too (`audit.proof.ranges`).
+
 Of a directory that a node holds, what that node had settled is read: bytes that never change again,
 whatever it does meanwhile. Otherwise everything is; what lies behind the durable watermark was
 promised to nobody, so what is wrong there is the *tail* that a start cuts, and no damage.
@@ -35,19 +38,24 @@ from audit.proof.chain import (
 )
 from audit.proof.findings import VERDICT_OF, Cause, Verdict
 from audit.proof.invariants import SegmentEnds, between_segments
+from audit.proof.ranges import (
+    EVERYTHING,
+    Missing,
+    bases_from,
+    digest_before,
+    first_index,
+    missing_of,
+)
 from audit.proof.reading import read_chains
 from audit.proof.soundness import Soundness
-from dledger.reading.entry import HEADER_SIZE, parse_header
 from dledger.reading.errors import LogDamaged
-from dledger.reading.files import opened, read_at
+from dledger.reading.files import opened
 from dledger.reading.ranges import checked_log
 from dledger.reading.survey import Survey, commitlog_of, survey_folder, walk_headers
-from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 from store.holding import holder_of
 
 SCHEMA: Final = "dledger-log/1"
-EVERYTHING: Final = (1, 1 << 63)
 TOO_LONG: Final = "segment too long"  # nothing that audits of several replicas look at
 
 _LACKS: Final = {cause for cause, verdict in VERDICT_OF.items() if verdict is Verdict.INCOMPLETE}
@@ -80,7 +88,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class SegmentVerified:
     """One segment. Indexes are None where it has no intact entry; `left_out`: places that are like
-    those that are told, and too many."""
+    those that are told, and too many; those of the tail aside."""
 
     file: str
     base: int
@@ -115,7 +123,7 @@ class OpenedLog:
 
 @dataclass(slots=True)
 class LogSum:
-    """What all that was read comes to."""
+    """What all that was read comes to. `missing`: which of the wanted entries were not found."""
 
     verdict: Soundness = Soundness.SOUND
     first: Place | None = None
@@ -127,6 +135,7 @@ class LogSum:
     records: int = 0
     verified_bytes: int = 0
     tail: Place | None = None
+    missing: tuple[Missing, ...] = ()
 
     def add(self, segment: SegmentVerified) -> None:
         """The segment is one of those that were read."""
@@ -144,7 +153,16 @@ class LogSum:
                 continue
             self.places += 1
             self.first = self.first or place
-            self.verdict = max(self.verdict, place.verdict, key=list(Soundness).index)
+            self._worsen(place.verdict)
+
+    def lack(self, missing: tuple[Missing, ...]) -> None:
+        """These entries were wanted and not found."""
+        self.missing = missing
+        if missing:
+            self._worsen(Soundness.INCOMPLETE)
+
+    def _worsen(self, verdict: Soundness) -> None:
+        self.verdict = max(self.verdict, verdict, key=list(Soundness).index)
 
 
 def open_log(path: Path, *, is_ours: bool = False) -> OpenedLog:
@@ -182,7 +200,7 @@ def verify_log(
         progress: told bytes as they are read, of `weight_of` them.
     """
     total, reading = LogSum(), _Reading(log)
-    bases = wanted_bases(log, wanted)
+    bases = bases_from(log.survey, log.read_end, wanted[0])
 
     def read() -> Iterator[SegmentEnds]:
         for base in bases:
@@ -192,44 +210,26 @@ def verify_log(
             total.add(segment)
             tell(segment)
             progress(min(log.read_end - base, log.segment_size))
+            if segment.last_index is not None and segment.last_index >= wanted[1]:
+                return
 
     for broken in between_segments(read(), log.segment_size, bases[0] if bases else 0):
         reading.found(broken_fault(broken))
+    total.lack(missing_of(log.survey, wanted, total.first_index, total.last_index))
     return total
 
 
 def weight_of(log: OpenedLog, wanted: tuple[int, int] = EVERYTHING) -> int:
-    """How many bytes there are to read."""
-    return sum(min(log.read_end - base, log.segment_size) for base in wanted_bases(log, wanted))
-
-
-def wanted_bases(log: OpenedLog, wanted: tuple[int, int]) -> list[int]:
-    """The segments that may hold an entry of the range, missing ones too, ascending."""
-    size = log.segment_size
-    start = log.survey.retained_from - log.survey.retained_from % size
-    bases = range(start, log.read_end, size)
-    if wanted == EVERYTHING:
-        return list(bases)
-    firsts = [_first_index(log, base) for base in bases]
-    found = []
-    for number, base in enumerate(bases):
-        first = firsts[number]
-        behind = next((each for each in firsts[number + 1 :] if each is not None), None)
-        # One that doesn't tell where it begins may hold any entry up to the next one's first.
-        begins_late = first is not None and first > wanted[1]
-        ends_early = behind is not None and behind <= wanted[0]
-        if not (begins_late or ends_early):
-            found.append(base)
-    return found
-
-
-def _first_index(log: OpenedLog, base: int) -> int | None:
-    try:
-        with opened(os.path.join(log.survey.commitlog, file_name(base))) as descriptor:
-            header = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0)
-    except (OSError, InvalidFrame):
-        return None
-    return header.index if header.physical_offset == base else None
+    """About how many bytes there are to read: a segment that doesn't end as it seems has one more
+    read behind it."""
+    bases = bases_from(log.survey, log.read_end, wanted[0])
+    total = 0
+    for base in bases:
+        index = None if wanted[1] == EVERYTHING[1] else first_index(log.survey, base)
+        if total and index is not None and index > wanted[1]:
+            break
+        total += min(log.read_end - base, log.segment_size)
+    return total
 
 
 def _tail_end(survey: Survey) -> int:
@@ -300,8 +300,14 @@ class _Reading:
             records=chain.records,
             verified_bytes=chain.verified_bytes,
             places=places,
-            left_out=sum(count for _, count in chain.more),
+            left_out=sum(count for cause, count in chain.more if not self._is_of_tail(cause)),
         )
+
+    def _is_of_tail(self, cause: Cause) -> bool:
+        """Whether the places of that cause that aren't told are the tail's: they lie behind those
+        that are."""
+        told = [place for place in self._places if place.cause == cause]
+        return bool(told) and max(told, key=lambda place: place.offset).is_tail
 
     def _file(self, base: int) -> str:
         return os.path.join(self._log.survey.commitlog, file_name(base))
@@ -359,9 +365,17 @@ class _Reading:
 
     def _seam(self, chain: Chain) -> Iterator[Fault]:
         """The fault, if the segment's first entry doesn't continue the digest before it."""
-        digest = 0 if chain.base == 0 else self._before.last_digest if self._before else None
+        digest = self._digest_before(chain.base)
         if digest is None or chain.first_digest is None:
             return
         fault = check_seam(SeamTask(chain.replica, self._log.survey.commitlog, chain.base, digest))
         if fault is not None:
             yield fault
+
+    def _digest_before(self, base: int) -> int | None:
+        if base == 0:
+            return 0
+        if self._before is not None:
+            return self._before.last_digest
+        # The first that is read, or what lies before it is missing.
+        return digest_before(self._log.survey, base)

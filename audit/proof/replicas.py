@@ -27,7 +27,7 @@ from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, SegmentPlan, digest_task
 from audit.proof.report import Audit, Coverage, DerivedSummary, Report, Timings, verdict_of
 from audit.proof.scan import scan_segment
 from audit.proof.scope import Files, Scope, not_located, scope_findings, scope_of
-from audit.proof.starting import judge_starts, start_findings, start_notes
+from audit.proof.starting import judge_starts, snapshots_asked, start_findings, start_notes
 from audit.reading.replica import Replica, check_replicas
 from audit.reading.survey import SurveyTask, survey
 from dledger.reading.objects import is_object
@@ -141,7 +141,8 @@ def audit_replicas(
     runs = {replica: read for replica, read in runs.items() if replica not in named}
     judged = judge_starts(plan, engine, replicas, runs, started) if is_asked else []
     found += start_findings(judged, found)
-    scope = replace(scope, starts=bool(judged), believed=passes.believed())
+    snapshots = snapshots_asked([each.judgement for each in judged])
+    scope = replace(scope, starts=bool(judged), snapshots=snapshots, believed=passes.believed())
     clock.finished("start")
     found.sort(key=by_gravity)
     notes = (*notes_of(plan, scope, located), *start_notes(judged))

@@ -25,6 +25,14 @@ class Files(StrEnum):
     ALL = "log and derived files"
 
 
+class Snapshots(StrEnum):
+    """What was asked of the snapshots of state: what they hold is nobody's to compare here, as only
+    the broker can make a state of a log."""
+
+    UNREAD = "not read"
+    SUMS = "sums only"  # each is whole, of its disk and its log
+
+
 @dataclass(frozen=True, slots=True)
 class Believed:
     """What of the scope wasn't read now, because it was proved before and nothing tells that it has
@@ -42,8 +50,8 @@ class Scope:
     """What was to be compared: of the log the bytes `[start, end)`, physical offsets, and of
     `files` what is derived from them. `index`: the last entry below `end`; 0 if nobody knows it.
     `derived_index`: up to there the derived files; nodes that run may be behind with them.
-    `starts`: whether those that don't run would start was asked as well. `believed`: None if all of
-    it was read now."""
+    `starts`: whether those that don't run would start was asked as well; `snapshots`: what was
+    asked of theirs, which are no derived files. `believed`: None if all of it was read now."""
 
     files: Files
     start: int
@@ -51,6 +59,7 @@ class Scope:
     index: int
     derived_index: int
     starts: bool = False
+    snapshots: Snapshots = Snapshots.UNREAD
     believed: Believed | None = None
 
 

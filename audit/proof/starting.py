@@ -18,14 +18,16 @@ from audit.engines.engine import Engine, PassStarted
 from audit.proof.findings import Cause, Finding
 from audit.proof.intact import ReadRun
 from audit.proof.plan import Plan
+from audit.proof.scope import Snapshots
 from audit.reading.replica import Replica
 from dledger.reading.survey import Survey
 from store.starting.judgement import Effect, Judgement, Kind, shared_files
 from store.starting.judging import judge
 
-MAX_STRAYS: Final = 10  # Of each replica so many are noted.
+MAX_NOTED: Final = 10  # Of each replica so many strays are noted, and so many snapshots.
 # What passes over the log's bytes tell with more.
 _OF_THE_LOG: Final = frozenset({Kind.LOG_DAMAGED, Kind.LOG_MISSING, Kind.SEGMENT_MISSING})
+_OF_SNAPSHOTS: Final = frozenset({Kind.SNAPSHOT_UNUSABLE, Kind.SNAPSHOT_AHEAD})
 _MEMBERS_FILES: Final = ("raft", "formation.json")
 
 
@@ -102,14 +104,30 @@ def start_findings(judged: Sequence[StartJudged], known: Sequence[Finding]) -> l
 
 
 def start_notes(judged: Sequence[StartJudged]) -> Iterator[str]:
-    """What lies in the directories and is no fault."""
+    """What lies in the directories and is no fault, or none of what a verdict speaks of."""
     for each in judged:
+        yield from _snapshot_notes(each)
         strays = [f for f in each.judgement.findings if f.kind is Kind.STRAY]
         strays = [f for f in strays if not f.file.startswith("commitlog/")]  # Noted by the survey.
-        for finding in strays[:MAX_STRAYS]:
+        for finding in strays[:MAX_NOTED]:
             yield f"{each.task.replica}: {finding.file} is no file of a node"
-        if len(strays) > MAX_STRAYS:
-            yield f"{each.task.replica}: {len(strays) - MAX_STRAYS} more files are no node's"
+        if len(strays) > MAX_NOTED:
+            yield f"{each.task.replica}: {len(strays) - MAX_NOTED} more files are no node's"
+
+
+def _snapshot_notes(judged: StartJudged) -> Iterator[str]:
+    """A start passes over them, as it has its log; so they are no fault of the replica's."""
+    bad = [each for each in judged.judgement.findings if each.kind in _OF_SNAPSHOTS]
+    for finding in bad[:MAX_NOTED]:
+        yield f"{judged.task.replica}: {finding.kind}: {finding.file}: {finding.detail}"
+    if len(bad) > MAX_NOTED:
+        yield f"{judged.task.replica}: {len(bad) - MAX_NOTED} more snapshots of state like these"
+
+
+def snapshots_asked(judged: Sequence[Judgement]) -> Snapshots:
+    """What was asked of the directories' snapshots: only of one that starts are they looked at."""
+    is_asked = bool(judged) and all(each.starts for each in judged)
+    return Snapshots.SUMS if is_asked else Snapshots.UNREAD
 
 
 def _can_be_judged(survey: Survey) -> bool:

@@ -79,7 +79,8 @@ def _summary(report: CopyReport) -> str:
             f"; {derived.entries} entries, {derived.records} records, {derived.queues} queues, "
             f"{human_bytes(derived.verified_bytes)} read"
         )
-    return f"{report.verdict.upper()}: {starts}{read}; {report.log.timings.total_s:.2f} s"
+    said = f"{report.verdict.upper()}: {starts}{read}; snapshots: {report.snapshots}"
+    return f"{said}; {report.log.timings.total_s:.2f} s"
 
 
 def _or_unknown(value: object) -> str:

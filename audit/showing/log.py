@@ -9,12 +9,17 @@ from typing import Any, Final
 
 from audit.proof.dump import Dumped
 from audit.proof.log import SCHEMA, LogSum, OpenedLog, Place, SegmentVerified
+from audit.proof.ranges import Missing
 from audit.repairing.refilling import Outcome
 from dledger.reading.files import printable
 from dledger.terminal.figures import human_bytes
 
 WIDTH: Final = 80
 SHOWN: Final = 20  # places of a segment that is told line by line
+# A lock that is held in another container isn't listed in this one.
+UNCLEAN: Final = (
+    "abort is there: its node died, or runs in another container; then what is read may be changing"
+)
 DUMP_TITLE: Final = f"{'INDEX':>12} {'TERM':>6} {'OFFSET':>14} {'SIZE':>9} WHAT"
 
 
@@ -35,6 +40,7 @@ def sum_facts(log: OpenedLog, total: LogSum) -> dict[str, Any]:
         "exit_code": int(total.verdict.exit_code),
         "path": survey.commitlog,
         "held_by": log.holder,
+        "stopped_cleanly": not survey.is_running,
         "broker_group": survey.broker_group,
         "segment_size_bytes": log.segment_size,
         "checkpoint_readable": survey.checkpoint_readable,
@@ -48,6 +54,7 @@ def sum_facts(log: OpenedLog, total: LogSum) -> dict[str, Any]:
         "places": total.places,
         "first": None if total.first is None else _place_facts(total.first),
         "tail": None if total.tail is None else _place_facts(total.tail),
+        "missing": [list(each) for each in total.missing],
     }
 
 
@@ -82,6 +89,8 @@ def sum_lines(log: OpenedLog, total: LogSum) -> Iterator[str]:
         yield from _wrapped(
             f"held by {log.holder}: read up to byte {log.end}, which it had settled"
         )
+    elif log.survey.is_running:
+        yield from _wrapped(UNCLEAN)
     if not log.survey.checkpoint_readable:
         yield from _wrapped("no readable checkpoint: nothing says how far the log was durable")
     if total.tail is not None:
@@ -89,6 +98,8 @@ def sum_lines(log: OpenedLog, total: LogSum) -> Iterator[str]:
             f"tail: {total.tail.file}, byte {total.tail.offset}: {total.tail.cause}; it was never "
             "durable, and the next start cuts it"
         )
+    for each in total.missing:
+        yield from _wrapped(f"missing: {_indexes(each)}; {_why_missing(log, total)}")
     if total.first is not None:
         yield from _wrapped(f"first at byte {total.first.offset} of {total.first.file}")
     said = f"{total.verdict.upper()}: "
@@ -106,7 +117,9 @@ def sum_lines(log: OpenedLog, total: LogSum) -> Iterator[str]:
 def dump_line(dumped: Dumped) -> str:
     """One place of the log, cut to the terminal's width."""
     facts = dumped.facts
-    if facts["what"] != "entry":
+    if dumped.is_missing:
+        line = f"missing: {_indexes((facts['first_index'], facts['last_index']))}"
+    elif facts["what"] != "entry":
         line = (
             f"{'-':>12} {'-':>6} {facts['offset']:>14} {facts['size']:>9} "
             f"{facts['what'].upper()}: {facts['problem']}"
@@ -117,6 +130,22 @@ def dump_line(dumped: Dumped) -> str:
             f"{facts['size']:>9} {_carried(facts)}"
         )
     return printable(line)[:WIDTH].rstrip()
+
+
+def _indexes(missing: Missing) -> str:
+    first, last = missing
+    if last is None:
+        return f"entry {first} and all behind it"
+    return f"entry {first}" if first == last else f"entries {first} to {last}"
+
+
+def _why_missing(log: OpenedLog, total: LogSum) -> str:
+    """What is known of where the entries are that were wanted and not found."""
+    if total.first_index is None or total.last_index is None:
+        return "no intact entry was found"
+    if total.missing[0][0] < total.first_index and not log.survey.checkpoint_readable:
+        return f"nothing says that the log rightly begins with entry {total.first_index}"
+    return f"intact entries were found from {total.first_index} to {total.last_index}"
 
 
 def _carried(facts: dict[str, Any]) -> str:

@@ -27,11 +27,12 @@ def scope_in_words(scope: Scope) -> str:
     start = f"from byte {scope.start:,} " if scope.start else ""
     said = f"{scope.files}, {start}up to {to}"
     if scope.files is Files.LOG:
-        return said + "; not ConsumeQueues, running digests, whether they start" + _belief(scope)
+        left_out = "; not ConsumeQueues, running digests, whether they start, snapshots"
+        return said + left_out + _belief(scope)
     if scope.derived_index < scope.index:
         said += f", derived files up to entry {scope.derived_index:,}"
     said += "; whether they start, too" if scope.starts else "; not whether they start"
-    return said + _belief(scope)
+    return f"{said}; snapshots: {scope.snapshots}{_belief(scope)}"
 
 
 def belief_in_words(believed: Believed) -> str:

@@ -23,7 +23,7 @@ from audit.proof.findings import Verdict
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryKind, digest_of, parse_header
 from dledger.records.errors import InvalidFrame
-from dledger.records.layout import ENTRY, FILE_NAME
+from dledger.records.layout import ENTRY, FILE_NAME, SNAPSHOT_FILE
 from store.dispatch import UNIT_SIZE
 from store.files import Handle, OsFiles
 from tests.audit.replicas import copy_sparse
@@ -33,6 +33,7 @@ LACKS = frozenset({Verdict.INCOMPLETE})
 NO_MATTER = frozenset({Verdict.IDENTICAL, Verdict.INCOMPLETE})
 _CRC = ENTRY.at("crc")
 _BODY = HEADER_SIZE
+_FIRST_PIECE = SNAPSHOT_FILE.size  # of a snapshot
 
 
 class Kind(StrEnum):
@@ -51,6 +52,7 @@ class Kind(StrEnum):
     RELABEL = "relabel"
     FORGE = "forge"
     CHECKPOINT = "forge the checkpoint"
+    FORGE_SNAPSHOT = "forge a snapshot"
 
 
 class Repair(StrEnum):
@@ -106,8 +108,10 @@ class Map:
         )
         self.sealed = [Path("identity.json"), Path("raft/hard_state")]
         self.others = [Path("formation.json"), Path("raft/boot")]
+        self.snapshots = sorted(p.relative_to(data) for p in (data / "snapshot").glob("0*"))
         self.files = [
             *self.segments, *self.queues, Path("checkpoint"), *self.sealed, *self.others,
+            *self.snapshots,
         ]  # fmt: skip
         self.segment_size = (data / self.segments[0]).stat().st_size
         self.entries = [each for path in self.segments for each in self._entries(path)]
@@ -199,6 +203,8 @@ def apply(change: Change, known: Map, target: Path) -> None:
         case Kind.CHECKPOINT:
             file = target / "checkpoint"
             file.write_bytes(encode_checkpoint(forged_state(change, known.state)))
+        case Kind.FORGE_SNAPSHOT:
+            _forge_snapshot(change, target / known.snapshots[change.file % len(known.snapshots)])
 
 
 def forged_state(change: Change, state: CheckpointState) -> CheckpointState:
@@ -252,6 +258,16 @@ def _forge(change: Change, known: Map, target: Path) -> None:
         _overwrite(file, later.at, _sealed(frame))
 
 
+def _forge_snapshot(change: Change, file: Path) -> None:
+    """A byte of its first piece is another, and its sum says that it is right."""
+    content = bytearray(file.read_bytes())
+    begin = _FIRST_PIECE + 4
+    size = int.from_bytes(content[_FIRST_PIECE:begin], "big")
+    content[begin + change.at % size] ^= 1 << change.bit % 8
+    content[-4:] = crc32c(bytes(content[:-4])).to_bytes(4, "big")
+    file.write_bytes(content)
+
+
 def _digest_before(known: Map, target: Path, number: int) -> int:
     if number == 0:
         return 0
@@ -303,6 +319,8 @@ def allowed(change: Change, known: Map, target: Path, *, derived: bool) -> froze
             continue
         if path in known.used:
             each = _of_queue(path, known, target) if derived else NOTHING
+        elif path in known.snapshots:
+            each = NOTHING  # No verdict speaks of them.
         elif path.name == "checkpoint":
             each = _of_checkpoint(change, derived=derived)
         elif path not in known.segments:
@@ -314,6 +332,17 @@ def allowed(change: Change, known: Map, target: Path, *, derived: bool) -> froze
         if path.relative_to(target) not in known.segments:
             verdicts |= _of_new_segment(verdicts, known, path)
     return verdicts
+
+
+def noted(known: Map, target: Path) -> list[str]:
+    """The snapshots that are there and not what they were, as a report has to name them."""
+    known_paths = {known.data / path for path in known.snapshots}
+    return [
+        f"snapshot/{path.name}"
+        for path in sorted((target / "snapshot").glob("0*"))
+        if (known.data / "snapshot" / path.name) not in known_paths
+        or path.read_bytes() != (known.data / "snapshot" / path.name).read_bytes()
+    ]
 
 
 def _same(one: Path, two: Path) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,18 +21,27 @@ from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
 from audit.engines.engine import Engine
+from audit.proof.copy import audit_copy
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report, report_as_json
+from audit.proof.scope import Snapshots
+from audit.proof.soundness import Soundness
 from audit.reading.replica import Replica
+from audit.showing.copy import copy_lines
+from audit.showing.words import scope_in_words
 from tests.audit.both_ways import BothWays
-from tests.audit.changes import Change, Kind, Map, Repair, allowed, apply, copied, fits
+from tests.audit.changes import Change, Kind, Map, Repair, allowed, apply, copied, fits, noted
 from tests.audit.simulated_group import group_plan, make_group
 
 BLOCK: Final = 4096
 FEW: Final = 4
 DRAWS: Final = int(os.environ.get("AUDIT_DRAWS", "0"))
 MAX_FINDINGS: Final = 12  # of one change; a queue each, and the log's
+OF_SNAPSHOTS: Final = (
+    *(Kind.FLIP, Kind.ZERO, Kind.CUT, Kind.SWAP_FILES, Kind.SWAP_RANGES, Kind.RENAME),
+    *(Kind.REMOVE, Kind.FORGE_SNAPSHOT),
+)
 
 drawn = partial(
     settings,
@@ -112,12 +121,66 @@ def check(group: Group, change: Change, *, derived: bool) -> None:
         target = copied(group.replicas["n2"], Path(folder) / "n2")
         apply(change, group.known, target)
         may_be = allowed(change, group.known, target, derived=derived)
+        bad = noted(group.known, target)
         report = audited({**group.replicas, "n2": target}, derived=derived)
     note(said(report))
     assert report.verdict in may_be, sorted(may_be)
     assert all("n2" in finding.replicas for finding in report.findings)
     assert len(report.findings) <= MAX_FINDINGS
     assert all("n2" not in finding.right for finding in report.findings)
+    check_snapshots(report, [] if change.kind is Kind.FORGE_SNAPSHOT else bad)
+
+
+def check_snapshots(report: Report, bad: list[str]) -> None:
+    """What was asked of them is in the scope; where they were looked at, the `bad` ones are noted,
+    but for those whose sums are right: then the scope says that sums were all."""
+    words = scope_in_words(report.scope)
+    if report.scope.snapshots is Snapshots.UNREAD:
+        assert "snapshots" in words
+        return
+    assert "snapshots: sums only" in words
+    for name in bad:
+        assert any(name in each for each in report.notes), name
+
+
+@pytest.mark.parametrize("kind", OF_SNAPSHOTS, ids=lambda kind: kind.name.lower())
+def test_snapshot_that_is_another_is_told(stopped: Group, kind: Kind) -> None:
+    """Wherever it is changed: the replicas stay identical and it is noted; as a copy, the replica
+    is damaged by one that can't be used, and sound by sums alone beside a forged one."""
+    snapshots = stopped.known.snapshots
+
+    @drawn(max_examples=DRAWS or 2 * FEW)
+    @given(changes([kind]))
+    def holds(change: Change) -> None:
+        files = stopped.known.files
+        chosen, other = (
+            files.index(snapshots[number % len(snapshots)])
+            for number in (change.file, change.file + 1)
+        )
+        change = replace(change, file=chosen, other=other)
+        with tempfile.TemporaryDirectory(dir=stopped.scratch) as folder:
+            target = copied(stopped.replicas["n2"], Path(folder) / "n2")
+            apply(change, stopped.known, target)
+            bad = noted(stopped.known, target)
+            report = audited({**stopped.replicas, "n2": target}, derived=True)
+            copy = audit_copy(target, BothWays())
+        note(said(report))
+        assert report.verdict is Verdict.IDENTICAL
+        assert report.scope.snapshots is copy.snapshots is Snapshots.SUMS
+        assert "snapshots: sums only" in " ".join(" ".join(copy_lines(copy)).split())
+        if kind is Kind.FORGE_SNAPSHOT:
+            assert copy.verdict is Soundness.SOUND
+            return
+        check_snapshots(report, bad)
+        used = [name for name in bad if _is_of_the_log(Path(name).name, stopped.known)]
+        assert copy.verdict is (Soundness.DAMAGED if used else Soundness.SOUND)
+
+    holds()
+
+
+def _is_of_the_log(name: str, known: Map) -> bool:
+    """Whether a start would look into the snapshot: others are strays, or ahead of its log."""
+    return name.isdecimal() and int(name) <= known.entries[-1].index
 
 
 def test_replicas_are_what_they_should_be(group: Group) -> None:
@@ -190,9 +253,10 @@ def test_the_same_change_everywhere_is_never_identical(stopped: Group) -> None:
     """Replicas that are equal and all wrong. Only sums that were forged up to the log's end can't
     be told from true ones."""
     forged = (Kind.RELABEL, Kind.FORGE)
+    beside = (Kind.CHECKPOINT, Kind.SWAP_RANGES, Kind.FORGE_SNAPSHOT)
 
     @drawn(max_examples=DRAWS or 2 * FEW)
-    @given(changes([kind for kind in Kind if kind not in (Kind.CHECKPOINT, Kind.SWAP_RANGES)]))
+    @given(changes([kind for kind in Kind if kind not in beside]))
     def holds(change: Change) -> None:
         assume(all(fits(change, stopped.known, path) for path in stopped.replicas.values()))
         assume(change.kind not in forged or change.repair is Repair.SUMS)

@@ -222,7 +222,7 @@ def test_forged_entry_breaks_the_digest(path: Path) -> None:
 
 
 def test_range_reads_the_segments_that_hold_it(path: Path) -> None:
-    """What is wrong elsewhere isn't met; a range beyond the log holds nothing."""
+    """What is wrong elsewhere isn't met; of a range beyond the log all is missing."""
     wanted = list(headers(path, 2))
     flip_bit(segment(path, 1), 900)
     chosen = verified(path, "--from", wanted[1].index, "--to", wanted[-1].index)
@@ -231,7 +231,11 @@ def test_range_reads_the_segments_that_hold_it(path: Path) -> None:
     assert verified(path, "--to", wanted[0].index).code == 1
     shown = dumped(path, "--from", wanted[1].index, "--to", wanted[2].index)
     assert [each["index"] for each in shown] == [wanted[1].index, wanted[2].index]
-    assert dumped(path, "--from", 1 << 40) == []
+    beyond = said("dump", "--data", path, "--json", "--from", 1 << 40)
+    assert [(e["what"], e["first_index"], e["last_index"]) for e in beyond.lines] == [
+        ("missing", 1 << 40, None)
+    ]
+    assert (beyond.code, verified(path, "--from", 1 << 40).code) == (3, 3)
     assert said("verify", "--data", path, "--from", 9, "--to", 8).code == 2
 
 
@@ -296,6 +300,18 @@ def test_holder_where_the_kernel_doesnt_tell(path: Path, tmp_path: Path) -> None
     assert holder_of(path, nowhere) is None
     (path / "abort").touch()
     assert holder_of(path, nowhere) is not None
+
+
+def test_mark_of_a_node_that_died_or_runs_elsewhere_is_told(path: Path) -> None:
+    """A lock that is held in another container is on no list here: the log is read whole, and the
+    verdict's company says what isn't known."""
+    assert verified(path).lines[-1]["stopped_cleanly"]
+    (path / "abort").touch()
+    result = said("verify", "--data", path)
+    assert result.code == 0
+    assert "or runs in another container" in " ".join(result.text.split())
+    assert not verified(path).lines[-1]["stopped_cleanly"]
+    assert verified(path).lines[-1]["held_by"] is None
 
 
 @pytest.mark.parametrize("command", ["verify", "dump"])

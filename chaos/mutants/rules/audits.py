@@ -7,6 +7,7 @@ from chaos.mutants.mutant import Mutant
 _READS_ONLY = "nothing audits while a group is simulated"
 _SCOPE = ("tests/audit/test_scope.py",)
 _LOG = ("tests/audit/test_log.py",)
+_RANGES = ("tests/audit/test_ranges.py",)
 
 AUDITS = (
     Mutant(
@@ -106,6 +107,86 @@ AUDITS = (
         "audit/proof/log.py",
         "        return start >= self.end\n",
         "        return start >= 0\n",
+        masked=_READS_ONLY,
+        tests=_LOG,
+    ),
+    Mutant(
+        "range-begins-where-a-header-says",
+        "audit/proof/ranges.py",
+        "            verify_frame(read_at(descriptor, header.total_size, at), 0, None)\n",
+        "            pass\n",
+        masked=_READS_ONLY,
+        tests=_RANGES,
+    ),
+    Mutant(
+        "range-ends-where-a-header-says",
+        "audit/proof/log.py",
+        "            if segment.last_index is not None and segment.last_index >= wanted[1]:\n",
+        "            if (first_index(log.survey, base + log.segment_size) or 0) > wanted[1]:\n",
+        masked=_READS_ONLY,
+        tests=_RANGES,
+    ),
+    Mutant(
+        "range-that-is-not-there-is-sound",
+        "audit/proof/log.py",
+        "        if missing:\n            self._worsen(Soundness.INCOMPLETE)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_RANGES,
+    ),
+    Mutant(
+        "log-without-its-beginning-is-sound",
+        "audit/proof/ranges.py",
+        "        survey.checkpoint_readable or (first is not None and survey.retained_from == 0)\n",
+        "        True\n",
+        masked=_READS_ONLY,
+        tests=_RANGES,
+    ),
+    Mutant(
+        "first-digest-of-a-range-is-taken-as-it-is",
+        "audit/proof/log.py",
+        "        return digest_before(self._log.survey, base)\n",
+        "        return None\n",
+        masked=_READS_ONLY,
+        tests=_RANGES,
+    ),
+    Mutant(
+        "tail-that-is-not-told-is-damage",
+        "audit/proof/log.py",
+        " if not self._is_of_tail(cause)",
+        "",
+        masked=_READS_ONLY,
+        tests=_RANGES,
+    ),
+    Mutant(
+        "snapshot-that-is-not-usable-is-not-noted",
+        "audit/proof/starting.py",
+        "        yield from _snapshot_notes(each)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
+    Mutant(
+        "scope-is-silent-about-snapshots",
+        "audit/showing/words.py",
+        '    return f"{said}; snapshots: {scope.snapshots}{_belief(scope)}"\n',
+        '    return f"{said}{_belief(scope)}"\n',
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
+    Mutant(
+        "copy-is-silent-about-snapshots",
+        "audit/showing/copy.py",
+        "; snapshots: {report.snapshots}",
+        "",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
+    Mutant(
+        "node-that-may-run-elsewhere-is-not-told",
+        "audit/showing/log.py",
+        "        yield from _wrapped(UNCLEAN)\n",
+        "        pass\n",
         masked=_READS_ONLY,
         tests=_LOG,
     ),
