@@ -3,8 +3,9 @@
 A pass reads everything that is committed and on this disk, from the first entry on, in steps on the
 disk's hand (`store.scrubbing`); between any two steps is a pause, so long that all of it takes a
 share of one processor at most, and between two passes another one. What is found goes where every
-reader's finds go (`broker.repairs`), and the pass goes on behind it. It must never hold the event
-loop for longer than asking for a step takes, nor decide what becomes of a find.
+reader's finds go (`broker.repairs`); the pass waits for a while until that has been put right, and
+looks there again, or goes on behind it. It must never hold the event loop for longer than asking
+for a step takes, nor decide what becomes of a find.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 SHORTEST_PAUSE_S: Final = 0.001
 LONGEST_PAUSE_S: Final = 10.0
+REPAIR_LOOK_S: Final = 0.05  # between two looks whether a find has been put right
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class ScrubPace:
         share: of a processor, that steps take at most; 0: there are none.
         shortest_pause_s: between two steps.
         longest_pause_s: the same, after one that was held up: it may have waited for the disk, or
-            for the process to be woken, and worked for none of that time.
+            for the process to be woken, and worked for none of that time. For as long a find is
+            waited for to be put right.
         between_s: from the end of a pass to the next.
     """
 
@@ -140,13 +143,15 @@ class Scrubber:
         try:
             done = await self._hand.run(scrub.step())
         except CorruptionFound as error:
-            self._on_find(error)
-        else:
-            scrub.finish(done)
+            took_s = loop.time() - began_s  # what follows is waiting, which costs nobody anything
+            await self._on_find(error)
+            return took_s
+        scrub.finish(done)
         return loop.time() - began_s
 
-    def _on_find(self, error: CorruptionFound) -> None:
-        """The pass goes on behind what was found.
+    async def _on_find(self, error: CorruptionFound) -> None:
+        """The pass looks there again once it has been put right: what lies close to it may have
+        rotted, too. Where that takes its time, the pass goes on behind it.
 
         Raises:
             CorruptionFound: it can't be put right.
@@ -155,7 +160,10 @@ class Scrubber:
             self._told = replace(self._told, found=self._told.found + 1)
         if not self._repairs.takes(error):
             raise error
-        extent = self._repairs.covering(error)
+        loop = asyncio.get_running_loop()
+        late_s = loop.time() + self._pace.longest_pause_s
+        while (extent := self._repairs.covering(error)) is not None and loop.time() < late_s:  # noqa: ASYNC110
+            await asyncio.sleep(REPAIR_LOOK_S)
         if extent is None:
             self._log.scrub.look_again()
         else:

@@ -94,7 +94,7 @@ CHURN_SHARE = 0.3  # of the seeds
 NOT_WITH_CHURN = frozenset(
     {
         *(Fault.SWAP, Fault.OLDER_COPY, Fault.RETURNED, Fault.LIAR, Fault.BIT_FLIP),
-        *(Fault.CLOCK_STEP, Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.LOG_ROT),
+        *(Fault.CLOCK_STEP, Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP),
     }
 )
 FIRST_LOG_ROT = 7_000

@@ -116,6 +116,26 @@ async def test_the_scrub_finds_a_rotten_entry_and_a_peer_gives_it_back(
 
 
 @on_a_loop
+async def test_all_that_has_rotted_is_found_in_one_pass(tmp_path: Path) -> None:
+    """However close together: a disk that changes one byte changes others, and while anything is
+    rotten a member promises nothing."""
+    pace = ScrubPace(between_s=0.5)
+    async with members(tmp_path, 3, Rhythm(housekeeping_s=0.02, scrub=pace)) as group:
+        leader = await fill(group)
+        victim, scrub = follower(group, leader), follower(group, leader).scrubber
+        before = content(victim)
+        passes = scrub.statistics().passes
+        await group.until(lambda: scrub.statistics().passes > passes)
+        rotten = range(4, 28, 3)
+        for index in rotten:
+            rot(victim, index)
+        passes = scrub.statistics().passes
+        await group.until(lambda: victim.repairs.statistics().repaired >= len(rotten))
+        assert scrub.statistics().passes <= passes + 1
+        assert content(victim)[: len(before)] == before
+
+
+@on_a_loop
 async def test_what_a_reader_stumbles_over_is_refused_for_now_and_repaired(tmp_path: Path) -> None:
     """A leader whose old entry has rotted: who reads it is told to come again, nobody is given a
     wrong byte, leadership moves, and the member is sound and follows."""

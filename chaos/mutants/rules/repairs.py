@@ -358,6 +358,14 @@ REPAIRS = (
         under="log-rot",
     ),
     Mutant(
+        "scrub-goes-on-behind-a-find-at-once",
+        "broker/scrubbing.py",
+        "        late_s = loop.time() + self._pace.longest_pause_s\n",
+        "        late_s = loop.time()\n",
+        masked="it takes many places close together, and the pauses of real passes",
+        tests=("tests/node/test_repairs.py",),
+    ),
+    Mutant(
         "scrub-sleeps-for-as-long-as-it-was-held-up",
         "broker/scrubbing.py",
         "        return min(due_s, self._pace.longest_pause_s)\n",
