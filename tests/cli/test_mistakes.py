@@ -46,6 +46,8 @@ NEEDED = {
     "file": ["secret"],
     "broker_group": ["--broker-group", "g"],
     "hosts": ["--host", "localhost"],
+    "ids": ["n1"],
+    "members": ["n4", "127.0.0.1:7004"],
 }
 NUMBERS = ["x", "", "1.5.2", "0x10", "1e", "-", "９９x", "9" * 400 + "x"]
 NO_NUMBERS = ["nan", "inf", "-inf", "1e999"]  # of those with a fraction Python knows these

@@ -123,8 +123,9 @@ async def _live(path: Path, killed: Path, units_per_file: int) -> None:
         replica = open_replica(path, units_per_file)
         replica.start()
         deadline = time.monotonic() + 20
-        while not replica.leadership.serving:
-            assert time.monotonic() < deadline, "it doesn't lead"
+        # Its level is an entry of the log: raised now or later, it moves what comes behind it.
+        while not (replica.leadership.serving and replica.machine.level.current == KNOWN_LEVEL):
+            assert time.monotonic() < deadline, "it doesn't lead, or raises no level"
             await asyncio.sleep(0.002)
         if life == 0:
             for name in ("orders", "events", "brief"):
