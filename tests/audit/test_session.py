@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
-from audit.engines.spark import SparkEngine
+from audit.engines.engine import MIB
+from audit.engines.spark import SparkEngine, partitions
 from audit.errors import EngineUnavailable
 from dledger.spark import BadOption, SparkUnavailable, session, start_session
 from dledger.spark.java import find_java
@@ -219,3 +221,27 @@ def test_python_is_reached_through_ports_where_no_socket_can_be_named() -> None:
     assert [session._settings_for(master)[setting] for master in masters] == [
         *("false", "true", "true")
     ]
+
+
+@dataclass(frozen=True)
+class Weighed:
+    weight: int
+    host: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("count", "weight", "parallelism", "expected"),
+    [
+        (51, 48, 2, 4),  # of next to no work: no more than keep the cores busy
+        (3, 0, 2, 3),
+        (17, 192 * MIB, 2, 6),
+        (17, 192 * MIB, 64, 17),
+        (4_000, 192 * MIB, 64, 1_500),  # of a large log: parts that can be done again
+        (1, 1 << 50, 8, 1),
+    ],
+)
+def test_tasks_share_partitions_that_are_worth_their_while(
+    count: int, weight: int, parallelism: int, expected: int
+) -> None:
+    """A partition costs what a segment of a cached log does."""
+    assert partitions([Weighed(weight)] * count, parallelism) == expected
