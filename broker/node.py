@@ -185,7 +185,10 @@ class Node:
         times = LinkTimes.of(config.raft.election_timeout_ms[1] / 1000)
         secret = None if config.secret_file is None else GroupSecret.load(config.secret_file)
         security = PeerSecurity(secret, self._tls, config.are_peers_named)
-        self._transport = GrpcTransport(identity, addresses, on_message, on_broken, times, security)
+        dialed = {NodeId(name): at for name, at in config.dial.items()}
+        self._transport = GrpcTransport(
+            identity, addresses, on_message, on_broken, times, security, dialed
+        )
         return self._transport
 
     async def _open_doors(self, replica: Replica) -> None:

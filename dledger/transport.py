@@ -83,6 +83,8 @@ class GrpcTransport:
         on_broken: is told when a peer has no stream any more in one of the directions.
         times: the bounds of the links.
         security: how peers are told from strangers.
+        dialed: peers that this node was told to dial there and nowhere else (`[dial]`): neither its
+            `addresses` nor the group's log know a better way for it.
     """
 
     def __init__(
@@ -93,9 +95,11 @@ class GrpcTransport:
         on_broken: Callable[[NodeId], None],
         times: LinkTimes,
         security: PeerSecurity = OPEN,
+        dialed: Mapping[NodeId, str] | None = None,
     ) -> None:
         self._identity = identity
         self._security = security
+        self._dialed = dict(dialed or {})
         self._configured = {peer: at for peer, at in addresses.items() if peer != identity.node}
         self._members: dict[NodeId, str] = {}  # where the group's log says that they are
         self._attempts: Counter[NodeId] = Counter()
@@ -151,6 +155,8 @@ class GrpcTransport:
     def _address_of(self, peer: NodeId) -> str:
         """Where to dial `peer` now. Two addresses take turns: one of them is the older, and who is
         found at the other is asked for his name."""
+        if peer in self._dialed:
+            return self._dialed[peer]  # the way that this node goes, whatever others say
         known = (self._configured.get(peer, ""), self._members.get(peer, ""))
         addresses = [each for each in dict.fromkeys(known) if each]
         self._attempts[peer] += 1
