@@ -148,7 +148,6 @@ def node_facts(facts: Facts) -> NodeFacts:
 def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
     core, driver, log = facts.core, facts.driver, facts.log
     held, appender, machine = facts.held, facts.appender, facts.machine
-    scrub = facts.scrub
     return {
         "term": ("The current term.", core.term),
         "serving": ("1 while this node answers sends and pulls.", facts.leadership.is_serving),
@@ -188,18 +187,7 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         ),
         "snapshot_bytes": ("The size of the last one written.", facts.snapshots.size_bytes),
         "last_snapshot_seconds": ("How long it took.", facts.snapshots.last_seconds),
-        "log_damages": (
-            "Places in the log that have rotted and aren't repaired yet: while there is one this "
-            "node neither votes nor acknowledges.",
-            facts.repairs.damages,
-        ),
-        "scrub_pass_bytes": ("Bytes that the scrub's present pass has read.", scrub.pass_bytes),
-        "scrub_pass_total_bytes": ("Bytes that it is to read.", scrub.pass_total_bytes),
-        "scrub_last_pass_seconds": ("How long the last full pass took.", scrub.last_pass_s),
-        "scrub_last_pass_timestamp_seconds": (
-            "When it ended, seconds since the epoch; 0: there was none since the start.",
-            scrub.last_pass_ended_ms / 1000,
-        ),
+        **_rot_gauges(facts),
         "apply_stopped": (
             "1 if this program is too old for what is committed: nothing is applied any more.",
             bool(driver.apply_stopped),
@@ -261,6 +249,36 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
             "Snapshots of state that couldn't be written.",
             facts.snapshots.failed,
         ),
+        **_rot_counters(facts),
+        "fsyncs": ("Group commits made durable.", log.flush_count),
+        "fsync_seconds": ("Seconds spent in them.", log.total_flush_s),
+        "log_written_bytes": ("Bytes written to the log.", log.written_bytes),
+    }
+
+
+def _rot_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
+    scrub = facts.scrub
+    return {
+        "log_damages": (
+            "Places in the log that have rotted and aren't repaired yet: while there is one this "
+            "node neither votes nor acknowledges.",
+            facts.repairs.damages,
+        ),
+        "scrub_pass_bytes": (
+            "Bytes that the scrub's present pass has read.",
+            scrub.pass_bytes,
+        ),
+        "scrub_pass_total_bytes": ("Bytes that it is to read.", scrub.pass_total_bytes),
+        "scrub_last_pass_seconds": ("How long the last full pass took.", scrub.last_pass_s),
+        "scrub_last_pass_timestamp_seconds": (
+            "When it ended, seconds since the epoch; 0: there was none since the start.",
+            scrub.last_pass_ended_ms / 1000,
+        ),
+    }
+
+
+def _rot_counters(facts: Facts) -> dict[str, tuple[str, float]]:
+    return {
         "scrub_bytes": ("Bytes of the log read again and found sound.", facts.scrub.checked_bytes),
         "scrub_passes": ("Full passes of the scrub.", facts.scrub.passes),
         "log_damages_found": ("Places in the log found rotten.", facts.repairs.found),
@@ -274,9 +292,6 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
             "Requests of peers for entries that were answered with them.",
             facts.repairs.answers_given,
         ),
-        "fsyncs": ("Group commits made durable.", log.flush_count),
-        "fsync_seconds": ("Seconds spent in them.", log.total_flush_s),
-        "log_written_bytes": ("Bytes written to the log.", log.written_bytes),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -74,8 +75,7 @@ def add(
     """
     with errors_told():
         wish = Wish(add=newcomers(members, observe=observe))
-        addresses = bootstrap_addresses(bootstrap, directory)
-    _carry_out(addresses, wish, wait_s, as_json=as_json)
+    _carry_out(wish, bootstrap, directory, wait_s, as_json=as_json)
 
 
 @app.command()
@@ -98,9 +98,7 @@ def remove(
       dledger member remove n3 --promote n6
     """
     wish = Wish(remove=tuple(ids), promote=tuple(promote or ()))
-    with errors_told():
-        addresses = bootstrap_addresses(bootstrap, directory)
-    _carry_out(addresses, wish, wait_s, as_json=as_json)
+    _carry_out(wish, bootstrap, directory, wait_s, as_json=as_json)
 
 
 @app.command()
@@ -117,9 +115,7 @@ def promote(
     Example:
       dledger member promote n4
     """
-    with errors_told():
-        addresses = bootstrap_addresses(bootstrap, directory)
-    _carry_out(addresses, Wish(promote=tuple(ids)), wait_s, as_json=as_json)
+    _carry_out(Wish(promote=tuple(ids)), bootstrap, directory, wait_s, as_json=as_json)
 
 
 @app.command()
@@ -136,15 +132,17 @@ def demote(
     Example:
       dledger member demote n3
     """
-    with errors_told():
-        addresses = bootstrap_addresses(bootstrap, directory)
-    _carry_out(addresses, Wish(demote=tuple(ids)), wait_s, as_json=as_json)
+    _carry_out(Wish(demote=tuple(ids)), bootstrap, directory, wait_s, as_json=as_json)
 
 
 app.command()(group.replace)
 
 
-def _carry_out(addresses: Sequence[str], wish: Wish, wait_s: float, *, as_json: bool) -> None:
+def _carry_out(
+    wish: Wish, bootstrap: str | None, directory: Path, wait_s: float, *, as_json: bool
+) -> None:
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
     members, is_done = run(_change(addresses, wish, wait_s))
     _tell(members, as_json=as_json)
     if not is_done:
