@@ -71,6 +71,11 @@ class CommitProbe:
         if self._observer is not None:
             self._observer.on_applied(index)
 
+    def on_configuration(self) -> None:
+        """`Observer.on_configuration`."""
+        if self._observer is not None:
+            self._observer.on_configuration()
+
 
 class TimedMachine:
     """A state machine whose slices are timed."""

@@ -298,6 +298,7 @@ class RaftDriver(Generic[H]):
         self._ports.transport.know(
             core.configuration_place, disks, is_known=core.knows_own_disk, members=members
         )
+        self._ports.observer.on_configuration()
 
     def propose_configuration(self, wanted: Configuration) -> Proposed:
         """Appends a configuration, which is in force at once, and starts replicating it.

@@ -101,7 +101,8 @@ class Leadership:
         self.leader_changes = 0
 
     def attach(self, replication: Replication, changed: Callable[[], None]) -> None:
-        """Connects the driver; `changed` is called whenever the leader or `serving` changed."""
+        """Connects the driver; `changed` is called whenever the leader, `serving` or the members
+        changed."""
         self._replication = replication
         self._changed = changed
 
@@ -156,6 +157,11 @@ class Leadership:
             self.serving = True
             log.info("serving_started", term=core.term, applied_index=index)
             self._changed()
+
+    def on_configuration(self) -> None:
+        """Watchers are told who belongs to the group now: a client that learned of new members only
+        with a new leader would lose the group with the last of the old ones."""
+        self._changed()
 
     def _on_role(self, role: Role) -> None:
         if role is Role.CANDIDATE:

@@ -184,7 +184,7 @@ class Cluster:
         self._is_closed = False
 
     def notify(self) -> None:
-        """The leader, or its readiness, changed."""
+        """The leader, its readiness or the members changed."""
         for watcher in self._watchers:
             watcher.set()
 

@@ -3,8 +3,9 @@
 This owns one link per known address and the conclusions drawn from their views. Every call goes
 to the leader. A call is repeated with jittered back-off until its total deadline is over, and
 only as far as its `Effect` allows: what may have happened and must not happen twice is told to
-the caller instead. Members are learnt from the views and added; they are never dropped, for an
-address that was good once costs one idle watch.
+the caller instead. Members are learnt from the views and added. An address that was good once
+costs one idle watch and is kept, until `MAX_LINKS` are known: then one that nobody names any more
+and nobody answers at makes room, or a client that outlives many members would hear of no new one.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class BrokerGroup:
         self._loop = asyncio.get_running_loop()
         self._board = LeaderBoard()
         self._links: dict[str, NodeLink] = {}
+        self._given = frozenset(addresses)
+        self._leaving: set[asyncio.Task[None]] = set()  # links on their way out
         self._failures: dict[str, ClientError] = {}  # why an address is not heard
         self._listeners: set[Callable[[], None]] = set()
         self._waiters: set[asyncio.Future[None]] = set()
@@ -262,6 +265,8 @@ class BrokerGroup:
         self._target = None
         self._wake_waiters()
         links, self._links = self._links, {}
+        if self._leaving:
+            await asyncio.wait(self._leaving)
         async with AsyncExitStack() as closing:  # each, even if another one fails
             for link in links.values():
                 closing.push_async_callback(link.close)
@@ -295,8 +300,26 @@ class BrokerGroup:
         self._refresh()
 
     def _learn(self, address: str) -> None:
-        if address not in self._links and len(self._links) < MAX_LINKS and not self._closed:
+        if address in self._links or self._closed:
+            return
+        if len(self._links) >= MAX_LINKS:
+            self._make_room()
+        if len(self._links) < MAX_LINKS:
             self._link(address)
+
+    def _make_room(self) -> None:
+        """One address goes that the user didn't give, nobody names and nobody answers at."""
+        named = {member.address for member in self._board.members().values()}
+        for address, link in self._links.items():
+            is_unused = link is not self._target and link.is_idle
+            is_heard = bool(self._board.node_id(address))
+            if is_unused and not is_heard and address not in named | self._given:
+                del self._links[address]
+                self._failures.pop(address, None)
+                task = self._loop.create_task(link.close())
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
+                return
 
     def _link(self, address: str) -> NodeLink:
         self._check_open()

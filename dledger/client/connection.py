@@ -179,6 +179,11 @@ class NodeLink:
             self._abandoned.add(call)
             call.cancel()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is under way here."""
+        return not self._calls
+
     def nudge(self) -> None:
         """Tries the watch again now, if it is waiting to be tried."""
         self._nudged.set()

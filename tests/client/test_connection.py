@@ -9,7 +9,9 @@ import grpc
 import pytest
 
 from dledger.client import ALL, Client, ClientOptions, ConsumerOptions, ProducerOptions, WrongThread
+from dledger.client.broker_group import MAX_LINKS, BrokerGroup
 from dledger.client.connection import NodeLink
+from dledger.client.leader_view import Member, View
 from dledger.testing.fake_nodes import FakeGroup
 from tests.client.loops import async_test
 
@@ -119,3 +121,25 @@ def test_client_of_a_loop_that_is_over_says_so() -> None:
     first.run_until_complete(client.close())
     first.run_until_complete(group.__aexit__())
     first.close()
+
+
+@async_test
+async def test_client_that_outlives_many_members_still_hears_of_new_ones() -> None:
+    """Members are replaced over the years: addresses at which nobody answers and that nobody names
+    make room for new ones. What the user gave, and what is in use, stays."""
+    given, heard = "127.0.0.1:1", "127.0.0.1:2"
+    group = BrokerGroup([given], None, ClientOptions())
+    try:
+        for year in range(MAX_LINKS + 20):
+            now = (Member("n1", heard), Member("n2", f"127.0.0.1:{100 + year}"))
+            group._on_view(heard, View("g", "n1", 1, now[0], serving=True, members=now))
+            assert len(group._links) <= MAX_LINKS
+            assert {given, heard, now[1].address} <= set(group._links)
+            assert group.target is group._links[heard]
+        crowd = tuple(Member(f"m{n}", f"127.0.0.1:{1000 + n}") for n in range(MAX_LINKS))
+        group._on_view(heard, View("g", "n1", 1, crowd[0], serving=True, members=crowd))
+        assert len(group._links) == MAX_LINKS  # a view that names too many is not followed
+    finally:
+        async with asyncio.timeout(LIMIT_S):
+            await group.close()
+    assert not group._leaving

@@ -16,6 +16,7 @@ import pytest
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import BatchAnswer, Placed
+from broker.leader.changes import Change
 from broker.ports import Rhythm
 from broker.reading.queues import Found
 from broker.replica import Replica
@@ -23,6 +24,7 @@ from broker.services.messages import PullRequest
 from broker.state.topics import TopicRef
 from dledger.core.types import NodeId, Role
 from dledger.errors import ApplyPaused
+from dledger.level import MEMBERS_CHANGE_LEVEL
 from dledger.wire import commands_pb2 as kpb
 from store.files import Handle, OsFiles
 from tests.broker.leader import batch
@@ -104,6 +106,28 @@ async def test_entry_is_applied_on_every_member(tmp_path: Path) -> None:
         await group.until(
             lambda: all("orders" in r.machine.topics for r in group.replicas.values())
         )
+
+
+@on_a_loop
+async def test_watchers_hear_of_other_members_though_the_leader_stays(tmp_path: Path) -> None:
+    """From each member. Clients heard of members only with the next leader: one that had been given
+    a single address lost the group when the member there was removed and stopped."""
+    async with members(tmp_path) as group:
+        leader = await group.leader()
+        n = NodeId(leader.config.node_id)
+        gone, stays = (each for each in group.replicas if each != n)
+        watches = [group.replicas[each].services.cluster.watch_leader() for each in (n, stays)]
+        for watch in watches:
+            while (view := await anext(watch)).leader is None:
+                pass
+            assert [each.node_id for each in view.members] == sorted(group.replicas)
+        await group.until(lambda: leader.machine.level.current >= MEMBERS_CHANGE_LEVEL)
+        await leader.services.cluster.change_members(Change(remove=frozenset({gone})))
+        for watch in watches:
+            while len((view := await anext(watch)).members) > 2:
+                pass
+            assert [each.node_id for each in view.members] == sorted({n, stays})
+            assert (view.leader and view.leader.node_id, view.term) == (n, leader.driver.core.term)
 
 
 @on_a_loop
