@@ -4,8 +4,9 @@ Every replica is checked against *its own* log, so this finds what comparing rep
 of them wrong in the same way, and derived files, which needn't be compared as they are a function
 of the log (ADR 7). IndexFiles and snapshots will have their place here.
 
-Three rounds of tasks: each segment from end to end (`audit.proof.reading`), then the seams between
-segments, and the ends of the queues (`audit.proof.queue_ends`), which only the whole log knows.
+Two rounds of tasks: each segment from end to end (`audit.proof.reading`), then, together, the seams
+between segments and the ends of the queues (`audit.proof.queue_ends`), which only the whole log
+knows.
 Deletions of topics are known before a fault of a queue is counted.
 """
 
@@ -73,10 +74,10 @@ def check_derived(
             _finding(survey, plan, broken_fault(broken))
             for broken in between_segments(ends, plan.segment_size, survey.retained_from)
         ]
-    found += _seams(plan, engine, chains, hosts)
     tails = [_end_task(plan, each, chains, hosts) for each in plan.surveys if not each.problem]
-    for task, beyond in zip(tails, engine.run(check_queue_ends, tails), strict=True):
-        found += [_finding(plan.survey_of(task.replica), plan, fault) for fault in beyond]
+    joints: list[SeamTask | QueueEndTask] = [*_seam_tasks(plan, chains, hosts), *tails]
+    for task, faults in zip(joints, engine.run(check_ends, joints), strict=True):
+        found += [_finding(plan.survey_of(task.replica), plan, fault) for fault in faults]
     summary = DerivedSummary(
         entries=sum(chain.entries for chain in chains),
         records=sum(chain.records for chain in chains),
@@ -142,9 +143,18 @@ def _not_named(survey: Survey, chains: Sequence[Chain]) -> Iterable[Finding]:
         yield Finding(cause, (survey.replica,), 0, 0, detail=detail, count=count)
 
 
-def _seams(
-    plan: Plan, engine: Engine, chains: Sequence[Chain], hosts: dict[str, str | None]
-) -> list[Finding]:
+def check_ends(task: SeamTask | QueueEndTask) -> list[Fault]:
+    """What is wrong where a segment, or a queue, ends: one round of tasks, as each costs a cluster
+    more than the work in it."""
+    if isinstance(task, QueueEndTask):
+        return check_queue_ends(task)
+    fault = check_seam(task)
+    return [] if fault is None else [fault]
+
+
+def _seam_tasks(
+    plan: Plan, chains: Sequence[Chain], hosts: dict[str, str | None]
+) -> list[SeamTask]:
     by_place = {(chain.replica, chain.base): chain for chain in chains}
     tasks = []
     for chain in chains:
@@ -154,11 +164,7 @@ def _seams(
             commitlog = plan.survey_of(chain.replica).commitlog
             host = hosts.get(chain.replica)
             tasks.append(SeamTask(chain.replica, commitlog, chain.base, digest, host))
-    return [
-        _finding(plan.survey_of(task.replica), plan, fault)
-        for task, fault in zip(tasks, engine.run(check_seam, tasks), strict=True)
-        if fault is not None
-    ]
+    return tasks
 
 
 def _end_task(

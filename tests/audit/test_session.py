@@ -232,8 +232,9 @@ class Weighed:
 @pytest.mark.parametrize(
     ("count", "weight", "parallelism", "expected"),
     [
-        (51, 48, 2, 4),  # of next to no work: no more than keep the cores busy
-        (3, 0, 2, 3),
+        (51, 48, 2, 2),  # of next to no work: one a core
+        (51, 2 * MIB, 2, 4),  # of some: no more than keep the cores busy to the end
+        (1, 0, 2, 1),
         (17, 192 * MIB, 2, 6),
         (17, 192 * MIB, 64, 17),
         (4_000, 192 * MIB, 64, 1_500),  # of a large log: parts that can be done again
