@@ -6,6 +6,7 @@
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
     ├── NotProven           what another replica gives isn't shown to be what was there
+    ├── BackupRefused       a backup can't be made of that, or there; the one that there was stays
     ├── TableTaken          somebody else wrote to the table that an export read (retriable)
     ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
     ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
@@ -70,6 +71,12 @@ class SegmentGone(AuditError, FileNotFoundError):
 class NotProven(AuditError):
     """What a replica gives for another one's rotten bytes may not be what was there; the text says
     why."""
+
+
+class BackupRefused(AuditError):
+    """What was there is still the backup that it was; the text says what is in the way."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class TableTaken(AuditError):

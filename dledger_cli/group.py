@@ -23,6 +23,7 @@ from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
 from dledger.terminal.output import print_columns, print_json, remark
 from dledger.terminal.program import new_program
 from dledger.terminal.tls import chosen_material
+from dledger_cli.backup import backup, restore
 from dledger_cli.doctor import doctor
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 app = new_program("Start, look at, disturb and stop groups.")
 app.command()(doctor)
+app.command()(backup)
+app.command()(restore)
 
 
 class Flush(StrEnum):

@@ -12,7 +12,8 @@ come from, is in `dledger.records.errors`.
     ├── WrongIdentity       the data directory belongs to another broker group, node or segment size
     ├── IdentityMissing     the data directory holds a log, and nothing says whose
     ├── NotARegularFile     a link, a pipe, a device or a directory has a file's name
-    └── SnapshotOfAnother   a snapshot of state was made on another disk, or of another log
+    ├── SnapshotOfAnother   a snapshot of state was made on another disk, or of another log
+    └── BackupUnusable      there is no backup, it isn't right, or not for that directory
 
 Two facts are common to all. `retriable`: the same call may succeed later, unchanged. `outcome`:
 whether the operation did not happen, or may have happened.
@@ -160,3 +161,7 @@ class SnapshotOfAnother(StoreError):
         self.what = what
         self.own = own
         self.found = found
+
+
+class BackupUnusable(StoreError):
+    """The directory that was to be made of it is no member's; the text says why."""

@@ -82,7 +82,8 @@ ALLOWED: dict[str, set[str]] = {
     # The program: every package's commands. Nobody imports it.
     "dledger_cli": FLOOR
     | {"dledger.client", "dledger.credentials", "dledger.reading", "dledger.records"}
-    | {"dledger.terminal", "dledger.wire", "store", "broker", "chaos", "audit"},
+    | {"dledger.terminal", "dledger.wire", "store", "store.starting"}
+    | {"broker", "chaos", "audit"},
 }
 
 # Inside a package: room -> the rooms it may import. What lies in no room may import them all (the
@@ -97,6 +98,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "tables": {"reading", "engines"},
         "keeping": {"reading", "engines", "proof"},
         "repairing": {"reading", "proof"},
+        "backing": {"reading", "engines", "proof", "repairing"},
         "showing": {"engines", "proof", "contents", "keeping", "repairing"},
         "measuring": {"reading", "engines", "proof"},
         "commands": {

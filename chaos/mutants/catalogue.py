@@ -8,6 +8,7 @@ a change of the code that moves it is noticed. `rules` holds them, a module a ro
 from __future__ import annotations
 
 from chaos.mutants.rules.audits import AUDITS
+from chaos.mutants.rules.backups import BACKUPS
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.copies import COPIES
@@ -38,6 +39,7 @@ MUTANTS = (
     *MEMBERS,
     *SNAPSHOTS,
     *OFFLINE_REPAIRS,
+    *BACKUPS,
     *REPAIRS,
     *TABLES,
     *KEEPING,

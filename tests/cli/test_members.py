@@ -53,6 +53,10 @@ class Growing:
 
     def install(self, *names: str) -> list[str]:
         """Nodes run on empty directories, and know of nobody; `ID ADDRESS` of each."""
+        return self.take_in(*names, broker_group="local")
+
+    def take_in(self, *names: str, broker_group: str) -> list[str]:
+        """As `install`, of a group of that name."""
         words = []
         first = load_config(Path(self.group.node("n1").config))
         for name in names:
@@ -60,6 +64,7 @@ class Growing:
             home, address = self.folder / name, f"127.0.0.1:{port}"
             config = first.model_copy(
                 update={
+                    "broker_group": broker_group,
                     "node_id": name,
                     "data_directory": home / "data",
                     "listen": address,

@@ -1,0 +1,371 @@
+"""Taking a backup: the committed log of a group that runs, copied, verified, and only then named.
+
+    members answer ─▶ source chosen ─▶ copied behind what is there ─▶ synced ─▶ verified whole ─▶
+    what is wrong taken from other members ─▶ `backup.json`
+
+What a node has committed never changes, so a copy of it is the group's state as of its last entry,
+whatever the group does meanwhile; and a later backup into the same folder copies what came since.
+The folder counts up to where `backup.json` says: whatever fails before that is written leaves the
+backup that there was. Nothing that a node gives is believed: the whole copy is read back and
+verified, entry by entry, by the code of `dledger log verify`, and what has rotted at one member is
+taken from another by that of `dledger log repair`.
+
+What was acknowledged before this began is in it if every member answered: a leader knows what it
+has acknowledged to be committed, and whoever leads was asked. Members that give no answer are told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from audit.engines.engine import PassStarted
+from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
+from audit.proof.log import SegmentVerified, open_log, verify_log, weight_of
+from audit.proof.soundness import Soundness
+from audit.reading.live import Over, replicas_of_group
+from audit.reading.remote import NodeLog, node_log
+from audit.reading.replica import Replica
+from audit.repairing.refilling import LogRepair, Outcome
+from audit.repairing.sources import node_sources
+from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
+from dledger.reading.entry import EntryHeader
+from dledger.reading.files import opened, read_at
+from dledger.reading.survey import walk_headers
+from dledger.records.layout import FILE_NAME, file_name
+from dledger.wire import audit_pb2 as apb
+from store.backup import COMMITLOG, FILE, Backup, read_backup, write_backup
+from store.directory import lock_directory
+from store.files import FileSystem, OsFiles, make_directory, replace_file, write_all
+
+CHUNK_BYTES: Final = 4 << 20
+JOINT_BYTES: Final = 64 << 10
+CATCH_UP_S: Final = 10.0  # how long a follower may lack what is known to be committed
+_NAP_S: Final = 0.1
+_JOURNAL: Final = "repair"  # of what is put right here
+_BACKUPS_FILES: Final = frozenset(
+    each + ending
+    for each in ("LOCK", COMMITLOG, "checkpoint", FILE, _JOURNAL)
+    for ending in ("", ".tmp")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came of it.
+
+    Attributes:
+        copied_bytes: of the log, now; the rest was there.
+        mended: places that had rotted at the source.
+        silent: members that gave no answer: what only they knew to be committed isn't in it.
+    """
+
+    backup: Backup
+    copied_bytes: int
+    mended: tuple[Outcome, ...]
+    silent: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A member's log: what it is, and up to where it is committed there, and durable."""
+
+    replica: Replica
+    log: NodeLog
+    survey: apb.LogSurvey
+
+    @property
+    def end(self) -> int:
+        return int(self.survey.committed_offset)
+
+
+def take_backup(
+    folder: Path, addresses: Sequence[str], node: str | None, started: PassStarted
+) -> Taken:
+    """The folder is a backup of the group at `addresses`.
+
+    Args:
+        node: whose log is copied; None: a follower's, where one is as far as any member.
+
+    Raises:
+        Unreachable, NodeRefused: a member that is needed doesn't answer.
+        BackupRefused: the folder, or the group's log, can't be that; what is there stays.
+        StoreError, OSError: the folder can't be used.
+    """
+    files = OsFiles()
+    members = replicas_of_group(addresses, on_hosts=False, over=Over.GRPC)
+    silent = tuple(each.id for each in members if each.address is None or each.silence)
+    answering = [each for each in members if each.id not in silent]
+    if not answering:
+        raise Unreachable(", ".join(addresses), "no member's log can be read")
+    make_directory(files, folder)
+    lock = lock_directory(files, folder, "dledger group backup")
+    try:
+        before = read_backup(files, folder)
+        _check_folder(files, folder, before)
+        with _source(answering, node) as source:
+            _check(folder, source, before)
+            copied = _copy(files, folder, source, before, started)
+        others = [each.address for each in answering if each.address is not None]
+        mended = _verified(folder, others, files, started)
+        backup = _described(folder, source)
+        write_backup(files, folder, backup)
+    finally:
+        files.close(lock)
+    return Taken(backup, copied, mended, silent)
+
+
+# --- from whom ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _source(members: Sequence[Replica], node: str | None) -> Iterator[_Source]:
+    """The member whose log is copied: with all that any of them knew to be committed when they
+    were asked. A follower, so that the leader has no more to do, unless none gets there."""
+    wanted = max(each.position.committed for each in members if each.position is not None)
+    named = [each for each in members if node in (None, each.id)]
+    if not named:
+        known = ", ".join(each.id for each in members)
+        raise BackupRefused(f"{node} is no member that answers; these do: {known}")
+    until = time.monotonic() + CATCH_UP_S
+    while True:
+        for replica in _followers_first(named):
+            assert replica.address is not None
+            with node_log(replica.address) as log:
+                try:
+                    survey = log.survey()
+                except NodeRefused:
+                    continue
+                if survey.committed_offset >= wanted:
+                    yield _Source(replica, log, survey)
+                    return
+        if time.monotonic() >= until:
+            names = ", ".join(each.id for each in named)
+            raise Unreachable(names, f"behind what is committed after {CATCH_UP_S:g} s")
+        time.sleep(_NAP_S)
+
+
+def _followers_first(members: Sequence[Replica]) -> list[Replica]:
+    """Whoever knew of most as committed when it was asked leads, or is as good."""
+
+    def known(member: Replica) -> int:
+        return member.position.index if member.position is not None else 0
+
+    return sorted(members, key=known)
+
+
+def _check_folder(files: FileSystem, folder: Path, before: Backup | None) -> None:
+    """What lies there is a backup's, or an interrupted first one's.
+
+    Raises:
+        BackupRefused: it isn't.
+    """
+    others = set(files.listdir(folder)) - _BACKUPS_FILES
+    if others:
+        raise BackupRefused(
+            f"{folder} holds something else ({', '.join(sorted(others)[:3])}): a backup is kept in "
+            "a folder of its own"
+        )
+
+
+def _check(folder: Path, source: _Source, before: Backup | None) -> None:
+    """The source's log goes on from what is in the folder.
+
+    Raises:
+        BackupRefused: it doesn't.
+    """
+    survey = source.survey
+    if survey.first_index > 1:
+        raise BackupRefused(
+            f"the log of {source.replica.id} begins at entry {survey.first_index}: a backup holds "
+            "a log from its first entry on"
+        )
+    if not source.end:
+        raise BackupRefused(f"{source.replica.id} has nothing committed")
+    if before is None:
+        return
+    theirs = (survey.broker_group, survey.segment_size_bytes)
+    if theirs != (before.broker_group, before.segment_size_bytes):
+        raise BackupRefused(
+            f"{folder} is a backup of broker group {before.broker_group!r} with segments of "
+            f"{before.segment_size_bytes} bytes, and this is {theirs[0]!r} with {theirs[1]}"
+        )
+    if source.end < before.end_offset:
+        raise BackupRefused(
+            f"{folder} holds entries up to {before.last_index}, and the group has committed less: "
+            "it isn't that group any more"
+        )
+
+
+# --- copying ------------------------------------------------------------------------------------
+
+
+def _copy(
+    files: FileSystem,
+    folder: Path,
+    source: _Source,
+    before: Backup | None,
+    started: PassStarted,
+) -> int:
+    """What lies behind the backup that there was is in the folder, durably; how much that is."""
+    commitlog = folder / COMMITLOG
+    make_directory(files, commitlog)
+    size, at = int(source.survey.segment_size_bytes), before.end_offset if before else 0
+    progress, begin = started("copy", source.end - at), at
+    if before is not None:
+        _check_goes_on(folder, source, before)
+    _cut(files, commitlog, size, at)
+    while at < source.end:
+        base = at - at % size
+        path = commitlog / file_name(base)
+        handle = files.open(path) if files.exists(path) else files.create(path)
+        try:
+            files.truncate(handle, size)
+            while at < min(source.end, base + size):
+                content = _read(source, base, at, min(source.end, base + size) - at)
+                write_all(files, handle, [content], at - base)
+                at += len(content)
+                progress(len(content))
+            files.fsync(handle)
+        finally:
+            files.close(handle)
+    files.fsync_directory(commitlog)
+    page = encode_checkpoint(CheckpointState(watermark=source.end))
+    replace_file(files, folder / "checkpoint", page)
+    return source.end - begin
+
+
+def _cut(files: FileSystem, commitlog: Path, size: int, end: int) -> None:
+    """What an interrupted backup left behind `end` is gone, durably: zeros end a log."""
+    for name in files.listdir(commitlog):
+        if not FILE_NAME.fullmatch(name):
+            continue
+        if int(name) >= end:
+            files.unlink(commitlog / name)
+        elif int(name) + size > end:
+            handle = files.open(commitlog / name)
+            try:
+                files.truncate(handle, end - int(name))
+                files.truncate(handle, size)
+                files.fsync(handle)
+            finally:
+                files.close(handle)
+
+
+def _check_goes_on(folder: Path, source: _Source, before: Backup) -> None:
+    """The source has the same bytes as the backup that there was, where that ends: the last of
+    them carry a digest of all before.
+
+    Raises:
+        BackupRefused: it hasn't.
+    """
+    end, size = before.end_offset, before.segment_size_bytes
+    base = (end - 1) - (end - 1) % size
+    at = max(base, end - JOINT_BYTES)
+    with opened(str(folder / COMMITLOG / file_name(base))) as descriptor:
+        own = read_at(descriptor, end - at, at - base)
+    if own != source.log.read((base, size), at, end - at):
+        raise BackupRefused(
+            f"bytes {at} to {end} of the log of {source.replica.id} aren't those of {folder}: "
+            "another log, or what one of them has there has rotted. Take a new backup into an "
+            "empty folder"
+        )
+
+
+def _read(source: _Source, base: int, at: int, wanted: int) -> bytes:
+    """Bytes of the source's log from `at` on, at least one.
+
+    Raises:
+        NodeRefused: it gives none.
+    """
+    segment = (base, int(source.survey.segment_size_bytes))
+    try:
+        content = source.log.read(segment, at, min(wanted, CHUNK_BYTES))
+    except SegmentGone as error:
+        raise BackupRefused(f"{source.replica.id} has no such segment any more: {error}") from error
+    if not content:
+        raise NodeRefused(str(source.replica.address), f"it gives no byte at {at} of its log")
+    return content[:wanted]
+
+
+# --- proving ------------------------------------------------------------------------------------
+
+
+def _verified(
+    folder: Path, addresses: Sequence[str], files: FileSystem, started: PassStarted
+) -> tuple[Outcome, ...]:
+    """All that the folder holds is right, now; what was put right.
+
+    Raises:
+        BackupRefused: it isn't.
+    """
+    wrong, first = _wrong(folder, started)
+    if not first:
+        return ()
+    told: list[Outcome] = []
+    log = open_log(folder, is_ours=True)
+    with node_sources(addresses, log.segment_size) as sources:
+        work = LogRepair(log, sources, files)
+        for base in wrong:
+            work.mend(base, told.append)
+    _, first = _wrong(folder, started)
+    if first:
+        reasons = "; ".join(reason for each in told for reason in each.reasons)
+        raise BackupRefused(f"the copy isn't right, and no member has better: {first}. {reasons}")
+    return tuple(each for each in told if each.source)
+
+
+def _wrong(folder: Path, started: PassStarted) -> tuple[list[int], str]:
+    """The segments in which something is wrong, and the first of it in words."""
+    log = open_log(folder, is_ours=True)
+    wrong: list[int] = []
+
+    def tell(segment: SegmentVerified) -> None:
+        if segment.left_out or segment.places:
+            wrong.append(segment.base)
+
+    total = verify_log(log, tell=tell, progress=started("verify", weight_of(log)))
+    if total.verdict is Soundness.SOUND and not wrong:
+        return [], ""
+    place = total.first or total.tail
+    if place is None:
+        return wrong, f"{total.verdict.value}"
+    return wrong, f"byte {place.offset} of {place.file}: {place.detail or place.cause}"
+
+
+def _described(folder: Path, source: _Source) -> Backup:
+    """What the folder holds, which was verified."""
+    survey = source.survey
+    last = last_entry(folder / COMMITLOG, int(survey.segment_size_bytes), source.end)
+    return Backup(
+        broker_group=survey.broker_group,
+        node_id=survey.node_id,
+        segment_size_bytes=int(survey.segment_size_bytes),
+        last_index=last.index,
+        last_term=last.term,
+        last_digest=last.digest,
+        end_offset=source.end,
+        taken_ms=int(time.time() * 1000),
+    )
+
+
+def last_entry(commitlog: Path, segment_size: int, end: int) -> EntryHeader:
+    """The entry that ends there, or is the last before a filler that does.
+
+    Raises:
+        BackupRefused: no entry does: an end in the midst of one.
+    """
+    base = (end - 1) - (end - 1) % segment_size
+    while base >= 0:
+        with opened(str(commitlog / file_name(base))) as descriptor:
+            at, last, reason = walk_headers(descriptor, base, segment_size)
+        if last is not None:
+            if base + at != end and reason != "filler":
+                break
+            return last
+        base -= segment_size
+    raise BackupRefused(f"{commitlog} holds no entry that ends at byte {end}")

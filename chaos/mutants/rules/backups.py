@@ -1,0 +1,124 @@
+"""Defects in backups and what is made of them (docs/adr/0046-backups-are-logs.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_TAKING = "audit/backing/taking.py"
+_RESTORING = "store/starting/restoring.py"
+_TESTS = {
+    _TAKING: ("tests/audit/test_backing.py",),
+    _RESTORING: ("tests/starting/test_restoring.py",),
+}
+
+
+def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
+    tests = _TESTS.get(file, ("tests/starting/test_restoring.py",))
+    return Mutant(name, file, old, new, masked="no run of the simulator is backed up", tests=tests)
+
+
+BACKUPS = (
+    _mutant(
+        "backup-of-a-member-that-is-behind",
+        _TAKING,
+        "                if survey.committed_offset >= wanted:\n",
+        "                if survey.committed_offset >= 0:\n",
+    ),
+    _mutant(
+        "backup-is-not-verified",
+        _TAKING,
+        "    if total.verdict is Soundness.SOUND and not wrong:\n",
+        "    if True:\n",
+    ),
+    _mutant(
+        "backup-is-named-before-it-is-verified",
+        _TAKING,
+        "        others = [each.address for each in answering if each.address is not None]\n",
+        "        write_backup(files, folder, _described(folder, source))\n"
+        "        others = [each.address for each in answering if each.address is not None]\n",
+    ),
+    _mutant(
+        "backup-goes-on-from-another-log",
+        _TAKING,
+        "    if own != source.log.read((base, size), at, end - at):\n",
+        "    if len(own) != len(source.log.read((base, size), at, end - at)):\n",
+    ),
+    _mutant(
+        "backup-keeps-what-an-interrupted-one-left",
+        _TAKING,
+        "    _cut(files, commitlog, size, at)\n",
+        "",
+    ),
+    _mutant(
+        "backup-over-a-members-directory",
+        _TAKING,
+        "        _check_folder(files, folder, before)\n",
+        "",
+    ),
+    _mutant(
+        "backup-says-what-it-lacks-is-there",
+        _TAKING,
+        "        end_offset=source.end,\n",
+        "        end_offset=source.end + 8,\n",
+    ),
+    _mutant(
+        "restored-into-a-directory-that-is-used",
+        _RESTORING,
+        "DirectoryState.UNFORMED or not (is_unfinished or is_empty):",
+        "DirectoryState.UNFORMED:",
+    ),
+    _mutant(
+        "restored-what-is-not-the-backup",
+        _RESTORING,
+        "            last_index == backup.last_index and log.last_digest != backup.last_digest\n",
+        "            False\n",
+    ),
+    _mutant(
+        "restored-as-much-as-was-right",
+        _RESTORING,
+        "        if found != (last_index, end) or (\n",
+        "        if found > (last_index, end) or (\n",
+    ),
+    _mutant(
+        "restored-with-the-old-members",
+        _RESTORING,
+        "        log.append(EntryKind.CONFIGURATION, last_index + 1, term, time_ms, 0, body)\n",
+        "        log.append(EntryKind.NOOP, last_index + 1, term, time_ms, 0, b'')\n",
+    ),
+    _mutant(
+        "restored-in-the-old-term",
+        _RESTORING,
+        "        term = Term(log.last_term + 1)\n",
+        "        term = Term(log.last_term)\n",
+    ),
+    _mutant(
+        "restored-log-ahead-of-its-term",
+        _RESTORING,
+        "        HardStateStore(file).save(HardState(term))",
+        "        HardStateStore(file).save(HardState(Term(1)))",
+    ),
+    _mutant(
+        "restored-is-formed-before-its-log",
+        _RESTORING,
+        "        _begin(files, directory, backup, last_index)\n",
+        "        _begin(files, directory, backup, last_index)\n"
+        "        directory.mark(DirectoryState.FORMED)\n",
+    ),
+    _mutant(
+        "restored-mark-goes-first",
+        _RESTORING,
+        "        directory.mark(DirectoryState.FORMED)\n"
+        "        files.unlink(site.path / UNFINISHED)\n",
+        "        files.unlink(site.path / UNFINISHED)\n"
+        "        files.fsync_directory(site.path)\n"
+        "        directory.mark(DirectoryState.FORMED)\n"
+        "        files.create(site.path / UNFINISHED)\n"
+        "        files.unlink(site.path / UNFINISHED)\n",
+    ),
+    _mutant(
+        "restored-page-is-not-judged",
+        "store/backup.py",
+        "    if named or not _is_possible(backup):\n",
+        "    if named:\n",
+    ),
+)

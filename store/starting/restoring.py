@@ -1,0 +1,221 @@
+"""A directory made of a backup: that of a new group, which has one member and the old one's log.
+
+    empty ─▶ unformed, locked ─▶ marked as unfinished ─▶ segments copied, synced ─▶ term ─▶
+    walked whole, and it is the backup's log ─▶ configuration: this member, on this disk ─▶
+    formed ─▶ mark gone
+
+The entry that names the new configuration follows the last one that is wanted, in a term of its
+own, as any leader's would: whoever is taken in later gets it like all others, and no member of the
+old group is one of the new, as none of their disks is named (docs/adr/0022-disk-identities.md).
+Until it is formed the directory is no member's and no node starts on it. Done again after a crash,
+all is begun anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dledger.core.types import EntryKind, HardState, Term
+from dledger.hard_state import HardStateStore
+from dledger.reading.files import opened
+from dledger.reading.survey import walk_headers
+from dledger.records.layout import file_name
+from store.backup import COMMITLOG, Backup, read_backup
+from store.commitlog import CommitLog
+from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
+from store.errors import BackupUnusable, CorruptionFound
+from store.files import AtomicFile, FileSystem, make_directory, read_exactly, write_all
+from store.starting.founding import FILE as FOUNDING
+from store.starting.founding import configuration_bytes
+from store.starting.opening import Site, open_directory
+from store.worker import ManualWorker
+
+UNFINISHED: Final = "restore"
+CHUNK_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """`last_index`: the last entry of the backup that is in the new group's log; behind it lies the
+    entry that founds the new group, in `term`."""
+
+    backup: Backup
+    last_index: int
+    term: int
+    disk_id: bytes
+
+
+def restore(
+    folder: Path,
+    site: Site,
+    address: str,
+    through: int | None = None,
+    progress: Callable[[int], None] = lambda size: None,
+) -> Restored:
+    """The directory of `site` is a formed member's, and its group has no other.
+
+    Args:
+        address: where the member will listen.
+        through: the last entry that is wanted; None: all that the backup holds.
+        progress: told bytes as they are copied.
+
+    Raises:
+        BackupUnusable: there is no backup in the folder, or not of that; it isn't right; or the
+            directory holds something already.
+        StoreError, OSError: see `DataDirectory.open`.
+    """
+    files = site.files
+    backup = read_backup(files, folder)
+    if backup is None:
+        raise BackupUnusable(f"{folder} is no backup: it has no backup.json")
+    if backup.segment_size_bytes != site.identity.segment_size_bytes:
+        raise BackupUnusable(
+            f"{folder} has segments of {backup.segment_size_bytes} bytes, and the node is "
+            f"configured for {site.identity.segment_size_bytes}"
+        )
+    end, last_index = _wanted(folder, backup, through)
+    with contextlib.closing(open_directory(site)) as directory:
+        _begin(files, directory, backup, last_index)
+        _copy(files, folder, site.path, backup.segment_size_bytes, end, progress)
+        term = _found(site, directory, backup, (end, last_index), address)
+        directory.mark(DirectoryState.FORMED)
+        files.unlink(site.path / UNFINISHED)
+        files.fsync_directory(site.path)
+        return Restored(backup, last_index, term, directory.disk.disk_id)
+
+
+def _wanted(folder: Path, backup: Backup, through: int | None) -> tuple[int, int]:
+    """The physical offset behind the last entry that is wanted, and its index.
+
+    Raises:
+        BackupUnusable: the backup doesn't hold it.
+    """
+    if through is None or through == backup.last_index:
+        return backup.end_offset, backup.last_index
+    if not 1 <= through < backup.last_index:
+        raise BackupUnusable(
+            f"{folder} holds entries 1 to {backup.last_index}, and {through} was asked for"
+        )
+    size = backup.segment_size_bytes
+    for base in range((backup.end_offset - 1) // size * size, -1, -size):
+        with opened(str(folder / COMMITLOG / file_name(base))) as descriptor:
+            _, first, _ = walk_headers(descriptor, base, size, 0)
+            if first is None or first.index > through:
+                continue
+            at, last, _ = walk_headers(descriptor, base, size, through)
+            if last is not None and last.index == through:
+                return base + at, through
+        break
+    raise BackupUnusable(f"entry {through} isn't where the entries of {folder} lead to")
+
+
+# --- the directory ------------------------------------------------------------------------------
+
+
+def _begin(files: FileSystem, directory: DataDirectory, backup: Backup, last_index: int) -> None:
+    """The directory holds nothing but the mark of this being unfinished.
+
+    Raises:
+        BackupUnusable: it holds more, that no unfinished restoring left there.
+    """
+    path = directory.path
+    mark, commitlog = path / UNFINISHED, path / COMMITLOG
+    fields: dict[str, object] = {"digest": f"{backup.last_digest:016x}", "last_index": last_index}
+    is_unfinished = files.exists(mark)
+    if is_unfinished:
+        with contextlib.suppress(CorruptionFound):  # then it died while it wrote just that
+            read_sealed(files, mark)
+    held = files.listdir(commitlog) if files.exists(commitlog) else []
+    is_empty = not held and not files.exists(path / FOUNDING)
+    if directory.disk.state is not DirectoryState.UNFORMED or not (is_unfinished or is_empty):
+        raise BackupUnusable(
+            f"{path} is not empty: it is {directory.disk.state.value}, with {len(held)} files of a "
+            "log. A backup is restored into a directory that was never used"
+        )
+    write_sealed(files, mark, fields)
+    make_directory(files, commitlog)
+    for name in held:
+        files.unlink(commitlog / name)
+    for name in ("checkpoint", "abort", "truncation"):
+        if files.exists(path / name):
+            files.unlink(path / name)
+    files.fsync_directory(commitlog)
+    files.fsync_directory(path)
+
+
+def _copy(
+    files: FileSystem,
+    folder: Path,
+    path: Path,
+    segment_size: int,
+    end: int,
+    progress: Callable[[int], None],
+) -> None:
+    for base in range(0, end, segment_size):
+        wanted = min(end - base, segment_size)
+        source = files.open(folder / COMMITLOG / file_name(base))
+        try:
+            target = files.create(path / COMMITLOG / file_name(base))
+            try:
+                files.fallocate(target, segment_size)
+                for at in range(0, wanted, CHUNK_BYTES):
+                    size = min(CHUNK_BYTES, wanted - at)
+                    content = read_exactly(files, source, size, at, str(folder))
+                    write_all(files, target, [content], at)
+                    progress(size)
+                files.fsync(target)
+            finally:
+                files.close(target)
+        finally:
+            files.close(source)
+    files.fsync_directory(path / COMMITLOG)
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+def _found(
+    site: Site, directory: DataDirectory, backup: Backup, wanted: tuple[int, int], address: str
+) -> int:
+    """The log is that of the backup, entry by entry, and goes on with the new configuration; the
+    term of that.
+
+    Raises:
+        BackupUnusable: the log isn't the backup's.
+    """
+    end, last_index = wanted
+    path, files, node = site.path, site.files, site.identity.node_id
+    # Nothing runs beside this: what is submitted is done by `close`.
+    try:
+        log = CommitLog.open(path, site.options, files, workers=ManualWorker)
+    except CorruptionFound as error:
+        raise BackupUnusable(f"the backup isn't what it was: {error}") from error
+    is_founded = False
+    try:
+        # No watermark says what must be there, so the walk has cut off what isn't right.
+        found = (log.last_index, log.end_offset)
+        if found != (last_index, end) or (
+            last_index == backup.last_index and log.last_digest != backup.last_digest
+        ):
+            raise BackupUnusable(
+                f"the backup isn't what it was: entries 1 to {found[0]} of {last_index} are right, "
+                f"up to byte {found[1]} of {end}. Another one, or `dledger log repair` with what "
+                "members still have, may help"
+            )
+        term = Term(log.last_term + 1)
+        make_directory(files, path / "raft")
+        file = AtomicFile(files, path / "raft" / "hard_state")
+        file.settle()
+        HardStateStore(file).save(HardState(term))  # before the entry: no log is ahead of its term
+        body = configuration_bytes({node: directory.disk.disk_id}, {node: address})
+        time_ms = log.last_append_time_ms
+        log.append(EntryKind.CONFIGURATION, last_index + 1, term, time_ms, 0, body)
+        log.submit(1)
+        is_founded = True
+    finally:
+        log.close(is_clean=is_founded)
+    return term

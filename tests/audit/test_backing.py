@@ -1,0 +1,317 @@
+"""Backups of a group whose nodes run, on real ports: whole, right, and going on from each other."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from audit.backing import taking
+from audit.backing.taking import Taken, take_backup
+from audit.errors import BackupRefused, NodeRefused, Unreachable
+from audit.proof.log import open_log, verify_log
+from audit.proof.soundness import Soundness
+from audit.reading.remote import NodeLog
+from dledger.records.layout import file_name
+from store.backup import read_backup
+from store.files import OsFiles
+from tests.audit.replicas import flip_bit
+from tests.integration.group import Group, make_configs
+
+SEGMENT = 2 << 20
+MESSAGE = 30_000
+FIRST = 2 * SEGMENT // MESSAGE + 20
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.run_until_complete(made.shutdown_default_executor())
+    made.close()
+
+
+class Live:
+    """Three nodes with two full segments and a part of a third; backups are taken in a thread."""
+
+    def __init__(self, group: Group, loop: asyncio.AbstractEventLoop) -> None:
+        self.group = group
+        self._loop = loop
+        self.sent = 0
+
+    @property
+    def addresses(self) -> list[str]:
+        return [config.listen for config in self.group.configs.values()]
+
+    def data(self, node: str) -> Path:
+        return next(c.data_directory for c in self.group.configs.values() if c.node_id == node)
+
+    def send(self, count: int) -> None:
+        async def run() -> None:
+            for _ in range(count):
+                await self.group.send(self.sent, bytes((self.sent % 251,)) * MESSAGE)
+                self.sent += 1
+            await self.group.applied_everywhere()
+
+        self._loop.run_until_complete(run())
+
+    def take(self, folder: Path, node: str | None = None) -> Taken:
+        work = functools.partial(take_backup, folder, self.addresses, node, lambda *_: print)
+
+        async def run() -> Taken:
+            return await asyncio.to_thread(work)
+
+        return self._loop.run_until_complete(run())
+
+    def in_thread(self, work: Callable[[], object]) -> None:
+        async def run() -> None:
+            await asyncio.to_thread(work)
+
+        self._loop.run_until_complete(run())
+
+
+@pytest.fixture(scope="module")
+def live(
+    loop: asyncio.AbstractEventLoop, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Live]:
+    group = Group(
+        make_configs(
+            tmp_path_factory.mktemp("live"),
+            store={"segment_size_bytes": SEGMENT, "reserve_bytes": 0, "scrub_percent": 0.0},
+            broker={"max_message_bytes": 1 << 20, "audit_bytes_per_s": 100 << 30},
+        )
+    )
+
+    async def start() -> None:
+        await group.start()
+        await group.create_topic()
+
+    try:
+        loop.run_until_complete(start())
+        made = Live(group, loop)
+        made.send(FIRST)
+        yield made
+    finally:
+        loop.run_until_complete(group.close())
+
+
+def same_bytes(folder: Path, data: Path, end: int) -> bool:
+    """The backup's log is the member's, up to that offset, and nothing is behind."""
+    for base in range(0, end, SEGMENT):
+        own = (folder / "commitlog" / file_name(base)).read_bytes()
+        wanted = (data / "commitlog" / file_name(base)).read_bytes()[: min(end - base, SEGMENT)]
+        if own != wanted + bytes(SEGMENT - len(wanted)):
+            return False
+    return len(list((folder / "commitlog").iterdir())) == -(-end // SEGMENT)
+
+
+def check(folder: Path, live: Live, taken: Taken) -> None:
+    """What the folder says of itself is so."""
+    assert read_backup(OsFiles(), folder) == taken.backup
+    log = open_log(folder)
+    total = verify_log(log)
+    assert (total.verdict, total.places, total.tail) == (Soundness.SOUND, 0, None)
+    assert (total.first_index, total.last_index) == (1, taken.backup.last_index)
+    assert same_bytes(folder, live.data("n1"), taken.backup.end_offset)
+
+
+def test_backup_holds_what_was_committed(live: Live, tmp_path: Path) -> None:
+    taken = live.take(tmp_path / "new" / "folder")
+    check(tmp_path / "new" / "folder", live, taken)
+    assert taken.copied_bytes == taken.backup.end_offset > 2 * SEGMENT
+    assert (taken.mended, taken.silent) == ((), ())
+
+
+def test_later_backup_copies_what_came_since(live: Live, tmp_path: Path) -> None:
+    """Within a segment, and over the end of one; where nothing came, nothing is copied."""
+    folder = tmp_path / "b"
+    before = live.take(folder, "n1")
+    for count, node in ((3, "n2"), (0, "n3"), (SEGMENT // MESSAGE + 5, "n1")):
+        live.send(count)
+        taken = live.take(folder, node)
+        check(folder, live, taken)
+        assert taken.backup.node_id == node
+        assert taken.copied_bytes == taken.backup.end_offset - before.backup.end_offset
+        assert (taken.copied_bytes > 0) == (count > 0)
+        before = taken
+
+
+def test_what_rotted_at_the_source_is_taken_from_another(live: Live, tmp_path: Path) -> None:
+    """The node doesn't know of it yet; its disk gives other bytes than were written."""
+    path = live.data("n2") / "commitlog" / file_name(0)
+    places = (SEGMENT // 3, SEGMENT // 2)
+    for at in places:
+        flip_bit(path, at)
+    try:
+        taken = live.take(tmp_path / "b", "n2")
+    finally:
+        for at in places:
+            flip_bit(path, at)
+    check(tmp_path / "b", live, taken)
+    assert taken.backup.node_id == "n2"
+    assert len(taken.mended) == 2
+    assert {each.source for each in taken.mended} <= {"n1", "n3"}
+
+
+def test_what_rotted_everywhere_is_no_backup(live: Live, tmp_path: Path) -> None:
+    """The one that there was stays, and can be gone on with."""
+    folder = tmp_path / "b"
+    before = live.take(folder)
+    live.send(4)
+    base = before.backup.end_offset - before.backup.end_offset % SEGMENT
+    at = before.backup.end_offset - base + MESSAGE
+    paths = [live.data(node) / "commitlog" / file_name(base) for node in ("n1", "n2", "n3")]
+    for path in paths:
+        flip_bit(path, at)
+    try:
+        with pytest.raises(BackupRefused, match="no member has better"):
+            live.take(folder)
+    finally:
+        for path in paths:
+            flip_bit(path, at)
+    assert read_backup(OsFiles(), folder) == before.backup
+    taken = live.take(folder)
+    check(folder, live, taken)
+    assert taken.backup.last_index > before.backup.last_index
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_backup_that_breaks_off_leaves_the_one_before(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Whenever the source dies. What was copied counts for nothing until it is copied again."""
+    folder = tmp_path / "b"
+    before = live.take(folder)
+    live.send(SEGMENT // MESSAGE + 5)
+    read, calls = NodeLog.read, 0
+
+    def breaks(self: NodeLog, segment: tuple[int, int], offset: int, size: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls > after + 1:  # the first asks whether the source goes on from what there is
+            raise NodeRefused("n1", "it died")
+        return read(self, segment, offset, size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeLog, "read", breaks)
+        with pytest.raises(NodeRefused, match="it died"):
+            live.take(folder)
+    assert read_backup(OsFiles(), folder) == before.backup
+    check(folder, live, live.take(folder))
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_what_an_interrupted_backup_left_is_gone(live: Live, tmp_path: Path, count: int) -> None:
+    """Whether or not anything came since: it would be a log's tail that nobody was promised."""
+    folder = tmp_path / "b"
+    before = live.take(folder)
+    end = before.backup.end_offset
+    base = end - end % SEGMENT
+    with (folder / "commitlog" / file_name(base)).open("r+b") as file:
+        file.seek(end - base)
+        file.write(b"\x5a" * 100_000)
+    (folder / "commitlog" / file_name(base + SEGMENT)).write_bytes(b"\x5a" * 100)
+    live.send(count)
+    check(folder, live, live.take(folder))
+
+
+def test_source_that_sends_other_bytes_is_not_believed(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a wire or a memory that flips bits would, for good: no backup comes of it."""
+    read = NodeLog.read
+
+    def flips(self: NodeLog, segment: tuple[int, int], offset: int, size: int) -> bytes:
+        content = bytearray(read(self, segment, offset, size))
+        if segment[0] == SEGMENT and offset - SEGMENT <= 4_321 < offset - SEGMENT + len(content):
+            content[4_321 - (offset - SEGMENT)] ^= 4
+        return bytes(content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeLog, "read", flips)
+        with pytest.raises(BackupRefused, match="isn't right"):
+            live.take(tmp_path / "b")
+    assert read_backup(OsFiles(), tmp_path / "b") is None
+
+
+def test_backups_of_other_logs_are_left_alone(
+    live: Live, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    """A group of the same name and the same size of segments, with entries of its own."""
+    folder = tmp_path / "b"
+    before = live.take(folder)
+    size = {"segment_size_bytes": SEGMENT, "reserve_bytes": 0}
+    limits = {"max_message_bytes": 1 << 20}
+    other = Group(make_configs(tmp_path / "other", store=size, broker=limits))
+
+    async def start() -> None:
+        await other.start()
+        await other.create_topic()
+        for sequence in range(live.sent + 10):
+            await other.send(sequence, b"z" * MESSAGE)
+        await other.applied_everywhere()
+
+    loop.run_until_complete(start())
+    try:
+        with pytest.raises(BackupRefused, match="another log"):
+            Live(other, loop).take(folder)
+    finally:
+        loop.run_until_complete(other.close())
+    assert read_backup(OsFiles(), folder) == before.backup
+    check(folder, live, live.take(folder))
+
+
+def test_members_that_are_not_there_are_named(live: Live, tmp_path: Path) -> None:
+    with pytest.raises(BackupRefused, match="n9 is no member that answers; these do: n1, n2, n3"):
+        live.take(tmp_path / "b", "n9")
+    with pytest.raises(Unreachable):
+        take_backup(tmp_path / "b", ["127.0.0.1:1"], None, lambda *_: print)
+
+
+def test_member_that_stays_behind_is_no_source(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was acknowledged before a backup began is in it: a member that lacks of that isn't
+    copied, however long it was waited for."""
+    survey = NodeLog.survey
+
+    def lags(self: NodeLog) -> object:
+        answer = survey(self)
+        if answer.node_id == "n3":
+            answer.committed_offset -= 1
+        return answer
+
+    monkeypatch.setattr(taking, "CATCH_UP_S", 0.3)
+    monkeypatch.setattr(NodeLog, "survey", lags)
+    with pytest.raises(Unreachable, match="behind what is committed"):
+        live.take(tmp_path / "b", "n3")
+    assert live.take(tmp_path / "b").backup.node_id in ("n1", "n2")
+
+
+def test_two_backups_into_one_folder_exclude_each_other(live: Live, tmp_path: Path) -> None:
+    from store.directory import lock_directory
+    from store.errors import DirectoryInUse
+
+    folder = tmp_path / "b"
+    live.take(folder)
+    files = OsFiles()
+    lock = lock_directory(files, folder, "another backup")
+    try:
+        with pytest.raises(DirectoryInUse, match="another backup"):
+            live.take(folder)
+    finally:
+        files.close(lock)
+
+
+def test_folder_of_a_member_is_no_place_for_a_backup(live: Live, tmp_path: Path) -> None:
+    """Its log would be overwritten."""
+    folder = tmp_path / "member"
+    shutil.copytree(live.data("n1"), folder)
+    before = {each.name: each.read_bytes() for each in (folder / "commitlog").iterdir()}
+    with pytest.raises(BackupRefused, match="holds something else"):
+        live.take(folder)
+    assert {each.name: each.read_bytes() for each in (folder / "commitlog").iterdir()} == before

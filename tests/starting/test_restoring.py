@@ -1,0 +1,307 @@
+"""A directory made of a backup: a member of a new group, or nothing that a node starts on."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from dledger.codec import decode_configuration
+from dledger.core.types import NodeId
+from dledger.records.layout import file_name
+from dledger.wire import raft_pb2
+from store.backup import Backup, read_backup, write_backup
+from store.commitlog import CommitLogOptions
+from store.directory import DataDirectory, DirectoryState, Identity
+from store.errors import BackupUnusable, CorruptionFound, StorageFailed
+from store.files import FileSystem, OsFiles
+from store.starting.judging import judge
+from store.starting.opening import Opened, Site, open_member
+from store.starting.restoring import UNFINISHED, Restored, restore
+from store.worker import ManualWorker
+from tests.audit.replicas import SEGMENT, build, usual_entries
+from tests.store.faulty_files import SimulatedDisk
+
+ENTRIES = 90
+ADDRESS = "10.0.0.9:7001"
+
+
+class Made:
+    """A backup, and the log that it is of."""
+
+    def __init__(self, root: Path) -> None:
+        builder = build(root / "n1", usual_entries(ENTRIES))
+        self.folder = root / "n1"
+        self.headers = builder.headers
+        self.backup = Backup(
+            broker_group="g",
+            node_id="n1",
+            segment_size_bytes=SEGMENT,
+            last_index=builder.log.last_index,
+            last_term=builder.log.last_term,
+            last_digest=builder.log.last_digest,
+            end_offset=builder.log.end_offset,
+            taken_ms=1,
+        )
+        write_backup(OsFiles(), self.folder, self.backup)
+        assert self.backup.end_offset > 2 * SEGMENT
+
+    def on(self, files: SimulatedDisk) -> None:
+        """The backup lies on that disk, in the folder of the same name."""
+        for path in (self.folder, self.folder / "commitlog"):
+            make_folders(files, path)
+        wanted = ["backup.json", *(f"commitlog/{file_name(base)}" for base in self.bases)]
+        for name in wanted:
+            handle = files.create(self.folder / name)
+            files.pwritev(handle, [(self.folder / name).read_bytes()], 0)
+            files.fsync(handle)
+            files.close(handle)
+            files.fsync_directory((self.folder / name).parent)
+
+    @property
+    def bases(self) -> range:
+        return range(0, self.backup.end_offset, SEGMENT)
+
+
+def make_folders(files: FileSystem, path: Path) -> None:
+    for each in [*reversed(path.parents), path]:
+        if not files.exists(each):
+            files.mkdir(each)
+            files.fsync_directory(each.parent)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("backup"))
+
+
+def site_at(path: Path, files: FileSystem | None = None, segment_size: int = SEGMENT) -> Site:
+    options = CommitLogOptions(segment_size_bytes=segment_size, reserve_bytes=0)
+    identity = Identity("new", "m1", segment_size)
+    return Site(path, identity, files or OsFiles(), options, workers=ManualWorker)
+
+
+def state_of(path: Path, files: FileSystem) -> DirectoryState:
+    with contextlib.closing(DataDirectory.open(path, Identity("new", "m1", SEGMENT), files)) as it:
+        return it.disk.state
+
+
+def check_member(made: Made, site: Site, done: Restored, last_index: int) -> None:
+    """A node starts on it: the wanted entries, to the byte, and one that names it alone."""
+    opened: Opened = open_member(site)
+    with contextlib.closing(opened.directory), contextlib.closing(opened.log):
+        log = opened.log
+        assert done.last_index == last_index
+        assert log.last_index == last_index + 1
+        assert log.digest_at(last_index) == made.headers[last_index - 1].digest
+        assert (log.last_term, opened.hard_state.term) == (done.term, done.term)
+        assert done.term > made.headers[last_index - 1].term
+        index, body = log.configuration_entries()[-1]
+        named = decode_configuration(raft_pb2.Configuration.FromString(body))
+        assert index == last_index + 1
+        assert named.members() == named.voters == {NodeId("m1")}
+        assert dict(named.disks) == {NodeId("m1"): opened.directory.disk.disk_id}
+        assert dict(named.addresses) == {NodeId("m1"): ADDRESS}
+
+
+def test_what_was_restored_starts(made: Made, tmp_path: Path) -> None:
+    site = site_at(tmp_path / "m1")
+    done = restore(made.folder, site, ADDRESS)
+    judged = judge(site.path)
+    assert judged.starts, judged
+    assert not (site.path / UNFINISHED).exists()
+    check_member(made, site, done, made.backup.last_index)
+
+
+@pytest.mark.parametrize("through", [1, 2, 30, ENTRIES // 2, ENTRIES - 1, ENTRIES])
+def test_log_ends_with_the_entry_that_was_wanted(made: Made, tmp_path: Path, through: int) -> None:
+    site = site_at(tmp_path / "m1")
+    done = restore(made.folder, site, ADDRESS, through)
+    assert judge(site.path).starts
+    check_member(made, site, done, through)
+
+
+@pytest.mark.parametrize("through", [0, -1, ENTRIES + 1, 1 << 70])
+def test_entry_that_no_backup_has_is_refused(made: Made, tmp_path: Path, through: int) -> None:
+    with pytest.raises(BackupUnusable, match=f"{through} was asked for"):
+        restore(made.folder, site_at(tmp_path / "m1"), ADDRESS, through)
+    assert not (tmp_path / "m1").exists()
+
+
+@pytest.mark.parametrize("fatal", range(150))
+def test_power_that_fails_leaves_a_member_or_nothing(made: Made, fatal: int) -> None:
+    """At each call of the file system. What isn't a member's is restored into again."""
+    disk = SimulatedDisk()
+    made.on(disk)
+    site = site_at(Path("/data/m1"), disk)
+    make_folders(disk, Path("/data"))
+    begin = len(disk.calls)
+
+    def stop(_operation: str, _name: str) -> None:
+        if len(disk.calls) > begin + fatal:
+            raise InterruptedError
+
+    disk.before = stop
+    with contextlib.suppress(InterruptedError, StorageFailed):
+        restore(made.folder, site, ADDRESS)
+        assert fatal > 80, "so many calls there are not"
+    disk.before = lambda _operation, _name: None
+    disk.power_cut(Random(fatal))
+    if state_of(site.path, disk) is not DirectoryState.FORMED:
+        done = restore(made.folder, site, ADDRESS)
+        check_member(made, site, done, made.backup.last_index)
+        return
+    backup = made.backup
+    opened = open_member(site)
+    term, disk_id = opened.log.last_term, opened.directory.disk.disk_id
+    opened.log.close()
+    opened.directory.close()
+    done = Restored(backup, backup.last_index, term, disk_id)
+    check_member(made, site, done, backup.last_index)
+
+
+def test_so_many_calls_are_all_of_them(made: Made) -> None:
+    """The test above stops at each."""
+    disk = SimulatedDisk()
+    made.on(disk)
+    make_folders(disk, Path("/data"))
+    begin = len(disk.calls)
+    restore(made.folder, site_at(Path("/data/m1"), disk), ADDRESS)
+    assert 100 < len(disk.calls) - begin < 150
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(at=-1, bit=0, cut=False, through=ENTRIES - 1)  # nothing behind it tells rot from a tail
+@given(
+    at=st.integers(0, 10**9),
+    bit=st.integers(0, 7),
+    cut=st.booleans(),
+    through=st.sampled_from([None, ENTRIES // 3, ENTRIES - 1]),
+)
+def test_backup_with_any_other_byte_is_refused(
+    made: Made,
+    tmp_path_factory: pytest.TempPathFactory,
+    at: int,
+    bit: int,
+    cut: bool,
+    through: int | None,
+) -> None:
+    """A bit of its log is another, or a segment ends there: no member comes of that, whatever the
+    change is; and of what lies behind the backup's end nothing matters."""
+    root = tmp_path_factory.mktemp("changed")
+    last = made.headers[(through or ENTRIES) - 1]
+    at %= last.physical_offset + last.total_size
+    base = at - at % SEGMENT
+    folder = root / "backup"
+    (folder / "commitlog").mkdir(parents=True)
+    (folder / "backup.json").write_bytes((made.folder / "backup.json").read_bytes())
+    for each in made.bases:
+        content = bytearray((made.folder / "commitlog" / file_name(each)).read_bytes())
+        if each == base and cut:
+            content = content[: at - base]
+        elif each == base:
+            content[at - base] ^= 1 << bit
+        (folder / "commitlog" / file_name(each)).write_bytes(content)
+    site = site_at(root / "m1")
+    with pytest.raises((BackupUnusable, CorruptionFound)):
+        restore(folder, site, ADDRESS, through)
+    assert state_of(site.path, site.files) is DirectoryState.UNFORMED
+    done = restore(made.folder, site, ADDRESS)  # the very directory takes one that is right
+    check_member(made, site, done, made.backup.last_index)
+
+
+def test_what_an_interrupted_backup_left_means_nothing(made: Made, tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    (folder / "commitlog").mkdir(parents=True)
+    earlier = next(each for each in made.headers if each.index == ENTRIES - 10)
+    end = earlier.physical_offset + earlier.total_size
+    for base in made.bases:
+        content = bytearray((made.folder / "commitlog" / file_name(base)).read_bytes())
+        if base == end - end % SEGMENT:
+            content[end - base :] = b"\x5a" * (SEGMENT - (end - base))
+        (folder / "commitlog" / file_name(base)).write_bytes(content)
+    write_backup(
+        OsFiles(),
+        folder,
+        replace(
+            made.backup,
+            last_index=earlier.index,
+            last_term=earlier.term,
+            last_digest=earlier.digest,
+            end_offset=end,
+        ),
+    )
+    site = site_at(tmp_path / "m1")
+    check_member(made, site, restore(folder, site, ADDRESS), earlier.index)
+
+
+def test_log_of_other_bytes_than_the_backup_says_is_refused(made: Made, tmp_path: Path) -> None:
+    """A log that is right in itself, and not the one that was verified."""
+    folder = tmp_path / "backup"
+    builder = build(folder, list(usual_entries(ENTRIES + 20)), "n7")
+    assert builder.log.end_offset > made.backup.end_offset
+    write_backup(OsFiles(), folder, replace(made.backup, last_digest=made.backup.last_digest ^ 1))
+    with pytest.raises(BackupUnusable, match="isn't what it was"):
+        restore(folder, site_at(tmp_path / "m1"), ADDRESS)
+
+
+def test_directories_that_hold_something_are_left_alone(made: Made, tmp_path: Path) -> None:
+    site = site_at(tmp_path / "m1")
+    restore(made.folder, site, ADDRESS)
+    before = {each: each.read_bytes() for each in (site.path / "commitlog").iterdir()}
+    with pytest.raises(BackupUnusable, match="not empty: it is formed"):
+        restore(made.folder, site, ADDRESS)
+    assert {each: each.read_bytes() for each in (site.path / "commitlog").iterdir()} == before
+    stray = site_at(tmp_path / "m2")
+    with contextlib.closing(DataDirectory.open(stray.path, stray.identity)):
+        pass
+    (stray.path / "commitlog").mkdir()
+    (stray.path / "commitlog" / file_name(0)).write_bytes(b"somebody's")
+    with pytest.raises(BackupUnusable, match="not empty: it is unformed, with 1 file"):
+        restore(made.folder, stray, ADDRESS)
+    assert (stray.path / "commitlog" / file_name(0)).read_bytes() == b"somebody's"
+
+
+def test_other_segments_and_no_backup_are_refused(made: Made, tmp_path: Path) -> None:
+    with pytest.raises(BackupUnusable, match="configured for"):
+        restore(made.folder, site_at(tmp_path / "m1", None, 2 * SEGMENT), ADDRESS)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BackupUnusable, match="no backup"):
+        restore(tmp_path / "empty", site_at(tmp_path / "m1"), ADDRESS)
+    assert not (tmp_path / "m1").exists()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([*Backup.__slots__, "format", "more"]),
+        st.one_of(st.integers(-2, 1 << 70), st.text(max_size=5), st.none(), st.booleans()),
+        max_size=4,
+    )
+)
+def test_page_that_no_backup_wrote_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, changes: dict[str, object]
+) -> None:
+    """With its seal repaired: a value that no backup has is named, and ends in no traceback."""
+    from store.directory import read_sealed, write_sealed
+
+    folder = tmp_path_factory.mktemp("page")
+    backup = Backup("g", "n1", SEGMENT, 5, 1, 77, 900, 1)
+    write_backup(OsFiles(), folder, backup)
+    file = folder / "backup.json"
+    fields = {**read_sealed(OsFiles(), file), **changes}
+    write_sealed(OsFiles(), file, fields)
+    try:
+        found = read_backup(OsFiles(), folder)
+    except CorruptionFound:
+        return
+    assert found is not None
+    assert 0 < found.last_index < 1 << 63
+    assert 0 < found.end_offset < 1 << 63
+    assert 0 <= found.last_digest < 1 << 64
+    assert isinstance(found.broker_group, str)
