@@ -11,6 +11,8 @@ EXTRAS ?= audit
 VERSITYGW ?= v1.8.0
 PYTHONS ?= python3.12 python3.13 python3.14
 VERSIONED = tests/client tests/core tests/links tests/node tests/store
+# Where modules are compiled anew for each process, a fifth of what the tests of a group take is that.
+unexport PYTHONDONTWRITEBYTECODE
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
 .PHONY: help extras setup up down status demo test sim audit-property table-kills object-server spark-kills mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
@@ -41,7 +43,7 @@ demo: setup      ## the standard library through a group whose leader is killed 
 	$(BIN)/python -m chaos.demo $(if $(KEEP),--keep)
 
 test: setup extras  ## every test (EXTRAS= leaves out what needs Spark)
-	$(BIN)/pytest -q -n 4 --dist worksteal
+	$(BIN)/pytest -q -n 4 --dist loadgroup --no-loadscope-reorder
 
 sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
 	$(BIN)/dledger chaos sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)
@@ -58,8 +60,8 @@ object-server: setup  ## an object-store server for the tests, built by Go: vers
 
 spark-kills: setup extras  ## Spark's long tests: a cluster; streams to topics and tables while drivers and leaders are killed (DRIVERS=9 LEADERS=6 SECONDS=1500)
 	DRIVERS=$(or $(DRIVERS),9) LEADERS=$(or $(LEADERS),6) SECONDS_AT_MOST=$(or $(SECONDS),1500) \
-	  $(BIN)/python -m pytest -q -s tests/spark/test_kills.py tests/spark/test_table_and_back.py \
-	  tests/audit/test_cluster.py
+	  $(BIN)/python -m pytest -q -s -m spark tests/spark/test_kills.py tests/spark/test_table_and_back.py \
+	  $(addprefix tests/audit/test_,cluster.py stream.py faults.py scope.py delivery.py)
 
 mutants: setup   ## break each rule once and show which seed and check noticed
 	$(BIN)/python -m chaos.mutants $(MUTANTS)

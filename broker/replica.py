@@ -116,7 +116,12 @@ class Replica:
         )
         self.scrubber = self._make_scrubber()
         self.member = recovered.member
-        self.membership = Membership(self.driver, node, lambda: self.machine.level.current)
+        self.membership = Membership(
+            self.driver,
+            node,
+            lambda: self.machine.level.current,
+            lambda: self.transport.links(),
+        )
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, self._tick, ports.latencies.loop_lateness_seconds
         )

@@ -7,20 +7,45 @@ which it came to light, which may be a later one than the one that caused it.
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+import typer.main
+import typer.testing
 from hypothesis import settings
 
 from tests.grpc_noise import is_grpcs_own
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A program's commands are what its functions' signatures say, which Typer looks up for every call:
+# half the time of a test that calls many.
+typer.main.get_command = functools.cache(typer.main.get_command)
+vars(typer.testing)["_get_command"] = typer.main.get_command
+
+# What takes longest, begun first: it would run alone at the end. A name that is missing here, or
+# too many, costs a little time and nothing else.
+LONGEST = (
+    "tests/audit/test_cluster.py",
+    "tests/chaos_real/test_runs.py",
+    "tests/audit/test_stream.py",
+    "tests/packaging/test_wheel.py",
+    "tests/chaos_real/test_sick_disks.py",
+    "tests/chaos_real/test_doctor.py",
+    "tests/chaos/test_sim.py",
+    "tests/cli/test_demo.py",
+    "tests/cli/test_members.py",
+    "tests/bench/test_cli.py",
+    "tests/hostile/test_fuzz.py",
+    "tests/cli/test_group_commands.py",
+)
 
 # Tests interrupt programs. Started in the background of a script this process ignores SIGINT, and
 # so would what it starts.
@@ -67,6 +92,38 @@ def _complaints() -> Iterator[Complaints]:
 def _nothing_fails_in_the_dark(_complaints: Complaints) -> Iterator[None]:
     yield
     _complaints.check()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those with a Spark session are for one of them, as
+    each session is a JVM that starts and warms up; they and the longest come first."""
+    if not hasattr(config, "workerinput"):
+        return
+    order = {name: number for number, name in enumerate(LONGEST)}
+
+    def place(item: pytest.Item) -> int:
+        fixtures = {"spark", "engine"} & set(getattr(item, "fixturenames", ()))
+        if fixtures and item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            return -1
+        return order.get(item.nodeid.partition("::")[0], len(order))
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadgroup` hands out groups, and files of those that are in none: what a module's
+    tests share (a group of processes, as a rule) is set up once."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    scheduling = LoadGroupScheduling(config, log)
+    group_of = scheduling._split_scope
+    scheduling._split_scope = lambda nodeid: group_of(nodeid).partition("::")[0]
+    return scheduling
 
 
 @pytest.fixture(scope="session")

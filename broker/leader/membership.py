@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import structlog
@@ -32,6 +32,7 @@ from dledger.core.types import (
 )
 from dledger.driver import LogBehind, LogFull
 from dledger.level import MEMBERS_CHANGE_LEVEL
+from dledger.peers import PeerLink
 
 COMMIT_WAIT_S: Final = 10.0
 POLL_S: Final = 0.01
@@ -53,14 +54,20 @@ class Membership:
     """Changes the configuration while this node leads."""
 
     def __init__(
-        self, replication: Replication, node: NodeId, level: Callable[[], int] = lambda: 0
+        self,
+        replication: Replication,
+        node: NodeId,
+        level: Callable[[], int] = lambda: 0,
+        links: Callable[[], Mapping[NodeId, PeerLink]] = dict,
     ) -> None:
         """Args:
         level: of formats and commands in use.
+        links: the connections to the other members.
         """
         self._replication = replication
         self._node = node
         self._level = level
+        self._links = links
 
     def on_tick(self) -> None:
         """What is due by itself is proposed; a refusal is for now, the next tick asks again."""
@@ -82,8 +89,8 @@ class Membership:
 
         Raises:
             BrokerError: INVALID_ARGUMENT (it names somebody wrongly), BUSY (another change is
-                under way, or a majority of the voters to be doesn't answer), STORAGE_FULL,
-                LEADERSHIP_LOST, TIMED_OUT.
+                under way, a member runs an older program, or a majority of the voters to be
+                doesn't answer), STORAGE_FULL, LEADERSHIP_LOST, TIMED_OUT.
         """
         core = self._replication.core
         present = core.configuration
@@ -94,6 +101,7 @@ class Membership:
                 f"{MEMBERS_CHANGE_LEVEL} on: every member has to run a release that knows it, and "
                 "to be connected",
             )
+        self._check_programs(present)
         wanted = present
         if not is_so(present, change):
             is_committed = core.configuration_place.at <= core.commit_index
@@ -108,6 +116,25 @@ class Membership:
             self._tell(self._proposed(wanted), wanted)
         await self._committed(core.term)
         return core.configuration
+
+    def _check_programs(self, present: Configuration) -> None:
+        """A program that was put back to an older one reads a joint configuration as a simple one,
+        and would lead by the wrong majority: its release is out, so it isn't given any.
+
+        Raises:
+            BrokerError: BUSY, and whose program it is.
+        """
+        said = {name: link.level for name, link in self._links().items()}  # 0: isn't connected
+        older = sorted(
+            name for name in present.members() if 0 < said.get(name, 0) < MEMBERS_CHANGE_LEVEL
+        )
+        if older:
+            raise BrokerError(
+                ErrorCode.BUSY,
+                f"{', '.join(older)}: the program is older than level {MEMBERS_CHANGE_LEVEL}, and "
+                "can't read what a change of members may write; install the version of the others "
+                "there",
+            )
 
     def _proposed(self, wanted: Configuration) -> Proposed:
         try:

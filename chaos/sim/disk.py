@@ -152,6 +152,13 @@ class SimulatedDisk:
         file = self._durable_file(path)
         return None if file is None else bytes(file.durable)
 
+    def copies(self, path: Path) -> tuple[bytearray, bytearray]:
+        """What a read of the whole file gives, and what is on the platter of it, to look at now;
+        nothing where it has no name."""
+        found, held = self._find(path), self._durable_file(path)
+        read = found.content if isinstance(found, SimulatedFile) else bytearray()
+        return read, bytearray() if held is None else held.durable
+
     def bytes_between(self, path: Path, start: int, end: int, *, on_platter: bool) -> bytes:
         """`[start, end)` of what is on the platter, or else of what a read gives; empty if there
         the file has no name."""

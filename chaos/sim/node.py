@@ -289,11 +289,12 @@ class SimNode:
         """Bytes that are what they were, on the platter too, are no rot any more."""
         if self.life is None or self.is_swapped:
             return
+        files: dict[Path, tuple[bytearray, bytearray]] = {}  # thousands of bytes rot in one of them
         for (path, at), before in list(self.rot.items()):
-            durable = self.disk.durable(path)
-            if durable is None or durable[at : at + 1] != bytes((before,)):
-                continue
-            if self.disk.content(path)[at] == before:
+            if path not in files:
+                files[path] = self.disk.copies(path)
+            read, held = files[path]
+            if read[at : at + 1] == held[at : at + 1] == bytes((before,)):
                 del self.rot[path, at]
                 self.passing_rot.discard((path, at))
                 self.repaired_bytes += 1

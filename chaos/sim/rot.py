@@ -76,12 +76,12 @@ class LogRot:
     def _is_elsewhere(self, node: SimNode, path: Path, at: int) -> bool:
         """Whether there is such a byte, and the same on the platter of another member that counts,
         and goes on doing so, with nothing rotten near it."""
-        disk, staying = node.disk, voters_for_now(self._world)
-        if path not in disk.paths() or at >= len(disk.content(path)) or (path, at) in node.rot:
+        staying = voters_for_now(self._world)
+        byte = node.disk.bytes_between(path, at, at + 1, on_platter=False)
+        if not byte or (path, at) in node.rot:
             return False
-        byte = disk.content(path)[at : at + 1]
         return any(
-            (other.disk.durable(path) or b"")[at : at + 1] == byte
+            other.disk.bytes_between(path, at, at + 1, on_platter=True) == byte
             for other in self._nodes
             if other is not node and other.name in staying and _is_sound_at(other, path, at)
         )

@@ -124,13 +124,12 @@ def _settings_for(master: str) -> dict[str, str]:
     start beside the driver, all at once and cold: with the JVM's own choice of compiler and
     collector they took 42 s of two cores under a load of 4, and nobody waited for them with a
     bound."""
-    found = dict(_SETTINGS)
+    # The driver is a JVM of this machine, whatever the master.
+    found = {**_SETTINGS, "spark.driver.extraJavaOptions": _jvm_options()}
     if master == "yarn":
         # YARN gives a container a folder for temporary files that lies so deep that no socket can
         # be named there: a name has 107 bytes, and the first Python task ended with that.
         found["spark.python.unix.domain.socket.enabled"] = "false"
-    if master.startswith("local"):
-        found["spark.driver.extraJavaOptions"] = _jvm_options()
     if master.startswith("local-cluster"):
         found["spark.executor.extraJavaOptions"] = " ".join(_FAST_START)
     return found

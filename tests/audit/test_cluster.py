@@ -33,6 +33,7 @@ __all__ = ["dledger_group"]
 ROOT = Path(__file__).parent.parent.parent
 WORKERS = ("127.0.0.1", "127.0.0.2")
 TIMEOUT_S = 600.0  # a bound for what hangs, however busy the machine
+FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOG = """rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -68,9 +69,13 @@ class Cluster:
 
         home = Path(pyspark.__file__).parent
         (folder / "log4j2.properties").write_text(LOG, encoding="utf-8")
+        # What whoever runs a cluster may set. Executors live for seconds here.
+        fast = f"spark.executor.extraJavaOptions {FAST_START}\n"
+        (folder / "spark-defaults.conf").write_text(fast, encoding="utf-8")
         self.environment = {
             **os.environ,
             "JAVA_HOME": str(java_home),
+            "SPARK_CONF_DIR": str(folder),
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": str(bare_python(folder / "bare")),
@@ -80,7 +85,7 @@ class Cluster:
         self._server = {
             **{name: value for name, value in self.environment.items() if name != "PYTHONPATH"},
             "SPARK_NO_DAEMONIZE": "1",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+            "SPARK_DAEMON_JAVA_OPTS": f"{FAST_START} "
             f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
             "SPARK_DAEMON_MEMORY": "256m",
         }

@@ -14,6 +14,7 @@ from broker.leader.membership import Membership
 from dledger.codec import decode_configuration, encode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, DiskId, Index, NodeId, Proposed
+from dledger.peers import PeerLink
 from dledger.wire import raft_pb2
 from tests.core.harness import A, B, C, Cluster, D, E, Node
 
@@ -153,9 +154,13 @@ class Replication:
 
 
 def asked(
-    change: Change, *, level: int = 2, before: Callable[[Cluster], None] | None = None
+    change: Change,
+    *,
+    level: int = 2,
+    known: int = 2,
+    before: Callable[[Cluster], None] | None = None,
 ) -> str:
-    """What an administrator is told by the leader of A, B and C."""
+    """What an administrator is told by the leader of A, B and C; `known`: to B's program."""
 
     async def run() -> str:
         cluster = Cluster(A, B, C)
@@ -163,7 +168,8 @@ def asked(
         cluster.tick(5)
         if before is not None:
             before(cluster)
-        membership = Membership(Replication(leader), A, lambda: level)
+        links = {B: PeerLink(True, 0, 0, 0, level=known, gives_entries=True)}
+        membership = Membership(Replication(leader), A, lambda: level, lambda: links)
         answer = asyncio.ensure_future(membership.change(change))
         await asyncio.sleep(0)
         cluster.tick(5)
@@ -182,6 +188,13 @@ def test_change_is_told_when_it_is_committed() -> None:
 def test_members_change_from_a_level_on() -> None:
     """An older program would never leave what is joint."""
     assert asked(Change(remove=names(C)), level=1).startswith("BUSY: level 1 is in use")
+
+
+def test_members_do_not_change_beside_an_older_program() -> None:
+    """It was put back after the level had been raised; one that is away can't be asked."""
+    told = asked(Change(remove=names(C)), known=1)
+    assert told.startswith("BUSY: B: the program is older than level 2")
+    assert asked(Change(remove=names(C)), known=0) == "['A', 'B']"
 
 
 def test_a_change_that_too_few_would_answer_is_refused() -> None:

@@ -38,6 +38,11 @@ def build(folder: Path, kind: str) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("dist"), "wheel")
+
+
 def environment(folder: Path, wheel: str) -> Path:
     """A fresh environment with `wheel` in it; where its programs are."""
     venv.create(folder)  # this interpreter's pip serves it, too
@@ -101,9 +106,9 @@ def guide_tried(python: Path, *arguments: str, folder: Path) -> None:
     assert done.stdout.count("has run") == guide.count("```python") >= 8
 
 
-def test_base_install_is_the_client(tmp_path: Path) -> None:
+def test_base_install_is_the_client(tmp_path: Path, wheel: Path) -> None:
     """Small, typed for its users, all that the guide needs, and `dledger` says what it lacks."""
-    programs = environment(tmp_path / "env", str(build(tmp_path / "dist", "wheel")))
+    programs = environment(tmp_path / "env", str(wheel))
     assert installed_bytes(programs) <= MOST_BYTES
     done = run(programs / "dledger", "--help", folder=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -119,10 +124,10 @@ def test_base_install_is_the_client(tmp_path: Path) -> None:
     guide_tried(python, TRYING_ON_FAKES, TRYING, folder=user)
 
 
-def test_extra_brings_the_program(tmp_path: Path) -> None:
+def test_extra_brings_the_program(tmp_path: Path, wheel: Path) -> None:
     """A group is started, asked and stopped by what was installed, and is all that the guide and
     the README's program need."""
-    programs = environment(tmp_path / "env", f"{build(tmp_path / 'dist', 'wheel')}[node]")
+    programs = environment(tmp_path / "env", f"{wheel}[node]")
     user = tmp_path / "user"
     (user / "broker").mkdir(parents=True)
     (user / "broker" / "__init__.py").write_text("raise SystemExit('not this one')\n")
@@ -142,9 +147,9 @@ def test_extra_brings_the_program(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_wheel_has_what_pages_and_sessions_read(tmp_path: Path) -> None:
+def test_wheel_has_what_pages_and_sessions_read(wheel: Path) -> None:
     """Templates, styles and Spark's logging: files that no import would miss."""
-    with zipfile.ZipFile(build(tmp_path / "dist", "wheel")) as archive:
+    with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     for folder in ("audit/showing/templates", "chaos/real/templates"):
         files = {f"{folder}/{path.name}" for path in (ROOT / folder).iterdir()}

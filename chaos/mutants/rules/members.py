@@ -181,6 +181,14 @@ MEMBERS = (
         tests=_CHANGES,
     ),
     Mutant(
+        "members-change-beside-an-older-program",
+        "broker/leader/membership.py",
+        "if 0 < said.get(name, 0) < MEMBERS_CHANGE_LEVEL\n",
+        "if said.get(name, 0) < 0\n",
+        masked="no program is put back to an older one in a run",
+        tests=_CHANGES,
+    ),
+    Mutant(
         "change-that-nobody-could-commit",
         "broker/leader/membership.py",
         "            check_enough(wanted, ready | own)\n",

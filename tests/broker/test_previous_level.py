@@ -1,0 +1,120 @@
+"""Data directories of a group of the release before this one (level 1): they open, are served, and
+audit identical, before and after.
+
+What is in them and who made it: `tests.integration.older_program`. How members of both releases
+work together: `tests/integration/test_rolling_upgrade.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from audit.commands.app import app
+from broker.config import NodeConfig
+from broker.recovery import recover
+from broker.services.messages import PullRequest
+from broker.state.topics import TopicRef
+from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.reading.decode import Wanted, read_records
+from dledger.reading.ranges import checked_log, log_ranges
+from dledger.reading.survey import survey_folder
+from tests.integration.older_program import ANEW, COMMITTED, DATA, GONE, KEPT, SEGMENT, unpacked
+from tests.node.members import Members, make_configs
+from tests.node.test_replica import Call
+
+
+@pytest.fixture
+def configs(tmp_path: Path) -> list[NodeConfig]:
+    """The three nodes', on what the older release left."""
+    unpacked(DATA, tmp_path)
+    return [
+        config.model_copy(
+            update={
+                "broker_group": "local",
+                "store": config.store.model_copy(update={"segment_size_bytes": SEGMENT}),
+            }
+        )
+        for config in make_configs(tmp_path, 3)
+    ]
+
+
+def bodies(directory: Path) -> list[tuple[object, ...]]:
+    """Every message of a log as data, in its order."""
+    log = checked_log(survey_folder("n", str(directory)))
+    wanted = Wanted(columns=("topic", "queue_id", "queue_offset", "tags", "body"))
+    return [
+        row
+        for part in log_ranges(log, 0, log.end)
+        for records in read_records(part, wanted)
+        for row in zip(*records.columns.values(), strict=True)
+    ]
+
+
+WRITTEN = [
+    *(("kept", 1, number, "red", body) for number, body in enumerate(KEPT)),
+    *(("gone", 0, number, None, body) for number, body in enumerate(GONE)),
+    *(("gone", 0, number, None, body) for number, body in enumerate(ANEW)),
+]
+
+
+def check_identical(configs: list[NodeConfig]) -> None:
+    replicas = [f"--replica={each.node_id}={each.data_directory}" for each in configs]
+    result = CliRunner().invoke(app, ["replicas", "--derived", *replicas])
+    assert result.exit_code == 0, result.output
+    assert "identical" in result.output
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_each_opens_with_all_its_state(configs: list[NodeConfig], number: int) -> None:
+    """Topics, offsets, producers and messages are those that the older release had."""
+    found = recover(configs[number])
+    try:
+        topics = {each.name: each.next_offsets for each in found.machine.topics.values()}
+        assert topics == {"kept": [0, len(KEPT)], "gone": [len(ANEW), 0]}
+        assert found.machine.offsets.of("readers", "kept") == {1: COMMITTED}
+        assert found.machine.messages_applied == len(WRITTEN)
+        assert len(found.machine.producers) == 2
+        assert found.machine.level.current == FIRST_LEVEL
+    finally:
+        found.log.close()
+        found.directory.close()
+
+
+def test_they_audit_identical_as_they_are(configs: list[NodeConfig]) -> None:
+    check_identical(configs)
+    assert bodies(configs[0].data_directory) == WRITTEN
+
+
+def test_they_are_served_and_audit_identical_afterwards(configs: list[NodeConfig]) -> None:
+    """The level goes up, as all three are of this release; not a byte of what there was is
+    another one."""
+
+    async def serve() -> None:
+        group = Members(configs)
+        group.start()
+        leader = await group.leader()
+        replicas = list(group.replicas.values())
+        await group.until(
+            lambda: {each.machine.level.current for each in replicas} == {KNOWN_LEVEL}
+        )
+        asked = PullRequest(TopicRef("kept"), 1, COMMITTED)
+        pulled = await leader.services.pulls.pull(asked, Call())
+        assert pulled.records
+        await group.until(lambda: not leader.mender.is_at_work)
+        await asyncio.gather(*(group.stop(name) for name in list(group.replicas)))
+
+    before = [_log(each) for each in configs]
+    asyncio.run(serve())
+    check_identical(configs)
+    assert bodies(configs[1].data_directory) == WRITTEN
+    for config, log in zip(configs, before, strict=True):
+        assert _log(config).startswith(log)
+
+
+def _log(config: NodeConfig) -> bytes:
+    """What is in the first segment, without the zeros behind it."""
+    return (config.data_directory / "commitlog" / f"{0:020d}").read_bytes().rstrip(b"\0")

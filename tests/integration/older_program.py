@@ -1,0 +1,109 @@
+"""The release before this one, as a program that runs, and what it wrote.
+
+`tests/fixtures/program-of-level-1.tar.xz` are the modules that `dledger node` of the last commit
+of level 1 imports, as they were. `tests/fixtures/level-1.tar.xz` are the data directories of a
+group of three of its nodes, stopped by SIGTERM; `python -m tests.integration.older_program FILE`
+makes the like of it, and did.
+
+What they held: the topic `kept` with 2 queues and 40 messages in the second one, of which the group
+`readers` has committed 25; and `gone`, which got 7 messages, was deleted, and was made anew with
+2 queues and 3 messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from broker.local_group import GroupOptions, LocalGroup, LocalNode
+from broker.local_group.group import program
+from dledger.client import Client
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+PROGRAM = FIXTURES / "program-of-level-1.tar.xz"
+DATA = FIXTURES / "level-1.tar.xz"
+SEGMENT = 8 << 20
+UNKNOWN_KEYS = ("scrub_percent",)  # of a configuration, to that release; ours are their defaults
+KEPT = [b"kept message %d" % number for number in range(1, 41)]
+GONE = [b"gone message %d" % number for number in range(1, 8)]
+ANEW = [b"anew %d" % number for number in range(1, 4)]
+COMMITTED = 25
+# `python -m dledger_cli node` would import every command's modules.
+_SHIM = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); import typer; "
+    "from dledger_cli.node import node; typer.run(node)"
+)
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+    return folder
+
+
+class MixedGroup:
+    """A local group, each of whose nodes is started by the older program until it is upgraded."""
+
+    def __init__(self, folder: Path) -> None:
+        older = unpacked(PROGRAM, folder / "older")
+        self.upgraded: set[str] = set()
+
+        def command(node: LocalNode) -> list[str]:
+            if node.id in self.upgraded:
+                return program(node)
+            return [sys.executable, "-P", "-c", _SHIM, str(older), "--config", node.config]
+
+        options = GroupOptions(segment_size_bytes=SEGMENT)
+        self.local = LocalGroup.create(folder / "run", options, command)
+        for node in self.local.nodes:
+            file = Path(node.config)
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            known = [line for line in lines if not line.startswith(UNKNOWN_KEYS)]
+            file.write_text("".join(known), encoding="utf-8")
+
+    async def stop(self, node_id: str) -> None:
+        """As an operator does: SIGTERM, and it is gone."""
+        self.local.signal(node_id, signal.SIGTERM)
+        assert await self.local.wait_gone(node_id, 30)
+
+
+async def fill(group: LocalGroup) -> None:
+    """What the fixture holds."""
+    async with Client.connect(",".join(group.addresses)) as client:
+        for name in ("kept", "gone"):
+            await client.create_topic(name, queues=2)
+        async with client.producer() as producer:
+            for body in KEPT:
+                await producer.send("kept", body, queue_id=1, tag="red")
+            for body in GONE:
+                await producer.send("gone", body, queue_id=0)
+        await client.delete_topic("gone")
+        await client.create_topic("gone", queues=2)
+        async with client.producer() as producer:
+            for body in ANEW:
+                await producer.send("gone", body, queue_id=0)
+        await client.commit_offsets("readers", "kept", {1: COMMITTED})
+
+
+async def make(target: Path) -> None:
+    """Data directories, by the older program alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        mixed = MixedGroup(Path(folder))
+        try:
+            await mixed.local.up()
+            await fill(mixed.local)
+            await asyncio.sleep(3)  # all is applied and noted everywhere
+            await mixed.local.down()
+        finally:
+            mixed.local.kill_all()
+        with tarfile.open(target, "w:xz", preset=9) as archive:
+            for node in mixed.local.nodes:
+                archive.add(Path(node.config).parent / "data", node.id)
+
+
+if __name__ == "__main__":
+    asyncio.run(make(Path(sys.argv[1])))

@@ -1,0 +1,234 @@
+"""A rolling upgrade, on real processes: the program of level 1 as it was, and this one.
+
+The older program is the kept one (`tests.integration.older_program`), so this shows what releases
+do together, and not what this one does with its level held down (`tests/node/test_levels.py`).
+
+Source: docs/adr/0023-levels.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.doctor.asking import ask_group
+from broker.doctor.facts import MemberFacts
+from broker.doctor.finding import Kind
+from broker.doctor.judging import judge
+from broker.local_group.status import GroupStatus
+from dledger.client import Client, ClientOptions, StartFrom
+from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.outcome import ExitCode
+from tests.integration.older_program import MixedGroup
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 60.0
+TOPIC = "t"
+
+
+class Load:
+    """Somebody who sends all the time, one message after the other."""
+
+    def __init__(self, client: Client) -> None:
+        self.sent: list[bytes] = []
+        self._client = client
+        self._ends = False
+
+    async def run(self) -> None:
+        async with self._client.producer() as producer:
+            while not self._ends:
+                body = b"%d" % len(self.sent)
+                await producer.send(TOPIC, body)
+                self.sent.append(body)
+                await asyncio.sleep(0.02)
+
+    async def goes_on(self) -> None:
+        """Messages are acknowledged from now on."""
+        count = len(self.sent)
+        await until(lambda: _true(len(self.sent) >= count + 10))
+
+    def end(self) -> None:
+        self._ends = True
+
+
+async def _true(found: bool) -> bool:
+    return found
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not await reached():
+        assert time.monotonic() < deadline, "it doesn't happen in time"
+        await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def loaded(group: MixedGroup) -> AsyncIterator[Load]:
+    """The load, while this lasts; then all that was acknowledged is there once and in order."""
+    options = ClientOptions(deadline_s=WAIT_S)
+    async with Client.connect(",".join(group.local.addresses), options=options) as client:
+        await client.create_topic(TOPIC, queues=1)
+        load = Load(client)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.run())
+            yield load
+            load.end()
+        async with client.pull_consumer(TOPIC, start=StartFrom.FIRST, idle_timeout_s=3) as reader:
+            assert [message.body async for message in reader] == load.sent
+
+
+async def members(group: MixedGroup) -> dict[str, MemberFacts]:
+    facts = await ask_group(group.local.addresses, None)
+    return {each.id: each for each in facts.members}
+
+
+async def levels(group: MixedGroup) -> set[int]:
+    return {each.level for each in (await members(group)).values()}
+
+
+async def whole(group: MixedGroup) -> GroupStatus:
+    """All nodes answer, one serves, and all hold what it had committed."""
+    goal = 0
+    while True:
+        status = await group.local.status()
+        if status.serves_fully:
+            goal = goal or max(each.commit_index or 0 for each in status.nodes)
+            if all((each.last_index or 0) >= goal for each in status.nodes):
+                return status
+        await asyncio.sleep(0.1)
+
+
+async def upgrade(group: MixedGroup, node_id: str) -> None:
+    """As docs/operations.md says it."""
+    await group.stop(node_id)
+    group.upgraded.add(node_id)
+    await put_up(group, node_id)
+
+
+async def put_back(group: MixedGroup, node_id: str) -> None:
+    await group.stop(node_id)
+    group.upgraded.remove(node_id)
+    await put_up(group, node_id)
+
+
+async def put_up(group: MixedGroup, node_id: str) -> None:
+    async with asyncio.timeout(WAIT_S):
+        await group.local.start(node_id)
+        await whole(group)
+
+
+async def told(group: MixedGroup, *words: str) -> tuple[int, str]:
+    """How a command of this release ends, and what it says on both outputs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "dledger_cli", *words),
+        *("--bootstrap", ",".join(group.local.addresses)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+def audit(group: MixedGroup) -> None:
+    """Every byte that all three hold is the same, and so are the queues that derive from it."""
+    command = [sys.executable, "-m", "dledger_cli", "audit", "replicas", "--json"]
+    done = subprocess.run(
+        [*command, "--derived", "--dir", str(group.local.directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["verdict"] == "identical"
+
+
+def test_group_is_upgraded_node_by_node_under_load(tmp_path: Path) -> None:
+    """While one member is of the older release its level is in use, whoever leads; a node that is
+    put back meanwhile goes on. The last one that is upgraded raises the level. A node that is put
+    back then is told by name: it applies nothing, counts for a majority, and goes on where it was
+    once the newer program is there again."""
+
+    async def scenario(group: MixedGroup) -> None:
+        await group.local.up()
+        async with loaded(group) as load:
+            await load.goes_on()
+            status = await whole(group)
+            last = status.leader or ""
+            first, second = (each.id for each in status.nodes if each.id != last)
+            await upgrade(group, first)
+            await load.goes_on()
+            await put_back(group, first)
+            await load.goes_on()
+            await upgrade(group, first)
+            await upgrade(group, second)
+            await load.goes_on()
+            found = await members(group)
+            assert {name: each.known_level for name, each in found.items()} == {
+                first: KNOWN_LEVEL,
+                second: KNOWN_LEVEL,
+                last: FIRST_LEVEL,
+            }
+            assert {each.level for each in found.values()} == {FIRST_LEVEL}
+            await told(group, "group", "transfer", first)
+            code, text = await told(group, "member", "demote", second)
+            assert code == ExitCode.FAILED
+            assert f"level {FIRST_LEVEL} is in use" in text
+            await upgrade(group, last)
+            await until(lambda: _has(group, {KNOWN_LEVEL}))
+            await load.goes_on()
+            await check_put_back_too_late(group, load, first, second)
+        await group.local.down()
+        audit(group)
+
+    run(tmp_path, scenario)
+
+
+async def _has(group: MixedGroup, wanted: set[int]) -> bool:
+    return await levels(group) == wanted
+
+
+async def check_put_back_too_late(group: MixedGroup, load: Load, node_id: str, other: str) -> None:
+    await put_back(group, node_id)
+    reason = (await members(group))[node_id].apply_stopped
+    assert f"raises the level of formats and commands to {FIRST_LEVEL + 1}" in reason
+    assert f"this program knows {FIRST_LEVEL}: install a newer one" in reason
+    assert '"event": "apply_stopped"' in group.local.node(node_id).log_file.read_text()
+    findings = judge(await ask_group(group.local.addresses, None))
+    assert Kind.APPLY_STOPPED in {each.kind for each in findings if each.member == node_id}
+    code, text = await told(group, "group", "doctor")
+    assert code == ExitCode.FAILED, text
+    assert "applying has stopped" in text
+    code, text = await told(group, "group", "status")
+    assert code == 0
+    assert "install a newer one" in text
+    code, text = await told(group, "member", "demote", other)
+    assert code == ExitCode.FAILED
+    assert f"{node_id}: the program is older than level" in text
+    await load.goes_on()
+    await group.stop(other)  # without the node that was put back there is no majority now
+    await load.goes_on()
+    await put_up(group, other)
+    await upgrade(group, node_id)
+    await until(lambda: _has(group, {KNOWN_LEVEL}))
+    await load.goes_on()
+
+
+def run(folder: Path, scenario: Callable[[MixedGroup], Awaitable[None]]) -> None:
+    async def within() -> None:
+        group = MixedGroup(folder)
+        try:
+            await scenario(group)
+        finally:
+            group.local.kill_all()
+
+    asyncio.run(within())
