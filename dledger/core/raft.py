@@ -276,11 +276,17 @@ class Raft:
     def on_storage_failed(self) -> None:
         """The disk failed: stop leading, and never vote, acknowledge or campaign again (ADR 8)."""
         state = self._state
+        if not state.has_failed:
+            self.fall_silent("storage failed")
+            state.emit(StorageFailed(state.term))
+
+    def fall_silent(self, reason: str) -> None:
+        """Stop leading, and never vote, acknowledge or campaign again."""
+        state = self._state
         if state.has_failed:
             return
         end_transfer(state, "aborted")
-        become_follower(state, state.term, None, reason="storage failed")
-        state.emit(StorageFailed(state.term))
+        become_follower(state, state.term, None, reason=reason)
         state.has_failed = True
         state.noop = None
         state.outbox.clear()
