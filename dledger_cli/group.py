@@ -16,6 +16,7 @@ from broker.local_group import (
     LocalGroup,
     group_status,
 )
+from broker.local_group.status import OUT_OF_SERVICE_ROLE
 from dledger.client import ServerError
 from dledger.outcome import Outcome
 from dledger.terminal.options import JsonOption, parse_size
@@ -381,6 +382,11 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
         ),
     )
     for node in status.nodes:
+        if node.role == OUT_OF_SERVICE_ROLE:
+            typer.echo(
+                f"{node.id} is out of service: its log isn't the group's. `dledger group doctor` "
+                "says where they part and what to do"
+            )
         if node.apply_stopped:
             typer.echo(f"{node.id} has stopped applying: {node.apply_stopped}")
         if node.log_damages:

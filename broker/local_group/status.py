@@ -22,6 +22,7 @@ PROBE_TIMEOUT_S = 1.0
 # Channels share their connections, and with them a dead node's back-off; a probe must look anew.
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 WAITING_ROLES = ("unformed", "legacy", "prepared")
+OUT_OF_SERVICE_ROLE = "out-of-service"  # its log isn't the group's
 GET_STATUS = "/dledger.v1.Cluster/GetStatus"
 
 

@@ -62,6 +62,8 @@ class NodeHealth:
         queues_wrong: ConsumeQueues that aren't mended yet.
         contradictions: of peers' messages with what is settled here, since the start.
         certificate_expires_ms: the first of those that it shows or believes; 0: it has none.
+        suspected_index: an entry that differs on a peer, and nobody knows whose is wrong; 0: none.
+        differing: members whose logs differ from what a majority holds.
     """
 
     disk_id: bytes
@@ -75,6 +77,8 @@ class NodeHealth:
     contradictions: int
     last_fsync_ms: float
     certificate_expires_ms: int
+    suspected_index: int = 0
+    differing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,8 @@ def _health(health: NodeHealth) -> cpb.NodeHealth:
         contradictions=health.contradictions,
         last_fsync_ms=health.last_fsync_ms,
         certificate_expires_ms=health.certificate_expires_ms,
+        suspected_index=health.suspected_index,
+        differing=health.differing,
     )
     if health.free_bytes is not None:
         told.space.free_bytes = health.free_bytes
