@@ -13,6 +13,7 @@ from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.copies import COPIES
 from chaos.mutants.rules.core import CORE
 from chaos.mutants.rules.disks import DISKS
+from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.fast_way import FAST_WAY
@@ -39,6 +40,7 @@ MUTANTS = (
     *SNAPSHOTS,
     *OFFLINE_REPAIRS,
     *REPAIRS,
+    *DIVERGENCE,
     *TABLES,
     *KEEPING,
     *FAST_WAY,

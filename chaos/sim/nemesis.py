@@ -16,6 +16,7 @@ from typing import Protocol
 
 from broker.ending import DISK_ERRNOS
 from chaos.sim import network
+from chaos.sim.altered import AlteredLogs
 from chaos.sim.churn import Churn
 from chaos.sim.clock_watch import BELIEVED_US
 from chaos.sim.copies import Copies, may_harm
@@ -96,6 +97,7 @@ class Nemesis:
             Fault.QUEUE_ROT: self._queue_rot,
             Fault.CHURN: self.churn.change,
             Fault.SNAPSHOT_ROT: self._snapshot_rot,
+            Fault.ALTERED_LOG: AlteredLogs(world, self._operator).strike,
             Fault.LOG_ROT: LogRot(world, self._later, self._power_on).strike,
         }
 
@@ -453,6 +455,9 @@ class Nemesis:
     def _may_harm(self, node: SimNode) -> bool:
         return may_harm(node, self._world)
 
+    def _is_one_altered(self) -> bool:
+        return any(each.altered_from for each in self._nodes)
+
     def _returned_disk(self, chance: Random) -> None:
         """A disk that was replaced is found again and started, as if nothing had happened. It knows
         no better; whoever knows of its successor may not listen to it."""
@@ -461,7 +466,7 @@ class Nemesis:
             for each in self._nodes
             if each.replaced and not each.is_harmed and not each.is_swapped and each.is_running
         ]
-        if not found or not self._may_harm(found[0]):
+        if not found or not self._may_harm(found[0]) or self._is_one_altered():
             return
         node = chance.choice(found)
         node.find_again()
@@ -474,7 +479,7 @@ class Nemesis:
         """A copy is taken now, and put back later if everybody else can tell by then; in the same
         start of the process, or after others."""
         node = self._any(chance)
-        if not node.is_running or node.is_harmed or node.is_swapped:
+        if not node.is_running or node.is_harmed or node.is_swapped or self._is_one_altered():
             return
         if chance.random() < 0.4 and self._corner(node, chance):
             return
@@ -521,6 +526,8 @@ class Nemesis:
             return
         if node.is_past or node.is_returned or any(each.is_past for each in self._nodes):
             return  # the new disk would know nothing of the older copy's promises
+        if self._is_one_altered():
+            return  # it may be who leads for a moment, and gives its own to who has nothing
         node.lose_disk()
         self._down_and_up(node, chance)
         self._operator.replace(node)
@@ -530,6 +537,8 @@ class Nemesis:
         one, other = chance.sample(self._nodes, 2)
         pair = (one, other)
         if any(each.is_foreign or each.is_swapped or each.is_ruined for each in pair):
+            return
+        if self._is_one_altered():
             return
         self._exchange(one, other)
         for node in (one, other):

@@ -262,7 +262,7 @@ class _Run:
         nodes = [
             node for node in self.world.nodes.values() if not (node.is_ruined or node.is_spare)
         ]
-        if any(node.is_foreign for node in nodes):
+        if any(node.is_foreign or node.altered_from for node in nodes):
             return False
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
         if any(life.replica.mender.is_at_work or life.replica.repairs.is_at_work for life in lives):
