@@ -30,7 +30,7 @@ class PeerStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., match_index: _Optional[int] = ..., recently_active: _Optional[bool] = ..., connected: _Optional[bool] = ..., address: _Optional[str] = ..., older_copy: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "log_damages", "scrub_ended_ms", "divergence", "health")
+    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "log_damages", "scrub_ended_ms", "divergence", "preferred", "health")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class NodeStatus(_message.Message):
     LOG_DAMAGES_FIELD_NUMBER: _ClassVar[int]
     SCRUB_ENDED_MS_FIELD_NUMBER: _ClassVar[int]
     DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
@@ -82,8 +83,9 @@ class NodeStatus(_message.Message):
     log_damages: int
     scrub_ended_ms: int
     divergence: Divergence
+    preferred: str
     health: NodeHealth
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., log_damages: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., divergence: _Optional[_Union[Divergence, _Mapping]] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., log_damages: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., divergence: _Optional[_Union[Divergence, _Mapping]] = ..., preferred: _Optional[str] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
 
 class Divergence(_message.Message):
     __slots__ = ("found_ms", "compared_index", "own_digest", "peers_digest", "peers", "agreed_index", "differing_index", "own_term", "peers_term")
@@ -224,16 +226,18 @@ class NewMember(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., observes: _Optional[bool] = ...) -> None: ...
 
 class ChangeMembersRequest(_message.Message):
-    __slots__ = ("add", "remove", "promote", "demote")
+    __slots__ = ("add", "remove", "promote", "demote", "prefer")
     ADD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     PROMOTE_FIELD_NUMBER: _ClassVar[int]
     DEMOTE_FIELD_NUMBER: _ClassVar[int]
+    PREFER_FIELD_NUMBER: _ClassVar[int]
     add: _containers.RepeatedCompositeFieldContainer[NewMember]
     remove: _containers.RepeatedScalarFieldContainer[str]
     promote: _containers.RepeatedScalarFieldContainer[str]
     demote: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, add: _Optional[_Iterable[_Union[NewMember, _Mapping]]] = ..., remove: _Optional[_Iterable[str]] = ..., promote: _Optional[_Iterable[str]] = ..., demote: _Optional[_Iterable[str]] = ...) -> None: ...
+    prefer: str
+    def __init__(self, add: _Optional[_Iterable[_Union[NewMember, _Mapping]]] = ..., remove: _Optional[_Iterable[str]] = ..., promote: _Optional[_Iterable[str]] = ..., demote: _Optional[_Iterable[str]] = ..., prefer: _Optional[str] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ()
@@ -256,15 +260,17 @@ class MemberStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., role: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., match_index: _Optional[int] = ...) -> None: ...
 
 class Members(_message.Message):
-    __slots__ = ("members", "joint", "configuration_index", "committed", "last_index")
+    __slots__ = ("members", "joint", "configuration_index", "committed", "last_index", "preferred")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     JOINT_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_INDEX_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
     joint: bool
     configuration_index: int
     committed: bool
     last_index: int
-    def __init__(self, members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., joint: _Optional[bool] = ..., configuration_index: _Optional[int] = ..., committed: _Optional[bool] = ..., last_index: _Optional[int] = ...) -> None: ...
+    preferred: str
+    def __init__(self, members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., joint: _Optional[bool] = ..., configuration_index: _Optional[int] = ..., committed: _Optional[bool] = ..., last_index: _Optional[int] = ..., preferred: _Optional[str] = ...) -> None: ...

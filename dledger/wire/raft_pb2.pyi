@@ -278,18 +278,20 @@ class CertificateProof(_message.Message):
     def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., handshake: _Optional[bytes] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("voters", "voters_outgoing", "learners", "members", "observers")
+    __slots__ = ("voters", "voters_outgoing", "learners", "members", "observers", "preferred")
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     VOTERS_OUTGOING_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
     voters: _containers.RepeatedScalarFieldContainer[str]
     voters_outgoing: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
     members: _containers.RepeatedCompositeFieldContainer[Member]
     observers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., observers: _Optional[_Iterable[str]] = ...) -> None: ...
+    preferred: str
+    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., observers: _Optional[_Iterable[str]] = ..., preferred: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("node_id", "disk_id", "address")
