@@ -91,6 +91,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
         health=health,
         log_damages=facts.repairs.damages,
         scrub_ended_ms=facts.scrub.last_pass_ended_ms,
+        preferred=facts.configuration.preferred or "",
     )
 
 

@@ -73,6 +73,9 @@ from store.starting.errors import OutOfService
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
 
+# Of being well, until the preferred member is to lead: longer than anything that only passes.
+PREFERRED_AFTER_MS = 10_000
+
 ROT_ADVICE = (
     "stopped: dledger log repair, with bytes of its peers; else a new disk: docs/operations.md, "
     "Corruption"
@@ -581,6 +584,7 @@ def raft_options(config: NodeConfig) -> RaftOptions:
         stalled_disk_ticks=STALLED_DISK_MS // tick,
         hand_over_interval_ticks=max(HAND_OVER_INTERVAL_MS, 4 * raft.election_timeout_ms[1])
         // tick,
+        preferred_after_ticks=PREFERRED_AFTER_MS // tick,
         max_append_bytes=raft.max_append_bytes,
         max_append_entries=raft.max_append_entries,
         max_inflight_appends=raft.max_inflight_appends,

@@ -63,14 +63,14 @@ class ClusterDoor:
         self, request: cpb.ChangeMembersRequest, context: object
     ) -> cpb.Members:
         change = Change(
-            tuple(
+            add=tuple(
                 NewMember(NodeId(each.node_id), DiskId(each.disk_id), each.address, each.observes)
                 for each in request.add
             ),
-            *(
-                frozenset(map(NodeId, names))
-                for names in (request.remove, request.promote, request.demote)
-            ),
+            remove=frozenset(map(NodeId, request.remove)),
+            promote=frozenset(map(NodeId, request.promote)),
+            demote=frozenset(map(NodeId, request.demote)),
+            prefer=request.prefer if request.HasField("prefer") else None,
         )
         return wire_members(await self._cluster.change_members(change))
 
@@ -96,6 +96,7 @@ def wire_members(members: Members) -> cpb.Members:
         configuration_index=members.index,
         committed=members.is_committed,
         last_index=members.last_index,
+        preferred=members.preferred,
     )
 
 
@@ -137,6 +138,7 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         known_level=status.known_level,
         health=_health(status.health),
         log_damages=status.log_damages,
+        preferred=status.preferred,
         scrub_ended_ms=max(0, status.scrub_ended_ms),
     )
 
