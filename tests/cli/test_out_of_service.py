@@ -131,6 +131,8 @@ def test_member_out_of_service_from_its_alarm_to_its_replacement(folder: Path) -
     audit = command("audit", "replicas", "--bootstrap", addresses, "--json")
     assert audit.returncode == ExitCode.FAILED, audit.stderr
     assert "divergence" in audit.stdout
+    assert f"{name} is out of service, as its log isn't that of" in audit.stdout
+    assert f"dledger group replace {name}" in audit.stdout
     assert f'"index": {index}' in audit.stdout or f'"entry": {index}' in audit.stdout, audit.stdout
 
     # It stays as it is, through a kill and a stop.
