@@ -216,7 +216,8 @@ def draw_plan(
     """The plan of `seed`. `nodes` 0: the seed decides, 3 or 5; fewer, where members change.
 
     Args:
-        churn: whether they may; without it the seed is the one that it was before there was this.
+        churn: whether they may; without it the seed is the one that it was before there was this,
+            and what has come since.
     """
     chance = Random(f"{seed}/plan")
     drawn_nodes = chance.choice((3, 3, 3, 5))
@@ -237,8 +238,7 @@ def draw_plan(
     plan = _with_copies(_with_returns(_with_disk_faults(plan)))
     plan = _with_log_rot(_with_snapshots(plan))
     if churn:
-        plan = _with_churn(plan, nodes)
-    plan = _with_altered_logs(_with_priorities(plan))
+        plan = _with_altered_logs(_with_priorities(_with_churn(plan, nodes)))
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
