@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.comparing import Comparison
 from broker.config import NodeConfig
 from broker.leader.append import Appender
 from broker.leader.commands import Commands
@@ -24,7 +25,7 @@ from broker.reading.queues import QueueReader
 from broker.repairs import Repairs
 from broker.roster import members_of
 from broker.scrubbing import Scrubber
-from broker.services.audit import Audit, AuditedPlace
+from broker.services.audit import Audit, AuditedLog, AuditedPlace
 from broker.services.cluster import Cluster, Members, NodeStatus
 from broker.services.gate import Gate
 from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, SendTimings
@@ -59,6 +60,7 @@ class Parts:
     snapshots: SnapshotKeeper
     repairs: Repairs
     scrubber: Scrubber
+    comparison: Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,6 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     committed = committed_log(parts)
     limits, reader = config.broker, parts.reader
     hold = HoldTimes(default_ms=limits.long_poll_default_ms, max_ms=limits.long_poll_max_ms)
-    folder = Path(config.data_directory) / "commitlog"
-    size = config.store.segment_size_bytes
-    place = AuditedPlace(config.broker_group, config.node_id, folder, size)
     sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings)
     soundness = Soundness(surrounds.fail, parts.repairs.takes)
     pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, soundness)
@@ -119,8 +118,16 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             members,
             limits.max_held_pulls,
         ),
-        audit=Audit(place, committed, limits.audit_bytes_per_s),
+        audit=audit_of(config, committed),
     )
+
+
+def audit_of(config: NodeConfig, log: AuditedLog) -> Audit:
+    """What tells auditors of that log, which lies in the node's directory."""
+    folder = Path(config.data_directory) / "commitlog"
+    size = config.store.segment_size_bytes
+    place = AuditedPlace(config.broker_group, config.node_id, folder, size)
+    return Audit(place, log, config.broker.audit_bytes_per_s)
 
 
 def committed_log(parts: Parts) -> CommittedLog:
@@ -148,6 +155,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         configuration=parts.driver.core.configuration,
         repairs=parts.repairs.statistics(),
         scrub=parts.scrubber.statistics(),
+        comparison=parts.comparison.statistics(),
         links=links,
         addresses=parts.leadership.members(),
         request_bytes=sends.budget.used_bytes,

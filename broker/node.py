@@ -7,7 +7,8 @@ log, and nothing here is under the simulator.
 
 Start: recover the replica, open the ports, let it take part. Stop (SIGTERM, SIGINT): the replica
 hands over and answers who waits, the ports close, its files close. A replica that fails ends the
-process with exit code 1.
+process with exit code 1, but for one whose log isn't the group's: the process stays, out of service
+(`broker.aside`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import TypeVar
 
 import structlog
 
+from broker.aside import Aside
 from broker.assembly import facts_of
 from broker.config import NodeConfig
 from broker.descriptors import RESERVED, raised
@@ -56,6 +58,7 @@ from dledger.peer_security import PeerSecurity
 from dledger.transport import GrpcTransport
 from store.errors import CorruptionFound
 from store.files import FileSystem, OsFiles
+from store.starting.errors import OutOfService
 
 SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -375,10 +378,12 @@ async def _run(
     tune_interpreter()
     machine = machine or this_machine()
     standby = Standby(config, machine.files, lambda: entrances(config, tls_of(config)))
+    aside = Aside(config, machine.files, lambda: entrances(config, tls_of(config)))
     node = Node(config, machine)
 
     def ask_to_stop() -> None:
         standby.ask_to_stop()
+        aside.ask_to_stop()
         node.ask_to_stop()
 
     loop = asyncio.get_running_loop()
@@ -388,12 +393,19 @@ async def _run(
         loop.add_signal_handler(signal.SIGHUP, reopen_log)
     if not await standby.until_member():
         return 0
-    await node.start()
-    # What was made up to here lives as long as the node: the collector need not look again.
-    gc.collect()
-    gc.freeze()
-    await node.replica.wait()
-    return await node.stop()
+    try:
+        await node.start()
+        # What was made up to here lives as long as the node: the collector need not look again.
+        gc.collect()
+        gc.freeze()
+        await node.replica.wait()
+        code = await node.stop()
+        if isinstance(node.replica.failure, OutOfService):
+            raise node.replica.failure
+    except OutOfService as out:
+        await aside.until_stopped(out)
+        code = int(ExitCode.DONE)
+    return code
 
 
 def tune_interpreter() -> None:

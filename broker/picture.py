@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from broker.comparing import ComparisonStatistics
 from broker.config import NodeConfig
 from broker.leader.append import AppenderStatistics
 from broker.leader.leadership import LeadershipStatistics
@@ -46,6 +47,7 @@ class Facts:
     snapshots: SnapshotStatistics
     repairs: RepairStatistics
     scrub: ScrubStatistics
+    comparison: ComparisonStatistics
     links: Mapping[NodeId, PeerLink]
     addresses: Mapping[NodeId, str]  # of the members
     request_bytes: int
@@ -89,6 +91,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
         health=health,
         log_damages=facts.repairs.damages,
         scrub_ended_ms=facts.scrub.last_pass_ended_ms,
+        preferred=facts.configuration.preferred or "",
     )
 
 
@@ -119,6 +122,8 @@ def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premis
         contradictions=facts.driver.contradictions,
         last_fsync_ms=facts.log.last_flush_s * 1000,
         certificate_expires_ms=premises.certificate_expires_ms or 0,
+        suspected_index=facts.comparison.suspected,
+        differing=tuple(sorted(facts.comparison.differing)),
     )
 
 
@@ -188,6 +193,18 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "snapshot_bytes": ("The size of the last one written.", facts.snapshots.size_bytes),
         "last_snapshot_seconds": ("How long it took.", facts.snapshots.last_seconds),
         **_rot_gauges(facts),
+        "out_of_service": (
+            "1 if this node's log isn't the group's: it takes no part.",
+            facts.comparison.is_silent,
+        ),
+        "suspected_index": (
+            "An entry that differs on a peer, and it isn't known yet whose is wrong; 0: none.",
+            facts.comparison.suspected,
+        ),
+        "members_differing": (
+            "Members whose logs differ from what a majority holds, this node among it.",
+            len(facts.comparison.differing),
+        ),
         "apply_stopped": (
             "1 if this program is too old for what is committed: nothing is applied any more.",
             bool(driver.apply_stopped),
@@ -232,6 +249,11 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
             "Messages of peers that contradict what is settled here: replicas differ.",
             driver.contradictions,
         ),
+        "comparisons": (
+            "Times this node asked the others whose log is wrong.",
+            facts.comparison.inquiries,
+        ),
+        "digests_told": ("Digests told to others that asked.", facts.comparison.digests_told),
         "appends_refused_for_space": (
             "Appends dropped: disk full.",
             driver.appends_refused_for_space,

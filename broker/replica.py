@@ -29,7 +29,8 @@ from pathlib import Path
 import structlog
 
 from broker.announcing import Announcer
-from broker.assembly import Parts, Surrounds, services_of
+from broker.assembly import Parts, Surrounds, committed_log, services_of
+from broker.comparing import Comparison, Neighbours
 from broker.config import NodeConfig
 from broker.errors import BrokerError
 from broker.housekeeping import Housekeeping, Notes
@@ -64,11 +65,16 @@ from dledger.wire import raft_pb2
 from store.directory import DirectoryState
 from store.errors import BeyondRepair, CorruptionFound, StoreError
 from store.files import FULL_ERRNOS
+from store.out_of_service import Divergence, mark
 from store.repair_journal import RepairJournal
 from store.snapshot_files import SnapshotFiles
+from store.starting.errors import OutOfService
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
+
+# Of being well, until the preferred member is to lead: longer than anything that only passes.
+PREFERRED_AFTER_MS = 10_000
 
 ROT_ADVICE = (
     "stopped: dledger log repair, with bytes of its peers; else a new disk: docs/operations.md, "
@@ -96,6 +102,7 @@ class Replica:
         self.transport = ports.connect(self._greeting(), self._on_message, self._on_broken)
         self.held = HeldPulls(config.broker.max_held_pulls, ports.turns.later)
         self.repairs = self._make_repairs()
+        self.comparison = self._make_comparison()
         self.mender = Mender(self.machine, self.queues, self.log, self.fail, self.repairs.takes)
         self.mender.suspect_all(recovered.wrong_queues)
         self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)
@@ -138,6 +145,7 @@ class Replica:
             self.snapshots,
             self.repairs,
             self.scrubber,
+            self.comparison,
         )
         self.services = self._make_services()
         self.levels = self._make_levels()
@@ -258,6 +266,23 @@ class Replica:
         journal = RepairJournal(self._ports.files, self.config.data_directory)
         return Repairs(self.log, journal, self._ports.hand, around)
 
+    def _make_comparison(self) -> Comparison:
+        """As the repairs, it speaks to parts that are made later."""
+        around = Neighbours(
+            node=NodeId(self.config.node_id),
+            durable=lambda: min(self.driver.core.durable_index, self.log.synced_index),
+            term_at=lambda index: self.driver.core.term_at(Index(index)),
+            configuration=lambda: self.driver.core.configuration,
+            links=self.transport.links,
+            request=self.transport.send_request,
+            answer=self.transport.send_answer,
+            is_mended=self.repairs.takes,
+            silence=self._fall_silent,
+            diverged=self._leave_service,
+            failed=self.fail,
+        )
+        return Comparison(self.log, around)
+
     def _make_driver(self, probe: CommitProbe) -> RaftDriver[EntryHeader]:
         ports, recovered, node = self._ports, self._recovered, NodeId(self.config.node_id)
         applied = Index(self.machine.applied_index)
@@ -286,6 +311,7 @@ class Replica:
             monotonic_s=ports.machinery.clock,
             fail=self.fail,
             is_mended=self.repairs.takes,
+            contradicted=self.comparison.suspect,
         )
         return RaftDriver(
             core, node, driver_ports, applied, apply_slice_bytes=ports.rhythm.apply_slice_bytes
@@ -312,6 +338,7 @@ class Replica:
         self.housekeeping.start(self._ports.rhythm.housekeeping_s)
         self.mender.start()
         self.repairs.start()
+        self.comparison.start()
         self.scrubber.start()
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
 
@@ -374,6 +401,7 @@ class Replica:
         await self.transport.stop()
         await self.scrubber.stop()
         await self.repairs.stop()
+        await self.comparison.stop()
         await self.mender.stop()
         await self.housekeeping.stop()
         self.services.cluster.close()
@@ -394,6 +422,15 @@ class Replica:
                 await hand.run(partial(self.log.close, is_clean=is_clean))
             except StoreError as error:
                 self.fail(error)
+            if isinstance(self.failure, OutOfService):
+                await hand.run(partial(self._mark, self.failure.divergence))
+
+    def _mark(self, divergence: Divergence) -> None:
+        """The last thing that is written. Without it the next process finds out anew."""
+        try:
+            mark(self._ports.files, self.config.data_directory, divergence)
+        except OSError as error:
+            log.error("out_of_service_not_marked", reason=str(error))
 
     def fail(self, error: BaseException) -> None:
         """The replica serves nobody from now on; `wait` returns, and `stop` tells of it."""
@@ -406,7 +443,33 @@ class Replica:
         elif isinstance(error, BeyondRepair):
             log.critical("log_corrupt", file=error.file, reason=error.why, advice=ROT_ADVICE)
         self.leadership.end_serving("the node failed")
+        if isinstance(error, OutOfService):
+            log.critical("node_out_of_service", reason=str(error))
+            return
         log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
+
+    def _fall_silent(self) -> None:
+        """This log isn't the group's: nothing is voted, acknowledged, led or served from here on.
+        What was handed to the disk before is finished."""
+        self.ticker.stop()
+        self.driver.fall_silent()
+        self.leadership.end_serving("the log differs from a majority's")
+
+    def _leave_service(self, divergence: Divergence) -> None:
+        core, ends = self.driver.core, committed_log(self.parts)
+        settled = self._proven_index()
+        told = replace(
+            divergence,
+            found_ms=max(0, self._ports.now_ms()),
+            term=core.term,
+            first_index=self.log.first_index,
+            last_index=self.log.last_index,
+            committed_index=settled,
+            committed_offset=ends.end_of_entry(settled),
+            committed_digest=self.log.digest_at(settled) if settled else 0,
+        )
+        path = self.config.data_directory
+        self.fail(OutOfService(str(path), self.config.node_id, told))
 
     # --- what the parts tell each other -------------------------------------------------------
 
@@ -419,6 +482,8 @@ class Replica:
             self.fail(error)
 
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
+        if self.comparison.on_message(peer, message) or self.comparison.is_silent:
+            return
         if not self.repairs.on_message(peer, message):
             self.driver.on_message(peer, message)
 
@@ -524,6 +589,7 @@ def raft_options(config: NodeConfig) -> RaftOptions:
         stalled_disk_ticks=STALLED_DISK_MS // tick,
         hand_over_interval_ticks=max(HAND_OVER_INTERVAL_MS, 4 * raft.election_timeout_ms[1])
         // tick,
+        preferred_after_ticks=PREFERRED_AFTER_MS // tick,
         max_append_bytes=raft.max_append_bytes,
         max_append_entries=raft.max_append_entries,
         max_inflight_appends=raft.max_inflight_appends,

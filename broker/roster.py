@@ -34,6 +34,7 @@ def members_of(node: NodeId, core: Raft, links: Mapping[NodeId, PeerLink]) -> Me
         place.at,
         place.at <= core.commit_index,
         core.last_index,
+        configuration.preferred or "",
     )
 
 

@@ -15,7 +15,7 @@ import structlog
 
 from broker.config import NodeConfig
 from broker.doors.grpc.door import Entrance
-from broker.doors.grpc.standby import StandbyDoor
+from broker.doors.grpc.standby import standby_door
 from broker.forming.member import Member
 from broker.picture import program_version
 from broker.recovery import log_options, open_directory
@@ -71,7 +71,7 @@ class Standby:
             disk_id = directory.disk.disk_id.hex()
             log.warning("node_unformed", state=member.state, disk_id=disk_id, what_to_do=what)
             _check_metrics(config)
-            door = StandbyDoor(member, lambda: self._status(member), self._changed.set, self._fail)
+            door = standby_door(member, lambda: self._status(member), self._changed.set, self._fail)
             try:
                 await door.open(self._entrances())
                 while not (member.is_member or self._is_stopping or self._failure):

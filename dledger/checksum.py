@@ -29,6 +29,8 @@ the frames compares their length with the stated one.
     14 keep-alive           held index u64, settled index u64
     16 entries request      number, first index, last index, last term: u64
     17 entries response     number u64, status i32, size of frames u64
+    18 digest request       number, index, entry's term, digest: u64
+    19 digest response      number, index, entry's term, digest: u64
 
 All integers are big-endian. A message without a body that is known here has no valid checksum.
 It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's
@@ -186,6 +188,16 @@ def _entries_response(message: pb.PeerMessage) -> bytes:
     return _ENTRIES_RESPONSE.pack(17, message.term, body.number, body.status, body.frames_size)
 
 
+def _digest_request(message: pb.PeerMessage) -> bytes:
+    body = message.digest_request
+    return _FOUR.pack(18, message.term, body.number, body.index, body.entry_term, body.digest)
+
+
+def _digest_response(message: pb.PeerMessage) -> bytes:
+    body = message.digest_response
+    return _FOUR.pack(19, message.term, body.number, body.index, body.entry_term, body.digest)
+
+
 _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "hello": _hello,
     "pre_vote_request": _pre_vote_request,
@@ -200,4 +212,6 @@ _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "keep_alive": _keep_alive,
     "entries_request": _entries_request,
     "entries_response": _entries_response,
+    "digest_request": _digest_request,
+    "digest_response": _digest_response,
 }

@@ -282,6 +282,7 @@ def encode_configuration(configuration: Configuration) -> pb.Configuration:
             )
             for node in sorted(configuration.members())
         ],
+        preferred=configuration.preferred or "",
     )
 
 
@@ -294,6 +295,7 @@ def decode_configuration(wire: pb.Configuration) -> Configuration:
         observers=frozenset(NodeId(n) for n in wire.observers),
         disks=_named((NodeId(each.node_id), DiskId(each.disk_id)) for each in wire.members),
         addresses=_named((NodeId(each.node_id), each.address) for each in wire.members),
+        preferred=NodeId(wire.preferred) if wire.preferred else None,
     )
 
 

@@ -5,6 +5,7 @@ when a peer contradicts what is settled here. One of the two nodes is wrong then
 must never be what stops this one: the node looks into its own log instead. It reads what is
 committed again, from the files, verifies every frame and computes the running digest anew (ADR 6).
 If that isn't what the log has always said, the node stops; if it is, the node goes on and says so.
+Which of the two logs is wrong the others have to say; whoever asks them is told of contradictions.
 The stream of the peer is closed either way, by whoever hears of the refusal.
 
 The look is done in slices, one a tick, so that it never holds the event loop; one at a time, and
@@ -13,6 +14,7 @@ not again for a while, so that a peer can't keep the disk busy by contradicting.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -48,11 +50,20 @@ class _Report:
 class Doubt(Generic[H]):
     """The doubts of one node; owned by its driver, on the event loop."""
 
-    def __init__(self, log: ReplicatedLog[H], observer: Observer) -> None:
+    def __init__(
+        self,
+        log: ReplicatedLog[H],
+        observer: Observer,
+        on_contradiction: Callable[[Index], None],
+    ) -> None:
+        """Args:
+        on_contradiction: is told at which entry one of the two logs is wrong.
+        """
         self.messages_refused = 0
         self.contradictions = 0
         self._log = log
         self._observer = observer
+        self._on_contradiction = on_contradiction
         self._tick = 0
         self._reports: dict[tuple[NodeId, bool], _Report] = {}  # two for each member
         self._look: _Look | None = None
@@ -66,6 +77,7 @@ class Doubt(Generic[H]):
         if isinstance(error, Contradiction):
             self.contradictions += 1
             self._begin_look(min(error.index, settled_index))
+            self._on_contradiction(error.index)
         self._report(peer, str(error), is_contradiction=is_contradiction)
 
     def on_tick(self) -> None:

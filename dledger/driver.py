@@ -140,7 +140,7 @@ class RaftDriver(Generic[H]):
         self._messages_in = self._messages_out = 0
         self._refused_for_space = 0
         self._clock = LogClock(node, ports.log.last_append_time_ms, self._now_us())
-        self._doubt: Doubt[H] = Doubt(ports.log, ports.observer)
+        self._doubt: Doubt[H] = Doubt(ports.log, ports.observer, ports.contradicted)
         self._submitted_ticket = self._durable_ticket = 0
         self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size
         # A log that doesn't take beside them what may be under way to one peer is short of space:
@@ -334,6 +334,13 @@ class RaftDriver(Generic[H]):
                 self._run()
             finally:
                 self._fail(error)  # whatever became of the last effects
+
+    def fall_silent(self) -> None:
+        """This node's log isn't the group's: it stops leading, and nothing happens after this."""
+        if not self._stopped:
+            self._core.fall_silent("the log differs from a majority's")
+            self._run()
+            self.stop()
 
     def on_message(self, peer: NodeId, wire: PeerMessage) -> None:
         """A message of `peer`, already known to be of this broker group.

@@ -69,6 +69,7 @@ class Identity:
                     begun_index=start.last_index,
                     acknowledges_unsynced=not start.is_synced,
                     gives_entries=True,
+                    compares_digests=True,
                 )
             )
         )

@@ -98,6 +98,7 @@ class PeerLink:
         is_older_copy: it was refused because its disk was put back as it once was.
         disk: the one that answers on that stream; `NO_DISK` while it isn't up.
         gives_entries: whether who greeted there last gives entries back to whom they have rotted.
+        compares_digests: whether it says what its log's digest is.
     """
 
     connected: bool
@@ -108,6 +109,7 @@ class PeerLink:
     is_older_copy: bool = False
     disk: DiskId = NO_DISK
     gives_entries: bool = False
+    compares_digests: bool = False
 
 
 @dataclass(slots=True)
@@ -120,6 +122,7 @@ class _Peer:
     level: int = 0  # said by who answered the stream that was greeted last
     disk: DiskId = NO_DISK  # the same
     gives_entries: bool = False  # the same
+    compares_digests: bool = False  # the same
 
 
 @dataclass(slots=True)
@@ -293,6 +296,7 @@ class PeerLinks:
                 is_older_copy=self._known.is_older_copy(name),
                 disk=peer.disk if peer.dialed.makes_progress(now) else NO_DISK,
                 gives_entries=peer.gives_entries,
+                compares_digests=peer.compares_digests,
             )
             for name, peer in self._peers.items()
             if peer.is_member
@@ -418,6 +422,7 @@ class PeerLinks:
         call.peer.level = message.hello.level
         call.peer.disk = call.speaker.disk
         call.peer.gives_entries = message.hello.gives_entries
+        call.peer.compares_digests = message.hello.compares_digests
         call.peer.dialed.on_greeted(generation, self._sockets.now())
         self._settle(call.peer)
 

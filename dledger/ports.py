@@ -217,6 +217,10 @@ def _never_mended(error: Exception) -> bool:
     return False
 
 
+def _nobody_asks(index: Index) -> None:
+    """Where a contradiction is told and nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ports(Generic[H]):
     """Everything outside the driver.
@@ -225,7 +229,8 @@ class Ports(Generic[H]):
     or raises `InvalidFrames`. `wall_ms` may step, `monotonic_s` may not; see `dledger.log_clock`
     for what each is good for. `fail` stops the node and is called at most once. `is_mended` says
     whether an error of the log tells of committed entries that are being got back: what was to be
-    read is there later, and until then the driver goes on without.
+    read is there later, and until then the driver goes on without. `contradicted` is told of each
+    entry at which a peer contradicts what is settled here.
     """
 
     log: ReplicatedLog[H]
@@ -241,3 +246,4 @@ class Ports(Generic[H]):
     monotonic_s: Callable[[], float]
     fail: Callable[[BaseException], None]
     is_mended: Callable[[Exception], bool] = _never_mended
+    contradicted: Callable[[Index], None] = _nobody_asks

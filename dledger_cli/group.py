@@ -16,6 +16,7 @@ from broker.local_group import (
     LocalGroup,
     group_status,
 )
+from broker.local_group.status import OUT_OF_SERVICE_ROLE
 from dledger.client import ServerError
 from dledger.outcome import Outcome
 from dledger.terminal.options import JsonOption, parse_size
@@ -264,6 +265,55 @@ def transfer(
 
 
 @app.command()
+def priority(
+    node_id: Annotated[
+        str, typer.Argument(metavar="[ID]", help="Who is to lead.", show_default=False)
+    ] = "",
+    nobody: Annotated[bool, typer.Option("--none", help="Prefer nobody any more.")] = False,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which voter is preferred as the leader, in the group's log; or show it.
+
+    It is handed leadership when it has been well for ten seconds: it has caught up, answers, and
+    has room. While it isn't, anybody leads. Without ID and --none nothing changes.
+
+    \b
+    Examples:
+      dledger group priority n2
+      dledger group priority --none
+      dledger group priority --json | jq -r .preferred
+    """
+    if node_id and nobody:
+        raise typer.BadParameter("give either ID or --none")
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+    leader, preferred = run(_priority(addresses, "" if nobody else node_id or None))
+    if as_json:
+        print_json({"preferred": preferred or None, "leader": leader})
+    elif preferred:
+        typer.echo(f"{preferred} is preferred as the leader; {leader} leads now")
+    else:
+        typer.echo(f"nobody is preferred as the leader; {leader} leads now")
+
+
+async def _priority(addresses: list[str], prefer: str | None) -> tuple[str, str]:
+    """Who leads, and who is preferred; `prefer` None: nothing changes."""
+    from broker.forming.calls import GrpcCalls
+    from broker.forming.joining import Wish, change
+
+    tls = chosen_material()
+    leader = (await group_status(addresses, tls)).leading()
+    if prefer is None:
+        members = await GrpcCalls(tls).list_members(leader.admin_address)
+    else:
+        wish = Wish(prefer=prefer)
+        members, _ = await change(GrpcCalls(tls), leader.admin_address, wish, 0.0)
+    return leader.id, members.preferred
+
+
+@app.command()
 def init(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     bootstrap: BootstrapOption = None,
@@ -365,7 +415,9 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
     if as_json:
         print_json(status.facts())
         return
-    typer.echo(f"group {status.group}: leader {status.leader or '-'}, term {status.term or '-'}")
+    preferred = f", preferred {status.preferred}" if status.preferred else ""
+    leader, term = status.leader or "-", status.term or "-"
+    typer.echo(f"group {status.group}: leader {leader}, term {term}{preferred}")
     titles = ("ID", "ROLE", "TERM", "LAST", "COMMIT", "APPLIED", "ADDRESS", "ALIVE")
     print_columns(
         titles,
@@ -384,6 +436,11 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
         ),
     )
     for node in status.nodes:
+        if node.role == OUT_OF_SERVICE_ROLE:
+            typer.echo(
+                f"{node.id} is out of service: its log isn't the group's. `dledger group doctor` "
+                "says where they part and what to do"
+            )
         if node.apply_stopped:
             typer.echo(f"{node.id} has stopped applying: {node.apply_stopped}")
         if node.log_damages:

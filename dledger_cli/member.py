@@ -169,6 +169,7 @@ def _tell(members: cpb.Members, *, as_json: bool) -> None:
                 "committed": members.committed,
                 "configuration_index": members.configuration_index,
                 "last_index": members.last_index,
+                "preferred": members.preferred or None,
                 "members": [
                     {
                         "id": each.node_id,
@@ -197,5 +198,7 @@ def _tell(members: cpb.Members, *, as_json: bool) -> None:
             for each in members.members
         ),
     )
+    if members.preferred:
+        typer.echo(f"{members.preferred} is preferred as the leader")
     if members.joint or not members.committed:
         typer.echo(f"a change is under way, in entry {members.configuration_index}")

@@ -145,7 +145,8 @@ def audit_replicas(
     scope = replace(scope, starts=bool(judged), snapshots=snapshots, believed=passes.believed())
     clock.finished("start")
     found.sort(key=by_gravity)
-    notes = (*notes_of(plan, scope, located), *start_notes(judged))
+    standings = tuple(each.standing for each in replicas if each.standing)
+    notes = (*standings, *notes_of(plan, scope, located), *start_notes(judged))
     seen = _Seen(plan, scope, comparison, tuple(found), notes, len(skipped), derived)
     return Audit(_report(replicas, engine, seen, clock.timings(digested)), plan, comparison)
 

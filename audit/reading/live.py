@@ -74,6 +74,7 @@ def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Repli
             str(Path(data).absolute()),
             position=_position(answers.get(address)),
             address=address if over is Over.GRPC and address in answers else None,
+            standing=_standing(answers.get(address)),
         )
         for node_id, address, data in known
     ]
@@ -134,7 +135,14 @@ def _answered(address: str, answer: NodeStatus, *, on_hosts: bool, over: Over) -
     if asked_at is not None and asked_at != address and (silence := _silence(asked_at, answer)):
         return Replica(answer.node_id, answer.data_directory, silence=silence)
     position = _position(answer)
-    return Replica(answer.node_id, answer.data_directory, host, position, address=asked_at)
+    return Replica(
+        answer.node_id,
+        answer.data_directory,
+        host,
+        position,
+        address=asked_at,
+        standing=_standing(answer),
+    )
 
 
 def _silence(administration: str, told: NodeStatus) -> str:
@@ -189,6 +197,21 @@ def _ask(address: str) -> NodeStatus | None:
         except grpc.RpcError:
             return None
         return answer
+
+
+def _standing(answer: NodeStatus | None) -> str:
+    """Of a node that has taken itself out of service."""
+    if answer is None or not answer.HasField("divergence"):
+        return ""
+    told = answer.divergence
+    where = f"entry {told.differing_index} is the first that differs"
+    if not told.differing_index:
+        where = f"they part between entries {told.agreed_index} and {told.compared_index}"
+    return (
+        f"{answer.node_id} is out of service, as its log isn't that of {', '.join(told.peers)}: "
+        f"{where}. Keep its directory, start it on an empty one and `dledger group replace "
+        f"{answer.node_id}`"
+    )
 
 
 def _position(answer: NodeStatus | None) -> Position | None:

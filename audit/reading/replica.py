@@ -23,7 +23,8 @@ class Replica:
     """One copy of the log. `path` is a data directory or its `commitlog`; `host`: where it lies,
     for engines that run beside the nodes; `position`: None for a copy nobody was asked about;
     `address`: its node is asked for its log there, over gRPC, instead of its files; `silence`: why
-    nothing of it can be read, empty for all but members that don't answer."""
+    nothing of it can be read, empty for all but members that don't answer; `standing`: what is
+    wrong with it by its node's word, empty for all but those out of service."""
 
     id: str
     path: str
@@ -31,6 +32,7 @@ class Replica:
     position: Position | None = None
     address: str | None = None
     silence: str = ""
+    standing: str = ""
 
 
 def parse_replica(text: str) -> Replica:

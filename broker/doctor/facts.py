@@ -60,6 +60,23 @@ class HealthFacts:
     contradictions: int = 0
     last_fsync_ms: float = 0.0
     certificate_expires_ms: int = 0
+    suspected_index: int = 0
+    differing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DivergenceFacts:
+    """How the log of a member that is out of service differs from a majority's; see
+    `store.out_of_service.Divergence`."""
+
+    compared_index: int = 0
+    own_digest: int = 0
+    peers_digest: int = 0
+    peers: tuple[str, ...] = ()
+    agreed_index: int = 0
+    differing_index: int = 0
+    own_term: int = 0
+    peers_term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +102,7 @@ class MemberFacts:
     peers: tuple[PeerFacts, ...] = ()
     health: HealthFacts | None = None
     directory: str = ""
+    divergence: DivergenceFacts | None = None  # it is out of service
 
     @property
     def node(self) -> tuple[str, str, bytes, str]:
@@ -190,6 +208,20 @@ def member_facts(address: str, answer: cpb.NodeStatus) -> MemberFacts:
         peers=tuple(_peer_facts(each) for each in answer.peers),
         health=_health_facts(answer.health) if answer.HasField("health") else None,
         directory=answer.data_directory,
+        divergence=_divergence(answer.divergence) if answer.HasField("divergence") else None,
+    )
+
+
+def _divergence(told: cpb.Divergence) -> DivergenceFacts:
+    return DivergenceFacts(
+        compared_index=told.compared_index,
+        own_digest=told.own_digest,
+        peers_digest=told.peers_digest,
+        peers=tuple(told.peers),
+        agreed_index=told.agreed_index,
+        differing_index=told.differing_index,
+        own_term=told.own_term,
+        peers_term=told.peers_term,
     )
 
 
@@ -230,4 +262,6 @@ def _health_facts(health: cpb.NodeHealth) -> HealthFacts:
         contradictions=health.contradictions,
         last_fsync_ms=health.last_fsync_ms,
         certificate_expires_ms=health.certificate_expires_ms,
+        suspected_index=health.suspected_index,
+        differing=tuple(health.differing),
     )

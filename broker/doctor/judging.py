@@ -21,7 +21,7 @@ from broker.doctor.facts import (
     has_possible_indices,
 )
 from broker.doctor.finding import Finding, Kind
-from broker.local_group.status import WAITING_ROLES
+from broker.local_group.status import OUT_OF_SERVICE_ROLE, WAITING_ROLES
 
 CLOCK_OFF_MS: Final = 1_000.0
 SLOW_FSYNC_MS: Final = 500.0  # as a leader's disk counts as stalled
@@ -39,6 +39,7 @@ def judge(facts: GroupFacts) -> tuple[Finding, ...]:
     picture = _picture(facts)
     found = {
         *_leaders(picture),
+        *_out_of_service(picture),
         *_differing(picture),
         *_impossible(picture),
         *_doubled(picture),
@@ -99,7 +100,8 @@ def _picture(facts: GroupFacts) -> _Picture:
     group = facts.group or group_of(facts.members)
     in_order = sorted(facts.members, key=lambda each: (each.id, each.address))
     own = tuple(each for each in in_order if each.group == group)
-    running = tuple(each for each in own if each.role not in WAITING_ROLES)
+    apart_from_it = (*WAITING_ROLES, OUT_OF_SERVICE_ROLE)
+    running = tuple(each for each in own if each.role not in apart_from_it)
     named = _named(own, running)
     ids = {each.id for each in named}
     formed = tuple(each for each in running if each.id in ids)
@@ -179,6 +181,25 @@ def _doubled(picture: _Picture) -> Iterator[Finding]:
             yield Finding(Kind.SAME_ID, name, detail)
 
 
+def _out_of_service(picture: _Picture) -> Iterator[Finding]:
+    for member in picture.own:
+        told = member.divergence
+        if told is None:
+            continue
+        where = f"entry {told.differing_index} is the first that differs"
+        if not told.differing_index:
+            where = f"they part between entries {told.agreed_index} and {told.compared_index}"
+        elif told.own_term != told.peers_term:
+            where += f", of term {told.own_term} here and {told.peers_term} there"
+        majority = ", ".join(told.peers) or "a majority"
+        detail = (
+            f"its log isn't that of {majority}: {where}; at entry {told.compared_index} its digest "
+            f"is {told.own_digest:016x}, theirs {told.peers_digest:016x}. It neither votes nor "
+            "acknowledges nor serves, and its disk is kept as it is"
+        )
+        yield Finding(Kind.OUT_OF_SERVICE, member.id, detail)
+
+
 def _differing(picture: _Picture) -> Iterator[Finding]:
     running = (*picture.formed, *picture.gone)  # what was committed is the same on those as well
     for member in running:
@@ -186,6 +207,16 @@ def _differing(picture: _Picture) -> Iterator[Finding]:
         if count:
             detail = f"{count} messages of peers contradicted what is settled on {member.id}"
             yield Finding(Kind.REPLICAS_DIFFER, member.id, detail)
+        health = member.health or _NO_HEALTH
+        if health.suspected_index:
+            detail = (
+                f"entry {health.suspected_index} of {member.id} isn't what a peer holds, and no "
+                "majority has said whose is wrong"
+            )
+            yield Finding(Kind.REPLICAS_DIFFER, member.id, detail)
+        for name in health.differing:
+            detail = f"its log differs from what {member.id} and a majority hold"
+            yield Finding(Kind.REPLICAS_DIFFER, name, detail)
     by_index: defaultdict[int, dict[int, list[str]]] = defaultdict(dict)
     for member in running:
         if member.commit_index:

@@ -46,6 +46,7 @@ class Wish:
     remove: tuple[str, ...] = ()
     promote: tuple[str, ...] = ()
     demote: tuple[str, ...] = ()
+    prefer: str | None = None  # empty: nobody; None: as it is
 
 
 async def change(
@@ -78,6 +79,7 @@ async def change(
         remove=wish.remove,
         promote=wish.promote,
         demote=wish.demote,
+        prefer=wish.prefer,
     )
     members = await calls.change_members(leader, request)
     for newcomer, itself in found:
@@ -102,6 +104,7 @@ def is_fulfilled(wish: Wish, members: cpb.Members) -> bool:
     return (
         members.committed
         and not members.joint
+        and wish.prefer in (None, members.preferred)
         and all(roles.get(node_id) == role for node_id, role in wanted.items())
         and not any(node_id in roles for node_id in wish.remove)
     )

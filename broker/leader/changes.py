@@ -30,12 +30,14 @@ class NewMember:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """All of it at once, or nothing. `promote` names learners, `demote` voters that become such."""
+    """All of it at once, or nothing. `promote` names learners, `demote` voters that become such.
+    `prefer`: the voter that is to lead while it is well; empty: nobody. None: as it is."""
 
     add: tuple[NewMember, ...] = ()
     remove: frozenset[NodeId] = frozenset()
     promote: frozenset[NodeId] = frozenset()
     demote: frozenset[NodeId] = frozenset()
+    prefer: str | None = None
 
 
 def planned(present: Configuration, change: Change) -> Configuration:
@@ -57,7 +59,16 @@ def planned(present: Configuration, change: Change) -> Configuration:
     if not wanted.voters:
         raise _refused("nobody would be left to vote")
     staying = (wanted.observers - change.promote) | (change.demote & wanted.learners)
-    return replace(wanted, observers=staying)
+    return _preferring(replace(wanted, observers=staying), change.prefer)
+
+
+def _preferring(wanted: Configuration, prefer: str | None) -> Configuration:
+    if prefer is None:
+        return wanted
+    if prefer and prefer not in wanted.voters:
+        voters = ", ".join(sorted(wanted.voters))
+        raise _refused(f"{prefer} doesn't vote, and only who votes can lead: {voters}")
+    return replace(wanted, preferred=NodeId(prefer) if prefer else None)
 
 
 def is_so(present: Configuration, change: Change) -> bool:

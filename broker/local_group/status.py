@@ -22,6 +22,7 @@ PROBE_TIMEOUT_S = 1.0
 # Channels share their connections, and with them a dead node's back-off; a probe must look anew.
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 WAITING_ROLES = ("unformed", "legacy", "prepared")
+OUT_OF_SERVICE_ROLE = "out-of-service"  # its log isn't the group's
 GET_STATUS = "/dledger.v1.Cluster/GetStatus"
 
 
@@ -102,6 +103,7 @@ class NodeView:
     admin_address: str = ""
     log_damages: int = 0  # places that have rotted and aren't repaired yet
     scrub_ended_ms: int | None = None  # when its log was last read to its end
+    preferred: str = ""  # the member that is to lead, by its log
 
     @classmethod
     def of(cls, node_id: str, address: str, answer: NodeStatus | None) -> NodeView:
@@ -123,6 +125,7 @@ class NodeView:
             admin_address=answer.admin_address or address,
             log_damages=answer.log_damages,
             scrub_ended_ms=answer.scrub_ended_ms or None,
+            preferred=answer.preferred,
         )
 
     @property
@@ -159,6 +162,12 @@ class GroupStatus:
         terms = [node.term for node in nodes if node.term is not None]
         return cls(group, leader.id if leader else None, max(terms, default=None), tuple(nodes))
 
+    @property
+    def preferred(self) -> str | None:
+        """The member that is to lead while it is well, as the leader's log has it."""
+        found = next((node.preferred for node in self.nodes if node.id == self.leader), "")
+        return found or None
+
     def leading(self) -> NodeView:
         """The leader.
 
@@ -194,6 +203,7 @@ class GroupStatus:
         return {
             "group": self.group,
             "leader": self.leader,
+            "preferred": self.preferred,
             "term": self.term,
             "nodes": [node.facts() for node in self.nodes],
         }

@@ -62,6 +62,8 @@ class NodeHealth:
         queues_wrong: ConsumeQueues that aren't mended yet.
         contradictions: of peers' messages with what is settled here, since the start.
         certificate_expires_ms: the first of those that it shows or believes; 0: it has none.
+        suspected_index: an entry that differs on a peer, and nobody knows whose is wrong; 0: none.
+        differing: members whose logs differ from what a majority holds.
     """
 
     disk_id: bytes
@@ -75,6 +77,8 @@ class NodeHealth:
     contradictions: int
     last_fsync_ms: float
     certificate_expires_ms: int
+    suspected_index: int = 0
+    differing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class NodeStatus:
         level: of formats and commands in use; `known_level` is what the program understands.
         log_damages: places in the log that have rotted and aren't repaired yet.
         scrub_ended_ms: when all of the log had been read again, since the epoch; 0: not yet.
+        preferred: the member that is to lead, by its log; empty: none.
     """
 
     broker_group: str
@@ -115,6 +120,7 @@ class NodeStatus:
     health: NodeHealth
     log_damages: int = 0
     scrub_ended_ms: int = 0
+    preferred: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +144,15 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The members as a node's log has them, in entry `index`."""
+    """The members as a node's log has them, in entry `index`. `preferred`: who is to lead while it
+    is well; empty: nobody."""
 
     members: tuple[MemberStatus, ...]
     is_joint: bool
     index: int
     is_committed: bool
     last_index: int
+    preferred: str = ""
 
 
 class LeadershipView(Protocol):

@@ -14,6 +14,7 @@ from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.copies import COPIES
 from chaos.mutants.rules.core import CORE
 from chaos.mutants.rules.disks import DISKS
+from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.fast_way import FAST_WAY
@@ -23,6 +24,7 @@ from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
+from chaos.mutants.rules.preference import PREFERENCE
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
@@ -37,10 +39,12 @@ MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *MEMBERS,
+    *PREFERENCE,
     *SNAPSHOTS,
     *OFFLINE_REPAIRS,
     *BACKUPS,
     *REPAIRS,
+    *DIVERGENCE,
     *TABLES,
     *KEEPING,
     *FAST_WAY,

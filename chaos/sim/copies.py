@@ -125,6 +125,7 @@ class Copies:
             or node.is_harmed
             or node.is_swapped
             or not may_harm(node, self._world)
+            or any(each.altered_from for each in self._nodes)
         )
 
     def _can_tell(self, other: SimNode, node: SimNode, start: Start) -> bool:

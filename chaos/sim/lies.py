@@ -46,6 +46,8 @@ FIELDS = {
     "keep_alive": ("held_index", "settled_index"),
     "entries_request": ("first_index", "last_index", "last_term"),
     "entries_response": ("number", "frames_size"),
+    "digest_request": ("number", "index", "entry_term", "digest"),
+    "digest_response": ("number", "index", "entry_term", "digest"),
 }  # fmt: skip
 
 
@@ -77,6 +79,8 @@ def lie(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage:
         ways.append(_other_digest)
     if told.append_request.frames_size:
         ways += [_other_frames] * 3
+    if told.WhichOneof("body") in ("digest_request", "digest_response"):
+        ways += [_other_compared] * 3
     if told.HasField("entries_response"):
         ways += [_other_entries] * 4
     if told.append_response.accepted or told.WhichOneof("body") == "heartbeat_response":
@@ -177,6 +181,15 @@ def _foreign(told: pb.PeerMessage, chance: Random) -> None:
 
 def _other_digest(told: pb.PeerMessage, chance: Random) -> None:
     told.heartbeat_request.digest ^= 1 << chance.randrange(64)
+
+
+def _other_compared(told: pb.PeerMessage, chance: Random) -> None:
+    """Another digest at that entry, or the same of another entry."""
+    body = told.digest_request if told.HasField("digest_request") else told.digest_response
+    if chance.random() < 0.7:
+        body.digest ^= 1 << chance.randrange(64)
+    else:
+        body.index = max(0, body.index - chance.choice((-1, 1, 5)))
 
 
 def _other_entries(told: pb.PeerMessage, chance: Random) -> None:

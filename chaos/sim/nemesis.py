@@ -7,6 +7,7 @@ the fault's own randomness at the moment it happens.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,19 +16,23 @@ from random import Random
 from typing import Protocol
 
 from broker.ending import DISK_ERRNOS
+from broker.errors import BrokerError
+from broker.leader.changes import Change
 from chaos.sim import network
+from chaos.sim.altered import AlteredLogs
 from chaos.sim.churn import Churn
 from chaos.sim.clock_watch import BELIEVED_US
 from chaos.sim.copies import Copies, may_harm
 from chaos.sim.links import Thief
 from chaos.sim.network import FAIR, Garbling, Link
-from chaos.sim.node import DATA, SimNode
+from chaos.sim.node import DATA, Defect, Life, SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.restored import spoil_a_snapshot
 from chaos.sim.rot import LogRot, cold_bytes
+from chaos.sim.timeline import ActorDied
 from chaos.sim.world import NOBODY, World
-from dledger.core.types import NodeId, Role
+from dledger.core.types import Configuration, NodeId, Role
 from dledger.records.layout import UNIT, file_name
 
 SLOW_SYNC_US = 200_000
@@ -96,6 +101,8 @@ class Nemesis:
             Fault.QUEUE_ROT: self._queue_rot,
             Fault.CHURN: self.churn.change,
             Fault.SNAPSHOT_ROT: self._snapshot_rot,
+            Fault.PRIORITY: self._priority,
+            Fault.ALTERED_LOG: AlteredLogs(world, self._operator).strike,
             Fault.LOG_ROT: LogRot(world, self._later, self._power_on).strike,
         }
 
@@ -255,6 +262,26 @@ class Nemesis:
         target = chance.choice([None, *self._world.members])
         self._world.log("nemesis", f"asks {leader.name} to hand over to {target or 'anyone'}")
         self._world.timeline.after(0, leader.life.loop, leader.hand_over, target)
+
+    def _priority(self, chance: Random) -> None:
+        """An operator says who is preferred as the leader; a refusal is fine."""
+        leader = self._leader()
+        if leader is None or leader.life is None or not leader.life.replica.leadership.serving:
+            return
+        voters = sorted(leader.life.core.configuration.voters)
+        prefer = chance.choice([*voters, *voters, ""])
+        self._world.log("operator", f"asks {leader.name} to prefer {prefer or 'nobody'}")
+        self._world.timeline.after(0, leader.life.loop, self._ask_to_prefer, leader.life, prefer)
+
+    def _ask_to_prefer(self, leader: Life, prefer: str) -> None:
+        """On the leader's event loop: its answer is awaited there."""
+        task = leader.loop.create_task(leader.replica.membership.change(Change(prefer=prefer)))
+        task.add_done_callback(self._on_preferred)
+
+    def _on_preferred(self, done: asyncio.Task[Configuration]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not isinstance(error, (BrokerError, ActorDied)):
+            raise Defect("preferring", repr(error)) from error
 
     # --- partitions --------------------------------------------------------------------------
 
@@ -453,6 +480,9 @@ class Nemesis:
     def _may_harm(self, node: SimNode) -> bool:
         return may_harm(node, self._world)
 
+    def _is_one_altered(self) -> bool:
+        return any(each.altered_from for each in self._nodes)
+
     def _returned_disk(self, chance: Random) -> None:
         """A disk that was replaced is found again and started, as if nothing had happened. It knows
         no better; whoever knows of its successor may not listen to it."""
@@ -461,7 +491,7 @@ class Nemesis:
             for each in self._nodes
             if each.replaced and not each.is_harmed and not each.is_swapped and each.is_running
         ]
-        if not found or not self._may_harm(found[0]):
+        if not found or not self._may_harm(found[0]) or self._is_one_altered():
             return
         node = chance.choice(found)
         node.find_again()
@@ -474,7 +504,7 @@ class Nemesis:
         """A copy is taken now, and put back later if everybody else can tell by then; in the same
         start of the process, or after others."""
         node = self._any(chance)
-        if not node.is_running or node.is_harmed or node.is_swapped:
+        if not node.is_running or node.is_harmed or node.is_swapped or self._is_one_altered():
             return
         if chance.random() < 0.4 and self._corner(node, chance):
             return
@@ -521,6 +551,8 @@ class Nemesis:
             return
         if node.is_past or node.is_returned or any(each.is_past for each in self._nodes):
             return  # the new disk would know nothing of the older copy's promises
+        if self._is_one_altered():
+            return  # it may be who leads for a moment, and gives its own to who has nothing
         node.lose_disk()
         self._down_and_up(node, chance)
         self._operator.replace(node)
@@ -530,6 +562,8 @@ class Nemesis:
         one, other = chance.sample(self._nodes, 2)
         pair = (one, other)
         if any(each.is_foreign or each.is_swapped or each.is_ruined for each in pair):
+            return
+        if self._is_one_altered():
             return
         self._exchange(one, other)
         for node in (one, other):

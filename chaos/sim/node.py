@@ -58,7 +58,8 @@ from store.errors import (
     WrongIdentity,
 )
 from store.files import FULL_ERRNOS
-from store.starting.errors import NotAMember
+from store.out_of_service import FILE_NAME as OUT_OF_SERVICE
+from store.starting.errors import NotAMember, OutOfService
 
 DATA = Path("/data")
 GROUP = "sim"
@@ -100,6 +101,7 @@ class World(Protocol):
     def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None: ...
     def on_stopped(self, node: SimNode) -> None: ...
     def is_rotten_elsewhere(self, node: SimNode) -> bool: ...
+    def was_altered(self, name: NodeId) -> bool: ...
 
 
 class _NoLatencies:
@@ -180,6 +182,10 @@ class Links:
         self._world.on_sent(self._node, peer, message)
         self._links.send_answer(peer, message)
 
+    def _may_differ(self, peer: NodeId) -> bool:
+        """Whether one of the two logs was ever altered: they contradict each other then."""
+        return self._world.was_altered(self._node.name) or self._world.was_altered(peer)
+
     def _receive(self, peer: NodeId, message: PeerMessage) -> None:
         """A garbled message has to be refused; an honest one must not be, unless lies are about,
         which may have led its receiver or its sender astray.
@@ -191,7 +197,7 @@ class Links:
         try:
             self._on_message(peer, message)
         except InvalidMessage as error:
-            if not network.is_garbled and not network.lies:
+            if not network.is_garbled and not network.lies and not self._may_differ(peer):
                 raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
             self._world.log(name, f"refuses: {error}")
             raise
@@ -214,6 +220,8 @@ class SimNode:
         self.has_snapshot_rot = False  # one of its snapshots was spoilt, ever
         self.restored_starts = 0  # which began with a snapshot
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was, and isn't
+        self.altered_from = 0  # from this entry on its log is another one; 0: it isn't
+        self.lost_altered: list[tuple[SimulatedDisk, int]] = []  # disks of which that was so
         self.passing_rot: set[tuple[Path, int]] = set()  # of that, what ends with the process
         self.repaired_bytes = 0  # that had rotted
         self.life: Life | None = None
@@ -272,7 +280,7 @@ class SimNode:
     @property
     def spoiled(self) -> bool:
         """Whether a byte of its disk isn't what it was."""
-        return bool(self.rot)
+        return bool(self.rot or self.altered_from)
 
     @property
     def has_log_rot(self) -> bool:
@@ -375,6 +383,13 @@ class SimNode:
                 raise Defect("no member", f"{self.name}: {error}") from error
             self._world.log(self.name, f"doesn't take part: {error}")
             self.disk.kill()
+        except OutOfService as error:
+            loop.die()
+            self.life = None
+            if not self.altered_from:
+                raise Defect("out of service", f"{self.name}: {error}") from error
+            self._world.log(self.name, f"stays out of service: {error.divergence}")
+            self.disk.kill()
         except Defect:
             raise
         except Exception as error:
@@ -406,6 +421,8 @@ class SimNode:
         replica = Replica.open(self.config, self._ports(self.disk, loop, turns, connect))
         self.disk.take_latency()
         self.has_started = True
+        if self.disk.exists(DATA / OUT_OF_SERVICE):
+            raise Defect("back in service", f"{self.name} starts as a member again")
         life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services), turns)
         report = replica.log.recovery
         self._world.log(
@@ -582,6 +599,8 @@ class SimNode:
 
     def _is_excused(self, error: BaseException) -> bool:
         cause = error.cause if isinstance(error, StorageFailed) else error
+        if isinstance(cause, OutOfService):
+            return self._is_rightly_out(cause)
         if isinstance(cause, BeyondRepair):
             # Somebody else has lost the same, or said so.
             lies = self._world.network.lies
@@ -593,6 +612,13 @@ class SimNode:
         if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
             return False  # a full disk refuses messages; it ends no node (ADR 28)
         return isinstance(cause, OSError) and bool(self.disk.failures)
+
+    def _is_rightly_out(self, error: OutOfService) -> bool:
+        """Whether its log is another one, and parts from the others' where it says."""
+        told = error.divergence
+        if told.differing_index not in (0, self.altered_from):
+            return False
+        return bool(self.altered_from) and told.agreed_index < self.altered_from
 
     def _bury(self, why: str) -> None:
         life, self.life = self.life, None
@@ -608,6 +634,9 @@ class SimNode:
         self.lost.append(self.disk.wipe())
         if not self.is_harmed:
             self.replaced.append(self.lost[-1].image())
+        if self.altered_from:
+            self.lost_altered.append((self.lost[-1], self.altered_from))
+            self.altered_from = 0
         self.is_lost = True
         self.is_past = self.has_lied = False
         self._world.network.liars.pop(self.name, None)  # whoever comes on it tells the truth

@@ -66,6 +66,8 @@ class Fault(Enum):
     OLDER_COPY = "older-copy"  # a copy of a node's disk is put back later, where others can tell
     LIAR = "liar"  # a member says absurd and contradictory things, properly sealed
     CHURN = "churn"  # administrators change who is a member, and who votes
+    ALTERED_LOG = "altered-log"  # an entry of one disk is another, with checksums that fit
+    PRIORITY = "priority"  # an operator prefers a voter as the leader, or nobody
     LOG_ROT = "log-rot"  # of running members, of two at once too: it is got back from a peer
     SNAPSHOT_ROT = "snapshot-rot"  # a snapshot of state has other bytes, is another's, or is gone
 
@@ -97,6 +99,10 @@ NOT_WITH_CHURN = frozenset(
         *(Fault.CLOCK_STEP, Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP),
     }
 )
+FIRST_PRIORITY = 10_000
+PRIORITY_SHARE = 0.15  # of the seeds
+FIRST_ALTERED = 9_000
+ALTERED_SHARE = 0.25  # of the seeds
 FIRST_LOG_ROT = 7_000
 LOG_ROT_SHARE = 0.35  # of the seeds
 FIRST_COPY = 4_000
@@ -210,7 +216,8 @@ def draw_plan(
     """The plan of `seed`. `nodes` 0: the seed decides, 3 or 5; fewer, where members change.
 
     Args:
-        churn: whether they may; without it the seed is the one that it was before there was this.
+        churn: whether they may; without it the seed is the one that it was before there was this,
+            and what has come since.
     """
     chance = Random(f"{seed}/plan")
     drawn_nodes = chance.choice((3, 3, 3, 5))
@@ -231,7 +238,7 @@ def draw_plan(
     plan = _with_copies(_with_returns(_with_disk_faults(plan)))
     plan = _with_log_rot(_with_snapshots(plan))
     if churn:
-        plan = _with_churn(plan, nodes)
+        plan = _with_altered_logs(_with_priorities(_with_churn(plan, nodes)))
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
@@ -269,6 +276,27 @@ def _with_churn(plan: Plan, nodes: int) -> Plan:
         spares=spares,
         faults=_in_order([*kept, *events]),
     )
+
+
+def _with_priorities(plan: Plan) -> Plan:
+    """In some groups an operator prefers now this voter as the leader, now that one, or nobody."""
+    chance = plan.random("priority")
+    if chance.random() >= PRIORITY_SHARE:
+        return plan
+    every_ms = chance.choice((1_000, 8_000))
+    events = _now_and_then(plan, chance, every_ms, FIRST_PRIORITY, lambda: Fault.PRIORITY)
+    return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _with_altered_logs(plan: Plan) -> Plan:
+    """In some groups whose members stay an entry of a member's log is another one at its next
+    start, beside what else happens. Where flushing is later others may lose what shows it."""
+    chance = plan.random("altered-log")
+    if chance.random() >= ALTERED_SHARE or plan.spares or plan.tuning.flush != "sync":
+        return plan
+    every_ms = chance.choice((1_500, 5_000))
+    events = _now_and_then(plan, chance, every_ms, FIRST_ALTERED, lambda: Fault.ALTERED_LOG)
+    return replace(plan, faults=_in_order([*plan.faults, *events]))
 
 
 def _with_log_rot(plan: Plan) -> Plan:
@@ -469,7 +497,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
     apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY, Fault.RETURNED}
     apart |= {Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.QUEUE_ROT, Fault.SNAPSHOT_ROT}
-    apart |= {Fault.CHURN, Fault.LOG_ROT}
+    apart |= {Fault.CHURN, Fault.LOG_ROT, Fault.ALTERED_LOG, Fault.PRIORITY}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

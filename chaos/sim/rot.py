@@ -99,7 +99,7 @@ class LogRot:
 
 
 def _is_sound_at(node: SimNode, path: Path, at: int) -> bool:
-    if node.is_foreign or node.is_swapped or node.is_ruined:
+    if node.is_foreign or node.is_swapped or node.is_ruined or node.altered_from:
         return False
     return not any(file == path and abs(at - rotten) < NEAR_BYTES for file, rotten in node.rot)
 

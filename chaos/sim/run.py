@@ -37,6 +37,7 @@ PEACE_US = 15_000_000  # within which the group has to come to rest
 LEADER_US = 20 * 300_000  # within which somebody leads: twenty of the longest election timeouts
 SETTLED_US = 2_000_000  # after which a link that was dead before the peace is known to be
 TOLD_US = 1_700_000  # within which what a disk holds is told and written down, by all of all
+PREFERRED_US = 15_000_000  # within which a preferred member leads that is well
 READ_US = 20_000_000  # within which everything has been read
 TOPIC = "orders"
 
@@ -156,10 +157,39 @@ class _Run:
         if not self._advance(world.now_us + PEACE_US, until_rest=True):
             raise Defect("no progress", self._what_is_missing())
         self._advance(world.now_us + TOLD_US)
+        self._check_preference()
         self.nemesis.copies.check_told()
         self._check()
         if self._at_rest is not None:
             self._at_rest(self.world)
+
+    def _check_preference(self) -> None:
+        """Who is preferred, votes and is well is handed leadership within its time, and keeps it:
+        leadership moves once, and then no more."""
+        world = self.world
+        if self._is_preference_met():
+            return
+        before = len(world.watch.checker.leaders)
+        if not world.timeline.run(world.now_us + PREFERRED_US, self._is_preference_met):
+            raise Defect("not preferred", self._what_is_missing())
+        self._advance(world.now_us + PEACE_US)
+        moves = len(world.watch.checker.leaders) - before
+        if not self._is_preference_met() or moves != 1:
+            raise Defect("not preferred", f"leadership moved {moves} times")
+        if not self._advance(world.now_us + PEACE_US, until_rest=True):
+            raise Defect("no progress", self._what_is_missing())
+
+    def _is_preference_met(self) -> bool:
+        for node in self.world.nodes.values():
+            life = node.life
+            if life is not None and life.replica.leadership.serving:
+                configuration = life.core.configuration
+                preferred = configuration.preferred
+                is_well = preferred in configuration.voters and preferred in {
+                    each.name for each in self.world.nodes.values() if each.is_running
+                }
+                return not is_well or preferred == node.name
+        return False
 
     def _make_clients(self) -> list[AnyClient]:
         plan, shared = self.plan, self.shared
@@ -262,7 +292,7 @@ class _Run:
         nodes = [
             node for node in self.world.nodes.values() if not (node.is_ruined or node.is_spare)
         ]
-        if any(node.is_foreign for node in nodes):
+        if any(node.is_foreign or node.altered_from for node in nodes):
             return False
         lives = [node.life for node in nodes if node.life is not None and not node.life.failed]
         if any(life.replica.mender.is_at_work or life.replica.repairs.is_at_work for life in lives):

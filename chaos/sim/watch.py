@@ -103,6 +103,9 @@ class Watch:
         )
         if self._fingerprints.get(node.name) == fingerprint:
             return
+        if node.altered_from:
+            self.pictures[node.name].is_running = False  # it doesn't hold what it should
+            return
         self._fingerprints[node.name] = fingerprint
         self.checks += 1
         self.incarnations.after_event(node, life)
@@ -239,7 +242,11 @@ class Watch:
     # --- what leaves a node ------------------------------------------------------------------
 
     def on_sent(self, node: SimNode, to: str, message: PeerMessage) -> None:
-        """Nothing leaves that a crash at this moment could make untrue (ADR 3)."""
+        """Nothing leaves that a crash at this moment could make untrue (ADR 3), and next to nothing
+        of who knows that its log isn't the group's."""
+        is_out = node.life is not None and node.life.replica.comparison.is_silent
+        if is_out and not message.HasField("digest_request"):
+            raise Defect("speaks out of service", f"{node.name} says {message.WhichOneof('body')}")
         match message.WhichOneof("body"):
             case "pre_vote_response" if message.pre_vote_response.granted:
                 self._check_sound(node, "a pre-vote")
@@ -436,10 +443,21 @@ class Picture:
         header = self._watch.places.get(index)
         if header is None:
             return None
-        found = self._watch.durable_digest(self._node.disk, header)
-        for disk in self._node.lost:
+        node = self._node
+        if self._holds_another(node.disk, node.altered_from, header):
+            return header.digest
+        found = self._watch.durable_digest(node.disk, header)
+        for disk in node.lost:
             found = found or self._watch.durable_digest(disk, header)
+        if any(self._holds_another(disk, index, header) for disk, index in node.lost_altered):
+            return header.digest
         return found
+
+    def _holds_another(self, disk: SimulatedDisk, altered_from: int, header: EntryHeader) -> bool:
+        """Whether that entry is on a disk with an altered entry before it: with a digest that is
+        another one for that, and the same bytes."""
+        is_behind = 0 < altered_from < header.index
+        return is_behind and self._watch.durable_digest(disk, header) is not None
 
 
 def voter_sets(configuration: Configuration) -> tuple[frozenset[str], ...]:

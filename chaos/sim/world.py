@@ -115,6 +115,11 @@ class World:
         """Whether the log of another one has rotted, too."""
         return any(each.has_log_rot for each in self.nodes.values() if each is not node)
 
+    def was_altered(self, name: NodeId) -> bool:
+        """Whether that member's log was ever another one than the group's."""
+        node = self.nodes[name]
+        return bool(node.altered_from or node.lost_altered)
+
     def on_stopped(self, node: SimNode) -> None:
         """Its sockets close: peers and callers notice, unless something is in between."""
         self.watch.on_stopped(node)

@@ -162,6 +162,10 @@ def _check_configuration(message: AppendRequest, entry: EntryMeta) -> None:
     learners = configuration.learners
     if learners & configuration.voters or configuration.observers - learners:
         _refuse(message, "entries", f"{configuration}", "voters, learners and no third")
+    if configuration.preferred is not None and configuration.preferred not in (
+        configuration.members()
+    ):
+        _refuse(message, "entries", f"{configuration}", "a member that is preferred, or nobody")
     named = dict(configuration.disks)
     disks = set(named.values())
     if len(named) != len(configuration.disks) or len(disks) != len(named):

@@ -99,8 +99,10 @@ def left(configuration: Configuration) -> Configuration:
 
 def _only_members(configuration: Configuration) -> Configuration:
     members = configuration.members()
+    preferred = configuration.preferred
     return replace(
         configuration,
+        preferred=preferred if preferred in members else None,
         disks=tuple(pair for pair in configuration.disks if pair[0] in members),
         addresses=tuple(pair for pair in configuration.addresses if pair[0] in members),
     )

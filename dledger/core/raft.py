@@ -42,6 +42,7 @@ from dledger.core.heartbeat import (
 )
 from dledger.core.log import RaftLog
 from dledger.core.membership import due_change
+from dledger.core.preference import hand_over_to_preferred
 from dledger.core.replication import (
     advance_commit,
     on_append_response,
@@ -160,6 +161,7 @@ class Raft:
         if state.role is Role.LEADER:
             hand_over_if_disk_is_sick(state)
             retire_if_voter_no_more(state)
+            hand_over_to_preferred(state)
         if state.role is Role.LEADER:
             on_leader_tick(state)
         else:
@@ -276,11 +278,17 @@ class Raft:
     def on_storage_failed(self) -> None:
         """The disk failed: stop leading, and never vote, acknowledge or campaign again (ADR 8)."""
         state = self._state
+        if not state.has_failed:
+            self.fall_silent("storage failed")
+            state.emit(StorageFailed(state.term))
+
+    def fall_silent(self, reason: str) -> None:
+        """Stop leading, and never vote, acknowledge or campaign again."""
+        state = self._state
         if state.has_failed:
             return
         end_transfer(state, "aborted")
-        become_follower(state, state.term, None, reason="storage failed")
-        state.emit(StorageFailed(state.term))
+        become_follower(state, state.term, None, reason=reason)
         state.has_failed = True
         state.noop = None
         state.outbox.clear()
@@ -563,6 +571,8 @@ def _check_options(options: RaftOptions) -> None:
         raise InvariantViolation(f"the suspicion delay is not a range: {options}")
     if options.hand_over_interval_ticks < longest:
         raise InvariantViolation(f"hand-overs must be rarer than elections: {options}")
+    if options.preferred_after_ticks < options.hand_over_interval_ticks:
+        raise InvariantViolation(f"what is preferred must wait for what is needed: {options}")
     appends = (options.max_append_bytes, options.max_append_entries, options.max_inflight_appends)
     if min(*appends, options.max_inflight_bytes, options.max_uncommitted_bytes) <= 0:
         raise InvariantViolation(f"a bound is not positive: {options}")

@@ -94,6 +94,7 @@ def become_leader(state: RaftState) -> None:
     state.disk.begin_leading(
         state.heartbeat_round, state.now_tick + state.options.hand_over_interval_ticks
     )
+    state.preference.begin_leading()
     track_members(state)
     index = state.log.append(state.term, state.options.noop_size)
     state.persists.want_append(index, index)

@@ -85,19 +85,24 @@ def _is_stalled(state: RaftState) -> bool:
 def _successor(state: RaftState) -> Progress | None:
     """The best voter that could lead at once, and whose entries would be committed without this
     node's disk; None if there is none."""
-    with_room = {peer: each for peer, each in state.peers.items() if _has_room(state, each)}
+    with_room = {peer: each for peer, each in state.peers.items() if has_room(state, each)}
     if not has_quorum(state.log.configuration, with_room):
         return None
     voters = set(state.other_voters())
     fit = [
         progress
         for peer, progress in with_room.items()
-        if peer in voters and _is_caught_up(state, progress)
+        if peer in voters and is_caught_up(state, progress)
     ]
-    return max(fit, key=lambda each: (each.match_index, each.last_heard_tick), default=None)
+    preferred = state.log.configuration.preferred
+    return max(
+        fit,
+        key=lambda each: (each.peer == preferred, each.match_index, each.last_heard_tick),
+        default=None,
+    )
 
 
-def _has_room(state: RaftState, progress: Progress) -> bool:
+def has_room(state: RaftState, progress: Progress) -> bool:
     """Whether it has room, by its own and recent word."""
     silent_ticks = state.now_tick - progress.last_heard_tick
     return (
@@ -107,6 +112,6 @@ def _has_room(state: RaftState, progress: Progress) -> bool:
     )
 
 
-def _is_caught_up(state: RaftState, progress: Progress) -> bool:
+def is_caught_up(state: RaftState, progress: Progress) -> bool:
     """Whether it has all that is committed on its disk, and is streamed the rest."""
     return progress.state is PeerState.REPLICATE and progress.match_index >= state.log.commit_index

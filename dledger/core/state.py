@@ -74,6 +74,21 @@ class OwnDisk:
         self.not_before_tick = not_before_tick
 
 
+class Preference:
+    """What a leader has seen of the member that is preferred, in this leadership."""
+
+    __slots__ = ("target", "tries", "well_since_tick")
+
+    def __init__(self) -> None:
+        self.target: NodeId | None = None
+        self.well_since_tick: int | None = None
+        self.tries = 0  # to hand over to it
+
+    def begin_leading(self, target: NodeId | None = None) -> None:
+        """Nothing has been seen of it."""
+        self.target, self.well_since_tick, self.tries = target, None, 0
+
+
 def _promises(message: OutgoingMessage) -> bool:
     """Whether it says what only a disk can say that holds all that it did."""
     match message:
@@ -134,6 +149,7 @@ class RaftState:
         self.reads = PendingReads()
         self.reads_round = 0  # the round that the newest pending read waits for
         self.transfer: Transfer | None = None
+        self.preference = Preference()
         self.is_retiring = False  # it votes no more, and has tried to hand over
         # Effects being gathered.
         self.appends_due = False

@@ -56,7 +56,8 @@ def _choose(state: RaftState, target: NodeId | None) -> NodeId:
         if not voters:
             raise ProposalRefused("there is no other voter to transfer leadership to")
         # The best caught-up one; of equals, the one heard last, then the first by name. Before
-        # them come those that have all that is committed, and room for more.
+        # them come those that have all that is committed, and room for more, and of those the one
+        # that is preferred.
         return max(voters, key=lambda peer: _fitness(state, state.peers[peer]))
     if target == state.node:
         raise ProposalRefused(f"{target} already leads")
@@ -65,6 +66,7 @@ def _choose(state: RaftState, target: NodeId | None) -> NodeId:
     return target
 
 
-def _fitness(state: RaftState, progress: Progress) -> tuple[bool, int, int]:
+def _fitness(state: RaftState, progress: Progress) -> tuple[bool, bool, int, int]:
     has_room = not progress.is_short_of_space and progress.match_index >= state.log.commit_index
-    return (has_room, progress.match_index, progress.last_heard_tick)
+    is_preferred = progress.peer == state.log.configuration.preferred
+    return (has_room, has_room and is_preferred, progress.match_index, progress.last_heard_tick)

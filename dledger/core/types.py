@@ -60,7 +60,8 @@ class Configuration:
     members listen is carried along for those who dial, and decides nothing.
 
     `observers` are those of the learners that stay so; the others vote once they have caught up.
-    Who votes only as long as it is joint may be a learner already.
+    Who votes only as long as it is joint may be a learner already. `preferred` is the member that
+    is to lead, while it votes and is well; None: whoever is elected.
     """
 
     voters: frozenset[NodeId]
@@ -69,6 +70,7 @@ class Configuration:
     observers: frozenset[NodeId] = frozenset()
     disks: tuple[tuple[NodeId, DiskId], ...] = ()  # sorted
     addresses: tuple[tuple[NodeId, str], ...] = ()  # sorted
+    preferred: NodeId | None = None
 
     def disk_of(self, node: NodeId) -> DiskId:
         """The disk with which `node` is a member; `NO_DISK` if none is named."""
@@ -485,6 +487,7 @@ class RaftOptions:
     # ... and a leader with a sick disk hands over no sooner than this after its election, and
     # after its last try: the bound on how often leadership moves.
     hand_over_interval_ticks: int = 100
+    preferred_after_ticks: int = 1_000  # of being well, until the preferred member is to lead
     max_append_bytes: int = 1 << 20  # one append message, ...
     max_append_entries: int = 1_024  # ... and so many entries: each costs both sides microseconds
     max_inflight_appends: int = 32  # messages not yet acknowledged, per peer

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dledger.wire import errors_pb2 as dledger_dot_wire_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64ledger/wire/cluster.proto\x12\ndledger.v1\x1a\x19\x64ledger/wire/errors.proto\"\x12\n\x10GetStatusRequest\"\x92\x01\n\nPeerStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x13\n\x0bmatch_index\x18\x03 \x01(\x04\x12\x17\n\x0frecently_active\x18\x04 \x01(\x08\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x12\n\nolder_copy\x18\x07 \x01(\x08\"\xd1\x04\n\nNodeStatus\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\'\n\x06leader\x18\x05 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x12\n\nlast_index\x18\x06 \x01(\x04\x12\x15\n\rdurable_index\x18\x07 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x08 \x01(\x04\x12\x15\n\rapplied_index\x18\t \x01(\x04\x12\x12\n\nend_offset\x18\n \x01(\x04\x12\x18\n\x10\x63ommitted_offset\x18\x0b \x01(\x04\x12\x18\n\x10\x63ommitted_digest\x18\x0c \x01(\x06\x12%\n\x05peers\x18\r \x03(\x0b\x32\x16.dledger.v1.PeerStatus\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x0f \x01(\x04\x12\x16\n\x0e\x64\x61ta_directory\x18\x10 \x01(\t\x12\x0f\n\x07serving\x18\x11 \x01(\x08\x12\x13\n\x0b\x66irst_index\x18\x12 \x01(\x04\x12\x15\n\rapply_stopped\x18\x14 \x01(\t\x12\r\n\x05level\x18\x15 \x01(\r\x12\x13\n\x0bknown_level\x18\x16 \x01(\r\x12\x15\n\radmin_address\x18\x17 \x01(\t\x12\x13\n\x0blog_damages\x18\x18 \x01(\r\x12\x16\n\x0escrub_ended_ms\x18\x19 \x01(\x04\x12&\n\x06health\x18( \x01(\x0b\x32\x16.dledger.v1.NodeHealth\"\x95\x02\n\nNodeHealth\x12\x0f\n\x07\x64isk_id\x18\x01 \x01(\x0c\x12)\n\x07members\x18\x02 \x03(\x0b\x32\x18.dledger.v1.MemberHealth\x12\x10\n\x08log_full\x18\x03 \x01(\x08\x12\x14\n\x0c\x61pply_paused\x18\x04 \x01(\x08\x12\x16\n\x0eshort_of_space\x18\x05 \x01(\x08\x12&\n\x05space\x18\x06 \x01(\x0b\x32\x17.dledger.v1.SpaceHealth\x12\x14\n\x0cqueues_wrong\x18\x07 \x01(\r\x12\x16\n\x0e\x63ontradictions\x18\x08 \x01(\x04\x12\x15\n\rlast_fsync_ms\x18\t \x01(\x01\x12\x1e\n\x16\x63\x65rtificate_expires_ms\x18\n \x01(\x04\"8\n\x0bSpaceHealth\x12\x12\n\nfree_bytes\x18\x01 \x01(\x04\x12\x15\n\rreserve_bytes\x18\x02 \x01(\x04\"\xa5\x01\n\x0cMemberHealth\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05votes\x18\x02 \x01(\x08\x12\x0f\n\x07\x64isk_id\x18\x03 \x01(\x0c\x12\x14\n\x0c\x63lock_off_ms\x18\x04 \x01(\x01\x12\x11\n\thas_clock\x18\x05 \x01(\x08\x12\x10\n\x08observes\x18\x06 \x01(\x08\x12\x18\n\x10votes_until_left\x18\x07 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x08 \x01(\t\"*\n\x12WatchLeaderRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\"\xa5\x01\n\nLeaderView\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\'\n\x06leader\x18\x03 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0f\n\x07serving\x18\x05 \x01(\x08\x12(\n\x07members\x18\x06 \x03(\x0b\x32\x17.dledger.v1.NodeAddress\"+\n\x19TransferLeadershipRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\"E\n\x1aTransferLeadershipResponse\x12\'\n\x06leader\x18\x01 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\"6\n\x12ReplaceDiskRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x02 \x01(\x0c\"$\n\x13ReplaceDiskResponse\x12\r\n\x05votes\x18\x01 \x01(\x08\"P\n\tNewMember\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08observes\x18\x04 \x01(\x08\"k\n\x14\x43hangeMembersRequest\x12\"\n\x03\x61\x64\x64\x18\x01 \x03(\x0b\x32\x15.dledger.v1.NewMember\x12\x0e\n\x06remove\x18\x02 \x03(\t\x12\x0f\n\x07promote\x18\x03 \x03(\t\x12\x0e\n\x06\x64\x65mote\x18\x04 \x03(\t\"\x14\n\x12ListMembersRequest\"w\n\x0cMemberStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12\x13\n\x0bmatch_index\x18\x06 \x01(\x04\"\x87\x01\n\x07Members\x12)\n\x07members\x18\x01 \x03(\x0b\x32\x18.dledger.v1.MemberStatus\x12\r\n\x05joint\x18\x02 \x01(\x08\x12\x1b\n\x13\x63onfiguration_index\x18\x03 \x01(\x04\x12\x11\n\tcommitted\x18\x04 \x01(\x08\x12\x12\n\nlast_index\x18\x05 \x01(\x04\x32\xd6\x03\n\x07\x43luster\x12\x41\n\tGetStatus\x12\x1c.dledger.v1.GetStatusRequest\x1a\x16.dledger.v1.NodeStatus\x12G\n\x0bWatchLeader\x12\x1e.dledger.v1.WatchLeaderRequest\x1a\x16.dledger.v1.LeaderView0\x01\x12\x63\n\x12TransferLeadership\x12%.dledger.v1.TransferLeadershipRequest\x1a&.dledger.v1.TransferLeadershipResponse\x12N\n\x0bReplaceDisk\x12\x1e.dledger.v1.ReplaceDiskRequest\x1a\x1f.dledger.v1.ReplaceDiskResponse\x12\x46\n\rChangeMembers\x12 .dledger.v1.ChangeMembersRequest\x1a\x13.dledger.v1.Members\x12\x42\n\x0bListMembers\x12\x1e.dledger.v1.ListMembersRequest\x1a\x13.dledger.v1.Membersb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64ledger/wire/cluster.proto\x12\ndledger.v1\x1a\x19\x64ledger/wire/errors.proto\"\x12\n\x10GetStatusRequest\"\x92\x01\n\nPeerStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x13\n\x0bmatch_index\x18\x03 \x01(\x04\x12\x17\n\x0frecently_active\x18\x04 \x01(\x08\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x12\n\nolder_copy\x18\x07 \x01(\x08\"\x90\x05\n\nNodeStatus\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\'\n\x06leader\x18\x05 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x12\n\nlast_index\x18\x06 \x01(\x04\x12\x15\n\rdurable_index\x18\x07 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x08 \x01(\x04\x12\x15\n\rapplied_index\x18\t \x01(\x04\x12\x12\n\nend_offset\x18\n \x01(\x04\x12\x18\n\x10\x63ommitted_offset\x18\x0b \x01(\x04\x12\x18\n\x10\x63ommitted_digest\x18\x0c \x01(\x06\x12%\n\x05peers\x18\r \x03(\x0b\x32\x16.dledger.v1.PeerStatus\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x0f \x01(\x04\x12\x16\n\x0e\x64\x61ta_directory\x18\x10 \x01(\t\x12\x0f\n\x07serving\x18\x11 \x01(\x08\x12\x13\n\x0b\x66irst_index\x18\x12 \x01(\x04\x12\x15\n\rapply_stopped\x18\x14 \x01(\t\x12\r\n\x05level\x18\x15 \x01(\r\x12\x13\n\x0bknown_level\x18\x16 \x01(\r\x12\x15\n\radmin_address\x18\x17 \x01(\t\x12\x13\n\x0blog_damages\x18\x18 \x01(\r\x12\x16\n\x0escrub_ended_ms\x18\x19 \x01(\x04\x12*\n\ndivergence\x18\x1a \x01(\x0b\x32\x16.dledger.v1.Divergence\x12\x11\n\tpreferred\x18\x1b \x01(\t\x12&\n\x06health\x18( \x01(\x0b\x32\x16.dledger.v1.NodeHealth\"\xc4\x01\n\nDivergence\x12\x10\n\x08\x66ound_ms\x18\x01 \x01(\x04\x12\x16\n\x0e\x63ompared_index\x18\x02 \x01(\x04\x12\x12\n\nown_digest\x18\x03 \x01(\x06\x12\x14\n\x0cpeers_digest\x18\x04 \x01(\x06\x12\r\n\x05peers\x18\x05 \x03(\t\x12\x14\n\x0c\x61greed_index\x18\x06 \x01(\x04\x12\x17\n\x0f\x64iffering_index\x18\x07 \x01(\x04\x12\x10\n\x08own_term\x18\x08 \x01(\x04\x12\x12\n\npeers_term\x18\t \x01(\x04\"\xc1\x02\n\nNodeHealth\x12\x0f\n\x07\x64isk_id\x18\x01 \x01(\x0c\x12)\n\x07members\x18\x02 \x03(\x0b\x32\x18.dledger.v1.MemberHealth\x12\x10\n\x08log_full\x18\x03 \x01(\x08\x12\x14\n\x0c\x61pply_paused\x18\x04 \x01(\x08\x12\x16\n\x0eshort_of_space\x18\x05 \x01(\x08\x12&\n\x05space\x18\x06 \x01(\x0b\x32\x17.dledger.v1.SpaceHealth\x12\x14\n\x0cqueues_wrong\x18\x07 \x01(\r\x12\x16\n\x0e\x63ontradictions\x18\x08 \x01(\x04\x12\x15\n\rlast_fsync_ms\x18\t \x01(\x01\x12\x1e\n\x16\x63\x65rtificate_expires_ms\x18\n \x01(\x04\x12\x17\n\x0fsuspected_index\x18\x0b \x01(\x04\x12\x11\n\tdiffering\x18\x0c \x03(\t\"8\n\x0bSpaceHealth\x12\x12\n\nfree_bytes\x18\x01 \x01(\x04\x12\x15\n\rreserve_bytes\x18\x02 \x01(\x04\"\xa5\x01\n\x0cMemberHealth\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05votes\x18\x02 \x01(\x08\x12\x0f\n\x07\x64isk_id\x18\x03 \x01(\x0c\x12\x14\n\x0c\x63lock_off_ms\x18\x04 \x01(\x01\x12\x11\n\thas_clock\x18\x05 \x01(\x08\x12\x10\n\x08observes\x18\x06 \x01(\x08\x12\x18\n\x10votes_until_left\x18\x07 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x08 \x01(\t\"*\n\x12WatchLeaderRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\"\xa5\x01\n\nLeaderView\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\'\n\x06leader\x18\x03 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0f\n\x07serving\x18\x05 \x01(\x08\x12(\n\x07members\x18\x06 \x03(\x0b\x32\x17.dledger.v1.NodeAddress\"+\n\x19TransferLeadershipRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\"E\n\x1aTransferLeadershipResponse\x12\'\n\x06leader\x18\x01 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\"6\n\x12ReplaceDiskRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x02 \x01(\x0c\"$\n\x13ReplaceDiskResponse\x12\r\n\x05votes\x18\x01 \x01(\x08\"P\n\tNewMember\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08observes\x18\x04 \x01(\x08\"\x8b\x01\n\x14\x43hangeMembersRequest\x12\"\n\x03\x61\x64\x64\x18\x01 \x03(\x0b\x32\x15.dledger.v1.NewMember\x12\x0e\n\x06remove\x18\x02 \x03(\t\x12\x0f\n\x07promote\x18\x03 \x03(\t\x12\x0e\n\x06\x64\x65mote\x18\x04 \x03(\t\x12\x13\n\x06prefer\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_prefer\"\x14\n\x12ListMembersRequest\"w\n\x0cMemberStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12\x13\n\x0bmatch_index\x18\x06 \x01(\x04\"\x9a\x01\n\x07Members\x12)\n\x07members\x18\x01 \x03(\x0b\x32\x18.dledger.v1.MemberStatus\x12\r\n\x05joint\x18\x02 \x01(\x08\x12\x1b\n\x13\x63onfiguration_index\x18\x03 \x01(\x04\x12\x11\n\tcommitted\x18\x04 \x01(\x08\x12\x12\n\nlast_index\x18\x05 \x01(\x04\x12\x11\n\tpreferred\x18\x06 \x01(\t2\xd6\x03\n\x07\x43luster\x12\x41\n\tGetStatus\x12\x1c.dledger.v1.GetStatusRequest\x1a\x16.dledger.v1.NodeStatus\x12G\n\x0bWatchLeader\x12\x1e.dledger.v1.WatchLeaderRequest\x1a\x16.dledger.v1.LeaderView0\x01\x12\x63\n\x12TransferLeadership\x12%.dledger.v1.TransferLeadershipRequest\x1a&.dledger.v1.TransferLeadershipResponse\x12N\n\x0bReplaceDisk\x12\x1e.dledger.v1.ReplaceDiskRequest\x1a\x1f.dledger.v1.ReplaceDiskResponse\x12\x46\n\rChangeMembers\x12 .dledger.v1.ChangeMembersRequest\x1a\x13.dledger.v1.Members\x12\x42\n\x0bListMembers\x12\x1e.dledger.v1.ListMembersRequest\x1a\x13.dledger.v1.Membersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,35 +37,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PEERSTATUS']._serialized_start=90
   _globals['_PEERSTATUS']._serialized_end=236
   _globals['_NODESTATUS']._serialized_start=239
-  _globals['_NODESTATUS']._serialized_end=832
-  _globals['_NODEHEALTH']._serialized_start=835
-  _globals['_NODEHEALTH']._serialized_end=1112
-  _globals['_SPACEHEALTH']._serialized_start=1114
-  _globals['_SPACEHEALTH']._serialized_end=1170
-  _globals['_MEMBERHEALTH']._serialized_start=1173
-  _globals['_MEMBERHEALTH']._serialized_end=1338
-  _globals['_WATCHLEADERREQUEST']._serialized_start=1340
-  _globals['_WATCHLEADERREQUEST']._serialized_end=1382
-  _globals['_LEADERVIEW']._serialized_start=1385
-  _globals['_LEADERVIEW']._serialized_end=1550
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=1552
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=1595
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=1597
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=1666
-  _globals['_REPLACEDISKREQUEST']._serialized_start=1668
-  _globals['_REPLACEDISKREQUEST']._serialized_end=1722
-  _globals['_REPLACEDISKRESPONSE']._serialized_start=1724
-  _globals['_REPLACEDISKRESPONSE']._serialized_end=1760
-  _globals['_NEWMEMBER']._serialized_start=1762
-  _globals['_NEWMEMBER']._serialized_end=1842
-  _globals['_CHANGEMEMBERSREQUEST']._serialized_start=1844
-  _globals['_CHANGEMEMBERSREQUEST']._serialized_end=1951
-  _globals['_LISTMEMBERSREQUEST']._serialized_start=1953
-  _globals['_LISTMEMBERSREQUEST']._serialized_end=1973
-  _globals['_MEMBERSTATUS']._serialized_start=1975
-  _globals['_MEMBERSTATUS']._serialized_end=2094
-  _globals['_MEMBERS']._serialized_start=2097
-  _globals['_MEMBERS']._serialized_end=2232
-  _globals['_CLUSTER']._serialized_start=2235
-  _globals['_CLUSTER']._serialized_end=2705
+  _globals['_NODESTATUS']._serialized_end=895
+  _globals['_DIVERGENCE']._serialized_start=898
+  _globals['_DIVERGENCE']._serialized_end=1094
+  _globals['_NODEHEALTH']._serialized_start=1097
+  _globals['_NODEHEALTH']._serialized_end=1418
+  _globals['_SPACEHEALTH']._serialized_start=1420
+  _globals['_SPACEHEALTH']._serialized_end=1476
+  _globals['_MEMBERHEALTH']._serialized_start=1479
+  _globals['_MEMBERHEALTH']._serialized_end=1644
+  _globals['_WATCHLEADERREQUEST']._serialized_start=1646
+  _globals['_WATCHLEADERREQUEST']._serialized_end=1688
+  _globals['_LEADERVIEW']._serialized_start=1691
+  _globals['_LEADERVIEW']._serialized_end=1856
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=1858
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=1901
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=1903
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=1972
+  _globals['_REPLACEDISKREQUEST']._serialized_start=1974
+  _globals['_REPLACEDISKREQUEST']._serialized_end=2028
+  _globals['_REPLACEDISKRESPONSE']._serialized_start=2030
+  _globals['_REPLACEDISKRESPONSE']._serialized_end=2066
+  _globals['_NEWMEMBER']._serialized_start=2068
+  _globals['_NEWMEMBER']._serialized_end=2148
+  _globals['_CHANGEMEMBERSREQUEST']._serialized_start=2151
+  _globals['_CHANGEMEMBERSREQUEST']._serialized_end=2290
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=2292
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=2312
+  _globals['_MEMBERSTATUS']._serialized_start=2314
+  _globals['_MEMBERSTATUS']._serialized_end=2433
+  _globals['_MEMBERS']._serialized_start=2436
+  _globals['_MEMBERS']._serialized_end=2590
+  _globals['_CLUSTER']._serialized_start=2593
+  _globals['_CLUSTER']._serialized_end=3063
 # @@protoc_insertion_point(module_scope)

@@ -30,7 +30,7 @@ class PeerStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., match_index: _Optional[int] = ..., recently_active: _Optional[bool] = ..., connected: _Optional[bool] = ..., address: _Optional[str] = ..., older_copy: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "log_damages", "scrub_ended_ms", "health")
+    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "log_damages", "scrub_ended_ms", "divergence", "preferred", "health")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,8 @@ class NodeStatus(_message.Message):
     ADMIN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LOG_DAMAGES_FIELD_NUMBER: _ClassVar[int]
     SCRUB_ENDED_MS_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
@@ -80,11 +82,35 @@ class NodeStatus(_message.Message):
     admin_address: str
     log_damages: int
     scrub_ended_ms: int
+    divergence: Divergence
+    preferred: str
     health: NodeHealth
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., log_damages: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., log_damages: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., divergence: _Optional[_Union[Divergence, _Mapping]] = ..., preferred: _Optional[str] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
+
+class Divergence(_message.Message):
+    __slots__ = ("found_ms", "compared_index", "own_digest", "peers_digest", "peers", "agreed_index", "differing_index", "own_term", "peers_term")
+    FOUND_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    OWN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PEERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    AGREED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_INDEX_FIELD_NUMBER: _ClassVar[int]
+    OWN_TERM_FIELD_NUMBER: _ClassVar[int]
+    PEERS_TERM_FIELD_NUMBER: _ClassVar[int]
+    found_ms: int
+    compared_index: int
+    own_digest: int
+    peers_digest: int
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    agreed_index: int
+    differing_index: int
+    own_term: int
+    peers_term: int
+    def __init__(self, found_ms: _Optional[int] = ..., compared_index: _Optional[int] = ..., own_digest: _Optional[int] = ..., peers_digest: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., agreed_index: _Optional[int] = ..., differing_index: _Optional[int] = ..., own_term: _Optional[int] = ..., peers_term: _Optional[int] = ...) -> None: ...
 
 class NodeHealth(_message.Message):
-    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms")
+    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms", "suspected_index", "differing")
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     LOG_FULL_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +121,8 @@ class NodeHealth(_message.Message):
     CONTRADICTIONS_FIELD_NUMBER: _ClassVar[int]
     LAST_FSYNC_MS_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FIELD_NUMBER: _ClassVar[int]
     disk_id: bytes
     members: _containers.RepeatedCompositeFieldContainer[MemberHealth]
     log_full: bool
@@ -105,7 +133,9 @@ class NodeHealth(_message.Message):
     contradictions: int
     last_fsync_ms: float
     certificate_expires_ms: int
-    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ...) -> None: ...
+    suspected_index: int
+    differing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ..., suspected_index: _Optional[int] = ..., differing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SpaceHealth(_message.Message):
     __slots__ = ("free_bytes", "reserve_bytes")
@@ -196,16 +226,18 @@ class NewMember(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., observes: _Optional[bool] = ...) -> None: ...
 
 class ChangeMembersRequest(_message.Message):
-    __slots__ = ("add", "remove", "promote", "demote")
+    __slots__ = ("add", "remove", "promote", "demote", "prefer")
     ADD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     PROMOTE_FIELD_NUMBER: _ClassVar[int]
     DEMOTE_FIELD_NUMBER: _ClassVar[int]
+    PREFER_FIELD_NUMBER: _ClassVar[int]
     add: _containers.RepeatedCompositeFieldContainer[NewMember]
     remove: _containers.RepeatedScalarFieldContainer[str]
     promote: _containers.RepeatedScalarFieldContainer[str]
     demote: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, add: _Optional[_Iterable[_Union[NewMember, _Mapping]]] = ..., remove: _Optional[_Iterable[str]] = ..., promote: _Optional[_Iterable[str]] = ..., demote: _Optional[_Iterable[str]] = ...) -> None: ...
+    prefer: str
+    def __init__(self, add: _Optional[_Iterable[_Union[NewMember, _Mapping]]] = ..., remove: _Optional[_Iterable[str]] = ..., promote: _Optional[_Iterable[str]] = ..., demote: _Optional[_Iterable[str]] = ..., prefer: _Optional[str] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ()
@@ -228,15 +260,17 @@ class MemberStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., role: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., connected: _Optional[bool] = ..., match_index: _Optional[int] = ...) -> None: ...
 
 class Members(_message.Message):
-    __slots__ = ("members", "joint", "configuration_index", "committed", "last_index")
+    __slots__ = ("members", "joint", "configuration_index", "committed", "last_index", "preferred")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     JOINT_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_INDEX_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
     joint: bool
     configuration_index: int
     committed: bool
     last_index: int
-    def __init__(self, members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., joint: _Optional[bool] = ..., configuration_index: _Optional[int] = ..., committed: _Optional[bool] = ..., last_index: _Optional[int] = ...) -> None: ...
+    preferred: str
+    def __init__(self, members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., joint: _Optional[bool] = ..., configuration_index: _Optional[int] = ..., committed: _Optional[bool] = ..., last_index: _Optional[int] = ..., preferred: _Optional[str] = ...) -> None: ...

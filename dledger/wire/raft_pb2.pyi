@@ -26,7 +26,7 @@ ENTRIES_STATUS_NOT_YET: EntriesStatus
 ENTRIES_STATUS_ROTTEN: EntriesStatus
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level", "begun_term", "begun_vote", "begun_index", "acknowledges_unsynced", "gives_entries")
+    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level", "begun_term", "begun_vote", "begun_index", "acknowledges_unsynced", "gives_entries", "compares_digests")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class Hello(_message.Message):
     BEGUN_INDEX_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGES_UNSYNCED_FIELD_NUMBER: _ClassVar[int]
     GIVES_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    COMPARES_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     broker_group: str
     node_id: str
@@ -59,10 +60,11 @@ class Hello(_message.Message):
     begun_index: int
     acknowledges_unsynced: bool
     gives_entries: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ..., gives_entries: _Optional[bool] = ...) -> None: ...
+    compares_digests: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ..., gives_entries: _Optional[bool] = ..., compares_digests: _Optional[bool] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "entries_request", "entries_response", "secret_proof", "certificate_proof", "checksum")
+    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "entries_request", "entries_response", "digest_request", "digest_response", "secret_proof", "certificate_proof", "checksum")
     TERM_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PRE_VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +79,8 @@ class PeerMessage(_message.Message):
     KEEP_ALIVE_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_REQUEST_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     SECRET_PROOF_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_PROOF_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
@@ -94,10 +98,12 @@ class PeerMessage(_message.Message):
     keep_alive: KeepAlive
     entries_request: EntriesRequest
     entries_response: EntriesResponse
+    digest_request: DigestRequest
+    digest_response: DigestResponse
     secret_proof: SecretProof
     certificate_proof: CertificateProof
     checksum: int
-    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_response: _Optional[_Union[EntriesResponse, _Mapping]] = ..., secret_proof: _Optional[_Union[SecretProof, _Mapping]] = ..., certificate_proof: _Optional[_Union[CertificateProof, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_response: _Optional[_Union[EntriesResponse, _Mapping]] = ..., digest_request: _Optional[_Union[DigestRequest, _Mapping]] = ..., digest_response: _Optional[_Union[DigestResponse, _Mapping]] = ..., secret_proof: _Optional[_Union[SecretProof, _Mapping]] = ..., certificate_proof: _Optional[_Union[CertificateProof, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class PreVoteRequest(_message.Message):
     __slots__ = ("last_index", "last_term")
@@ -221,6 +227,30 @@ class EntriesResponse(_message.Message):
     frames_size: int
     def __init__(self, number: _Optional[int] = ..., status: _Optional[_Union[EntriesStatus, str]] = ..., frames: _Optional[bytes] = ..., frames_size: _Optional[int] = ...) -> None: ...
 
+class DigestRequest(_message.Message):
+    __slots__ = ("number", "index", "entry_term", "digest")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_TERM_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    index: int
+    entry_term: int
+    digest: int
+    def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ..., entry_term: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+
+class DigestResponse(_message.Message):
+    __slots__ = ("number", "index", "entry_term", "digest")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_TERM_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    index: int
+    entry_term: int
+    digest: int
+    def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ..., entry_term: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+
 class SecretProof(_message.Message):
     __slots__ = ("broker_group", "node_id", "to_node_id", "nonce", "mac")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -248,18 +278,20 @@ class CertificateProof(_message.Message):
     def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., handshake: _Optional[bytes] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("voters", "voters_outgoing", "learners", "members", "observers")
+    __slots__ = ("voters", "voters_outgoing", "learners", "members", "observers", "preferred")
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     VOTERS_OUTGOING_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
     voters: _containers.RepeatedScalarFieldContainer[str]
     voters_outgoing: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
     members: _containers.RepeatedCompositeFieldContainer[Member]
     observers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., observers: _Optional[_Iterable[str]] = ...) -> None: ...
+    preferred: str
+    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., observers: _Optional[_Iterable[str]] = ..., preferred: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("node_id", "disk_id", "address")

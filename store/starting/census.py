@@ -43,9 +43,12 @@ _QUEUE_FILES: Final = _Folder(FILE_NAME, _NOTHING)
 _TOPIC_FOLDER: Final = _Folder(_NOTHING, _NOTHING, ((_QUEUE, _QUEUE_FILES),))
 _ROOT: Final = _Folder(
     re.compile(
-        r"LOCK|abort|checkpoint|formation\.json|identity\.json|repair|restore|truncation(\.spare)?"
+        r"LOCK|abort|checkpoint|formation\.json|identity\.json|out-of-service\.json|repair|restore"
+        r"|truncation(\.spare)?"
     ),
-    re.compile(r"(formation\.json|identity\.json|repair|restore|truncation)\.tmp"),
+    re.compile(
+        r"(formation\.json|identity\.json|out-of-service\.json|repair|restore|truncation)\.tmp"
+    ),
     (
         (re.compile("commitlog"), _Folder(FILE_NAME, UNFINISHED_NAME)),
         (

@@ -3,7 +3,8 @@
 StartRefused
 ├── NotAMember          this directory belongs to no group: somebody has to form it
 ├── LogMissing          a member's directory without its log
-└── DiskReplaced        the group's log names another disk for this member
+├── DiskReplaced        the group's log names another disk for this member
+└── OutOfService        the log differs from a majority's, and is kept as it was found
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dledger.outcome import ExitCode, Outcome
+from store.out_of_service import Divergence
 
 
 class StartRefused(Exception):
@@ -63,3 +65,17 @@ class DiskReplaced(StartRefused):
         self.node_id = node_id
         self.named = named
         self.own = own
+
+
+class OutOfService(StartRefused):
+    """The member was found to hold another log than a majority: it takes part in nothing, and its
+    disk is kept."""
+
+    def __init__(self, directory: str, node_id: str, divergence: Divergence) -> None:
+        super().__init__(
+            f"data directory {directory} is out of service: {divergence}. Keep it for whoever "
+            f"looks into it, start the node on an empty one, and `dledger group replace {node_id}`"
+        )
+        self.directory = directory
+        self.node_id = node_id
+        self.divergence = divergence

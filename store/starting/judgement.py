@@ -37,6 +37,7 @@ class Kind(StrEnum):
     IDENTITY_OTHER = "made for something else"
     FOUNDING_DAMAGED = "founding damaged"
     NOT_A_MEMBER = "no member's"
+    OUT_OF_SERVICE = "out of service"
     LOG_MISSING = "log missing"
     LOG_DAMAGED = "log damaged"
     SEGMENT_MISSING = "segment missing"

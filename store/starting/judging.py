@@ -35,7 +35,13 @@ from store.snapshot_files import SnapshotFiles
 from store.starting import opening
 from store.starting.census import take_census
 from store.starting.derived import read_replayed, trusted_index
-from store.starting.errors import DiskReplaced, LogMissing, NotAMember, StartRefused
+from store.starting.errors import (
+    DiskReplaced,
+    LogMissing,
+    NotAMember,
+    OutOfService,
+    StartRefused,
+)
 from store.starting.founding import read_founding
 from store.starting.judgement import DirectoryFacts, Effect, FileId, Findings, Judgement, Kind
 from store.starting.opening import Opened, Site, open_member
@@ -54,6 +60,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
     (NotAMember, Kind.NOT_A_MEMBER),
     (LogMissing, Kind.LOG_MISSING),
     (DiskReplaced, Kind.DISK_REPLACED),
+    (OutOfService, Kind.OUT_OF_SERVICE),
     (HardStateOlder, Kind.HARD_STATE_OLDER),
     (HardStateCorrupt, Kind.HARD_STATE_DAMAGED),
 )

@@ -1,10 +1,11 @@
 """From a data directory to an open member's store: every check of a start that reads only files.
 
 Order matters: the lock first (two processes must never write one log), then whether the directory
-is a member's at all, then the log (what was torn is cut, what is corrupt stops here), then term and
-vote, then whether the log names this disk, then the number of this start. A hard state that is
-older than the log cannot be: term and vote are made durable before any entry of that term, so it
-was lost or put back from a copy, and this node may have voted since.
+is out of service, as nothing in it may be touched then, whether it is a member's at all, then the
+log (what was torn is cut, what is corrupt stops here), then term and vote, then whether the log
+names this disk, then the number of this start. A hard state that is older than the log cannot be:
+term and vote are made durable before any entry of that term, so it was lost or put back from a
+copy, and this node may have voted since.
 
 A node does this over its disk, a judgement over a rehearsal (`store.starting.judging`); neither has
 a rule of its own. What it must never do is ask which of the two it is.
@@ -43,7 +44,8 @@ from store.directory import Birth, DataDirectory, DirectoryState, Identity, born
 from store.errors import CorruptionFound, StorageFull
 from store.files import FULL_ERRNOS, AtomicFile, FileSystem, make_directory
 from store.intact import NOTHING_KNOWN, Known
-from store.starting.errors import DiskReplaced, LogMissing, NotAMember
+from store.out_of_service import mark_of
+from store.starting.errors import DiskReplaced, LogMissing, NotAMember, OutOfService
 from store.starting.founding import Founding, end_of_unformed, read_founding
 from store.worker import ThreadWorker, WorkerFactory
 
@@ -107,6 +109,7 @@ def open_member(site: Site) -> Opened:
     opened = contextlib.ExitStack()
     directory = opened.enter_context(contextlib.closing(open_directory(site)))
     try:
+        check_in_service(site)
         founding = settle_forming(site, directory)
         log = opened.enter_context(contextlib.closing(open_log(site)))
         site.told(log.recovery)
@@ -125,6 +128,17 @@ def open_member(site: Site) -> Opened:
 def open_directory(site: Site) -> DataDirectory:
     """The data directory, made at the first start, and locked. Raises: see `DataDirectory.open`."""
     return DataDirectory.open(site.path, site.identity, site.files, site.holder, site.birth)
+
+
+def check_in_service(site: Site) -> None:
+    """The directory isn't kept for whoever looks into it.
+
+    Raises:
+        OutOfService: it is.
+    """
+    divergence = mark_of(site.files, site.path)
+    if divergence is not None:
+        raise OutOfService(str(site.path), site.identity.node_id, divergence)
 
 
 def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:

@@ -387,3 +387,23 @@ def test_command_tells_how_to_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_used_wrongly(arguments: list[str]) -> None:
     """Exit 2 for what can't be meant."""
     assert CliRunner().invoke(app, ["sim", *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize("seed", [7, 122])
+def test_member_whose_log_was_altered_takes_itself_out(seed: int) -> None:
+    """Each of them, and nobody else: the run would have failed."""
+    report = run_plan(draw_plan(seed, duration_ms=10_000))
+    assert report.failure is None
+    lines = [line.what for line in report.transcript]
+    altered = sum("is another one" in line for line in lines)
+    assert altered
+    assert sum("OutOfService" in line for line in lines) == altered
+
+
+def test_member_that_is_preferred_leads_when_all_is_well() -> None:
+    """Somebody else leads when peace comes, and hands over in its time."""
+    report = run_plan(draw_plan(13, duration_ms=8_000))
+    assert report.failure is None
+    lines = [line.what for line in report.transcript]
+    assert any("to prefer n" in line for line in lines)
+    assert report.simulated_s > 25, "the group was at peace for as long as it takes"

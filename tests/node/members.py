@@ -86,7 +86,9 @@ class Loopback:
 
     def links(self) -> Mapping[NodeId, PeerLink]:
         return {
-            name: PeerLink(True, 0, 0, 0, level=end.level, gives_entries=True)
+            name: PeerLink(
+                True, 0, 0, 0, level=end.level, gives_entries=True, compares_digests=True
+            )
             for name, end in self._wires.ends.items()
             if name != self._name
         }

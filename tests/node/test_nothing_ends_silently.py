@@ -72,6 +72,11 @@ def rot_something(replica: Replica) -> None:
     assert replica.repairs.takes(found.value)
 
 
+def suspect_something(replica: Replica) -> None:
+    """A peer is said to hold something else."""
+    replica.comparison.suspect(1)
+
+
 def store_something(replica: Replica) -> None:
     command = kpb.Command(create_topic=kpb.CreateTopicCommand(name="u", queue_count=1))
     replica.appender.submit(command)
@@ -92,6 +97,7 @@ def nothing(replica: Replica) -> None:
         ("mender", "_repair", suspect),
         ("log.scrub", "step", nothing),
         ("repairs", "_mend", rot_something),
+        ("comparison", "_inquire", suspect_something),
         ("machine", "apply", store_something),
         ("log", "submit", store_something),
         ("log._queue", "perform", store_something),
@@ -294,6 +300,7 @@ PLACES: Final = {
     "broker/node.py: _ports.call_from_worker": GUARDED,
     "broker/node.py: _open_metrics.facts": ONE_CALL,
     "broker/reading/held.py: wait": NOTHING_ELSE,
+    "broker/comparing.py: _begin": ENDS,
     "broker/reading/held.py: _wake_in_turns": NOTHING_ELSE,
     "broker/reading/held.py: _begin_turn": NOTHING_ELSE,
     "broker/reading/held.py: _in_next_turn": NOTHING_ELSE,

@@ -63,14 +63,14 @@ class ClusterDoor:
         self, request: cpb.ChangeMembersRequest, context: object
     ) -> cpb.Members:
         change = Change(
-            tuple(
+            add=tuple(
                 NewMember(NodeId(each.node_id), DiskId(each.disk_id), each.address, each.observes)
                 for each in request.add
             ),
-            *(
-                frozenset(map(NodeId, names))
-                for names in (request.remove, request.promote, request.demote)
-            ),
+            remove=frozenset(map(NodeId, request.remove)),
+            promote=frozenset(map(NodeId, request.promote)),
+            demote=frozenset(map(NodeId, request.demote)),
+            prefer=request.prefer if request.HasField("prefer") else None,
         )
         return wire_members(await self._cluster.change_members(change))
 
@@ -96,6 +96,7 @@ def wire_members(members: Members) -> cpb.Members:
         configuration_index=members.index,
         committed=members.is_committed,
         last_index=members.last_index,
+        preferred=members.preferred,
     )
 
 
@@ -137,6 +138,7 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         known_level=status.known_level,
         health=_health(status.health),
         log_damages=status.log_damages,
+        preferred=status.preferred,
         scrub_ended_ms=max(0, status.scrub_ended_ms),
     )
 
@@ -152,6 +154,8 @@ def _health(health: NodeHealth) -> cpb.NodeHealth:
         contradictions=health.contradictions,
         last_fsync_ms=health.last_fsync_ms,
         certificate_expires_ms=health.certificate_expires_ms,
+        suspected_index=health.suspected_index,
+        differing=health.differing,
     )
     if health.free_bytes is not None:
         told.space.free_bytes = health.free_bytes

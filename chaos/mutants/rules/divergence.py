@@ -1,0 +1,125 @@
+"""Defects in finding out whose log is another one than the group's, and in taking oneself out of
+service for it (docs/adr/0044-the-live-divergence-alarm.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_ALTERED = "altered-log"
+_VERDICT = ("tests/broker/test_verdict.py",)
+_MEMBERS = ("tests/node/test_comparing.py",)
+_ALONE = "in a run whoever is wrong is one, and a majority says so to all"
+
+DIVERGENCE = (
+    # --- who finds out ---
+    Mutant(
+        "contradictions-ask-nobody",
+        "dledger/doubt.py",
+        "            self._on_contradiction(error.index)\n",
+        "",
+        under=_ALTERED,
+    ),
+    Mutant(
+        "who-is-asked-compares-nothing",
+        "broker/comparing.py",
+        "            self.suspect(own.index)\n",
+        "            pass\n",
+        masked="where the others lead it is contradicted by them soon",
+        tests=_MEMBERS,
+    ),
+    # --- who is wrong ---
+    Mutant(
+        "one-peer-is-a-majority",
+        "broker/verdict.py",
+        "    if any(has_quorum(configuration, peers) for peers in others.values()):\n",
+        "    if any(others.values()):\n",
+        under=_ALTERED,
+    ),
+    Mutant(
+        "they-need-not-say-the-same",
+        "broker/verdict.py",
+        "    if any(has_quorum(configuration, peers) for peers in others.values()):\n",
+        "    if has_quorum(configuration, differing):\n",
+        masked=_ALONE,
+        tests=_VERDICT,
+    ),
+    Mutant(
+        "an-entry-of-another-term-differs",
+        "broker/verdict.py",
+        "        if place.term == own.term and place.digest != own.digest:\n",
+        "        if place.digest != own.digest:\n",
+        masked=_ALONE,
+        tests=_VERDICT,
+    ),
+    Mutant(
+        "outvoted-and-stays",
+        "broker/comparing.py",
+        "                return found if await self._is_sound(found.own) else None\n",
+        "                return None\n",
+        under=_ALTERED,
+    ),
+    Mutant(
+        "own-files-not-read-first",
+        "broker/comparing.py",
+        "                return found if await self._is_sound(found.own) else None\n",
+        "                return found\n",
+        masked="rot and another log on one disk are two faults",
+        tests=_MEMBERS,
+    ),
+    # --- what becomes of it ---
+    Mutant(
+        "diverged-and-not-silent",
+        "broker/comparing.py",
+        "        self._around.silence()\n",
+        "",
+        under=_ALTERED,
+    ),
+    Mutant(
+        "silent-and-answers",
+        "broker/replica.py",
+        "        if self.comparison.on_message(peer, message) or self.comparison.is_silent:\n",
+        "        if self.comparison.on_message(peer, message):\n",
+        masked="only who has lost entries would ask it, in that moment",
+        tests=_MEMBERS,
+    ),
+    Mutant(
+        "halving-goes-the-other-way",
+        "broker/comparing.py",
+        "            if theirs == middle:\n",
+        "            if theirs != middle:\n",
+        under=_ALTERED,
+    ),
+    Mutant(
+        "out-of-service-not-marked",
+        "broker/replica.py",
+        "                await hand.run(partial(self._mark, self.failure.divergence))\n",
+        "                pass\n",
+        under=_ALTERED,
+    ),
+    Mutant(
+        "mark-not-asked-for",
+        "store/starting/opening.py",
+        "        check_in_service(site)\n",
+        "",
+        under=_ALTERED,
+    ),
+    Mutant(
+        "mark-asked-for-when-the-log-is-open",
+        "store/starting/opening.py",
+        "        check_in_service(site)\n        founding = settle_forming(site, directory)\n"
+        "        log = opened.enter_context(contextlib.closing(open_log(site)))\n",
+        "        founding = settle_forming(site, directory)\n"
+        "        log = opened.enter_context(contextlib.closing(open_log(site)))\n"
+        "        check_in_service(site)\n",
+        masked="what a start writes to a log that is whole is next to nothing",
+        tests=_MEMBERS,
+    ),
+    Mutant(
+        "unreadable-mark-is-none",
+        "store/out_of_service.py",
+        "        return UNKNOWN\n",
+        "        return None\n",
+        masked="nothing spoils a mark here",
+        tests=_MEMBERS,
+    ),
+)

@@ -1,0 +1,82 @@
+"""`dledger group priority` on a group of real processes: shown, refused, handed over, kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger.outcome import ExitCode
+from tests.cli.test_out_of_service import command, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    where = tmp_path_factory.mktemp("priority") / "run"
+    up = command("group", "up", "--dir", str(where))
+    assert up.returncode == ExitCode.DONE, up.stderr
+    yield where
+    command("group", "down", "--dir", str(where))
+
+
+def facts(folder: Path, *words: str) -> dict[str, Any]:
+    done = command(*words, "--dir", str(folder), "--json")
+    assert done.returncode == ExitCode.DONE, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def prefers(folder: Path, *words: str) -> str | None:
+    """What `group priority` says; a group in which level 2 isn't in use yet is asked again."""
+    done = until(
+        lambda: (
+            told
+            if (told := command("group", "priority", *words, "--dir", str(folder), "--json")).stdout
+            else None
+        )
+    )
+    found: str | None = json.loads(done.stdout)["preferred"]
+    return found
+
+
+def test_preferred_member_leads_after_a_while_and_is_shown(folder: Path) -> None:
+    assert prefers(folder) is None
+    leader = facts(folder, "group", "status")["leader"]
+    chosen = next(name for name in ("n1", "n2", "n3") if name != leader)
+    assert prefers(folder, chosen) == chosen
+    assert prefers(folder, chosen) == chosen, "asked again it is so already"
+    assert facts(folder, "member", "list")["preferred"] == chosen
+    said = command("member", "list", "--dir", str(folder)).stdout
+    assert f"{chosen} is preferred as the leader" in said
+    until(lambda: facts(folder, "group", "status")["leader"] == chosen)
+    status = facts(folder, "group", "status")
+    assert (status["leader"], status["preferred"]) == (chosen, chosen)
+    assert f"preferred {chosen}" in command("group", "status", "--dir", str(folder)).stdout
+
+    # It dies, and nobody waits for it; it is back, and leads again.
+    command("group", "kill", chosen, "--dir", str(folder))
+    until(lambda: facts(folder, "group", "status")["leader"] not in (chosen, None))
+    assert command("group", "start", chosen, "--dir", str(folder)).returncode == 0
+    until(lambda: facts(folder, "group", "status")["leader"] == chosen)
+    assert prefers(folder, "--none") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("n9",), ExitCode.FAILED, "n9 doesn't vote, and only who votes can lead"),
+        (("n1", "--none"), ExitCode.USAGE, "either ID or --none"),
+    ],
+)
+def test_mistakes_are_named(
+    folder: Path, words: tuple[str, ...], code: ExitCode, said: str
+) -> None:
+    done = command("group", "priority", *words, "--dir", str(folder))
+    assert done.returncode == code, done.stderr
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

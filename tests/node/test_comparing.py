@@ -1,0 +1,292 @@
+"""A log that is sound and another one than the group's, on real files: who finds out, who takes
+himself out of service, and who must not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.ports import Rhythm
+from broker.replica import Replica
+from broker.scrubbing import ScrubPace
+from chaos.altering import alter
+from dledger.checksum import seal
+from dledger.core.types import Index, NodeId
+from dledger.errors import InvalidMessage
+from dledger.wire import raft_pb2 as pb
+from store.files import OsFiles
+from store.out_of_service import FILE_NAME, mark_of
+from store.starting.errors import OutOfService
+from tests.node.members import SEGMENT_BYTES, Members, members, nothing_to_shut
+from tests.node.test_repairs import Wiretap, fill, follower, rot
+from tests.node.test_replica import on_a_loop
+
+N1 = NodeId("n1")
+ALTERED = 12
+RARELY = Rhythm(housekeeping_s=0.02, scrub=ScrubPace(between_s=3600.0))
+
+
+def altered(directory: Path, index: int = ALTERED) -> None:
+    """From that entry on the log is another one, and all of its checksums fit."""
+    folder = directory / "commitlog"
+
+    def content(name: str) -> bytes | None:
+        return (folder / name).read_bytes() if (folder / name).exists() else None
+
+    def put(name: str, at: int, data: bytes) -> None:
+        with (folder / name).open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    alter(content, put, SEGMENT_BYTES, index, Random(1))
+
+
+def tolerant(group: Members) -> None:
+    """Who refuses what it is sent has its reasons here."""
+    deliver = group.wires._deliver
+
+    def delivered(sender: NodeId, to: NodeId, wire: bytes) -> None:
+        try:
+            deliver(sender, to, wire)
+        except (AssertionError, InvalidMessage):
+            group.wires.ends[to].on_broken(sender)
+
+    group.wires._deliver = delivered  # type: ignore[method-assign]
+
+
+async def restarted_on_another_log(group: Members, name: NodeId) -> Replica:
+    await group.stop(name)
+    altered(group.configs[name].data_directory)
+    group.start(name)
+    return group.replicas[name]
+
+
+async def out_of_service(group: Members, replica: Replica) -> OutOfService:
+    """What the replica ends with, as soon as it has."""
+    await group.until(lambda: replica.failure is not None)
+    assert isinstance(replica.failure, OutOfService)
+    del group.replicas[NodeId(replica.config.node_id)]
+    assert not await replica.stop(nothing_to_shut)
+    return replica.failure
+
+
+def files_of(directory: Path) -> dict[Path, bytes]:
+    found = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {path: path.read_bytes() for path in found if path.name != "LOCK"}
+
+
+@on_a_loop
+async def test_member_with_another_log_takes_itself_out_and_stays_out(tmp_path: Path) -> None:
+    """It says at which entry it parts from the others; the next start refuses, and leaves all."""
+    with capture_logs() as told:
+        async with members(tmp_path, 3, RARELY) as group:
+            tolerant(group)
+            leader = await fill(group)
+            victim = await restarted_on_another_log(
+                group, NodeId(follower(group, leader).config.node_id)
+            )
+            error = await out_of_service(group, victim)
+            found = error.divergence
+            name = NodeId(victim.config.node_id)
+            others = {"n1", "n2", "n3"} - {name}
+            assert set(found.peers) == others
+            assert (found.agreed_index, found.differing_index) == (ALTERED - 1, ALTERED)
+            assert found.own_term == found.peers_term == leader.driver.core.term_at(Index(ALTERED))
+            directory = victim.config.data_directory
+            kept = files_of(directory)
+            assert mark_of(OsFiles(), directory) == found
+            for _ in range(2):
+                with pytest.raises(OutOfService) as refused:
+                    group.open(name)
+                assert refused.value.divergence == found
+            assert files_of(directory) == kept
+            assert (await group.leader()).failure is None
+    events = [each["event"] for each in told]
+    assert events.index("replica_diverged") < events.index("node_out_of_service")
+
+
+@on_a_loop
+async def test_leader_with_another_log_finds_out_from_those_that_refuse_it(tmp_path: Path) -> None:
+    """Nobody tells a leader of its own digest: who is asked compares as well."""
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        name = NodeId(follower(group, leader).config.node_id)
+        tap, led = Wiretap(group), [False]
+
+        def change(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            """Nobody else is ever elected, so nobody else contradicts it by leading."""
+            led[0] |= sender == name and message.HasField("heartbeat_request")
+            campaigns = ("pre_vote_request", "vote_request", "heartbeat_request", "append_request")
+            is_lost = sender != name and message.WhichOneof("body") in campaigns
+            return None if is_lost else message
+
+        victim = await restarted_on_another_log(group, name)
+        tap.change = change
+        await group.until(lambda: led[0])
+        assert (await out_of_service(group, victim)).divergence.differing_index == ALTERED
+        assert all(each.failure is None for each in group.replicas.values())
+
+
+@on_a_loop
+async def test_of_two_nobody_is_taken_out(tmp_path: Path) -> None:
+    """One says so, the other says otherwise. It is told, and nothing is committed."""
+    with capture_logs() as told:
+        async with members(tmp_path, 2, RARELY) as group:
+            tolerant(group)
+            leader = await fill(group)
+            name = NodeId(follower(group, leader).config.node_id)
+            victim = await restarted_on_another_log(group, name)
+            await group.until(lambda: victim.comparison.statistics().suspected)
+            await asyncio.sleep(2.0)
+            assert victim.comparison.statistics().suspected
+            assert all(each.failure is None for each in group.replicas.values())
+    assert "replicas_differ_undecided" in [each["event"] for each in told]
+    assert mark_of(OsFiles(), group.configs[name].data_directory) is None
+
+
+@on_a_loop
+async def test_third_that_is_away_decides_when_it_is_back(tmp_path: Path) -> None:
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        away, name = sorted(set(group.configs) - {NodeId(leader.config.node_id)})
+        await group.stop(away)
+        victim = await restarted_on_another_log(group, name)
+        await group.until(lambda: victim.comparison.statistics().suspected)
+        await asyncio.sleep(1.0)
+        assert victim.failure is None
+        group.start(away)
+        await out_of_service(group, victim)
+        assert (await group.leader()).failure is None
+
+
+@pytest.mark.parametrize("liar_answers", [True, False])
+@on_a_loop
+async def test_digest_that_one_peer_garbles_takes_nobody_out(
+    tmp_path: Path, liar_answers: bool
+) -> None:
+    """Whether it lies in heartbeats only or in answers too: the third one holds the same, and the
+    liar is named."""
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        liar = NodeId(leader.config.node_id)
+        tap, lies = Wiretap(group), [0]
+
+        def change(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if sender == liar and message.heartbeat_request.digest_index:
+                message.heartbeat_request.digest ^= 1
+                lies[0] += 1
+            if sender == liar and message.HasField("digest_response") and liar_answers:
+                message.digest_response.digest ^= 1
+            return seal(message)
+
+        tap.change = change
+        others = [each for each in group.replicas.values() if each is not leader]
+        await group.until(lambda: all(each.comparison.statistics().inquiries for each in others))
+        await asyncio.sleep(2.0)
+        assert lies[0]
+        assert all(each.failure is None for each in group.replicas.values())
+        if liar_answers:
+            await group.until(lambda: others[0].comparison.statistics().differing)
+        tap.change = lambda _, message: message
+        await group.until(lambda: not any(e.comparison.statistics().suspected for e in others))
+
+
+@on_a_loop
+async def test_what_has_rotted_is_repaired_and_nobody_leaves(tmp_path: Path) -> None:
+    """A member that is outvoted reads its own files first. What it finds there is rot, which its
+    peers put right."""
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        victim = follower(group, leader)
+        true_digest = victim.log.digest_at
+        victim.driver._doubt.on_tick = lambda: None  # type: ignore[method-assign]
+        rot(victim, 5)
+
+        def other_digest(index: int) -> int:
+            return true_digest(index) ^ (index > ALTERED)
+
+        victim.log.digest_at = other_digest  # type: ignore[method-assign]
+        victim.comparison.suspect(30)
+        await group.until(lambda: victim.repairs.statistics().repaired)
+        victim.log.digest_at = true_digest  # type: ignore[method-assign]
+        await asyncio.sleep(1.0)
+        assert victim.failure is None
+        assert not victim.comparison.is_silent
+
+
+@on_a_loop
+async def test_who_knows_that_its_log_differs_answers_nobody(tmp_path: Path) -> None:
+    """Not even with entries that another one has lost: they may be others."""
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        victim = follower(group, leader)
+        name, asker = NodeId(victim.config.node_id), NodeId(leader.config.node_id)
+        tap, said = Wiretap(group), list[str | None]()
+
+        def change(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if sender == name:
+                said.append(message.WhichOneof("body"))
+            return message
+
+        tap.change = change
+        place = {"first_index": 3, "last_index": 3, "last_term": leader.driver.core.term}
+        asked = seal(pb.PeerMessage(entries_request=pb.EntriesRequest(number=1, **place)))
+        compared = pb.DigestRequest(number=1, index=3, entry_term=1, digest=7)
+        group.wires.carry(asker, name, asked)
+        await group.until(lambda: "entries_response" in said)
+        victim.comparison._is_silent = True
+        victim.driver.fall_silent()
+        said.clear()
+        group.wires.carry(asker, name, asked)
+        group.wires.carry(asker, name, seal(pb.PeerMessage(digest_request=compared)))
+        await asyncio.sleep(0.3)
+        assert said == []
+
+
+@on_a_loop
+async def test_unreadable_mark_is_a_mark(tmp_path: Path) -> None:
+    async with members(tmp_path, 1, RARELY) as group:
+        await fill(group)
+        await group.stop(N1)
+        (group.configs[N1].data_directory / FILE_NAME).write_bytes(b"\0")
+        with pytest.raises(OutOfService, match="doesn't say where"):
+            group.open(N1)
+
+
+SPOILT: dict[str, Callable[[pb.DigestRequest], Any]] = {
+    "no index": lambda body: setattr(body, "index", 0),
+    "an index of no log": lambda body: setattr(body, "index", 1 << 63),
+    "no term": lambda body: setattr(body, "entry_term", 0),
+    "a term of no group": lambda body: setattr(body, "entry_term", 1 << 62),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+@on_a_loop
+async def test_nonsense_is_refused(
+    tmp_path: Path, spoil: Callable[[pb.DigestRequest], Any]
+) -> None:
+    """Requests out of range, of a term, and without the checksum of their fields."""
+    async with members(tmp_path, 1, RARELY) as group:
+        leader = await fill(group)
+        body = pb.DigestRequest(number=1, index=3, entry_term=1, digest=7)
+        for message in (
+            pb.PeerMessage(digest_request=body),
+            seal(pb.PeerMessage(term=1, digest_request=body)),
+        ):
+            with pytest.raises(InvalidMessage):
+                leader.comparison.on_message(NodeId("n2"), message)
+        spoil(body)
+        with pytest.raises(InvalidMessage):
+            leader.comparison.on_message(NodeId("n2"), seal(pb.PeerMessage(digest_request=body)))
