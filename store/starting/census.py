@@ -42,8 +42,11 @@ _NOTHING: Final = re.compile(r"(?!)")
 _QUEUE_FILES: Final = _Folder(FILE_NAME, _NOTHING)
 _TOPIC_FOLDER: Final = _Folder(_NOTHING, _NOTHING, ((_QUEUE, _QUEUE_FILES),))
 _ROOT: Final = _Folder(
-    re.compile(r"LOCK|abort|checkpoint|formation\.json|identity\.json|repair|truncation(\.spare)?"),
-    re.compile(r"(formation\.json|identity\.json|repair|truncation)\.tmp"),
+    re.compile(
+        r"LOCK|abort|checkpoint|formation\.json|identity\.json|install|log_start|repair"
+        r"|truncation(\.spare)?"
+    ),
+    re.compile(r"(formation\.json|identity\.json|install|log_start|repair|truncation)\.tmp"),
     (
         (re.compile("commitlog"), _Folder(FILE_NAME, UNFINISHED_NAME)),
         (
@@ -53,7 +56,7 @@ _ROOT: Final = _Folder(
                 re.compile(r"(boot|hard_state|promises\.json)\.tmp"),
             ),
         ),
-        (re.compile("snapshot"), _Folder(FILE_NAME, re.compile(r"next\.tmp"))),
+        (re.compile("snapshot"), _Folder(FILE_NAME, re.compile(r"(next|received)\.tmp"))),
         (
             re.compile("consumequeue"),
             _Folder(_NOTHING, _NOTHING, ((_DELETED, _TOPIC_FOLDER), (_TOPIC, _TOPIC_FOLDER))),

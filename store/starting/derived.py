@@ -29,7 +29,7 @@ def read_replayed(log: CommitLog, through: int) -> None:
     Raises:
         CorruptionFound: one isn't.
     """
-    first = 1
+    first = log.first_index
     for known_first, known_last in log.passed_over:
         _read(log, first, min(known_first - 1, through))
         first = known_last + 1

@@ -35,7 +35,7 @@ from store.snapshot_files import SnapshotFiles
 from store.starting import opening
 from store.starting.census import take_census
 from store.starting.derived import read_replayed, trusted_index
-from store.starting.errors import DiskReplaced, LogMissing, NotAMember, StartRefused
+from store.starting.errors import BaseMissing, DiskReplaced, LogMissing, NotAMember, StartRefused
 from store.starting.founding import read_founding
 from store.starting.judgement import DirectoryFacts, Effect, FileId, Findings, Judgement, Kind
 from store.starting.opening import Opened, Site, open_member
@@ -54,6 +54,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
     (NotAMember, Kind.NOT_A_MEMBER),
     (LogMissing, Kind.LOG_MISSING),
     (DiskReplaced, Kind.DISK_REPLACED),
+    (BaseMissing, Kind.BASE_MISSING),
     (HardStateOlder, Kind.HARD_STATE_OLDER),
     (HardStateCorrupt, Kind.HARD_STATE_DAMAGED),
 )
@@ -63,6 +64,8 @@ _FILES: Final[tuple[tuple[str, Kind], ...]] = (
     ("raft/hard_state", Kind.HARD_STATE_DAMAGED),
     ("raft/boot", Kind.BOOT_DAMAGED),
     ("truncation", Kind.INTENT_DAMAGED),
+    ("install", Kind.START_DAMAGED),
+    ("log_start", Kind.START_DAMAGED),
     ("consumequeue", Kind.QUEUES_DAMAGED),
 )
 
