@@ -33,11 +33,14 @@ from broker.assembly import Parts, Surrounds, services_of
 from broker.config import NodeConfig
 from broker.errors import BrokerError
 from broker.housekeeping import Housekeeping, Notes
+from broker.installing import Around as InstallerAround
+from broker.installing import Installer
 from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
+from broker.log_start import Front, LogStartKeeper
 from broker.memory import Memory
 from broker.mending import Mender
 from broker.ports import ReplicaPorts
@@ -49,7 +52,8 @@ from broker.repairs import Repairs, SteadyView, Surroundings
 from broker.scrubbing import Scrubber
 from broker.services.messages import SendTimings
 from broker.services.services import Services
-from broker.snapshots import SnapshotKeeper, SnapshotSource
+from broker.snapshots import Base, SnapshotKeeper, SnapshotSource
+from broker.state.machine import QueueFiles, StateMachine
 from broker.ticker import Ticker
 from dledger.codec import decode_configuration
 from dledger.core import Raft
@@ -57,6 +61,7 @@ from dledger.core.types import Configuration, DiskId, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
 from dledger.errors import InvalidFrames
 from dledger.greeting import Identity
+from dledger.level import LOG_START_LEVEL
 from dledger.promises import NOBODY, Start
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
@@ -64,6 +69,7 @@ from dledger.wire import raft_pb2
 from store.directory import DirectoryState
 from store.errors import BeyondRepair, CorruptionFound, StoreError
 from store.files import FULL_ERRNOS
+from store.log_start import Install, StartNote
 from store.repair_journal import RepairJournal
 from store.snapshot_files import SnapshotFiles
 
@@ -87,6 +93,7 @@ class Replica:
         self.metrics = ports.latencies
         self.stopping = False
         self.failure: BaseException | None = None
+        self.wants_reopening = False  # it is to be opened again once it has stopped
         self._ports = ports
         self._recovered = recovered
         self._stop_asked = asyncio.Event()
@@ -96,7 +103,15 @@ class Replica:
         self.transport = ports.connect(self._greeting(), self._on_message, self._on_broken)
         self.held = HeldPulls(config.broker.max_held_pulls, ports.turns.later)
         self.repairs = self._make_repairs()
-        self.mender = Mender(self.machine, self.queues, self.log, self.fail, self.repairs.takes)
+        self.base = self._make_base()
+        self.mender = Mender(
+            self.machine,
+            self.queues,
+            self.log,
+            self.fail,
+            self.repairs.takes,
+            self._machine_at_base,
+        )
         self.mender.suspect_all(recovered.wrong_queues)
         self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)
         node = NodeId(config.node_id)
@@ -107,6 +122,8 @@ class Replica:
         )
         self.driver = self._make_driver(probe)
         self.snapshots = self._make_snapshots()
+        self.installer = self._make_installer()
+        self.log_start = self._make_log_start()
         self.housekeeping = Housekeeping(
             Notes(self._derived_index, self._note_derived, self._remember),
             self.queues,
@@ -150,15 +167,68 @@ class Replica:
         )
 
     def _make_snapshots(self) -> SnapshotKeeper:
-        config, ports, recovered = self.config, self._ports, self._recovered
+        ports, recovered = self._ports, self._recovered
         return SnapshotKeeper(
             SnapshotSource(self.machine, self.log, recovered.directory.disk.disk_id),
-            SnapshotFiles(config.data_directory, ports.files, self.log.options.reserve_bytes),
+            self.base.files,
             ports.hand,
             ports.turns.share,
             recovered.snapshot,
             ports.rhythm.snapshots,
         )
+
+    def _make_base(self) -> Base:
+        recovered = self._recovered
+        return Base(
+            SnapshotFiles(
+                self.config.data_directory, self._ports.files, self.log.options.reserve_bytes
+            ),
+            self.log,
+            recovered.directory.disk.disk_id,
+            self.machine.options,
+            self._ports.known_level,
+        )
+
+    async def _machine_at_base(self, queues: QueueFiles) -> StateMachine:
+        return await self._ports.hand.run(partial(self.base.machine, queues))
+
+    def _make_installer(self) -> Installer:
+        around = InstallerAround(
+            request=self.transport.send_request,
+            answer=self.transport.send_answer,
+            needs=lambda offer: self.driver.core.needs(offer),
+            fall_silent=self.driver.stop,
+            reopen=self._reopen,
+            failed=self.fail,
+        )
+        install = Install(self._ports.files, self.config.data_directory)
+        return Installer(self.base, self.snapshots, install, self._ports.hand, around)
+
+    def _make_log_start(self) -> LogStartKeeper:
+        ports = self._ports
+        front = Front(
+            self.log,
+            self.queues,
+            self.machine,
+            self.snapshots,
+            self.base,
+            StartNote(ports.files, self.config.data_directory),
+            ports.files,
+            self.driver.begin_at,
+            lambda: self.repairs.is_at_work or self.mender.is_at_work or self.wants_reopening,
+            self.repairs.takes,
+        )
+        commands = Commands(self.appender)
+        return LogStartKeeper(front, ports.hand, commands, self.fail, ports.rhythm.log_start_s)
+
+    def _reopen(self) -> None:
+        """The replica is to be closed, and opened again on what is on its disk then."""
+        self.wants_reopening = True
+        self.ask_to_stop()
+
+    def _makes_sense_of_offers(self, peer: NodeId) -> bool:
+        link = self.transport.links().get(peer)
+        return link is not None and link.level >= LOG_START_LEVEL
 
     def _make_scrubber(self) -> Scrubber:
         config, ports = self.config, self._ports
@@ -281,6 +351,8 @@ class Replica:
             monotonic_s=ports.machinery.clock,
             fail=self.fail,
             is_mended=self.repairs.takes,
+            offered=lambda offer: self.installer.offered(offer),
+            takes_offers=self._makes_sense_of_offers,
         )
         return RaftDriver(
             core, node, driver_ports, applied, apply_slice_bytes=ports.rhythm.apply_slice_bytes
@@ -308,11 +380,21 @@ class Replica:
         self.mender.start()
         self.repairs.start()
         self.scrubber.start()
+        self.log_start.start()
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
 
     def ask_to_stop(self) -> None:
         """`wait` returns; safe from a signal handler."""
         self._stop_asked.set()
+
+    async def propose_log_start(self, index: int) -> None:
+        """The group may let everything before entry `index` go; see `LogStartKeeper.propose`, whose
+        `holders` are asked first.
+
+        Raises:
+            BrokerError: it may not, or this node doesn't lead.
+        """
+        await self.log_start.propose(index)
 
     async def wait(self) -> None:
         """Until the replica is asked to stop, or fails."""
@@ -326,7 +408,7 @@ class Replica:
                 files are closed that calls under way may still read.
         """
         self.leadership.draining = True
-        if self.failure is None:
+        if self.failure is None and not self.wants_reopening:
             await self._hand_over()
             await self._drain()
         try:
@@ -367,6 +449,8 @@ class Replica:
         self.driver.stop()
         self.leadership.end_serving("the node stopped")
         await self.transport.stop()
+        await self.installer.stop()
+        await self.log_start.stop()
         await self.scrubber.stop()
         await self.repairs.stop()
         await self.mender.stop()
@@ -414,7 +498,8 @@ class Replica:
             self.fail(error)
 
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
-        if not self.repairs.on_message(peer, message):
+        heeded = self.repairs.on_message(peer, message) or self.installer.on_message(peer, message)
+        if not heeded:
             self.driver.on_message(peer, message)
 
     def _on_broken(self, peer: NodeId) -> None:

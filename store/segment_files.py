@@ -55,8 +55,8 @@ def check_bases(
     state = checkpoint.state
     if state.first_offset > begins_at:
         note = directory.parent / NOTE
-        expected = f"a log that begins at {state.first_offset}, as the checkpoint says"
-        raise CorruptionFound(str(note), 0, expected, f"one that begins at {begins_at}")
+        noted = f"a log that begins at {state.first_offset}, as the checkpoint says"
+        raise CorruptionFound(str(note), 0, noted, f"one that begins at {begins_at}")
     first = str(directory / file_name(begins_at))
     if not bases:
         if state.watermark > begins_at:

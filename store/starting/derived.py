@@ -17,9 +17,11 @@ def trusted_index(log: CommitLog) -> int:
     """Through which entry the ConsumeQueues are known to be derived, all of it committed: what the
     checkpoint notes. 0 if that is beyond what this log was known to hold when it was noted: then it
     speaks of entries that others had, those that lie in their places here may never have been
-    committed, and everything is derived again as a leader says what is."""
+    committed, and everything is derived again as a leader says what is. What is before the log's
+    first entry is committed in any case."""
     noted = log.checkpoint.state.consume_queue_index
-    return noted if noted <= log.ends_by(log.recovery.watermark) else 0
+    trusted = noted if noted <= log.ends_by(log.recovery.watermark) else 0
+    return max(trusted, log.start.index)
 
 
 def read_replayed(log: CommitLog, through: int) -> None:
