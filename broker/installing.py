@@ -59,15 +59,16 @@ class Around:
     """What this needs of the replica that it is a part of.
 
     Attributes:
-        request, answer: send a message to a peer, which may get lost.
+        ask, give: send a message to a peer, which may get lost. One asks on the stream that the
+            offer came on: who is new may not know yet where anybody is.
         needs: whether this member may begin anew with an offer, were it silent from now on.
         fall_silent: this member says, takes and applies nothing any more.
         reopen: the replica is to be closed, and opened again.
         failed: is told of an error that the replica can't get over.
     """
 
-    request: Callable[[NodeId, pb.PeerMessage], None]
-    answer: Callable[[NodeId, pb.PeerMessage], None]
+    ask: Callable[[NodeId, pb.PeerMessage], None]
+    give: Callable[[NodeId, pb.PeerMessage], None]
     needs: Callable[[SnapshotOffer], bool]
     fall_silent: Callable[[], None]
     reopen: Callable[[], None]
@@ -209,7 +210,7 @@ class Installer:
             asked = _Asked(offer.sender, self._number, loop.create_future())
             self._asked = asked
             body = pb.SnapshotRequest(number=asked.number, index=offer.base.index, at=at)
-            self._around.request(offer.sender, seal(pb.PeerMessage(snapshot_request=body)))
+            self._around.ask(offer.sender, seal(pb.PeerMessage(snapshot_request=body)))
             try:
                 async with asyncio.timeout(ASK_S):
                     await asyncio.wait([asked.answer])
@@ -283,7 +284,7 @@ class Installer:
                     answer.status = pb.SNAPSHOT_STATUS_GIVEN
                     answer.size_bytes, answer.piece = size, piece
                     answer.piece_crc = crc32c(piece)
-        self._around.answer(peer, seal(pb.PeerMessage(snapshot_response=answer)))
+        self._around.give(peer, seal(pb.PeerMessage(snapshot_response=answer)))
 
     def _on_response(self, peer: NodeId, body: pb.SnapshotResponse) -> None:
         is_given = body.status == pb.SNAPSHOT_STATUS_GIVEN

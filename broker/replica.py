@@ -194,8 +194,8 @@ class Replica:
 
     def _make_installer(self) -> Installer:
         around = InstallerAround(
-            request=self.transport.send_request,
-            answer=self.transport.send_answer,
+            ask=self.transport.send_answer,
+            give=self.transport.send_request,
             needs=lambda offer: self.driver.core.needs(offer),
             fall_silent=self.driver.stop,
             reopen=self._reopen,

@@ -95,6 +95,7 @@ class Nemesis:
             Fault.RETURNED: self._returned_disk,
             Fault.QUEUE_ROT: self._queue_rot,
             Fault.CHURN: self.churn.change,
+            Fault.MOVE_START: self._move_start,
             Fault.SNAPSHOT_ROT: self._snapshot_rot,
             Fault.LOG_ROT: LogRot(world, self._later, self._power_on).strike,
         }
@@ -255,6 +256,16 @@ class Nemesis:
         target = chance.choice([None, *self._world.members])
         self._world.log("nemesis", f"asks {leader.name} to hand over to {target or 'anyone'}")
         self._world.timeline.after(0, leader.life.loop, leader.hand_over, target)
+
+    def _move_start(self, chance: Random) -> None:
+        leader = self._leader()
+        if leader is None or leader.life is None or not leader.life.replica.leadership.serving:
+            return
+        replica = leader.life.replica
+        first, applied = replica.machine.log_start.first_index, replica.machine.applied_index
+        index = first + chance.randrange(1, max(2, applied - first + 1))
+        self._world.log("nemesis", f"asks {leader.name} to let entries before {index} go")
+        self._world.timeline.after(0, leader.life.loop, leader.move_start, index)
 
     # --- partitions --------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class World(Protocol):
     def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None: ...
     def on_stopped(self, node: SimNode) -> None: ...
     def is_rotten_elsewhere(self, node: SimNode) -> bool: ...
+    def reopen(self, node: SimNode) -> None: ...
 
 
 class _NoLatencies:
@@ -212,6 +213,7 @@ class SimNode:
         self._was_mended = False
         self._queue_rot: int | None = None  # in which of its lives its queues last rotted
         self.has_snapshot_rot = False  # one of its snapshots was spoilt, ever
+        self.installs = 0  # of a state that a peer gave
         self.restored_starts = 0  # which began with a snapshot
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was, and isn't
         self.passing_rot: set[tuple[Path, int]] = set()  # of that, what ends with the process
@@ -450,6 +452,7 @@ class SimNode:
                     longest_pause_s=SCRUB_LONGEST_PAUSE_S,
                     between_s=tuning.scrub_between_ms / 1e3,
                 ),
+                log_start_s=tuning.log_start_ms / 1e3,
             ),
             known_level=self.known_level,
         )
@@ -461,6 +464,9 @@ class SimNode:
         self._check_the_end(life, is_clean=is_clean)
         self._bury("stopped" if is_clean else "ended by a failure")
         self.disk.kill()
+        if life.replica.wants_reopening and is_clean and not life.is_stopping:
+            self.installs += 1
+            self._world.reopen(self)
 
     async def _shut_doors(self, life: Life) -> None:
         """Takes no more calls. Those under way end within the product's grace: the replica has
@@ -542,6 +548,16 @@ class SimNode:
         """An operator asks for leadership to move; a refusal is fine."""
         with contextlib.suppress(CoreError):
             self._alive.replica.driver.transfer_leadership(target)
+
+    def move_start(self, index: int) -> None:
+        """Whoever keeps the log's bounds asks for its front to go; a refusal is fine."""
+        life = self._alive
+
+        async def ask() -> None:
+            with contextlib.suppress(BrokerError):
+                await life.replica.propose_log_start(index)
+
+        life.loop.create_task(ask())
 
     def judge(self, life: Life) -> None:
         """A part failed for good, and the process is on its way to its end: was there a reason?"""
