@@ -52,7 +52,7 @@ class Hand(Protocol):
 
 
 class Holder(Protocol):
-    """Somebody who points into the log, and would lose something with its front (D20).
+    """Somebody who points into the log, and would lose something with its front.
 
     Attributes:
         name: for people.

@@ -173,7 +173,9 @@ class Repairs:
         within whatever reads the log."""
         if not isinstance(error, CorruptionFound):
             return False
-        if self.covering(error) is not None or self._log.damages.is_gone(error.file):
+        if self.covering(error) is not None:
+            return True
+        if self._log.damages.is_gone(error.file):
             return True
         try:
             place = self._log.damages.place_of(error.file, error.offset)

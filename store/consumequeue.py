@@ -248,6 +248,9 @@ class ConsumeQueues:
             return queue is None or queue.first == queue.next
         if queue is None:
             queue = _Queue(self._root / topic / str(queue_id), 0, 0)
+        if queue.first == queue.next:
+            self._clear(queue)
+            return True
         try:
             is_whole, has_rest = self._examine(queue)
         except OSError as error:
@@ -521,8 +524,6 @@ class ConsumeQueues:
         """Whether the queue's files are each of its size, and whether anything lies behind its last
         unit. As a rule nothing does, and a start leaves the file as it is: it would be synced once
         more for nothing, and so would ten thousand others, right when the node starts to work."""
-        if queue.next == queue.first:
-            return self._examine_empty(queue)
         begins_at = queue.first - queue.first * UNIT_SIZE % self._file_size // UNIT_SIZE
         for first in range(begins_at, queue.next, self._file_size // UNIT_SIZE):
             path, _ = self._place(queue, first)
@@ -536,27 +537,25 @@ class ConsumeQueues:
         following = queue.directory / file_name(queue.file_base + self._file_size)
         return True, rest or self._files.exists(following)
 
-    def _examine_empty(self, queue: _Queue) -> tuple[bool, bool]:
-        """`_examine`, of a queue without units: its next one may lie in the midst of a file that
-        isn't there, and is made with it."""
-        path, at = self._place(queue, queue.next)
-        following = queue.directory / file_name(queue.file_base + self._file_size)
-        is_there = self._files.exists(path)
-        if is_there and at and self._files.size(self._handle(path)) != self._file_size:
-            return False, False
-        return True, is_there or self._files.exists(following)
+    def _clear(self, queue: _Queue) -> None:
+        """A queue without units has no file, though its next one may lie in the midst of one: what
+        an earlier life left there may have its name in the page cache only."""
+        if not self._files.exists(queue.directory):
+            return
+        for name in self._files.listdir(queue.directory):
+            if FILE_NAME.fullmatch(name):
+                self._remove_file(queue.directory / name)
+                self._renamed[queue.directory] = None
 
     def _cut(self, queue: _Queue, next_offset: int) -> None:
         """The queue ends at `next_offset`; everything behind reads as zeros."""
         queue.next = next_offset
         path, at = self._place(queue, next_offset)
-        if not self._files.exists(queue.directory):
-            return
         for name in self._files.listdir(queue.directory):
             if FILE_NAME.fullmatch(name) and name >= path.name and (name > path.name or at == 0):
                 self._remove_file(queue.directory / name)
                 self._renamed[queue.directory] = None
-        if at and self._files.exists(path):
+        if at:
             handle = self._handle(path)
             self._files.truncate(handle, at)
             self._files.truncate(handle, self._file_size)

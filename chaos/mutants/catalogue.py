@@ -20,6 +20,7 @@ from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
+from chaos.mutants.rules.log_start import LOG_START
 from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
 from chaos.mutants.rules.reading import READING
@@ -37,6 +38,7 @@ MUTANTS = (
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *MEMBERS,
     *SNAPSHOTS,
+    *LOG_START,
     *OFFLINE_REPAIRS,
     *REPAIRS,
     *TABLES,

@@ -46,6 +46,10 @@ FIELDS = {
     "keep_alive": ("held_index", "settled_index"),
     "entries_request": ("first_index", "last_index", "last_term"),
     "entries_response": ("number", "frames_size"),
+    "snapshot_offer": ("index", "index_term", "end_offset", "append_time_ms",
+                       "configuration_index", "configuration_term"),
+    "snapshot_request": ("number", "index", "at"),
+    "snapshot_response": ("number", "size_bytes"),
 }  # fmt: skip
 
 

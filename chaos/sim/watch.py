@@ -189,7 +189,8 @@ class Watch:
                 unit = content[at : at + UNIT.size]
                 if not any(unit) or durable[at : at + len(unit)] == unit:
                     continue
-                if int.from_bytes(unit[:8], "big") < end:
+                physical = int.from_bytes(unit[:8], "big")
+                if life.replica.log.start.end_offset <= physical < end:
                     raise Defect(
                         "noted before sync",
                         f"{node.name} calls entry {index} derived durably, {path} isn't",
