@@ -11,6 +11,7 @@ from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, OutOfRange
 from store.files import make_directory
 from store.log_start import FROM_THE_FIRST, Install, LogStart, StartNote, decode_start
+from store.scrubbing import Scrub
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import BODIES, DATA, LOG, SEGMENT, LogUnderTest, make_log, segment_paths
 
@@ -160,6 +161,12 @@ def test_files_that_a_crash_left_of_a_drop_go(left: tuple[int, ...]) -> None:
     assert segment_paths(made.disk)[0].name == file_name(2 * SEGMENT)
 
 
+def go_on(scrub: Scrub) -> None:
+    """To the end of the pass."""
+    while not scrub.is_over:
+        scrub.finish(scrub.step()())
+
+
 def test_a_scrub_goes_on_where_the_log_begins() -> None:
     """Also in the midst of a pass, and with a step under way in what is gone."""
     made = make_log(BODIES)
@@ -169,11 +176,9 @@ def test_a_scrub_goes_on_where_the_log_begins() -> None:
     done = step()
     moved(made, 7)
     scrub.finish(done)
-    while not scrub.is_over:
-        scrub.finish(scrub.step()())
+    go_on(scrub)
     scrub.begin(7)
-    while not scrub.is_over:
-        scrub.finish(scrub.step()())
+    go_on(scrub)
     assert made.log.damages.is_gone(str(LOG / file_name(0)))
     assert not made.log.damages.is_gone(str(LOG / file_name(2 * SEGMENT)))
 
