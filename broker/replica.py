@@ -32,6 +32,7 @@ from broker.announcing import Announcer
 from broker.assembly import Parts, Surrounds, services_of
 from broker.config import NodeConfig
 from broker.errors import BrokerError
+from broker.front import LogFront
 from broker.housekeeping import Housekeeping, Notes
 from broker.installing import Around as InstallerAround
 from broker.installing import Installer
@@ -40,6 +41,7 @@ from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
+from broker.leader.retention import Retention, Rules
 from broker.log_start import Front, LogStartKeeper
 from broker.memory import Memory
 from broker.mending import Mender
@@ -74,6 +76,7 @@ from store.repair_journal import RepairJournal
 from store.snapshot_files import SnapshotFiles
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
+HOUR_MS = 3_600_000
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
 
 ROT_ADVICE = (
@@ -124,6 +127,7 @@ class Replica:
         self.snapshots = self._make_snapshots()
         self.installer = self._make_installer()
         self.log_start = self._make_log_start()
+        self.retention = self._make_retention()
         self.housekeeping = Housekeeping(
             Notes(self._derived_index, self._note_derived, self._remember),
             self.queues,
@@ -220,6 +224,27 @@ class Replica:
         )
         commands = Commands(self.appender)
         return LogStartKeeper(front, ports.hand, commands, self.fail, ports.rhythm.log_start_s)
+
+    def _make_retention(self) -> Retention:
+        wanted, ports = self.config.retention, self._ports
+        rules = Rules(wanted.age_hours * HOUR_MS, wanted.bytes, wanted.disk_percent)
+        front = LogFront(
+            self.log,
+            self.machine,
+            self.driver,
+            ports.files,
+            self.config.data_directory,
+            wanted.disk_percent,
+            self.repairs.takes,
+        )
+        return Retention(
+            front,
+            rules,
+            self.propose_log_start,
+            lambda: self.leadership.serving,
+            self.fail,
+            ports.rhythm.retention_s,
+        )
 
     def _reopen(self) -> None:
         """The replica is to be closed, and opened again on what is on its disk then."""
@@ -381,6 +406,7 @@ class Replica:
         self.repairs.start()
         self.scrubber.start()
         self.log_start.start()
+        self.retention.start()
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
 
     def ask_to_stop(self) -> None:
@@ -450,6 +476,7 @@ class Replica:
         self.leadership.end_serving("the node stopped")
         await self.transport.stop()
         await self.installer.stop()
+        await self.retention.stop()
         await self.log_start.stop()
         await self.scrubber.stop()
         await self.repairs.stop()

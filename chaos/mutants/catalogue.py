@@ -26,6 +26,7 @@ from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
+from chaos.mutants.rules.retention import RETENTION
 from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
@@ -40,6 +41,7 @@ MUTANTS = (
     *SNAPSHOTS,
     *LOG_START,
     *OFFLINE_REPAIRS,
+    *RETENTION,
     *REPAIRS,
     *TABLES,
     *KEEPING,

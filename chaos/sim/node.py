@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
+from broker.config import BrokerConfig, NodeConfig, RaftConfig, RetentionConfig, StoreConfig
 from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.ending import ending_of
@@ -453,6 +453,7 @@ class SimNode:
                     between_s=tuning.scrub_between_ms / 1e3,
                 ),
                 log_start_s=tuning.log_start_ms / 1e3,
+                retention_s=tuning.retention_ms / 1e3,
             ),
             known_level=self.known_level,
         )
@@ -790,6 +791,7 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
         peers={str(member): address for member, address in peers.items()},
         raft=RaftConfig(),
         store=StoreConfig(),
+        retention=RetentionConfig(age_hours=0, bytes=tuning.retention_bytes),
         broker=BrokerConfig(long_poll_default_ms=0),
     )
     raft = config.raft.model_copy(

@@ -26,7 +26,10 @@ from store.log_start import INTENT, NOTE
 from tests.integration.group import WAIT_S, Group, make_configs
 
 BUSY = Rhythm(
-    housekeeping_s=0.05, snapshots=SnapshotPace(entries=3, share=1, retry_s=0.1), log_start_s=0.05
+    housekeeping_s=0.05,
+    snapshots=SnapshotPace(entries=3, share=1, retry_s=0.1),
+    log_start_s=0.05,
+    retention_s=0.05,
 )
 BODY = b"x" * 1_000_000
 
@@ -103,3 +106,40 @@ def test_who_was_away_for_too_long_begins_anew_without_its_process_ending(tmp_pa
     """It gets the state that the others' logs begin with, opens itself again, and copies the rest;
     who asks for a message that is gone is told what there is."""
     asyncio.run(story(tmp_path))
+
+
+def begin_of(node: Replica) -> int:
+    """Where the first segment that it holds begins."""
+    first = node.log.position_of(node.log.first_index)
+    return first - first % node.log.options.segment_size_bytes
+
+
+async def retained(directory: Path) -> None:
+    kept = 24 << 20
+    configs = make_configs(directory, retention={"bytes": kept})
+    group = Group(configs, rhythm=BUSY)
+    await group.start()
+    try:
+        await group.create_topic()
+        leader = await group.leader()
+        size = leader.log.options.segment_size_bytes
+        for sequence in range(60):
+            await group.send(sequence, BODY)
+            await asyncio.sleep(0.01)
+        deadline = time.monotonic() + WAIT_S
+        while any(node.log.end_offset - begin_of(node) > kept for node in group.nodes.values()):
+            assert time.monotonic() < deadline, "the log's front doesn't go"
+            await asyncio.sleep(0.05)
+        assert len({node.machine.log_start.first_index for node in group.nodes.values()}) == 1
+        for name, node in group.nodes.items():
+            assert node.log.end_offset - begin_of(node) > kept - size, "no more than had to go"
+            folder = group.configs[name].data_directory / "commitlog"
+            assert min(folder.iterdir()).name == f"{begin_of(node):020d}"
+        await group.send(60, BODY)
+    finally:
+        await group.close()
+
+
+def test_log_is_kept_as_long_as_it_may_be(tmp_path: Path) -> None:
+    """By all members alike, and the group goes on."""
+    asyncio.run(retained(tmp_path))
