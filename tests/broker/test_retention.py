@@ -23,7 +23,7 @@ RULES = st.builds(
 def logs(draw: st.DrawFn) -> tuple[list[SegmentEnd], Measured]:
     """Full segments from the oldest on, and a part of one more."""
     start = draw(st.integers(0, 9)) * SIZE
-    count = draw(st.integers(0, 12))
+    count = draw(st.integers(0, 5))
     index, time_ms, ends = start, draw(st.integers(0, 100)), []
     for number in range(count):
         index += draw(st.integers(1, 40))

@@ -45,11 +45,6 @@ RETENTION = (
         "if self._serves():",
     ),
     _mutant(
-        "retention-goes-over-a-segment",
-        "        if not (is_old or is_much or is_in_the_way):\n            break\n",
-        "        if not (is_old or is_much or is_in_the_way):\n            continue\n",
-    ),
-    _mutant(
         "retention-ends-with-a-refusal",
         '            return\n        self._refused = ""\n',
         '            raise\n        self._refused = ""\n',
