@@ -185,6 +185,15 @@ class StoreConfig(_Section):
         return self
 
 
+class RetentionConfig(_Section):
+    """`[retention]`: what the leader lets go of the log's front, in whole segments; 0: nothing for
+    that reason. The same on every member, as each may lead."""
+
+    age_hours: int = Field(default=72, ge=0, le=24 * 36_500)
+    bytes: int = Field(default=0, ge=0)
+    disk_percent: int = Field(default=0, ge=0, le=99)  # of the leader's disk, from which on
+
+
 class BrokerConfig(_Section):
     """`[broker]`: bounds of what clients may ask for."""
 
@@ -241,6 +250,7 @@ class NodeConfig(_Section):
     dial: dict[Name, Address] = Field(default_factory=dict)  # instead of the address in peers
     raft: RaftConfig = RaftConfig()
     store: StoreConfig = StoreConfig()
+    retention: RetentionConfig = RetentionConfig()
     broker: BrokerConfig = BrokerConfig()
     log: LogConfig = LogConfig()
     tls: TlsConfig | None = None

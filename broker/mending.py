@@ -1,10 +1,11 @@
 """Mends ConsumeQueues that were found wrong: derives them again from the log, beside everything.
 
-A second state machine replays the log from its first entry, a slice at a time and a pause as long
-as the slice between any two. What it dispatches to a queue under repair is compared with the file
-and overwritten; everything else it does is thrown away. So a queue is mended by the code that
-derived it: void batches, deletions, topics made anew need no rule here. New messages go to the
-queue meanwhile as ever; the repair is over when it has come to what was applied when it began.
+A second state machine replays the log from its first entry (from its base, ADR 43), a slice at a
+time and a pause as long as the slice between any two. What it dispatches to a queue under repair is
+compared with the file and overwritten; everything else it does is thrown away. So a queue is mended
+by the code that derived it: void batches, deletions, topics made anew need no rule here. New
+messages go to the queue meanwhile as ever; the repair is over when it has come to what was applied
+when it began.
 
 It must never touch a queue that nobody suspects, nor write what isn't committed, nor hold the event
 loop for longer than a slice. A full disk makes it wait, and so does rot in the log until that is
@@ -18,17 +19,17 @@ repaired (ADR 39); where it can't be, the replica ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
-from broker.state.machine import StateMachine
+from broker.state.machine import QueueFiles, StateMachine
 from broker.state.replay import FolderKey, WrongQueue
 from broker.state.topics import TopicState
 from dledger.errors import ApplyPaused
-from store.errors import CorruptionFound, StorageFull
+from store.errors import CorruptionFound, OutOfRange, StorageFull
 
 SLICE_BYTES: Final = 256 << 10
 SHORTEST_PAUSE_S: Final = 0.001
@@ -75,6 +76,7 @@ class Mender:
         queues, log: the replica's; everything happens on the thread that owns them.
         failed: is told of an error that ends the repairs for good.
         is_mended: whether rot in the log is being repaired itself: then this waits.
+        begin: the machine as of the entry before the log's first; an empty one.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class Mender:
         source: MendingLog,
         failed: Callable[[BaseException], None],
         is_mended: Callable[[BaseException], bool] = _is_lasting,
+        begin: Callable[[QueueFiles], Awaitable[StateMachine]] | None = None,
     ) -> None:
+        self._begin_with = begin or self._empty
         self._machine = machine
         self._is_mended = is_mended
         self._queues = queues
@@ -142,7 +146,10 @@ class Mender:
         try:
             while self._waiting:
                 self._repaired, self._waiting = self._waiting, {}
-                await self._repair()
+                try:
+                    await self._repair()
+                except OutOfRange:  # the log's front has gone meanwhile
+                    self._waiting = {**self._repaired, **self._waiting}
                 self._repaired = {}
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._failed(error)
@@ -154,9 +161,7 @@ class Mender:
                 await asyncio.sleep(RETRY_S)
         # What is applied from here on is dispatched to files that are there: the end stands still.
         through, before = self._machine.applied_index, self._mended
-        derived = _Derived(self._overwrite)
-        known_level = self._machine.statistics().known_level
-        machine = StateMachine(derived, options=self._machine.options, known_level=known_level)
+        machine = await self._begin_with(_Derived(self._overwrite))
         while machine.applied_index < through:  # noqa: ASYNC110  it works, a slice at a time
             await asyncio.sleep(self._do_slice(machine, through))
         for key, topic in self._repaired.items():
@@ -167,6 +172,10 @@ class Mender:
                 units=self._mended - before,
                 through_index=machine.applied_index,
             )
+
+    async def _empty(self, queues: QueueFiles) -> StateMachine:
+        known_level = self._machine.statistics().known_level
+        return StateMachine(queues, options=self._machine.options, known_level=known_level)
 
     def _laid_out(self, key: FolderKey) -> bool:
         """Whether the queue's files are there, or the queue isn't any more."""

@@ -241,6 +241,13 @@ class Node:
         if self._replica is not None:
             self._replica.ask_to_stop()
 
+    @property
+    def is_to_be_reopened(self) -> bool:
+        """Whether, once it has stopped, another one is to be started in its place: it has got the
+        state that its log is to begin with (ADR 43)."""
+        replica = self.replica
+        return replica.wants_reopening and replica.failure is None and not self._stop_asked
+
     async def stop(self) -> int:
         """Everything is closed; the exit code: 0, or after a failure what stands for it."""
         try:
@@ -394,18 +401,22 @@ async def _run(
     if not await standby.until_member():
         return 0
     try:
-        await node.start()
-        # What was made up to here lives as long as the node: the collector need not look again.
-        gc.collect()
-        gc.freeze()
-        await node.replica.wait()
-        code = await node.stop()
-        if isinstance(node.replica.failure, OutOfService):
-            raise node.replica.failure
+        while True:
+            await node.start()
+            # What was made up to here lives as long as the node: the collector need not look again.
+            gc.collect()
+            gc.freeze()
+            await node.replica.wait()
+            code = await node.stop()
+            if isinstance(node.replica.failure, OutOfService):
+                raise node.replica.failure
+            if not node.is_to_be_reopened:
+                return code
+            gc.unfreeze()
+            node = Node(config, machine)
     except OutOfService as out:
         await aside.until_stopped(out)
-        code = int(ExitCode.DONE)
-    return code
+        return int(ExitCode.DONE)
 
 
 def tune_interpreter() -> None:

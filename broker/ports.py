@@ -103,6 +103,10 @@ class Rhythm:
     apply_slice_bytes: int = APPLY_SLICE_BYTES
     snapshots: SnapshotPace = USUAL_PACE
     scrub: ScrubPace = USUAL_SCRUB
+    log_start_s: float = 1.0  # from one look at whether the log's front can go to the next
+    retention_s: float = (
+        10.0  # from one look of the leader's at what is old, or too much, to the next
+    )
 
 
 STEADY = Rhythm()

@@ -17,9 +17,15 @@ import structlog
 
 from broker.config import NodeConfig
 from broker.forming.member import Member
-from broker.snapshots import restore_newest
+from broker.snapshots import Base, NoFiles, restore_newest
 from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
-from broker.state.replay import WrongQueue, replay_derived
+from broker.state.replay import (
+    NO_STARTS,
+    QueueStarts,
+    WrongQueue,
+    replay_derived,
+    starts_of,
+)
 from dledger.core.types import Configuration, HardState, LogSummary
 from dledger.hard_state import HardStateStore
 from dledger.level import KNOWN_LEVEL
@@ -100,7 +106,8 @@ def recover(
         )
         through = trusted_note(found.log)
         beginning = _Beginning(found, site, through, machinery.state, known_level)
-        replayed = replay_derived(found.log, queues, through, beginning.machine)
+        starts = beginning.queue_starts()
+        replayed = replay_derived(found.log, queues, through, beginning.machine, starts)
     except BaseException:
         with contextlib.closing(found.directory):
             found.log.close()
@@ -139,6 +146,21 @@ class _Beginning:
         self._options = options
         self._known_level = known_level
 
+    def queue_starts(self) -> QueueStarts:
+        """Where the ConsumeQueues begin.
+
+        Raises:
+            BaseMissing: see `Base`.
+        """
+        if not self._found.log.start.index:
+            return NO_STARTS
+        return starts_of(self._base().machine(NoFiles()))
+
+    def _base(self) -> Base:
+        found = self._found
+        disk_id = found.directory.disk.disk_id
+        return Base(self._files, found.log, disk_id, self._options, self._known_level)
+
     def machine(self, queues: QueueFiles) -> StateMachine:
         """A machine that writes to `queues`, as far as a snapshot brings it.
 
@@ -154,7 +176,7 @@ class _Beginning:
             lambda chunks: StateMachine.restore(chunks, queues, options=options, known_level=level),
         )
         if restored is None:
-            return StateMachine(queues, options=options, known_level=level)
+            return self._base().machine(queues)
         self.snapshot = restored.head
         index = restored.head.applied_index
         log.info("state_restored", index=index, applied_again=self._through - index)

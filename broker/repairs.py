@@ -175,6 +175,8 @@ class Repairs:
             return False
         if self.covering(error) is not None:
             return True
+        if self._log.damages.is_gone(error.file):
+            return True
         try:
             place = self._log.damages.place_of(error.file, error.offset)
             damage = self._damage_in(place)
@@ -198,6 +200,8 @@ class Repairs:
         Raises:
             BeyondRepair, OutOfRange: it can't be.
         """
+        if self._log.damages.is_gone(str(place.path)):
+            return None
         damage = self._log.damages.locate(str(place.path), place.start)
         if damage is not None and damage.last_index > self._around.through():
             entries = f"entries {damage.first_index} to {damage.last_index}"
@@ -270,6 +274,8 @@ class Repairs:
                 return
             negative = negative if damage == refused else 0
             verdicts = await self._ask_all(damage)
+            if self._log.damages.is_gone(damage.file):
+                return
             if isinstance(verdicts, _Given):
                 await self._put_back(damage, verdicts)
                 refused = None
@@ -443,7 +449,7 @@ class Repairs:
         try:
             last = source.last_that_fits(first, last, GIVEN_BYTES)
             frames = source.read(first, last)
-            _verify(frames, source.digest_at(first - 1) if first > source.first_index else None)
+            _verify(frames, source.digest_at(first - 1))
         except CorruptionFound as error:
             if not self.takes(error):
                 self._around.failed(error)
@@ -478,7 +484,7 @@ def _are_final(verdicts: Mapping[NodeId, _Verdict]) -> bool:
     return _NEGATIVE.issuperset(verdicts.values())
 
 
-def _verify(frames: bytes, digest: int | None) -> None:
+def _verify(frames: bytes, digest: int) -> None:
     """Each frame is intact and carries on the digest.
 
     Raises:
@@ -486,7 +492,7 @@ def _verify(frames: bytes, digest: int | None) -> None:
     """
     at = 0
     for header in walk_frames(frames):
-        if digest is not None and digest_of(frames, at, header.total_size, digest) != header.digest:
+        if digest_of(frames, at, header.total_size, digest) != header.digest:
             raise InvalidFrame(at, "digest", "one that follows", f"{header.digest:016x}")
         digest = parse_header(frames, at).digest
         at += header.total_size

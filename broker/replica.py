@@ -33,12 +33,17 @@ from broker.assembly import Parts, Surrounds, committed_log, services_of
 from broker.comparing import Comparison, Neighbours
 from broker.config import NodeConfig
 from broker.errors import BrokerError
+from broker.front import LogFront
 from broker.housekeeping import Housekeeping, Notes
+from broker.installing import Around as InstallerAround
+from broker.installing import Installer
 from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
+from broker.leader.retention import Retention, Rules
+from broker.log_start import Front, LogStartKeeper
 from broker.memory import Memory
 from broker.mending import Mender
 from broker.ports import ReplicaPorts
@@ -50,7 +55,8 @@ from broker.repairs import Repairs, SteadyView, Surroundings
 from broker.scrubbing import Scrubber
 from broker.services.messages import SendTimings
 from broker.services.services import Services
-from broker.snapshots import SnapshotKeeper, SnapshotSource
+from broker.snapshots import Base, SnapshotKeeper, SnapshotSource
+from broker.state.machine import QueueFiles, StateMachine
 from broker.ticker import Ticker
 from dledger.codec import decode_configuration
 from dledger.core import Raft
@@ -58,6 +64,7 @@ from dledger.core.types import Configuration, DiskId, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
 from dledger.errors import InvalidFrames
 from dledger.greeting import Identity
+from dledger.level import LOG_START_LEVEL
 from dledger.promises import NOBODY, Start
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
 from dledger.records.errors import InvalidFrame
@@ -65,12 +72,14 @@ from dledger.wire import raft_pb2
 from store.directory import DirectoryState
 from store.errors import BeyondRepair, CorruptionFound, StoreError
 from store.files import FULL_ERRNOS
+from store.log_start import Install, StartNote
 from store.out_of_service import Divergence, mark
 from store.repair_journal import RepairJournal
 from store.snapshot_files import SnapshotFiles
 from store.starting.errors import OutOfService
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
+HOUR_MS = 3_600_000
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
 
 # Of being well, until the preferred member is to lead: longer than anything that only passes.
@@ -93,6 +102,7 @@ class Replica:
         self.metrics = ports.latencies
         self.stopping = False
         self.failure: BaseException | None = None
+        self.wants_reopening = False  # it is to be opened again once it has stopped
         self._ports = ports
         self._recovered = recovered
         self._stop_asked = asyncio.Event()
@@ -103,7 +113,15 @@ class Replica:
         self.held = HeldPulls(config.broker.max_held_pulls, ports.turns.later)
         self.repairs = self._make_repairs()
         self.comparison = self._make_comparison()
-        self.mender = Mender(self.machine, self.queues, self.log, self.fail, self.repairs.takes)
+        self.base = self._make_base()
+        self.mender = Mender(
+            self.machine,
+            self.queues,
+            self.log,
+            self.fail,
+            self.repairs.takes,
+            self._machine_at_base,
+        )
         self.mender.suspect_all(recovered.wrong_queues)
         self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)
         node = NodeId(config.node_id)
@@ -114,6 +132,9 @@ class Replica:
         )
         self.driver = self._make_driver(probe)
         self.snapshots = self._make_snapshots()
+        self.installer = self._make_installer()
+        self.log_start = self._make_log_start()
+        self.retention = self._make_retention()
         self.housekeeping = Housekeeping(
             Notes(self._derived_index, self._note_derived, self._remember),
             self.queues,
@@ -163,15 +184,89 @@ class Replica:
         )
 
     def _make_snapshots(self) -> SnapshotKeeper:
-        config, ports, recovered = self.config, self._ports, self._recovered
+        ports, recovered = self._ports, self._recovered
         return SnapshotKeeper(
             SnapshotSource(self.machine, self.log, recovered.directory.disk.disk_id),
-            SnapshotFiles(config.data_directory, ports.files, self.log.options.reserve_bytes),
+            self.base.files,
             ports.hand,
             ports.turns.share,
             recovered.snapshot,
             ports.rhythm.snapshots,
         )
+
+    def _make_base(self) -> Base:
+        recovered = self._recovered
+        return Base(
+            SnapshotFiles(
+                self.config.data_directory, self._ports.files, self.log.options.reserve_bytes
+            ),
+            self.log,
+            recovered.directory.disk.disk_id,
+            self.machine.options,
+            self._ports.known_level,
+        )
+
+    async def _machine_at_base(self, queues: QueueFiles) -> StateMachine:
+        return await self._ports.hand.run(partial(self.base.machine, queues))
+
+    def _make_installer(self) -> Installer:
+        around = InstallerAround(
+            ask=self.transport.send_answer,
+            give=self.transport.send_request,
+            needs=lambda offer: self.driver.core.needs(offer),
+            fall_silent=self.driver.stop,
+            reopen=self._reopen,
+            failed=self.fail,
+        )
+        install = Install(self._ports.files, self.config.data_directory)
+        return Installer(self.base, self.snapshots, install, self._ports.hand, around)
+
+    def _make_log_start(self) -> LogStartKeeper:
+        ports = self._ports
+        front = Front(
+            self.log,
+            self.queues,
+            self.machine,
+            self.snapshots,
+            self.base,
+            StartNote(ports.files, self.config.data_directory),
+            ports.files,
+            self.driver.begin_at,
+            lambda: self.repairs.is_at_work or self.mender.is_at_work or self.wants_reopening,
+            self.repairs.takes,
+        )
+        commands = Commands(self.appender)
+        return LogStartKeeper(front, ports.hand, commands, self.fail, ports.rhythm.log_start_s)
+
+    def _make_retention(self) -> Retention:
+        wanted, ports = self.config.retention, self._ports
+        rules = Rules(wanted.age_hours * HOUR_MS, wanted.bytes, wanted.disk_percent)
+        front = LogFront(
+            self.log,
+            self.machine,
+            self.driver,
+            ports.files,
+            self.config.data_directory,
+            wanted.disk_percent,
+            self.repairs.takes,
+        )
+        return Retention(
+            front,
+            rules,
+            self.propose_log_start,
+            lambda: self.leadership.serving,
+            self.fail,
+            ports.rhythm.retention_s,
+        )
+
+    def _reopen(self) -> None:
+        """The replica is to be closed, and opened again on what is on its disk then."""
+        self.wants_reopening = True
+        self.ask_to_stop()
+
+    def _makes_sense_of_offers(self, peer: NodeId) -> bool:
+        link = self.transport.links().get(peer)
+        return link is not None and link.level >= LOG_START_LEVEL
 
     def _make_scrubber(self) -> Scrubber:
         config, ports = self.config, self._ports
@@ -312,6 +407,8 @@ class Replica:
             fail=self.fail,
             is_mended=self.repairs.takes,
             contradicted=self.comparison.suspect,
+            offered=lambda offer: self.installer.offered(offer),
+            takes_offers=self._makes_sense_of_offers,
         )
         return RaftDriver(
             core, node, driver_ports, applied, apply_slice_bytes=ports.rhythm.apply_slice_bytes
@@ -340,11 +437,22 @@ class Replica:
         self.repairs.start()
         self.comparison.start()
         self.scrubber.start()
+        self.log_start.start()
+        self.retention.start()
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
 
     def ask_to_stop(self) -> None:
         """`wait` returns; safe from a signal handler."""
         self._stop_asked.set()
+
+    async def propose_log_start(self, index: int) -> None:
+        """The group may let everything before entry `index` go; see `LogStartKeeper.propose`, whose
+        `holders` are asked first.
+
+        Raises:
+            BrokerError: it may not, or this node doesn't lead.
+        """
+        await self.log_start.propose(index)
 
     async def wait(self) -> None:
         """Until the replica is asked to stop, or fails."""
@@ -358,7 +466,7 @@ class Replica:
                 files are closed that calls under way may still read.
         """
         self.leadership.draining = True
-        if self.failure is None:
+        if self.failure is None and not self.wants_reopening:
             await self._hand_over()
             await self._drain()
         try:
@@ -399,6 +507,9 @@ class Replica:
         self.driver.stop()
         self.leadership.end_serving("the node stopped")
         await self.transport.stop()
+        await self.installer.stop()
+        await self.retention.stop()
+        await self.log_start.stop()
         await self.scrubber.stop()
         await self.repairs.stop()
         await self.comparison.stop()
@@ -484,7 +595,8 @@ class Replica:
     def _on_message(self, peer: NodeId, message: raft_pb2.PeerMessage) -> None:
         if self.comparison.on_message(peer, message) or self.comparison.is_silent:
             return
-        if not self.repairs.on_message(peer, message):
+        heeded = self.repairs.on_message(peer, message) or self.installer.on_message(peer, message)
+        if not heeded:
             self.driver.on_message(peer, message)
 
     def _on_broken(self, peer: NodeId) -> None:

@@ -23,10 +23,11 @@ import structlog
 
 from broker.ending import DISK_ERRNOS
 from broker.state.errors import SnapshotDamaged, SnapshotRefused
-from broker.state.machine import StateMachine
+from broker.state.machine import MachineOptions, QueueFiles, StateMachine
 from store.commitlog import CommitLog
 from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother, StorageFailed
 from store.snapshot_files import SnapshotFiles, SnapshotHead, Unfinished
+from store.starting.errors import BaseMissing
 from store.starting.snapshots import head_at, opened_own
 
 TRIED: Final = 4  # of the newest; two are kept
@@ -123,6 +124,8 @@ class SnapshotKeeper:
         self._share = share
         self._pace = pace
         self._newest = restored
+        self._before: SnapshotHead | None = None  # the one that is kept besides
+        self._bases: set[int] = set()  # kept for what a log begins with, or is to
         self._taken: tuple[SnapshotHead, Iterator[bytes]] | None = None  # waits for the note
         self._is_writing = False  # one file is on its way at a time, whoever asks
         self._not_before_s = 0.0
@@ -135,6 +138,28 @@ class SnapshotKeeper:
         return SnapshotStatistics(
             index, self._size_bytes, self._written, self._failed, self._last_s
         )
+
+    @property
+    def covered_index(self) -> int:
+        """Up to which entry either of the two that are kept, and known to be good, brings a start;
+        0 while there are no two."""
+        return 0 if self._before is None else self._before.applied_index
+
+    async def write_base(self, head: SnapshotHead, chunks: Iterator[bytes]) -> bool:
+        """Another state is kept besides: the one that the log is to begin with (ADR 43). False if
+        it isn't there; why was told.
+
+        Raises:
+            OSError, StorageFailed: the disk failed.
+        """
+        if self._is_writing:
+            return False
+        self._is_writing = True
+        self._bases = {head.applied_index}
+        try:
+            return await self._write(head, chunks) is not None
+        finally:
+            self._is_writing = False
 
     async def step(self) -> None:
         """One is taken if it is due, and written and named if it may be.
@@ -151,7 +176,9 @@ class SnapshotKeeper:
             taken, self._taken = self._taken, None
             self._is_writing = True
             try:
-                await self._write(*taken)
+                written = await self._write(*taken)
+                if written is not None:
+                    await self._count(written)
             finally:
                 self._is_writing = False
 
@@ -168,8 +195,8 @@ class SnapshotKeeper:
         size = self.source.log.options.segment_size_bytes
         return now_end - end >= self._pace.bytes or now_end // size > end // size
 
-    async def _write(self, head: SnapshotHead, chunks: Iterator[bytes]) -> None:
-        """What was taken is in a file that has its name; or that is told."""
+    async def _write(self, head: SnapshotHead, chunks: Iterator[bytes]) -> Unfinished | None:
+        """What was taken is in a file that has its name; None if it isn't, which is told."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         unfinished: Unfinished | None = None
@@ -189,11 +216,10 @@ class SnapshotKeeper:
             if unfinished is not None:
                 await self._hand.run(unfinished.drop)
             self._not_written(error)
-            return
+            return None
         self._last_s = loop.time() - began_s
         self._not_before_s = loop.time() + self._pace.share * self._last_s
-        if unfinished is not None:
-            await self._count(unfinished)
+        return unfinished
 
     def _sync_note(self) -> None:
         """The checkpoint is synced. That is the log's, and nothing about it may be lenient.
@@ -220,12 +246,12 @@ class SnapshotKeeper:
 
     async def _count(self, named: Unfinished) -> None:
         """It is the newest, and of the others only the one before is kept."""
-        before, self._newest = self._newest, named.head
+        self._before, self._newest = self._newest, named.head
         self._size_bytes = named.size_bytes
         self._written += 1
         index = named.head.applied_index
         log.info("snapshot_written", index=index, size_bytes=named.size_bytes, took_s=self._last_s)
-        kept = {index} if before is None else {index, before.applied_index}
+        kept = {index, self.source.log.start.index, self.covered_index, *self._bases}
         await self._hand.run(partial(self._remove_all_but, kept))
 
     def _remove_all_but(self, kept: set[int]) -> None:
@@ -247,6 +273,53 @@ class SnapshotKeeper:
         self._failed += 1
         self._not_before_s = asyncio.get_running_loop().time() + self._pace.retry_s
         log.warning("snapshot_not_written", reason=str(error), retry_s=self._pace.retry_s)
+
+
+# --- the state that a log begins with ---------------------------------------------------------
+
+
+class NoFiles:
+    """`QueueFiles` that keep nothing: for a machine that only reads the log."""
+
+    def dispatch(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> None:
+        return None
+
+    def delete_topic(self, topic: str) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a log begins with: an empty state, or the one as of the entry before its first, which is
+    kept for as long as the log begins there (ADR 43).
+
+    Attributes:
+        files: where that is.
+        log, disk_id: whose.
+        options, known_level: of the machines made of it.
+    """
+
+    files: SnapshotFiles
+    log: CommitLog
+    disk_id: bytes
+    options: MachineOptions
+    known_level: int
+
+    def machine(self, queues: QueueFiles) -> StateMachine:
+        """A machine in that state. Reads a file, but for the empty one.
+
+        Raises:
+            BaseMissing: there is no such state, or none that can be used.
+        """
+        index, options, level = self.log.start.index, self.options, self.known_level
+        if not index:
+            return StateMachine(queues, options=options, known_level=level)
+        try:
+            with opened_own(self.files, self.log, self.disk_id, index) as (_, chunks):
+                return StateMachine.restore(chunks, queues, options=options, known_level=level)
+        except REFUSALS as error:
+            file = str(self.files.path(index))
+            raise BaseMissing(file, self.log.first_index, str(error)) from error
 
 
 # --- at a start -------------------------------------------------------------------------------
@@ -279,6 +352,7 @@ def restore_newest(
     except OSError as error:
         log.warning("snapshots_unreadable", reason=str(error))
         return None
+    found = [index for index in found if index >= source.start.index]  # the log tells of no other
     beyond = [index for index in found if index > through]
     if beyond:
         log.warning("snapshots_beyond_the_note", noted_index=through, newest_index=beyond[0])

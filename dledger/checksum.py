@@ -31,6 +31,10 @@ the frames compares their length with the stated one.
     17 entries response     number u64, status i32, size of frames u64
     18 digest request       number, index, entry's term, digest: u64
     19 digest response      number, index, entry's term, digest: u64
+    18 snapshot offer       index, term of it, digest, end, append time, index and term of the
+                            configuration: u64, then that as u32 length and bytes
+    19 snapshot request     number, index, byte: u64
+    22 snapshot response    number u64, status i32, size of the file u64, CRC of the piece u32
 
 All integers are big-endian. A message without a body that is known here has no valid checksum.
 It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's
@@ -59,6 +63,9 @@ _VOTE_REQUEST: Final = struct.Struct(">BQQQi")
 _FOUR: Final = struct.Struct(">BQQQQQ")
 _APPEND_RESPONSE: Final = struct.Struct(">BQ?QQQQQ")
 _ENTRIES_RESPONSE: Final = struct.Struct(">BQQiQ")
+_SNAPSHOT_OFFER: Final = struct.Struct(">BQQQQQQQQ")
+_SNAPSHOT_REQUEST: Final = struct.Struct(">BQQQQ")
+_SNAPSHOT_RESPONSE: Final = struct.Struct(">BQQiQI")
 _HEARTBEAT_RESPONSE: Final = struct.Struct(">BQQQ?Q")
 
 
@@ -198,6 +205,34 @@ def _digest_response(message: pb.PeerMessage) -> bytes:
     return _FOUR.pack(19, message.term, body.number, body.index, body.entry_term, body.digest)
 
 
+def _snapshot_offer(message: pb.PeerMessage) -> bytes:
+    body = message.snapshot_offer
+    head = _SNAPSHOT_OFFER.pack(
+        22,
+        message.term,
+        body.index,
+        body.index_term,
+        body.digest,
+        body.end_offset,
+        body.append_time_ms,
+        body.configuration_index,
+        body.configuration_term,
+    )
+    return b"".join((head, _LENGTH.pack(len(body.configuration)), body.configuration))
+
+
+def _snapshot_request(message: pb.PeerMessage) -> bytes:
+    body = message.snapshot_request
+    return _SNAPSHOT_REQUEST.pack(23, message.term, body.number, body.index, body.at)
+
+
+def _snapshot_response(message: pb.PeerMessage) -> bytes:
+    body = message.snapshot_response
+    return _SNAPSHOT_RESPONSE.pack(
+        24, message.term, body.number, body.status, body.size_bytes, body.piece_crc
+    )
+
+
 _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "hello": _hello,
     "pre_vote_request": _pre_vote_request,
@@ -214,4 +249,7 @@ _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "entries_response": _entries_response,
     "digest_request": _digest_request,
     "digest_response": _digest_response,
+    "snapshot_offer": _snapshot_offer,
+    "snapshot_request": _snapshot_request,
+    "snapshot_response": _snapshot_response,
 }

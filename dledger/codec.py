@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from google.protobuf.message import DecodeError
+
 from dledger.checksum import seal
 from dledger.core.types import (
     MAX_TIME_MS,
@@ -19,6 +21,7 @@ from dledger.core.types import (
     AppendResponse,
     CampaignReason,
     Configuration,
+    ConfigurationPlace,
     DiskId,
     EntryKind,
     EntryMeta,
@@ -26,10 +29,12 @@ from dledger.core.types import (
     HeartbeatResponse,
     IncomingMessage,
     Index,
+    LogBase,
     NodeId,
     OutgoingMessage,
     PreVoteRequest,
     PreVoteResponse,
+    SnapshotOffer,
     Term,
     TimeoutNow,
     VoteRequest,
@@ -108,6 +113,8 @@ def encode_message(message: OutgoingMessage, wall_ms: int) -> pb.PeerMessage:
             wire.heartbeat_response.wall_ms = told_ms
         case TimeoutNow():
             wire.timeout_now.SetInParent()
+        case SnapshotOffer():
+            wire.snapshot_offer.CopyFrom(_encode_offer(message.base))
         case AppendRange() | HeartbeatRequest():
             raise TypeError(f"{type(message).__name__} has an encoder of its own")
     return seal(wire)
@@ -203,6 +210,8 @@ def decode_message(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> Incoming
             )
         case "timeout_now":
             return TimeoutNow(sender, to, term)
+        case "snapshot_offer":
+            return SnapshotOffer(sender, to, term, _decode_offer(wire.snapshot_offer))
         case body:
             raise ValueError(f"{body or 'nothing'} is no message of a stream that is open")
 
@@ -265,6 +274,42 @@ def _decode_append_response(wire: pb.PeerMessage, sender: NodeId, to: NodeId) ->
         Index(body.conflict_first_index),
         Index(body.last_index),
     )
+
+
+def _encode_offer(base: LogBase) -> pb.SnapshotOffer:
+    configuration = b"" if base.configuration is None else configuration_bytes(base.configuration)
+    return pb.SnapshotOffer(
+        index=base.index,
+        index_term=base.term,
+        digest=base.digest,
+        end_offset=base.end_offset,
+        append_time_ms=base.append_time_ms,
+        configuration_index=base.place.at,
+        configuration_term=base.place.term,
+        configuration=configuration,
+    )
+
+
+def _decode_offer(body: pb.SnapshotOffer) -> LogBase:
+    """Raises ValueError: its configuration can't be read."""
+    try:
+        configuration = decode_configuration(pb.Configuration.FromString(body.configuration))
+    except DecodeError as error:
+        raise ValueError(f"the configuration of a snapshot's offer: {error}") from error
+    return LogBase(
+        index=Index(body.index),
+        term=Term(body.index_term),
+        digest=body.digest,
+        append_time_ms=body.append_time_ms,
+        end_offset=body.end_offset,
+        place=ConfigurationPlace(Term(body.configuration_term), Index(body.configuration_index)),
+        configuration=configuration,
+    )
+
+
+def configuration_bytes(configuration: Configuration) -> bytes:
+    """The body of a configuration entry."""
+    return encode_configuration(configuration).SerializeToString(deterministic=True)
 
 
 def encode_configuration(configuration: Configuration) -> pb.Configuration:

@@ -89,6 +89,8 @@ class Doubt(Generic[H]):
         """
         self._tick += 1
         look, log = self._look, self._log
+        if look is not None and look.next < log.first_index:
+            look = self._look = None  # what it was to read is gone: proven, and retired
         if look is None:
             return
         last = log.last_that_fits(look.next, look.through, LOOK_SLICE_BYTES)
@@ -108,9 +110,10 @@ class Doubt(Generic[H]):
 
     def _begin_look(self, index: int) -> None:
         through = min(index, self._log.synced_index)
-        if self._look is None and through > 0 and self._tick >= self._next_look_tick:
+        first = self._log.first_index
+        if self._look is None and through >= first and self._tick >= self._next_look_tick:
             self._next_look_tick = self._tick + LOOK_EVERY_TICKS
-            self._look = _Look(1, through, 0)
+            self._look = _Look(first, through, self._log.digest_at(first - 1))
 
     def _report(self, peer: NodeId, reason: str, *, is_contradiction: bool) -> None:
         report = self._reports.get((peer, is_contradiction))

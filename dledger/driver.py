@@ -29,12 +29,12 @@ from dledger.applying import APPLY_SLICE_BYTES, Applier
 from dledger.checksum import is_intact
 from dledger.codec import (
     ANSWERS,
+    configuration_bytes,
     decode_append,
     decode_digest,
     decode_message,
     decode_wall_clock,
     encode_append,
-    encode_configuration,
     encode_heartbeat,
     encode_message,
 )
@@ -57,11 +57,13 @@ from dledger.core.types import (
     HeartbeatRequest,
     IncomingMessage,
     Index,
+    LogBase,
     NodeId,
     OutgoingMessage,
     PersistSequence,
     Proposed,
     Role,
+    SnapshotOffer,
 )
 from dledger.doubt import Doubt
 from dledger.errors import InvalidMessage, LogBehind, LogFull
@@ -161,6 +163,11 @@ class RaftDriver(Generic[H]):
         return self._applier.applied
 
     @property
+    def log_time_ms(self) -> int:
+        """What the log's own clock shows now (ADR 26)."""
+        return self._clock.read_ms(self._now_us())
+
+    @property
     def settled_index(self) -> Index:
         """The last entry that is applied and that this node's own disk would keep through a loss
         of power. A commit needs a majority of disks, of which this one may not be one: what is
@@ -205,6 +212,12 @@ class RaftDriver(Generic[H]):
         if not is_short:
             self._refused_bytes = 0
         return is_short or self._applier.is_paused or self._applier.stopped is not None
+
+    def begin_at(self, base: LogBase) -> None:
+        """Entries up to `base` are gone from the log, which says so already. Told of an append or a
+        heartbeat that speaks of them, this node knows that it can't tell."""
+        self._latest_append = None
+        self._guarded(lambda: self._core.begin_at(base))
 
     def report_doubt(self, *, is_in_doubt: bool) -> None:
         """Committed entries have rotted on this disk, or they are back; see `Raft.report_doubt`.
@@ -306,7 +319,7 @@ class RaftDriver(Generic[H]):
         Raises:
             ProposalRefused, LogFull, LogBehind: as for `propose`; nothing happened.
         """
-        body = encode_configuration(wanted).SerializeToString(deterministic=True)
+        body = configuration_bytes(wanted)
         return self._append(EntryKind.CONFIGURATION, 0, body, None, wanted)
 
     def read_index(self, done: ReadDone) -> None:
@@ -512,6 +525,8 @@ class RaftDriver(Generic[H]):
             self._send(message)
         for read in effects.reads:
             self._reads.on_read(read, self._applier.applied)
+        if effects.offer is not None:
+            self._ports.offered(effects.offer)
         for event in effects.events:
             self._ports.observer.on_event(event)
 
@@ -543,6 +558,8 @@ class RaftDriver(Generic[H]):
             beat = encode_heartbeat(message, index if digest is not None else NO_INDEX, digest or 0)
             self._ports.transport.send_request(message.to, beat)
             return
+        if isinstance(message, SnapshotOffer) and not self._ports.takes_offers(message.to):
+            return
         wire = encode_message(message, self._ports.wall_ms())
         if isinstance(message, ANSWERS):
             self._ports.transport.send_answer(message.to, wire)
@@ -570,7 +587,9 @@ class RaftDriver(Generic[H]):
     # --- the live divergence alarm (ADR 6) -------------------------------------------------------
 
     def _digest_at(self, index: Index) -> int | None:
-        """None where it can't be read, and is being got back."""
+        """None where it can't be read, and is being got back, or is gone."""
+        if index < self._core.base.index:
+            return None
         if self._digest[0] != index:
             try:
                 self._digest = (index, self._ports.log.digest_at(index))

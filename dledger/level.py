@@ -10,4 +10,5 @@ from typing import Final
 
 FIRST_LEVEL: Final = 1  # in use from the first entry on
 MEMBERS_CHANGE_LEVEL: Final = 2  # configurations that are joint, observers, new members (ADR 41)
-KNOWN_LEVEL: Final = 2  # the highest that this program understands
+LOG_START_LEVEL: Final = 3  # logs that begin later than entry 1 (ADR 43)
+KNOWN_LEVEL: Final = 3  # the highest that this program understands

@@ -18,6 +18,7 @@ from dledger.core.types import (
     Event,
     Index,
     NodeId,
+    SnapshotOffer,
 )
 from dledger.hard_state import HardStateStore
 from dledger.wire.raft_pb2 import PeerMessage
@@ -49,6 +50,8 @@ H = TypeVar("H", bound=FrameHeader)
 class ReplicatedLog(Protocol[Header]):
     """The log, from the thread that owns it (the event loop). No call blocks on fsync."""
 
+    @property
+    def first_index(self) -> int: ...
     @property
     def last_index(self) -> int: ...
 
@@ -212,6 +215,15 @@ class ConfigurationCodec(Protocol):
     def __call__(self, frame: bytes) -> Configuration: ...
 
 
+def _unheard(offer: SnapshotOffer) -> None:
+    """Where nothing can be installed."""
+
+
+def _by_all(peer: NodeId) -> bool:
+    """Where everybody has this release."""
+    return True
+
+
 def _never_mended(error: Exception) -> bool:
     """Where rot ends the node."""
     return False
@@ -230,7 +242,8 @@ class Ports(Generic[H]):
     for what each is good for. `fail` stops the node and is called at most once. `is_mended` says
     whether an error of the log tells of committed entries that are being got back: what was to be
     read is there later, and until then the driver goes on without. `contradicted` is told of each
-    entry at which a peer contradicts what is settled here.
+    entry at which a peer contradicts what is settled here. `offered` is told of a snapshot that
+    this node needs, again and again; `takes_offers` says who understands one.
     """
 
     log: ReplicatedLog[H]
@@ -247,3 +260,5 @@ class Ports(Generic[H]):
     fail: Callable[[BaseException], None]
     is_mended: Callable[[Exception], bool] = _never_mended
     contradicted: Callable[[Index], None] = _nobody_asks
+    offered: Callable[[SnapshotOffer], None] = _unheard
+    takes_offers: Callable[[NodeId], bool] = _by_all

@@ -162,7 +162,8 @@ class LogEnd:
     ) -> str | None:
         """See `CommitLog.refusal_of`; `last` is the header of the entry before, None if there is
         none."""
-        base = _Base(0, 0, 0, self._table.segments[0].base)
+        start = self._history.start
+        base = _Base(start.index, start.term, start.digest, self._table.segments[0].base)
         if last is not None:
             end = last.physical_offset + last.total_size
             base = _Base(last.index, last.term, last.digest, end)

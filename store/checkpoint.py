@@ -82,6 +82,26 @@ class Checkpoint:
                 )
             )
 
+    def begin_at(self, offset: int, index: int, timestamp_ms: int) -> None:
+        """The log begins at `offset`, behind entry `index`, and holds nothing yet; durably."""
+        with self._lock:
+            self._write(
+                replace(
+                    self._state,
+                    watermark=offset,
+                    first_offset=offset,
+                    commit_log_timestamp_ms=timestamp_ms,
+                    consume_queue_index=index,
+                    consume_queue_timestamp_ms=timestamp_ms,
+                )
+            )
+        self.sync()
+
+    def note_first(self, offset: int) -> None:
+        """The log begins at `offset`. Written, not synced: a reader's help, the note decides."""
+        with self._lock:
+            self._write(replace(self._state, first_offset=offset))
+
     def distrust_consume_queues(self) -> None:
         """No unit counts as durable, whatever happens from here on; durably."""
         self.note_consume_queue(0, self._state.consume_queue_timestamp_ms)

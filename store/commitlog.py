@@ -28,12 +28,14 @@ from store.errors import OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, Buffer, FileSystem, OsFiles, make_directory
 from store.flusher import FlushMode, FlushQueue, Work
 from store.intact import NOTHING_KNOWN, Known
+from store.log_start import LogStart, StartNote
 from store.options import CommitLogOptions
 from store.preallocation import SPARES, Preallocator
 from store.recovery import Recovered, Recovery, RecoveryReport
 from store.repair_journal import RepairJournal
 from store.scrubbing import Scrub
 from store.segment_reader import LogReader
+from store.segments import Segment
 from store.tail import TailCache
 from store.truncation import TruncationIntent
 from store.worker import ThreadWorker, Worker, WorkerFactory
@@ -132,6 +134,7 @@ class CommitLog:
                 intent,
                 stopped_cleanly=stopped_cleanly,
                 known=known,
+                start=StartNote(files, directory).settle(),
             ).run()
             return cls(directory, options, files, checkpoint, intent, recovered, workers, clock)
         except BaseException:
@@ -160,7 +163,8 @@ class CommitLog:
         self._segment_size = options.segment_size_bytes
         self._queue = FlushQueue(files, checkpoint, intent, options.flush_policy, clock)
         made = [*recovered.table.segments, *recovered.spares]
-        next_base = made[-1].base + self._segment_size if made else 0
+        begins_at = self.start.offset(self._segment_size)
+        next_base = made[-1].base + self._segment_size if made else begins_at
         self._preallocator = Preallocator(
             files,
             directory / "commitlog",
@@ -170,11 +174,11 @@ class CommitLog:
         )
         self._preallocator.give_back(recovered.spares)
         if not made:
-            self._table.add(self._preallocator.create(), 1)
+            self._table.add(self._preallocator.create(), self._history.last_index + 1)
         self._cache = TailCache(options.cache_bytes, self._history.last_index + 1)
         self._reader = LogReader(files, self._table, self._cache)
         self.damages = Damages(files, self._table, self._reader, self._history, self._segment_size)
-        self.scrub = Scrub(files, self._table, self._segment_size, self._history.first_index)
+        self.scrub = Scrub(files, self._table, self._segment_size, self._history)
         self._end = LogEnd(
             self._table, self._history, self._cache, self._preallocator, self._segment_size
         )
@@ -204,8 +208,13 @@ class CommitLog:
         self._queue.on_failed = callback
 
     @property
+    def start(self) -> LogStart:
+        """What is known of what was before the first entry."""
+        return self._history.start
+
+    @property
     def first_index(self) -> int:
-        """The first entry held; 1 in an empty log."""
+        """The first entry held; the one behind `start` in an empty log."""
         return self._history.first_index
 
     @property
@@ -220,17 +229,17 @@ class CommitLog:
 
     @property
     def last_digest(self) -> int:
-        """The last entry's running digest; 0 in an empty log."""
+        """The last entry's running digest; that of `start` in an empty log."""
         return self._history.last_digest
 
     @property
     def last_term(self) -> int:
-        """The last entry's term; 0 in an empty log."""
+        """The last entry's term; that of `start` in an empty log."""
         return self._history.last_term
 
     @property
     def last_append_time_ms(self) -> int:
-        """The last entry's append time; 0 in an empty log."""
+        """The last entry's append time; that of `start` in an empty log."""
         return self._history.last_append_time_ms
 
     @property
@@ -246,11 +255,13 @@ class CommitLog:
         return self._end.added_bytes - self._queue.written_bytes
 
     def term_runs(self) -> list[tuple[int, int]]:
-        """`(first index, term)` of each run of entries of one term, ascending."""
+        """`(first index, term)` of each run of entries of one term, ascending. The first is of the
+        last entry before the log's start, where there is one."""
         return list(self._history.term_runs)
 
     def configuration_entries(self) -> list[tuple[int, bytes]]:
-        """`(index, body)` of each configuration entry, ascending."""
+        """`(index, body)` of each configuration entry, ascending; the first may be the one that was
+        in force where the log begins."""
         return list(self._history.configuration_entries)
 
     def statistics(self) -> LogStatistics:
@@ -334,7 +345,8 @@ class CommitLog:
             CorruptionFound: its header in the file has changed since it was written.
         """
         before = headers[0].index - 1
-        return self._end.refusal_of(blob, headers, self.header_at(before) if before else None)
+        last = None if before == self.start.index else self.header_at(before)
+        return self._end.refusal_of(blob, headers, last)
 
     def append_frames(self, blob: bytes | memoryview, headers: Sequence[EntryHeader]) -> None:
         """Frames of another replica follow the last entry, byte for byte. The follower's way in.
@@ -426,7 +438,8 @@ class CommitLog:
         return self._reader.header_at(index)
 
     def digest_at(self, index: int) -> int:
-        """The running digest (ADR 6) at `index`; 0 at index 0.
+        """The running digest (ADR 6) at `index`; 0 at index 0. The entry before the first is known,
+        too.
 
         The whole frame is read, so that its CRC vouches for the digest: a rotten one, told to
         healthy replicas, would stop them.
@@ -437,7 +450,9 @@ class CommitLog:
         """
         if index == self.last_index:
             return self.last_digest
-        return parse_header(self.read(index, index), 0).digest if index else 0
+        if index == self.start.index:
+            return self.start.digest
+        return parse_header(self.read(index, index), 0).digest
 
     def verify(self, first: int, last: int, digest: int) -> int:
         """The running digest at `last`, computed from the files' bytes, past all caches, on top
@@ -486,6 +501,42 @@ class CommitLog:
         """
         self._check_held(first)
         return self._reader.last_that_fits(first, min(last, self.last_index), max_bytes)
+
+    # --- the front --------------------------------------------------------------------------
+
+    def start_before(self, index: int) -> LogStart | None:
+        """The latest start that leaves every entry from `index` on: behind the last entry of a
+        segment. None if that is no later than the present one.
+
+        Raises:
+            CorruptionFound: the entry there has rotted.
+        """
+        if not self.first_index < index <= self.last_index + 1:
+            return None
+        last = self._table.last
+        segment = last if index > last.first_index else self._table.locate(index)[0]
+        if segment.first_index <= self.first_index or not segment.count:
+            return None
+        before = segment.first_index - 1
+        header = parse_header(self.read(before, before), 0)
+        configurations = [e for e in self._history.configuration_entries if e[0] <= before]
+        place, body = configurations[-1] if configurations else (0, b"")
+        end = header.physical_offset + header.total_size
+        term = self._history.term_of_configuration(place)
+        return LogStart(
+            before, header.term, header.digest, end, header.append_time_ms, place, term, body
+        )
+
+    def drop_before(self, start: LogStart) -> list[Segment]:
+        """The log begins behind `start`, which `start_before` gave; the segments that it doesn't
+        hold any more, the oldest first, their files still there and open.
+
+        The start note says so already, durably: nothing here is for a crash to undo.
+        """
+        dropped = self._table.remove_before(start.offset(self._segment_size))
+        self._history.begin_at(start)
+        self.scrub.begin_at()
+        return dropped
 
     # --- ending ----------------------------------------------------------------------------
 

@@ -142,13 +142,16 @@ class ConsumeQueues:
             queue = _Queue(self._root / topic / str(queue_id), 0, 0)
         return self._read(queue, base_queue_offset, len(units) // UNIT_SIZE) == units
 
-    def crc_of(self, topic: str, queue_id: int, count: int) -> int | None:
-        """The CRC32C of what the queue's files hold as its first `count` units, whatever is known
-        of the queue; None if they don't hold as many. It reads no further than they go."""
+    def crc_of(
+        self, topic: str, queue_id: int, count: int, first: int = 0, before: int = 0
+    ) -> int | None:
+        """The CRC32C of the queue's first `count` units, whatever is known of it: of what its files
+        hold from the offset `first` on, on top of `before`, that of the units before; None if they
+        don't hold as many. It reads no further than they go."""
         queue = _Queue(self._root / topic / str(queue_id), 0, 0)
-        crc, piece = 0, CHUNK_BYTES // UNIT_SIZE
-        for first in range(0, count, piece):
-            units = self._read(queue, first, min(piece, count - first))
+        crc, piece = before, CHUNK_BYTES // UNIT_SIZE
+        for at in range(first, count, piece):
+            units = self._read(queue, at, min(piece, count - at))
             if units[-UNIT_SIZE:] == bytes(UNIT_SIZE):
                 return None  # what was never written, or is lost, reads as zeros
             crc = crc32c(units, crc)
@@ -242,9 +245,12 @@ class ConsumeQueues:
         a file isn't there or not of its size: then nothing has happened."""
         queue = self._queues.get((topic, queue_id))
         if topic not in self._topics:
-            return queue is None
+            return queue is None or queue.first == queue.next
         if queue is None:
             queue = _Queue(self._root / topic / str(queue_id), 0, 0)
+        if queue.first == queue.next:
+            self._clear(queue)
+            return True
         try:
             is_whole, has_rest = self._examine(queue)
         except OSError as error:
@@ -265,12 +271,34 @@ class ConsumeQueues:
         self._files.listdir(self._root / topic)
         self.delete_topic(topic)
 
-    def expect(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """The queue reaches from 0 to `next_offset`, whatever its files hold: what they lack reads
-        as zeros, and they are to be mended. No file is touched. One that ends at 0 isn't known."""
+    def expect(self, topic: str, queue_id: int, next_offset: int, first: int = 0) -> None:
+        """The queue reaches from `first` to `next_offset`, whatever its files hold: what they lack
+        reads as zeros, and they are to be mended. No file is touched. One that ends at 0 isn't
+        known."""
         if next_offset:
             directory = self._root / topic / str(queue_id)
-            self._queues[(topic, queue_id)] = _Queue(directory, 0, next_offset)
+            self._queues[(topic, queue_id)] = _Queue(directory, first, next_offset)
+
+    def begin_at(self, topic: str, queue_id: int, first: int) -> bool:
+        """The queue's units begin with that of the offset `first`, its next one at most; whether
+        files may not be needed any more: `drop_unneeded`."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return False
+        before = queue.first * UNIT_SIZE // self._file_size
+        queue.first = max(queue.first, min(first, queue.next))
+        return queue.first * UNIT_SIZE // self._file_size > before
+
+    def drop_unneeded(self, topic: str, queue_id: int) -> None:
+        """Files that lie wholly before the queue's first unit are gone. Not durable: what comes
+        back lies there once more."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not self._files.exists(queue.directory):
+            return
+        needed = queue.first * UNIT_SIZE // self._file_size * self._file_size
+        for name in sorted(self._files.listdir(queue.directory)):
+            if FILE_NAME.fullmatch(name) and int(name) < needed:
+                self._remove_file(queue.directory / name)
 
     def lay_out(self, topic: str, queue_id: int) -> None:
         """The queue's files are those that it needs, each of its size, zeros behind the last unit.
@@ -291,6 +319,8 @@ class ConsumeQueues:
             StorageFull: some may be wrong yet; call it again later.
         """
         queue = self._queues[(topic, queue_id)]
+        units = units[max(0, queue.first - base_queue_offset) * UNIT_SIZE :]
+        base_queue_offset = max(base_queue_offset, queue.first)
         count = min(len(units) // UNIT_SIZE, queue.next - base_queue_offset)
         if count <= 0:
             return 0
@@ -432,20 +462,25 @@ class ConsumeQueues:
             return self._handle(path)
         except FileNotFoundError:
             pass
-        for directory in (queue.directory.parent, queue.directory):
-            self._files.mkdir(directory)
-            self._renamed[directory] = self._renamed[directory.parent] = None
+        self._make_folders(queue)
         handle = self._keep(path, self._files.create(path))
         self._files.truncate(handle, self._file_size)
         return handle
+
+    def _make_folders(self, queue: _Queue) -> None:
+        for directory in (queue.directory.parent, queue.directory):
+            self._files.mkdir(directory)
+            self._renamed[directory] = self._renamed[directory.parent] = None
+        self._topics.setdefault(queue.directory.parent.name, queue.directory.parent)
 
     def _lay_out(self, queue: _Queue, topic: str) -> None:
         for path in [path for path in self._handles if path.parent == queue.directory]:
             self._files.close(self._handles.pop(path))  # its name may lead elsewhere by now
         self._topics.setdefault(topic, queue.directory.parent)
+        begins_at = queue.first * UNIT_SIZE // self._file_size * self._file_size
         needed = [
             queue.directory / file_name(base)
-            for base in range(0, queue.next * UNIT_SIZE, self._file_size)
+            for base in range(begins_at, queue.next * UNIT_SIZE, self._file_size)
         ]
         for path in needed:
             handle = self._there(queue, path)
@@ -459,6 +494,8 @@ class ConsumeQueues:
         """The file is there and begins with `piece`, or it isn't there."""
         if self._files.exists(path):  # a stray one: the queue has never reached it
             self._remove_file(path)
+        elif not self._files.exists(queue.directory):  # its first units were another disk's
+            self._make_folders(queue)
         handle = self._keep(path, self._files.create(path))
         try:
             self._files.truncate(handle, self._file_size)
@@ -487,9 +524,8 @@ class ConsumeQueues:
         """Whether the queue's files are each of its size, and whether anything lies behind its last
         unit. As a rule nothing does, and a start leaves the file as it is: it would be synced once
         more for nothing, and so would ten thousand others, right when the node starts to work."""
-        if queue.next == 0:
-            return True, self._files.exists(self._place(queue, 0)[0])
-        for first in range(0, queue.next, self._file_size // UNIT_SIZE):
+        begins_at = queue.first - queue.first * UNIT_SIZE % self._file_size // UNIT_SIZE
+        for first in range(begins_at, queue.next, self._file_size // UNIT_SIZE):
             path, _ = self._place(queue, first)
             if self._files.size(self._handle(path)) != self._file_size:
                 return False, False
@@ -500,6 +536,16 @@ class ConsumeQueues:
         rest = any(pread(handle, end - start, start).strip(b"\0") for start, end in ranges)
         following = queue.directory / file_name(queue.file_base + self._file_size)
         return True, rest or self._files.exists(following)
+
+    def _clear(self, queue: _Queue) -> None:
+        """A queue without units has no file, though its next one may lie in the midst of one: what
+        an earlier life left there may have its name in the page cache only."""
+        if not self._files.exists(queue.directory):
+            return
+        for name in self._files.listdir(queue.directory):
+            if FILE_NAME.fullmatch(name):
+                self._remove_file(queue.directory / name)
+                self._renamed[queue.directory] = None
 
     def _cut(self, queue: _Queue, next_offset: int) -> None:
         """The queue ends at `next_offset`; everything behind reads as zeros."""

@@ -196,6 +196,16 @@ class Damages:
         segments = self._table.segments
         return segments[at] if 0 <= at < len(segments) else None
 
+    def is_gone(self, file: str) -> bool:
+        """Whether it lies before the log's start: nobody needs what was in it any more."""
+        name = Path(file).name
+        is_ours = str(Path(file).parent) == str(self._table.last.path.parent)
+        return (
+            is_ours
+            and FILE_NAME.fullmatch(name) is not None
+            and int(name) < self._table.segments[0].base
+        )
+
     def handle_of(self, extent: Extent) -> Handle:
         """The file that it is in, open."""
         return self._segment_of(str(extent.path)).handle
@@ -219,7 +229,7 @@ class Damages:
         """The digest at the entry before; None if that one isn't intact."""
         index = segment.first_index + slot - 1
         if index < self._history.first_index:
-            return 0
+            return self._history.start.digest
         try:
             header = parse_header(self._reader.read(index, index), 0)
         except CorruptionFound:

@@ -135,6 +135,10 @@ class FileSystem(Protocol):
         """What an unprivileged process may still write to the disk that holds `path`."""
         ...
 
+    def total_bytes(self, path: Path) -> int:
+        """The size of the file system that holds `path`."""
+        ...
+
     def lock(self, path: Path) -> Handle | None:
         """An exclusive lock on the file, made if need be, until closed; None if it is taken."""
         ...
@@ -256,6 +260,11 @@ class OsFiles:
     def free_bytes(self, path: Path) -> int:
         state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
+
+    def total_bytes(self, path: Path) -> int:
+        state = os.statvfs(path)
+        # What only root may still use counts as used.
+        return (state.f_blocks - state.f_bfree + state.f_bavail) * state.f_frsize
 
     def lock(self, path: Path) -> Handle | None:
         descriptor = self._opened(path, os.O_RDWR | os.O_CREAT)

@@ -14,6 +14,7 @@ them. Bytes above it were never promised to anyone: the last crash may have torn
       somewhere behind it
     no readable checkpoint: bad frame, none behind    cut
     segment missing, too long, or short below it      CorruptionFound
+    segments before the one where the log begins      removed: a crash left them of a drop
     last segment short at or above the watermark      given its size again, then as above
     `.tmp` of a preallocation                         removed
     other foreign file                                left alone, reported
@@ -43,6 +44,7 @@ from store.errors import CorruptionFound
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_exactly, write_all
 from store.history import History
 from store.intact import NOTHING_KNOWN, Known
+from store.log_start import FROM_THE_FIRST, LogStart
 from store.segment_files import check_bases, check_size, find_segment_files, open_segment
 from store.segments import Segment, SegmentTable
 from store.truncation import TruncationIntent, ZeroRange, cut_tail
@@ -94,7 +96,9 @@ class Recovery:
         *,
         stopped_cleanly: bool,
         known: Known = NOTHING_KNOWN,
+        start: LogStart = FROM_THE_FIRST,
     ) -> None:
+        self._start = start
         self._files = files
         self._directory = directory
         self._segment_size = segment_size
@@ -116,21 +120,32 @@ class Recovery:
         for name in found.leftovers:
             self._files.unlink(self._directory / name)
         try:
-            return self._recover(found.bases, found.foreign)
+            return self._recover(self._without_dropped(found.bases), found.foreign)
         except BaseException:
             for segment in self._segments:
                 self._files.close(segment.handle)
             raise
 
+    def _without_dropped(self, bases: tuple[int, ...]) -> tuple[int, ...]:
+        """Files that lie before the log's start are what a crash left of a drop: they go."""
+        begins_at = self._start.offset(self._segment_size)
+        dropped = [base for base in bases if base < begins_at]
+        for base in dropped:
+            self._files.unlink(self._directory / file_name(base))
+        if dropped:
+            self._files.fsync_directory(self._directory)
+        return bases[len(dropped) :]
+
     def _recover(self, bases: tuple[int, ...], foreign: tuple[str, ...]) -> Recovered:
-        check_bases(self._directory, bases, self._segment_size, self._checkpoint)
+        begins_at = self._start.offset(self._segment_size)
+        check_bases(self._directory, bases, self._segment_size, self._checkpoint, begins_at)
         extended = self._open_all(bases)
         redone = self._redo_cut()
-        table, history = SegmentTable(self._files), History()
+        table, history = SegmentTable(self._files), History(self._start)
         known = self._known if redone is None else NOTHING_KNOWN  # of a log that wasn't cut
         walker = LogWalker(self._files, self._segment_size, table, history, known)
         stop = walker.walk(self._segments, self._first_thorough())
-        end = table.last.end_offset if table.segments else 0
+        end = table.last.end_offset if table.segments else begins_at
         self._judge(end, stop)
         spares = self._segments[len(table.segments) :]
         cut_bytes = self._clear_tail(end, table, stop)

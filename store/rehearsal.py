@@ -245,6 +245,9 @@ class RehearsedFiles:
     def free_bytes(self, path: Path) -> int:
         return FREE_BYTES
 
+    def total_bytes(self, path: Path) -> int:
+        return 2 * FREE_BYTES
+
     def _file(self, path: Path) -> _File:
         """The file of that name."""
         file = self._files.get(path)

@@ -33,6 +33,7 @@ from dledger.reading.entry import (
 from dledger.records.errors import InvalidFrame
 from store.errors import CorruptionFound
 from store.files import FileSystem, Handle, first_nonzero, read_exactly
+from store.history import History
 from store.segments import Segment, SegmentTable
 
 PIECE_BYTES: Final = 256 << 10  # walked, and hashed, in one go; a larger entry is one piece
@@ -49,7 +50,7 @@ class _Place:
     at: int
     index: int
     term: int
-    digest: int | None  # None before the first entry of a log whose beginning was deleted
+    digest: int | None  # None where the segment before hasn't been walked yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Scrub:
     """
 
     def __init__(
-        self, files: FileSystem, table: SegmentTable, segment_size: int, first_index: int
+        self, files: FileSystem, table: SegmentTable, segment_size: int, history: History
     ) -> None:
         self.checked_bytes = 0
         self.pass_bytes = 0
@@ -112,11 +113,12 @@ class Scrub:
         self._files = files
         self._table = table
         self._segment_size = segment_size
-        self._first_index = first_index
+        self._history = history
         self._known: dict[int, _Known] = {}
         self._base = 0  # of the segment that comes next
         self._at = 0  # where in it
         self._end = 0  # of the pass, a physical offset
+        self._asked = 0  # the base of the segment that the last step was asked for
 
     def begin(self, through: int) -> None:
         """A pass over everything up to the entry `through` begins."""
@@ -128,6 +130,15 @@ class Scrub:
             self._end = segment.base + segment.end_of(slot)
         self.pass_total_bytes = self._end - first.base
 
+    def begin_at(self) -> None:
+        """The log begins later than it did: what lies before is of no pass any more. The answer of
+        a step that is under way there counts for nothing."""
+        first = self._table.segments[0].base
+        for base in [base for base in self._known if base < first]:
+            del self._known[base]
+        if self._base < first:
+            self._base, self._at = first, 0
+
     @property
     def is_over(self) -> bool:
         """Whether nothing of the pass is left."""
@@ -138,6 +149,7 @@ class Scrub:
 
         Raises CorruptionFound, when it is run: something has rotted there.
         """
+        self._asked = self._base
         segment = self._table.segment_at(self._base)
         limit = min(segment.used, self._end - segment.base)
         is_full = segment is not self._table.last and limit == segment.used
@@ -162,6 +174,8 @@ class Scrub:
 
     def finish(self, done: Step) -> None:
         """A step has found everything sound."""
+        if self._asked != self._base:
+            return
         self.checked_bytes += done.size
         self.pass_bytes += done.size
         if done.walked is not None:
@@ -176,6 +190,8 @@ class Scrub:
     def pass_over(self, end: int) -> None:
         """The pass goes on behind byte `end` of the segment that it is in: what is before is
         damaged, and known to be. Nothing is remembered of what comes behind it, this time."""
+        if self._asked != self._base:
+            return
         pieces = self._known.get(self._base, _Known()).pieces
         behind = _piece_from(pieces, end)
         segment = self._table.segment_at(self._base)
@@ -189,7 +205,7 @@ class Scrub:
     def look_again(self) -> None:
         """What a step has found isn't so: the piece is walked anew."""
         known = self._known.get(self._base)
-        if known is not None:
+        if known is not None and self._asked == self._base:
             first = _piece_from(known.pieces, self._at)
             if first < len(known.pieces):
                 known.end = known.pieces[first].start
@@ -197,8 +213,9 @@ class Scrub:
 
     def _beginning(self, segment: Segment) -> _Place:
         """Before the segment's first entry, as far as the segment before has been walked."""
-        if segment.first_index == self._first_index:
-            return _Place(0, segment.first_index, 0, 0 if segment.first_index == 1 else None)
+        if segment.first_index == self._history.first_index:
+            start = self._history.start
+            return _Place(0, segment.first_index, start.term, start.digest)
         before = self._known.get(segment.base - self._segment_size)
         if before is None or before.end is None or before.end.index != segment.first_index:
             return _Place(0, segment.first_index, 0, None)

@@ -14,6 +14,7 @@ from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import FileSystem
+from store.log_start import NOTE
 from store.segments import Segment
 
 
@@ -37,22 +38,32 @@ def find_segment_files(files: FileSystem, directory: Path) -> FoundFiles:
 
 
 def check_bases(
-    directory: Path, bases: tuple[int, ...], segment_size: int, checkpoint: Checkpoint
+    directory: Path,
+    bases: tuple[int, ...],
+    segment_size: int,
+    checkpoint: Checkpoint,
+    begins_at: int,
 ) -> None:
     """The files are those of one log without a gap, from where it is known to begin.
+
+    Args:
+        begins_at: the base of its first segment, as its start note says.
 
     Raises:
         CorruptionFound: one is missing, or one has a name that no segment can have.
     """
     state = checkpoint.state
+    if state.first_offset > begins_at:
+        note = directory.parent / NOTE
+        noted = f"a log that begins at {state.first_offset}, as the checkpoint says"
+        raise CorruptionFound(str(note), 0, noted, f"one that begins at {begins_at}")
+    first = str(directory / file_name(begins_at))
     if not bases:
-        if state.watermark > state.first_offset:
-            missing = directory / file_name(state.first_offset)
-            raise CorruptionFound(str(missing), 0, "a segment", "no file")
+        if state.watermark > begins_at:
+            raise CorruptionFound(first, 0, "a segment", "no file")
         return
-    if bases[0] > state.first_offset:
-        missing = directory / file_name(state.first_offset)
-        raise CorruptionFound(str(missing), 0, "a segment", f"the log begins at {bases[0]}")
+    if bases[0] > begins_at:
+        raise CorruptionFound(first, 0, "a segment", f"the log begins at {bases[0]}")
     for position, base in enumerate(bases):
         expected = bases[0] - bases[0] % segment_size + position * segment_size
         if base != expected:

@@ -193,6 +193,15 @@ class SegmentTable:
         self._cache.clear()  # Their bytes, and the blocks that spoke of them, are going to change.
         return removed
 
+    def remove_before(self, base: int) -> list[Segment]:
+        """The segments before the one that begins at `base`, taken out; that one is there."""
+        count = sum(segment.base < base for segment in self.segments)
+        removed = self.segments[:count]
+        del self.segments[:count]
+        del self._first_indexes[:count]
+        self._sparse = max(0, self._sparse - count)
+        return removed
+
     def locate(self, index: int) -> tuple[Segment, int]:
         """The segment and slot of the entry `index`, which the caller knows to be held."""
         segment = self.segments[-1]

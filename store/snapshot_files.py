@@ -34,6 +34,7 @@ from store.files import (
 
 FOLDER: Final = "snapshot"
 UNFINISHED: Final = "next.tmp"
+RECEIVED: Final = "received.tmp"
 MAX_PIECE_BYTES: Final = 32 << 10
 _HEAD: Final = SNAPSHOT_FILE.run(
     *("magic", "version", "disk_id", "applied_index", "term", "digest", "end_offset")
@@ -163,6 +164,61 @@ class SnapshotFiles:
             yield head, reader.chunks()
         finally:
             self._files.close(handle)
+
+    # --- giving and receiving: blocking steps -------------------------------------------------
+
+    def piece(self, index: int, at: int, size: int) -> tuple[int, bytes]:
+        """How large the snapshot as of entry `index` is, and `size` bytes of it from `at` on, fewer
+        where it ends; nothing is checked.
+
+        Raises:
+            NotARegularFile, OSError: it can't be read.
+        """
+        handle = self._files.open(self.path(index))
+        try:
+            return self._files.size(handle), self._files.pread(handle, size, at)
+        finally:
+            self._files.close(handle)
+
+    def receive(self, at: int, piece: bytes) -> None:
+        """What is received has these bytes from `at` on; with 0 it begins anew.
+
+        Raises:
+            OSError: not now.
+        """
+        path = self._folder / RECEIVED
+        if at == 0:
+            make_directory(self._files, self._folder)
+            if self._files.exists(path):
+                self._files.unlink(path)
+            handle = self._files.create(path)
+        else:
+            handle = self._files.open(path)
+        try:
+            write_all(self._files, handle, [piece], at)
+        finally:
+            self._files.close(handle)
+
+    def received(self) -> tuple[SnapshotHead, list[bytes]]:
+        """What was received: whole, as far as its sums tell.
+
+        Raises:
+            CorruptionFound: it isn't what was written.
+            OSError: it can't be read.
+        """
+        path = self._folder / RECEIVED
+        handle = self._files.open(path)
+        try:
+            reader = _Reader(self._files, handle, str(path))
+            return reader.head(), list(reader.chunks())
+        finally:
+            self._files.close(handle)
+
+    def drop_received(self) -> None:
+        """What was received is gone, as far as the disk lets go of it."""
+        with contextlib.suppress(OSError):
+            if self._files.exists(self._folder / RECEIVED):
+                self._files.unlink(self._folder / RECEIVED)
 
     # --- writing: blocking steps, one at a time -----------------------------------------------
 

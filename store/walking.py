@@ -146,7 +146,7 @@ class LogWalker:
     def _check_place(self, segment: Segment, at: int, header: EntryHeader) -> None:
         """The entry is the next one, and lies where the sizes before it put it."""
         history = self._history
-        is_first = history.last_index == 0
+        is_first = history.last_index == 0  # of a log of which nothing says where it begins
         if header.index != history.last_index + 1 and not (is_first and segment.base > 0):
             raise InvalidFrame(at, "index", history.last_index + 1, header.index)
         if header.term < history.last_term:

@@ -52,7 +52,7 @@ from dledger.records.errors import FormatError
 from dledger.records.layout import HOST, RECORD
 from dledger.records.record import BATCH_PREAMBLE
 from dledger.wire.commands_pb2 import Command, ForgetProducersCommand
-from store.errors import StoreError
+from store.errors import OutOfRange, StoreError
 from store.stamping import stamp_records
 
 PRODUCER_ID_SIZE = 16
@@ -326,10 +326,14 @@ class Appender:
             is_duplicate=duplicate,
         )
 
-    def _stored_before(self, stored: StoredBatch) -> Placed:
-        """The first answer again; the host is in the record, another leader may have stored it."""
+    def _stored_before(self, stored: StoredBatch) -> Placed | StoredBefore:
+        """The first answer again; the host is in the record, another leader may have stored it. Of
+        one that the log has let go it is known only that it was stored."""
         at = stored.base_physical_offset + STORE_HOST_AT
-        host = self._read_at(at, len(self._store_host_wire))
+        try:
+            host = self._read_at(at, len(self._store_host_wire))
+        except OutOfRange:
+            return StoredBefore()
         return replace(self._result(stored, duplicate=True), store_host=host)
 
     # --- commands -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dledger.wire.commands_pb2 import (
     CommittedOffset,
     CreateTopicCommand,
     DeleteTopicCommand,
+    MoveLogStartCommand,
     RaiseLevelCommand,
     RegisterProducerCommand,
 )
@@ -49,6 +50,11 @@ class Commands:
     def raise_level(self, level: int) -> Awaitable[Refusal | None]:
         """Proposes that the next level of formats and commands is used."""
         return self._submitter.submit(Command(raise_level=RaiseLevelCommand(level=level)))
+
+    def move_log_start(self, first_index: int) -> Awaitable[Refusal | None]:
+        """Proposes that entries before `first_index` may go."""
+        command = MoveLogStartCommand(first_index=first_index)
+        return self._submitter.submit(Command(move_log_start=command))
 
     def delete_topic(self, topic: TopicRef) -> Awaitable[Refusal | None]:
         """Proposes the end of a topic."""

@@ -15,11 +15,14 @@ from dledger.core.types import CoreStatistics, EntryKind
 from dledger.reading.entry import EntryHeader
 from dledger.records.record import record_starts
 from store.errors import StoreError
+from store.log_start import LogStart
 
 
 class EntryLog(Protocol):
     """`store.commitlog.CommitLog`, as far as it is read here."""
 
+    @property
+    def start(self) -> LogStart: ...
     @property
     def first_index(self) -> int: ...
     @property
@@ -78,9 +81,10 @@ class CommittedLog:
         )
 
     def end_of_entry(self, index: int) -> int:
-        """The byte after entry `index`; 0 for index 0."""
-        if index == 0:
-            return 0
+        """The byte after entry `index`, which is held, or the last one before; 0 for index 0."""
+        start = self._log.start
+        if index == start.index:
+            return start.end_offset
         return self._log.position_of(index) + self._log.header_at(index).total_size
 
     def durable_end(self) -> int:

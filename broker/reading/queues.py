@@ -42,6 +42,8 @@ class Queues(Protocol):
 class RecordLog(Protocol):
     """The log, as far as records are read from it."""
 
+    @property
+    def first_index(self) -> int: ...
     def read_at(self, physical_offset: int, size: int) -> bytes: ...
     def position_of(self, index: int) -> int: ...
 
@@ -180,6 +182,9 @@ class QueueReader:
         place = Place(topic.name.encode(), queue_id, offset, self._created_at(topic))
         records, readable = yield from self._read(runs)
         good = proven(records, units[: taken * UNIT.size], place)
+        if offset < self._queues.min_offset(topic.folder, queue_id):  # gone while it was read
+            text = f"offset {offset} of {topic.name}/{queue_id} isn't kept any more"
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
         if is_wrong or good < taken or not readable:
             self._suspect(topic, queue_id)
         if good == 0:
@@ -194,12 +199,15 @@ class QueueReader:
         return records, good
 
     def _created_at(self, topic: TopicState) -> int:
-        """Where the topic's creation lies. Kept: of an old entry that is a walk through a file."""
+        """Where the topic's creation lies; -1: before the log begins. Kept: of an old entry that is
+        a walk through a file."""
         kept = self._created.get(topic.name)
         if kept is None or kept[0] != topic.incarnation:
             if len(self._created) >= MAX_QUEUES:
                 self._created.clear()
-            kept = topic.incarnation, self._log.position_of(topic.incarnation)
+            before_all = topic.incarnation < self._log.first_index
+            position = -1 if before_all else self._log.position_of(topic.incarnation)
+            kept = topic.incarnation, position
             self._created[topic.name] = kept
         return kept[1]
 

@@ -7,6 +7,7 @@ from typing import assert_never
 from broker.errors import BrokerError, ErrorCode, replaced
 from broker.state.refusals import (
     LevelNotNext,
+    LogStartNotMoved,
     Malformed,
     OffsetOutOfRange,
     ProducerFenced,
@@ -56,6 +57,12 @@ def refused(refusal: Refusal) -> BrokerError:
         case LevelNotNext(wanted, current):
             return BrokerError(
                 ErrorCode.INTERNAL, f"level {wanted} isn't the next one of {current}"
+            )
+        case LogStartNotMoved(wanted, first, applied):
+            return BrokerError(
+                ErrorCode.INTERNAL,
+                f"the log can't begin with entry {wanted}: it begins with {first}, and ends with "
+                f"{applied}",
             )
         case Malformed(why):
             return BrokerError(ErrorCode.INTERNAL, f"the leader's entry is void: {why}")

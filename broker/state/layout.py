@@ -50,6 +50,12 @@ LEVEL_SECTION: Final = Layout(
     "Section level", 4, (Field(0, "I", "level", "level of formats and commands in use"),)
 )
 
+LOG_START_SECTION: Final = Layout(
+    "Section log-start",
+    8,
+    (Field(0, "Q", "first_index", "index of the first entry that is kept; no section: 1"),),
+)
+
 LIVED_TIME_SECTION: Final = Layout(
     "Section lived-time", 8, (Field(0, "Q", "lived_ms", "lived time as of the last entry, ms"),)
 )
@@ -143,6 +149,7 @@ STATE_LAYOUTS: Final = (
     SNAPSHOT_END,
     MACHINE_SECTION,
     LEVEL_SECTION,
+    LOG_START_SECTION,
     LIVED_TIME_SECTION,
     TOPICS_SECTION,
     TOPIC_QUEUE,

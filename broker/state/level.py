@@ -21,7 +21,7 @@ from broker.state.layout import LEVEL_SECTION
 from broker.state.refusals import LevelNotNext
 from broker.state.snapshot import Section, pack, single_record
 from dledger.core.errors import InvariantViolation
-from dledger.level import FIRST_LEVEL
+from dledger.level import FIRST_LEVEL, LOG_START_LEVEL
 
 SECTION: Final = "level"
 VERSION: Final = 1
@@ -35,6 +35,7 @@ COMMAND_LEVELS: Final = {
     "raise_level": 1,
     "register_producer": 1,
     "forget_producers": 1,
+    "move_log_start": LOG_START_LEVEL,
 }
 
 

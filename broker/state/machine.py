@@ -22,6 +22,7 @@ with it).
     commit offsets       offsets, bounded by where the topic's queues end
     register producer    producers
     forget producers     producers, those that are unused for long
+    move log start       log_start: entries before it may go (ADR 43)
     raise level          level; stops in front of one that this program doesn't know (ADR 23)
     no-op, configuration nothing
     anything else        nothing: void, and told
@@ -44,12 +45,13 @@ from typing import Final, Protocol, Self
 
 from google.protobuf.message import DecodeError
 
-from broker.state import level, lived_time, offsets, producers, topics
+from broker.state import level, lived_time, log_start, offsets, producers, topics
 from broker.state.errors import SnapshotAppliedOtherwise, SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import APPLYING, MACHINE_SECTION
 from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.listening import Listener, Nobody
 from broker.state.lived_time import LivedTime
+from broker.state.log_start import RetiredThrough
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.producers import Producers
 from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound, TopicReplaced
@@ -85,6 +87,7 @@ SECTIONS: Final = (
     offsets.SECTION,
     producers.SECTION,
 )
+OPTIONAL_SECTION: Final = log_start.SECTION  # behind them, if there is anything to say
 
 
 class _LevelUnknown(Exception):
@@ -154,6 +157,7 @@ class StateMachine:
         self.producers = Producers(options.producers)
         self.options = options
         self.level = Level()
+        self.log_start = RetiredThrough()
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
@@ -296,6 +300,8 @@ class StateMachine:
                 return None
             case "raise_level":
                 return self._raise_level(command.raise_level.level)
+            case "move_log_start":
+                return self.log_start.move(command.move_log_start.first_index, header.index)
             case _:
                 return self._void(header.index, Malformed("an unknown command, or none"))
 
@@ -360,6 +366,7 @@ class StateMachine:
             self.topics.snapshot(),
             self.offsets.snapshot(),
             self.producers.snapshot(),
+            *self.log_start.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -392,6 +399,8 @@ class StateMachine:
         for name, section in groupby(unseal(chunks), key=lambda chunk: chunk.section):
             if name in SECTIONS and name != next(expected, None):
                 raise SnapshotDamaged(f"section {name}", f"the order {SECTIONS}", "another")
+            if name == OPTIONAL_SECTION and (left := next(expected, None)) is not None:
+                raise SnapshotDamaged(f"section {name}", f"{left} before", "not there")
             machine._restore_section(name, section)
         missing = next(expected, None)
         if missing is not None:
@@ -417,6 +426,8 @@ class StateMachine:
                 self.topics.restore(first.version, payloads)
             case offsets.SECTION:
                 self.offsets.restore(first.version, payloads)
+            case log_start.SECTION:
+                self.log_start.restore(first.version, payloads)
             case producers.SECTION:
                 self.producers.restore(first.version, payloads)
             case _ if name == SECTION:
@@ -438,6 +449,7 @@ class StateMachine:
             InvariantViolation: names what doesn't hold.
         """
         self.level.check_invariants()
+        self.log_start.check_invariants(self.applied_index)
         self.lived_time.check_invariants(self.append_time_ms)
         self.topics.check_invariants()
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):

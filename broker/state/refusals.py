@@ -131,6 +131,16 @@ class LevelNotNext:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStartNotMoved:
+    """The log begins with entry `first`, and can't begin with `wanted`: it is none later, or isn't
+    applied yet."""
+
+    wanted: int
+    first: int
+    applied: int
+
+
+@dataclass(frozen=True, slots=True)
 class Malformed:
     """The entry isn't what its kind says, or is none that the level in use has: a leader wrote what
     no leader may (ADR 23)."""
@@ -146,6 +156,7 @@ Refusal = (
     | TooMuchProgress
     | OffsetOutOfRange
     | LevelNotNext
+    | LogStartNotMoved
     | Malformed
     | ProducerFenced
     | RegistrationMalformed

@@ -12,8 +12,9 @@ trust that the log doesn't bear out (RocketMQ #7355, #7599, #8032).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import structlog
@@ -26,6 +27,10 @@ SLICE_BYTES = 4 << 20
 GATHERED_BYTES = 16 << 20  # of units that are compared at once, over all queues
 
 FolderKey = tuple[str, int]  # of a topic's derived files, queue id
+# The first offset of a queue's units that are held, and the CRC32C of all before.
+QueueStarts = Mapping[FolderKey, tuple[int, int]]
+NOTHING = (0, 0)
+NO_STARTS: QueueStarts = MappingProxyType({})
 
 log = structlog.get_logger(__name__)
 
@@ -45,9 +50,12 @@ class DerivedQueues(QueueFiles, Protocol):
     def look(self) -> None: ...
     def folders(self) -> list[str]: ...
     def holds(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> bool: ...
-    def crc_of(self, topic: str, queue_id: int, count: int) -> int | None: ...
+    def crc_of(
+        self, topic: str, queue_id: int, count: int, first: int, before: int
+    ) -> int | None: ...
     def settle(self, topic: str, queue_id: int) -> bool: ...
-    def expect(self, topic: str, queue_id: int, next_offset: int) -> None: ...
+    def expect(self, topic: str, queue_id: int, next_offset: int, first: int) -> None: ...
+    def drop_unneeded(self, topic: str, queue_id: int) -> None: ...
     def drop_stray(self, topic: str) -> None: ...
 
 
@@ -72,6 +80,7 @@ def replay_derived(
     queues: DerivedQueues,
     derived_through: int,
     begin: Callable[[QueueFiles], StateMachine] = StateMachine,
+    starts: QueueStarts = NO_STARTS,
 ) -> Replayed:
     """The state machine as of entry `derived_through`. The ConsumeQueues are its queues and no
     others, and reach as far as it says; those that are returned are wrong somewhere.
@@ -84,13 +93,14 @@ def replay_derived(
         begin: the machine that goes on: an empty one, or one restored as of an entry up to
             `derived_through`. It ends in front of an entry that raises the level beyond what it
             knows, and the ConsumeQueues are left as they are: nobody reads them then.
+        starts: where queues begin whose first units are of entries that are gone.
 
     Raises:
         StorageFull: a topic's files can't be put aside.
     """
     derived_through = min(derived_through, source.last_index)
     queues.look()
-    compared = _Compared(queues)
+    compared = _Compared(queues, starts)
     machine = begin(compared)
     compared.prove_later(machine)
     try:
@@ -105,10 +115,23 @@ def replay_derived(
     for topic in machine.topics.values():
         for queue_id, end in enumerate(topic.next_offsets):
             key = (topic.folder, queue_id)
-            queues.expect(*key, end)
+            queues.expect(*key, end, starts.get(key, NOTHING)[0])
+            queues.drop_unneeded(*key)
             if not compared.is_right(*key) or not queues.settle(*key):
                 found.append(WrongQueue(topic, queue_id))
     return Replayed(machine, tuple(found))
+
+
+def starts_of(base: StateMachine) -> dict[FolderKey, tuple[int, int]]:
+    """Where queues begin in a log that begins behind the entry that `base` is as of."""
+    return {
+        (topic.folder, queue_id): (end, crc)
+        for topic in base.topics.values()
+        for queue_id, (end, crc) in enumerate(
+            zip(topic.next_offsets, topic.units_crcs, strict=True)
+        )
+        if end
+    }
 
 
 def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
@@ -132,8 +155,9 @@ class _Compared:
     are gathered over many entries, so that a file is opened once for all of them. Once that is over
     everything goes on to the queues."""
 
-    def __init__(self, queues: DerivedQueues) -> None:
+    def __init__(self, queues: DerivedQueues, starts: QueueStarts) -> None:
         self.is_over = False
+        self._starts = starts
         self.wrong: set[FolderKey] = set()
         self._queues = queues
         # By folder and queue id: the first one's queue offset, and the units that follow it.
@@ -177,7 +201,8 @@ class _Compared:
         those before, which it does once."""
         key = (topic, queue_id)
         before = self._before.pop(key, None)
-        if before is not None and self._queues.crc_of(*key, before[0]) != before[1]:
+        start = self._starts.get(key, NOTHING)
+        if before is not None and self._queues.crc_of(*key, before[0], *start) != before[1]:
             self.wrong.add(key)
         gathered = self._gathered.get(topic, {}).pop(queue_id, None)
         if gathered is not None and key not in self.wrong:

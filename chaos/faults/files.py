@@ -185,6 +185,9 @@ class FaultyFiles:
         left = self._space.left()
         return real if left is None else min(real, left)
 
+    def total_bytes(self, path: Path) -> int:
+        return self._real.total_bytes(path)
+
     # --- faults -------------------------------------------------------------------------------
 
     def _note(self, kind: str, handle: Handle, at: int, length: int, size: int, old: bytes) -> None:

@@ -22,12 +22,14 @@ from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
+from chaos.mutants.rules.log_start import LOG_START
 from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
 from chaos.mutants.rules.preference import PREFERENCE
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
+from chaos.mutants.rules.retention import RETENTION
 from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
@@ -41,8 +43,10 @@ MUTANTS = (
     *MEMBERS,
     *PREFERENCE,
     *SNAPSHOTS,
+    *LOG_START,
     *OFFLINE_REPAIRS,
     *BACKUPS,
+    *RETENTION,
     *REPAIRS,
     *DIVERGENCE,
     *TABLES,

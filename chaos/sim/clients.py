@@ -9,6 +9,7 @@ the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -65,6 +66,7 @@ class Shared:
     group: Group
     history: History
     topics: dict[str, int] = field(default_factory=dict)  # name -> queues
+    moves_start: bool = False  # queues may begin later than at 0
     stopping: bool = False
     pending: int = 0  # batches that nobody has answered yet
 
@@ -114,6 +116,8 @@ class Client:
 
     def check_refusal(self, action: Action, failure: CallFailed) -> None:
         """A topic that nobody deletes exists, and its offsets do not vanish."""
+        if self.shared.moves_start and failure.code == epb.OFFSET_OUT_OF_RANGE:
+            return
         lies = (epb.TOPIC_NOT_FOUND, epb.QUEUE_NOT_FOUND, epb.OFFSET_OUT_OF_RANGE)
         if failure.code in lies and action.topic in self.shared.topics:
             message = failure.error.message if failure.error else ""
@@ -168,6 +172,7 @@ class Consumer(Client):
         super().__init__(name, shared, chance)
         self._interval_s = interval_s
         self._positions: dict[tuple[str, int], int] = {}
+        self._sought: set[tuple[str, int]] = set()  # where it has gone on elsewhere
         self._generation = 0
 
     async def run(self) -> None:
@@ -199,7 +204,7 @@ class Consumer(Client):
     async def poll(self, topic: str, queue_id: int, *, final: bool = False) -> bool:
         """One poll; tells whether it gave messages, or failed: then there may be more."""
         key = (topic, queue_id)
-        seek = key not in self._positions
+        seek = key not in self._positions or key in self._sought
         offset = self._positions.get(key, 0)
         hold_ms = 0 if final else self.chance.choice((0, 0, 200))
         request = pb.PullRequest(
@@ -215,7 +220,19 @@ class Consumer(Client):
         polled = done.result if isinstance(done.result, tuple) else ()
         if polled:
             self._positions[key] = polled[-1][0] + 1
+            self._sought.discard(key)
+        elif not done.is_ok and self.shared.moves_start:
+            await self._go_to_the_first(topic, queue_id)
         return bool(polled) or not done.is_ok
+
+    async def _go_to_the_first(self, topic: str, queue_id: int) -> None:
+        """What it wanted may be gone: then it goes on with the first message that isn't."""
+        request = pb.GetQueueOffsetsRequest(topic=topic, queue_id=queue_id)
+        with contextlib.suppress(CallFailed):
+            answer = await self.call("get_queue_offsets", request)
+            if answer.min_offset > self._positions.get((topic, queue_id), 0):
+                self._positions[topic, queue_id] = answer.min_offset
+                self._sought.add((topic, queue_id))
 
     def _group(self) -> str:
         # A new group now and then keeps each one's history short enough to be decided.

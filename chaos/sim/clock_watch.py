@@ -87,7 +87,7 @@ class ClockWatch:
         place = self._led.get(node.name)
         if place is None or place.term != core.term:
             place, first = None, core.last_index
-            while core.term_at(Index(first - 1)) == core.term:
+            while first - 1 > core.base.index and core.term_at(Index(first - 1)) == core.term:
                 first = Index(first - 1)
         else:
             first = Index(place.last_index + 1)

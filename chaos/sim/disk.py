@@ -330,6 +330,9 @@ class SimulatedDisk:
         free = max(0, self.capacity_bytes - self.used_bytes())
         return free if self._room is None else min(free, self._room)
 
+    def total_bytes(self, path: Path) -> int:
+        return self.capacity_bytes
+
     def used_bytes(self) -> int:
         """What the files take; holes take nothing."""
         return sum(file.used_bytes() for _, file in self._root.walk())

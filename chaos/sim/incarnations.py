@@ -58,11 +58,14 @@ class Incarnations:
             is_right = held >= ends if replica.driver.statistics().is_apply_paused else held == ends
             if not is_right:
                 raise Defect("deleted topic left behind", f"{place} has {held} units, not {ends}")
-            if not held:
+            begins_at = replica.queues.min_offset(folder, queue_id)
+            if held == begins_at:
                 continue  # a start has cut it down to what was committed
             node.disk.is_observed = True
-            created_at = replica.log.position_of(topic.incarnation)
-            first = int.from_bytes(replica.queues.units(folder, queue_id, 0, 1)[:8], "big")
+            is_held = topic.incarnation >= replica.log.first_index
+            created_at = replica.log.position_of(topic.incarnation) if is_held else 0
+            unit = replica.queues.units(folder, queue_id, begins_at, 1)
+            first = int.from_bytes(unit[:8], "big")
             node.disk.is_observed = False
             if first < created_at:
                 raise Defect(

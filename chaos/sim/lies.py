@@ -48,6 +48,10 @@ FIELDS = {
     "entries_response": ("number", "frames_size"),
     "digest_request": ("number", "index", "entry_term", "digest"),
     "digest_response": ("number", "index", "entry_term", "digest"),
+    "snapshot_offer": ("index", "index_term", "end_offset", "append_time_ms",
+                       "configuration_index", "configuration_term"),
+    "snapshot_request": ("number", "index", "at"),
+    "snapshot_response": ("number", "size_bytes"),
 }  # fmt: skip
 
 

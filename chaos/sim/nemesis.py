@@ -100,6 +100,7 @@ class Nemesis:
             Fault.RETURNED: self._returned_disk,
             Fault.QUEUE_ROT: self._queue_rot,
             Fault.CHURN: self.churn.change,
+            Fault.MOVE_START: self._move_start,
             Fault.SNAPSHOT_ROT: self._snapshot_rot,
             Fault.PRIORITY: self._priority,
             Fault.ALTERED_LOG: AlteredLogs(world, self._operator).strike,
@@ -282,6 +283,16 @@ class Nemesis:
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, (BrokerError, ActorDied)):
             raise Defect("preferring", repr(error)) from error
+
+    def _move_start(self, chance: Random) -> None:
+        leader = self._leader()
+        if leader is None or leader.life is None or not leader.life.replica.leadership.serving:
+            return
+        replica = leader.life.replica
+        first, applied = replica.machine.log_start.first_index, replica.machine.applied_index
+        index = first + chance.randrange(1, max(2, applied - first + 1))
+        self._world.log("nemesis", f"asks {leader.name} to let entries before {index} go")
+        self._world.timeline.after(0, leader.life.loop, leader.move_start, index)
 
     # --- partitions --------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from broker.config import BrokerConfig, NodeConfig, RaftConfig, StoreConfig
+from broker.config import BrokerConfig, NodeConfig, RaftConfig, RetentionConfig, StoreConfig
 from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.ending import ending_of
@@ -102,6 +102,7 @@ class World(Protocol):
     def on_stopped(self, node: SimNode) -> None: ...
     def is_rotten_elsewhere(self, node: SimNode) -> bool: ...
     def was_altered(self, name: NodeId) -> bool: ...
+    def reopen(self, node: SimNode) -> None: ...
 
 
 class _NoLatencies:
@@ -218,6 +219,7 @@ class SimNode:
         self._was_mended = False
         self._queue_rot: int | None = None  # in which of its lives its queues last rotted
         self.has_snapshot_rot = False  # one of its snapshots was spoilt, ever
+        self.installs = 0  # of a state that a peer gave
         self.restored_starts = 0  # which began with a snapshot
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was, and isn't
         self.altered_from = 0  # from this entry on its log is another one; 0: it isn't
@@ -468,6 +470,8 @@ class SimNode:
                     longest_pause_s=SCRUB_LONGEST_PAUSE_S,
                     between_s=tuning.scrub_between_ms / 1e3,
                 ),
+                log_start_s=tuning.log_start_ms / 1e3,
+                retention_s=tuning.retention_ms / 1e3,
             ),
             known_level=self.known_level,
         )
@@ -479,6 +483,9 @@ class SimNode:
         self._check_the_end(life, is_clean=is_clean)
         self._bury("stopped" if is_clean else "ended by a failure")
         self.disk.kill()
+        if life.replica.wants_reopening and is_clean and not life.is_stopping:
+            self.installs += 1
+            self._world.reopen(self)
 
     async def _shut_doors(self, life: Life) -> None:
         """Takes no more calls. Those under way end within the product's grace: the replica has
@@ -560,6 +567,16 @@ class SimNode:
         """An operator asks for leadership to move; a refusal is fine."""
         with contextlib.suppress(CoreError):
             self._alive.replica.driver.transfer_leadership(target)
+
+    def move_start(self, index: int) -> None:
+        """Whoever keeps the log's bounds asks for its front to go; a refusal is fine."""
+        life = self._alive
+
+        async def ask() -> None:
+            with contextlib.suppress(BrokerError):
+                await life.replica.propose_log_start(index)
+
+        life.loop.create_task(ask())
 
     def judge(self, life: Life) -> None:
         """A part failed for good, and the process is on its way to its end: was there a reason?"""
@@ -804,6 +821,7 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
         peers={str(member): address for member, address in peers.items()},
         raft=RaftConfig(),
         store=StoreConfig(),
+        retention=RetentionConfig(age_hours=0, bytes=tuning.retention_bytes),
         broker=BrokerConfig(long_poll_default_ms=0),
     )
     raft = config.raft.model_copy(

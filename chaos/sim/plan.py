@@ -69,6 +69,7 @@ class Fault(Enum):
     ALTERED_LOG = "altered-log"  # an entry of one disk is another, with checksums that fit
     PRIORITY = "priority"  # an operator prefers a voter as the leader, or nobody
     LOG_ROT = "log-rot"  # of running members, of two at once too: it is got back from a peer
+    MOVE_START = "move-start"  # the group lets the front of its log go
     SNAPSHOT_ROT = "snapshot-rot"  # a snapshot of state has other bytes, is another's, or is gone
 
 
@@ -105,6 +106,10 @@ FIRST_ALTERED = 9_000
 ALTERED_SHARE = 0.25  # of the seeds
 FIRST_LOG_ROT = 7_000
 LOG_ROT_SHARE = 0.35  # of the seeds
+FIRST_MOVE = 9_000
+MOVES_SHARE = 0.35  # of the seeds
+# Rot and the log's start: what has rotted in one member may be retired in those that could give it.
+NOT_WITH_MOVES = frozenset({Fault.LOG_ROT, Fault.BIT_FLIP, Fault.SNAPSHOT_ROT})
 FIRST_COPY = 4_000
 COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
@@ -170,6 +175,9 @@ class Tuning:
     producers: ProducerBounds = ROOMY
     scrub_between_ms: int = 2_000  # from one pass of the scrub to the next
     snapshot_entries: int = 40  # from one snapshot of state to the next
+    log_start_ms: int = 50  # from one look at whether the log's front can go to the next
+    retention_bytes: int = 0  # how long the log may be; 0: as long as it gets
+    retention_ms: int = 100  # from one look at that to the next
     turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
 
@@ -195,6 +203,11 @@ class Plan:
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
+
+    @property
+    def moves_start(self) -> bool:
+        """Whether logs may begin later than with entry 1."""
+        return any(fault.kind is Fault.MOVE_START for fault in self.faults)
 
     @property
     def machines(self) -> int:
@@ -238,7 +251,7 @@ def draw_plan(
     plan = _with_copies(_with_returns(_with_disk_faults(plan)))
     plan = _with_log_rot(_with_snapshots(plan))
     if churn:
-        plan = _with_altered_logs(_with_priorities(_with_churn(plan, nodes)))
+        plan = _with_moves(_with_altered_logs(_with_priorities(_with_churn(plan, nodes))))
     return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
 
 
@@ -297,6 +310,25 @@ def _with_altered_logs(plan: Plan) -> Plan:
     every_ms = chance.choice((1_500, 5_000))
     events = _now_and_then(plan, chance, every_ms, FIRST_ALTERED, lambda: Fault.ALTERED_LOG)
     return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def _with_moves(plan: Plan) -> Plan:
+    """In some groups the front of the log goes now and then, so that who was away, or is new, needs
+    what nobody has; segments are small, and snapshots frequent."""
+    chance = plan.random("log-start")
+    if chance.random() >= MOVES_SHARE:
+        return plan
+    every_ms = chance.choice((100, 300, 1_000))
+    tuning = replace(
+        plan.tuning,
+        segment_bytes=8 << 10,
+        snapshot_entries=chance.choice((5, 20)),
+        log_start_ms=chance.choice((20, 200)),
+        retention_bytes=plan.random("retention").choice((0, 24 << 10, 100 << 10)),
+    )
+    events = _now_and_then(plan, chance, every_ms, FIRST_MOVE, lambda: Fault.MOVE_START)
+    kept = [fault for fault in plan.faults if fault.kind not in NOT_WITH_MOVES]
+    return replace(plan, tuning=tuning, faults=_in_order([*kept, *events]))
 
 
 def _with_log_rot(plan: Plan) -> Plan:
@@ -497,7 +529,7 @@ def _draw_tuning(chance: Random) -> Tuning:
 def _draw_faults(chance: Random, duration_ms: int) -> tuple[FaultEvent, ...]:
     apart = {*LINK_FAULTS, *SPEECH, *DISK_FAULTS, Fault.OLDER_COPY, Fault.RETURNED}
     apart |= {Fault.CLOCK_LEAP, Fault.CLOCKS_LEAP, Fault.QUEUE_ROT, Fault.SNAPSHOT_ROT}
-    apart |= {Fault.CHURN, Fault.LOG_ROT, Fault.ALTERED_LOG, Fault.PRIORITY}
+    apart |= {Fault.CHURN, Fault.LOG_ROT, Fault.ALTERED_LOG, Fault.PRIORITY, Fault.MOVE_START}
     others = (kind for kind in Fault if kind not in apart)
     kinds = [kind for kind in others if chance.random() < 0.4]
     every_ms = chance.choice((300, 1_000, 3_000))

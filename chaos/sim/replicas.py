@@ -12,13 +12,21 @@ from itertools import pairwise
 from pathlib import Path
 
 from broker.state.machine import StateMachine
+from chaos.sim.archive import Archive
 from chaos.sim.incarnations import EntryKey, Witness
 from chaos.sim.node import DATA, NEWER_LEVEL, Defect, Life, SimNode
 from chaos.sim.snapshots import NoQueues, compare_snapshots, picture
+from dledger.reading.entry import parse_header
+from dledger.records.layout import UNIT
 
 
-def compare_replicas(nodes: Iterable[SimNode], meant: dict[EntryKey, int]) -> None:
+def compare_replicas(
+    nodes: Iterable[SimNode], meant: dict[EntryKey, int], archive: Archive | None = None
+) -> None:
     """All that run hold the same, and each batch went to the topic that it was `meant` for.
+
+    Args:
+        archive: the whole history, where logs let their front go.
 
     Raises:
         Defect: names the two nodes and what differs.
@@ -29,7 +37,7 @@ def compare_replicas(nodes: Iterable[SimNode], meant: dict[EntryKey, int]) -> No
         if stopped:  # a level is in use only once every member knows it (ADR 23)
             raise Defect("applying stopped", f"{node.name}: {stopped}")
     for (one, one_life), (other, other_life) in pairwise(running):
-        _compare_files(one, other)
+        _compare_files(one, other, one_life, other_life)
         _compare(
             "state",
             one,
@@ -39,13 +47,39 @@ def compare_replicas(nodes: Iterable[SimNode], meant: dict[EntryKey, int]) -> No
         )
     compare_snapshots(node for node, _ in running)
     if running:
-        _compare_with_replay(*running[0], meant)
+        _compare_with_replay(*running[0], meant, archive)
+    if archive is not None:
+        for node, life in running:
+            archive.check_held(node, life)
 
 
-def _compare_files(one: SimNode, other: SimNode) -> None:
-    for folder in ("commitlog", "consumequeue"):
-        files = [_files(node, DATA / folder) for node in (one, other)]
-        _compare(folder, one, other, *files)
+def _compare_files(one: SimNode, other: SimNode, mine: Life, theirs: Life) -> None:
+    """What both hold of the log, and of the queues."""
+    size = mine.replica.log.options.segment_size_bytes
+    begins_at = max(life.replica.log.start.offset(size) for life in (mine, theirs))
+    logs = [_files(node, DATA / "commitlog") for node in (one, other)]
+    for each in logs:
+        for name in [name for name in each if name.isdecimal() and int(name) < begins_at]:
+            del each[name]
+    _compare("commitlog", one, other, *logs)
+    queues = [_files(node, DATA / "consumequeue") for node in (one, other)]
+    for topic in mine.replica.machine.topics.values():
+        for queue_id in range(len(topic.next_offsets)):
+            place = topic.folder, queue_id
+            first = max(life.replica.queues.min_offset(*place) for life in (mine, theirs))
+            _begin_at(queues, f"{topic.folder}/{queue_id}", UNIT.size * first)
+    _compare("consumequeue", one, other, *queues)
+
+
+def _begin_at(files: list[dict[str, bytes]], queue: str, begins_at: int) -> None:
+    """Units before the first that both nodes hold are nobody's business."""
+    for each in files:
+        for name in [name for name in each if name.startswith(f"{queue}/")]:
+            before = max(0, begins_at - int(name.rsplit("/", 1)[1]))
+            content = bytes(min(before, len(each[name]))) + each[name][before:]
+            each[name] = content.rstrip(b"\0")
+            if not each[name]:
+                del each[name]
 
 
 def _files(node: SimNode, folder: Path) -> dict[str, bytes]:
@@ -73,15 +107,18 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
     raise Defect("replicas differ", f"{what} of {one.name} and {other.name}{detail}")
 
 
-def _compare_with_replay(node: SimNode, life: Life, meant: dict[EntryKey, int]) -> None:
+def _compare_with_replay(
+    node: SimNode, life: Life, meant: dict[EntryKey, int], archive: Archive | None
+) -> None:
     options = life.replica.machine.options
     machine = StateMachine(NoQueues(), options=options, known_level=NEWER_LEVEL)
     witness = Witness(machine, meant)
     log = life.replica.log
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):
-        witness.header = log.header_at(index)
-        machine.apply(log.read(index, index))
+        frame = (archive or log).read(index, index)
+        witness.header = parse_header(frame, 0)
+        machine.apply(frame)
         if machine.append_time_ms < append_time_ms:
             raise Defect("time runs backwards", f"entry {index} of {node.name} is older")
         append_time_ms = machine.append_time_ms

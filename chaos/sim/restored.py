@@ -15,6 +15,7 @@ from random import Random
 
 from broker.state.errors import SnapshotRefused
 from broker.state.machine import StateMachine
+from chaos.sim.archive import Archive
 from chaos.sim.node import DATA, NEWER_LEVEL, Defect, Life, SimNode
 from chaos.sim.snapshots import NoQueues, compare
 from store.errors import StoreError
@@ -22,8 +23,11 @@ from store.snapshot_files import FOLDER, SnapshotFiles
 from store.starting.snapshots import opened_own
 
 
-def check_start(node: SimNode) -> None:
+def check_start(node: SimNode, archive: Archive | None) -> None:
     """What the node that has just started did with its snapshots.
+
+    Args:
+        archive: the whole history, where logs let their front go.
 
     Raises:
         Defect: see the module.
@@ -36,18 +40,22 @@ def check_start(node: SimNode) -> None:
     node.disk.is_observed = True
     try:
         if not node.has_snapshot_rot:
-            _check_files(node, life, used)
+            _check_files(node, life, used, archive)
         if used:
-            _check_state(node, life)
+            _check_state(node, life, archive)
     finally:
         node.disk.is_observed = False
 
 
-def _check_files(node: SimNode, life: Life, used: int) -> None:
+def _check_files(node: SimNode, life: Life, used: int, archive: Archive | None) -> None:
     files, source = SnapshotFiles(DATA, node.disk), life.replica.snapshots.source
     named = files.indexes()
     for index in named:
+        if index < source.log.start.index:
+            continue  # left by who died over removing it
         if index > source.noted():
+            if archive is not None and index in archive.bases:
+                continue  # got from a peer, and not needed any more
             if not node.disk.failures:  # what a sync has lost is noted nowhere
                 raise Defect("snapshot beyond the note", f"{node.name}'s of entry {index}")
             continue
@@ -68,8 +76,13 @@ def _check_files(node: SimNode, life: Life, used: int) -> None:
         raise Defect("snapshot not used", f"{node.name} has {newest} and began with {used}")
 
 
-def _check_state(node: SimNode, life: Life) -> None:
+def _check_state(node: SimNode, life: Life, archive: Archive | None) -> None:
     expected = life.replica.machine
+    if archive is not None:
+        options, level = expected.options, node.known_level
+        replayed = archive.machine(expected.applied_index, options, level)
+        compare("state restored at a start", node, replayed, expected)
+        return
     replayed = StateMachine(NoQueues(), options=expected.options, known_level=node.known_level)
     if expected.applied_index:
         replayed.apply(life.replica.log.read(1, expected.applied_index))

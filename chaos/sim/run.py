@@ -113,7 +113,8 @@ class _Run:
         self.plan = plan
         self._at_rest = at_rest
         self.world = World(plan)
-        self.shared = Shared(self.world, self.world.history)
+        history = self.world.history
+        self.shared = Shared(self.world, history, moves_start=plan.moves_start)
         self.nemesis = Nemesis(self.world)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -344,7 +345,10 @@ class _Run:
                 await reader.end(topic, queue_id)
 
     def _check(self) -> None:
-        history = self.world.history
+        world, history = self.world, self.world.history
+        if world.archive is not None:
+            topics, nodes = self.shared.topics, world.nodes.values()
+            world.archive.tell_what_went(history, topics, nodes, world.now_us)
         anomalies = [*find_anomalies(history), *check_linearizability(history)]
         if anomalies:
             raise Defect(anomalies[0].name, "; ".join(map(str, anomalies[:5])))
@@ -352,7 +356,7 @@ class _Run:
         for node in self.world.nodes.values():
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
-        compare_replicas(self.world.nodes.values(), incarnations.meant)
+        compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
 
 
 def _is_changing(configuration: Configuration) -> bool:

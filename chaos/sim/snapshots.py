@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from random import Random
+from typing import Protocol
 
 from broker.state.errors import SnapshotRefused
 from broker.state.machine import StateMachine
@@ -38,6 +39,12 @@ class NoQueues:
         return None
 
 
+class Entries(Protocol):
+    """Whoever has entries, from the first on."""
+
+    def read(self, first: int, last: int) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Late:
     """A snapshot that was asked for and not taken yet, and what it must give."""
@@ -50,8 +57,9 @@ class Late:
 class Snapshots:
     """The snapshots of one run."""
 
-    def __init__(self, chance: Random) -> None:
+    def __init__(self, chance: Random, history: Entries | None = None) -> None:
         self._chance = chance
+        self._history = history
         self._applied: dict[str, int] = {}  # by each node, as of its last event
         self._kept: OrderedDict[int, tuple[str, list[bytes]]] = OrderedDict()  # by applied index
         self._second: StateMachine | None = None
@@ -103,8 +111,8 @@ class Snapshots:
         if second.applied_index < machine.applied_index:
             node.disk.is_observed = True
             try:
-                log = node.life.replica.log
-                second.apply(log.read(second.applied_index + 1, machine.applied_index))
+                source = self._history or node.life.replica.log
+                second.apply(source.read(second.applied_index + 1, machine.applied_index))
             except InvariantViolation as error:
                 raise Defect("restored state", f"at {node.name}'s log: {error}") from error
             finally:

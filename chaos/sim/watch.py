@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from broker.assembly import committed_log
 from chaos.invariants import InvariantBroken, InvariantChecker
+from chaos.sim.archive import Archive
 from chaos.sim.clock_watch import ClockWatch
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.incarnations import Incarnations
@@ -44,6 +45,7 @@ class Watch:
     """The invariants of one run."""
 
     def __init__(self, nodes: Sequence[SimNode], tuning: Tuning) -> None:
+        self.archive: Archive | None = None  # the whole history, where logs let their front go
         self.checks = 0
         self.incarnations = Incarnations()
         self.clocks = ClockWatch(nodes)
@@ -148,6 +150,8 @@ class Watch:
         if noted == self._notes.get(node.name, 0) or node.spoiled:
             return
         self._notes[node.name] = noted
+        if noted <= log.start.index:
+            return  # it has nothing of what it speaks of, and needs none
         node.disk.is_observed = True
         header = log.header_at(noted)
         found = self.durable_digest(node.disk, header, needs_platter=True)
@@ -188,7 +192,8 @@ class Watch:
                 unit = content[at : at + UNIT.size]
                 if not any(unit) or durable[at : at + len(unit)] == unit:
                     continue
-                if int.from_bytes(unit[:8], "big") < end:
+                physical = int.from_bytes(unit[:8], "big")
+                if life.replica.log.start.end_offset <= physical < end:
                     raise Defect(
                         "noted before sync",
                         f"{node.name} calls entry {index} derived durably, {path} isn't",
@@ -205,6 +210,11 @@ class Watch:
                 continue
             topic = topics.get(request.topic)
             offsets = topic.next_offsets if topic is not None else []
+            if topic is not None and request.offset < life.replica.queues.min_offset(
+                topic.folder, request.queue_id
+            ):
+                call.arrivals = 0  # it is to be refused, once it is sure who leads
+                continue
             # A topic made anew may have fewer queues than the one that is pulled from.
             if request.queue_id >= len(offsets) or offsets[request.queue_id] <= request.offset:
                 call.arrivals = 0
@@ -327,6 +337,7 @@ class Watch:
             return
         node.disk.is_observed = True
         first = min(self._acknowledged.get(node.name, 0) + 1, match_index)
+        first = max(first, life.replica.log.first_index)
         for index in range(first, match_index + 1):
             header = life.replica.log.header_at(index)
             if self.durable_digest(node.disk, header) != header.digest:
@@ -344,6 +355,8 @@ class Watch:
         life = node.life
         if life is None:
             return
+        if physical_offset < life.replica.log.start.end_offset:
+            return  # stored long ago, and gone meanwhile
         index = life.replica.log.index_at(physical_offset)
         if index > life.core.commit_index:
             raise Defect("answered before commit", f"{node.name} answered entry {index}")
@@ -424,6 +437,8 @@ class Picture:
         return self._node.life
 
     def term_at(self, index: int) -> int:
+        if index < self._life.core.base.index and self._watch.archive is not None:
+            return self._watch.archive.term_at(index)
         return self._life.core.term_at(Index(index))
 
     def identity_at(self, index: int) -> Hashable:
@@ -431,6 +446,10 @@ class Picture:
         if self._node.spoiled and index <= min(self.commit_index, len(committed)):
             return committed[index - 1]  # its bytes may have rotted; reading them is the node's
         log = self._life.replica.log
+        if index < log.start.index:
+            return committed[index - 1]  # retired; the digest at the base speaks for it
+        if index == log.start.index:
+            return log.start.digest
         if index == log.last_index and index <= len(committed):
             return log.last_digest
         header = log.header_at(index)

@@ -16,6 +16,7 @@ from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.errors import CallFailed
 from chaos.forming import form_disks
+from chaos.sim.archive import Archive
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
@@ -30,6 +31,7 @@ from dledger.wire import errors_pb2 as epb
 from dledger.wire.raft_pb2 import PeerMessage
 
 CALL_TIMEOUT_US = 700_000
+REOPEN_US = 1_000
 REFUSED_US = 1_000  # until a connection to a dead process is refused
 MAX_TRANSCRIPT = 5_000
 NOBODY = Actor("world", 0)
@@ -68,7 +70,8 @@ class World:
         for node in self.nodes.values():
             node.disk.kill()
         self.watch = Watch(list(self.nodes.values()), plan.tuning)
-        self.snapshots = Snapshots(plan.random("snapshots"))
+        self.archive = self.watch.archive = Archive() if plan.moves_start else None
+        self.snapshots = Snapshots(plan.random("snapshots"), self.archive)
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()
         self.client_cuts: set[tuple[str, NodeId]] = set()
@@ -104,7 +107,7 @@ class World:
     # --- what nodes tell ---------------------------------------------------------------------
 
     def on_boot(self, node: SimNode) -> None:
-        check_start(node)
+        check_start(node, self.archive)
         self.watch.on_boot(node)
         self._open_calls[node.name] = {}
 
@@ -119,6 +122,10 @@ class World:
         """Whether that member's log was ever another one than the group's."""
         node = self.nodes[name]
         return bool(node.altered_from or node.lost_altered)
+
+    def reopen(self, node: SimNode) -> None:
+        """The process goes on, with what it has got."""
+        self.timeline.after(REOPEN_US, NOBODY, node.boot)
 
     def on_stopped(self, node: SimNode) -> None:
         """Its sockets close: peers and callers notice, unless something is in between."""
@@ -145,6 +152,8 @@ class World:
             if node.rot:
                 node.note_repairs()
             self.watch.after_event(node)
+            if self.archive is not None and node.is_running and node.life is not None:
+                self.archive.after_event(node, node.life)
             self.snapshots.after_event(node)
 
     def _tell_of_leadership(self, node: SimNode) -> None:

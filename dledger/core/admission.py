@@ -29,6 +29,7 @@ from dledger.core.types import (
     MAX_INDEX,
     MAX_ROUND,
     MAX_TERM,
+    MAX_TIME_MS,
     NO_INDEX,
     NO_TERM,
     AppendRequest,
@@ -42,6 +43,7 @@ from dledger.core.types import (
     PreVoteRequest,
     PreVoteResponse,
     Role,
+    SnapshotOffer,
     Term,
     TimeoutNow,
     VoteRequest,
@@ -85,6 +87,8 @@ def admit(state: RaftState, message: IncomingMessage) -> None:
         case TimeoutNow():
             _check_not_ahead(state, message, is_claimed=True)
             _check_leads(state, message)
+        case SnapshotOffer():
+            _check_offer(state, message)
         case _:
             assert_never(message)
 
@@ -153,7 +157,7 @@ def _check_entries(message: AppendRequest) -> None:
         term = entry.term
 
 
-def _check_configuration(message: AppendRequest, entry: EntryMeta) -> None:
+def _check_configuration(message: AppendRequest | SnapshotOffer, entry: EntryMeta) -> None:
     configuration = entry.configuration
     if configuration is None or entry.kind is not EntryKind.CONFIGURATION:
         _refuse(message, "entries", f"kind {entry.kind.name}", "a configuration, and its kind")
@@ -190,7 +194,11 @@ def _check_settled(state: RaftState, message: AppendRequest) -> None:
         _check_same(state, message, entry.index, entry.term)
 
 
-def _check_same(state: RaftState, message: AppendRequest, index: Index, term: Term) -> None:
+def _check_same(
+    state: RaftState, message: AppendRequest | SnapshotOffer, index: Index, term: Term
+) -> None:
+    if index < state.log.base.index:
+        return  # of what is gone nobody can tell
     ours = state.log.term_at(index)
     if ours != term:
         raise Contradiction(
@@ -247,7 +255,30 @@ def _check_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
     _check_round(message, message.read_context, state.heartbeat_round if leads else MAX_ROUND)
 
 
-def _check_leads(state: RaftState, message: AppendRequest | HeartbeatRequest | TimeoutNow) -> None:
+def _check_offer(state: RaftState, message: SnapshotOffer) -> None:
+    base = message.base
+    if not NO_INDEX < base.index <= MAX_INDEX:
+        _refuse(message, "index", base.index, f"[1, {MAX_INDEX}]")
+    if not NO_TERM < base.term <= message.term:
+        _refuse(message, "index_term", base.term, f"[1, {message.term}]")
+    place = base.place
+    if not NO_INDEX < place.at <= base.index or not NO_TERM < place.term <= base.term:
+        _refuse(message, "configuration", f"{place}", f"up to entry {base.index}")
+    entry = EntryMeta(place.at, place.term, 1, EntryKind.CONFIGURATION, base.configuration)
+    _check_configuration(message, entry)
+    if not 0 <= base.append_time_ms <= MAX_TIME_MS:
+        _refuse(message, "append_time_ms", base.append_time_ms, f"[0, {MAX_TIME_MS}]")
+    if not 0 < base.end_offset <= MAX_INDEX:
+        _refuse(message, "end_offset", base.end_offset, f"[1, {MAX_INDEX}]")
+    if message.term >= state.term:
+        _check_leads(state, message)
+    if base.index <= state.log.commit_index:
+        _check_same(state, message, base.index, base.term)
+
+
+def _check_leads(
+    state: RaftState, message: AppendRequest | HeartbeatRequest | TimeoutNow | SnapshotOffer
+) -> None:
     """Who speaks as the leader of this node's term isn't another than the one known."""
     if message.term != state.term:
         return

@@ -26,6 +26,7 @@ from dledger.core.types import (
     LogTruncated,
     NodeId,
     Role,
+    SnapshotOffer,
 )
 
 
@@ -47,6 +48,21 @@ def on_append_request(state: RaftState, message: AppendRequest) -> None:
     state.verified_index = max(state.verified_index, last_new)
     _commit_to(state, message.commit_index)
     _acknowledge(state, message.sender, last_new)
+
+
+def on_snapshot_offer(state: RaftState, message: SnapshotOffer) -> None:
+    """Acknowledge the base of the leader's log if it is here; else it is to be got."""
+    on_leader_heard(state, message.sender)
+    log, base = state.log, message.base
+    if base.index <= log.commit_index:
+        # It is older than what is here (`test_s47`).
+        _acknowledge(state, message.sender, log.commit_index)
+    elif log.matches(base.index, base.term):
+        state.verified_index = max(state.verified_index, base.index)
+        _commit_to(state, base.index)
+        _acknowledge(state, message.sender, base.index)
+    else:
+        state.offer = message
 
 
 def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:

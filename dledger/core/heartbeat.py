@@ -70,6 +70,8 @@ def on_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> None:
         if progress.has_lost_probe(round_number, message.last_index):
             progress.probe_paused = False
             state.appends_due = True
+    elif progress.state is PeerState.SNAPSHOT:
+        state.appends_due = True
     elif progress.state is PeerState.REPLICATE and progress.has_lost_appends(
         round_number, message.last_index
     ):

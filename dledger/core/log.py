@@ -21,6 +21,7 @@ from dledger.core.types import (
     Configuration,
     ConfigurationPlace,
     Index,
+    LogBase,
     LogSummary,
     Term,
 )
@@ -40,6 +41,7 @@ class RaftLog:
         "_sizes_base_end",
         "_sizes_head",
         "_terms",
+        "base",
         "commit_index",
         "configuration",
         "durable_index",
@@ -53,7 +55,7 @@ class RaftLog:
         """Take over the durable log that recovery found.
 
         Args:
-            configuration: in force where the log holds no configuration entry.
+            configuration: in force where neither the log nor its base holds one.
             summary: the durable log; all of it counts as durable.
             commit_index: known to be committed.
 
@@ -61,15 +63,18 @@ class RaftLog:
             InvariantViolation: the summary contradicts itself or the commit index.
         """
         _check_summary(summary, commit_index)
+        self.base = summary.base
         self.last_index = summary.last_index
         self.durable_index = summary.last_index
         self.commit_index = commit_index
         self._firsts: list[Index] = [run.first_index for run in summary.term_runs]
         self._terms: list[Term] = [run.term for run in summary.term_runs]
         self.last_term = self._terms[-1] if self._terms else NO_TERM
-        self._initial_configuration = configuration
+        self._initial_configuration = summary.base.configuration or configuration
         self._configurations = list(summary.configurations)
-        self.configuration = self._configurations[-1][1] if self._configurations else configuration
+        self.configuration = (
+            self._configurations[-1][1] if self._configurations else self._initial_configuration
+        )
         # `_ends[i]` is the cumulative size up to and with entry `_sizes_base + 1 + i`. Sizes of
         # what was in the log at boot are unknown: they lie at or below the base.
         self._sizes_base = summary.last_index
@@ -80,30 +85,33 @@ class RaftLog:
     # --- Terms ------------------------------------------------------------------------------
 
     def term_at(self, index: Index) -> Term:
-        """Return the term of the entry at `index`; 0 at index 0.
+        """Return the term of the entry at `index`; 0 at index 0. That of the base is known.
 
         Raises:
-            InvariantViolation: the entry does not exist.
+            InvariantViolation: the entry does not exist, or not any more.
         """
         firsts = self._firsts
         if firsts and firsts[-1] <= index <= self.last_index:
             return self.last_term
         if index == NO_INDEX:
             return NO_TERM
-        if index < NO_INDEX or index > self.last_index:
+        if index < self.base.index or index > self.last_index:
             raise InvariantViolation(
-                f"entry {index} has no term: the log ends at {self.last_index}"
+                f"entry {index} has no term: the log goes from {self.base.index} to "
+                f"{self.last_index}"
             )
         return self._terms[bisect_right(firsts, index) - 1]
 
     def matches(self, index: Index, term: Term) -> bool:
-        """Tell whether the entry at `index` is held and carries `term`; index 0 carries 0."""
-        if index > self.last_index:
+        """Tell whether the entry at `index` is held, or is the base, and carries `term`; index 0
+        carries 0."""
+        if not self.base.index <= index <= self.last_index:
             return False
         return self.term_at(index) == term
 
     def first_of_run(self, index: Index) -> Index:
-        """Return the first index that carries the same term as the entry at `index`."""
+        """Return the first index that carries the same term as the entry at `index`, as far as it
+        is known."""
         if index == NO_INDEX:
             return index
         return self._firsts[bisect_right(self._firsts, index) - 1]
@@ -166,6 +174,23 @@ class RaftLog:
             self._configurations[-1][1] if self._configurations else self._initial_configuration
         )
 
+    def begin_at(self, base: LogBase) -> None:
+        """Entries up to `base` are gone from here; it is committed, and on this node's disk.
+
+        Raises:
+            InvariantViolation: it isn't, or lies before the log.
+        """
+        settled = min(self.commit_index, self.durable_index)
+        if not self.base.index < base.index <= settled or self.term_at(base.index) != base.term:
+            raise InvariantViolation(f"a log settled to {settled} can't begin behind {base}")
+        run = bisect_right(self._firsts, base.index) - 1
+        del self._firsts[:run]
+        del self._terms[:run]
+        self._firsts[0] = base.index
+        while self._configurations and self._configurations[0][0] <= base.index:
+            self._initial_configuration = self._configurations.pop(0)[1]
+        self.base = base
+
     def persisted_to(self, index: Index) -> None:
         """Entries up to `index` are on this node's disk; never moves back."""
         if index > self.last_index:
@@ -191,7 +216,7 @@ class RaftLog:
     def configuration_place(self) -> ConfigurationPlace:
         """Where the configuration in force stands."""
         if not self._configurations:
-            return ConfigurationPlace()
+            return self.base.place
         index = self._configurations[-1][0]
         return ConfigurationPlace(self.term_at(index), index)
 
@@ -248,8 +273,11 @@ def _check_summary(summary: LogSummary, commit_index: Index) -> None:
         raise InvariantViolation(f"commit {commit_index} beyond last {summary.last_index}")
     if bool(summary.term_runs) != (summary.last_index > NO_INDEX):
         raise InvariantViolation(f"term runs do not cover the log: {summary}")
-    if summary.term_runs and summary.term_runs[0].first_index != 1:
-        raise InvariantViolation("the first term run does not begin at 1")
+    begin = max(1, summary.base.index)
+    if summary.term_runs and summary.term_runs[0].first_index != begin:
+        raise InvariantViolation(f"the first term run does not begin at {begin}")
+    if not summary.base.index <= min(commit_index, summary.last_index):
+        raise InvariantViolation(f"what is before {summary.base} isn't committed")
     previous_first, last_term = NO_INDEX, NO_TERM
     for run in summary.term_runs:
         if not previous_first < run.first_index <= summary.last_index:

@@ -1,7 +1,8 @@
 """What a leader knows of one peer, and how fast it may send to it.
 
-A peer is in one of two states (of etcd-io/raft's): PROBE finds out where its log agrees, one
-append at a time; REPLICATE streams appends ahead of their acknowledgements, up to a window. This
+A peer is in one of three states (of etcd-io/raft's): PROBE finds out where its log agrees, one
+append at a time; REPLICATE streams appends ahead of their acknowledgements, up to a window;
+SNAPSHOT offers it the log's base, as it needs entries that are gone (ADR 43). This
 module owns the window and the transitions; it neither sends nor looks at the log.
 
 Bounds: the window holds at most `max_inflight_appends` messages, and no append is added once
@@ -18,6 +19,7 @@ from dledger.core.types import NO_INDEX, DiskId, Index, NodeId, RaftOptions
 # An append is taken for lost when this many heartbeat rounds after it have been answered...
 _ROUNDS_UNTIL_LOST = 2  # ... while the peer's log shows that it never arrived,
 _ROUNDS_UNTIL_ACK_LOST = 8  # ... or that it arrived: then its disk may just be slow.
+ROUNDS_UNTIL_OFFERED = 4  # heartbeat rounds from one offer of the base to the next
 
 
 class PeerState(Enum):
@@ -25,6 +27,7 @@ class PeerState(Enum):
 
     PROBE = "probe"
     REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
 
 
 class Progress:
@@ -40,6 +43,7 @@ class Progress:
         "last_heard_tick",
         "match_index",
         "next_index",
+        "offered_round",
         "peer",
         "probe_last_index",
         "probe_paused",
@@ -62,6 +66,7 @@ class Progress:
         self.probe_paused = False
         self.probe_round = 0  # the round at which the outstanding probe was sent
         self.probe_last_index: Index | None = None  # its last entry; None: it had none
+        self.offered_round = 0  # the heartbeat round at which the base was offered last
         self._inflight: deque[tuple[Index, int]] = deque()  # (last index, bytes) per append
         self._inflight_bytes = 0
 
@@ -81,6 +86,13 @@ class Progress:
         """Forget what is under way and find the agreeing index from `next_index` down."""
         self.state = PeerState.PROBE
         self.next_index = next_index
+        self.probe_paused = False
+        self._clear_window()
+
+    def become_snapshot(self) -> None:
+        """Send no entries: what this peer needs next is gone."""
+        self.state = PeerState.SNAPSHOT
+        self.offered_round = -ROUNDS_UNTIL_OFFERED
         self.probe_paused = False
         self._clear_window()
 

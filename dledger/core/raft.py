@@ -33,6 +33,7 @@ from dledger.core.follower import (
     on_append_request,
     on_entries_durable,
     on_heartbeat_request,
+    on_snapshot_offer,
 )
 from dledger.core.heartbeat import (
     on_heartbeat_response,
@@ -75,6 +76,7 @@ from dledger.core.types import (
     Holding,
     IncomingMessage,
     Index,
+    LogBase,
     LogSummary,
     LogView,
     NodeId,
@@ -85,6 +87,7 @@ from dledger.core.types import (
     Proposed,
     RaftOptions,
     Role,
+    SnapshotOffer,
     StorageFailed,
     Term,
     TimeoutNow,
@@ -290,7 +293,7 @@ class Raft:
         end_transfer(state, "aborted")
         become_follower(state, state.term, None, reason=reason)
         state.has_failed = True
-        state.noop = None
+        state.noop = state.offer = None
         state.outbox.clear()
         state.held.clear()
 
@@ -353,6 +356,7 @@ class Raft:
             or state.read_results
             or state.events
             or state.noop is not None
+            or state.offer is not None
         )
 
     def take_effects(self) -> Effects:
@@ -373,8 +377,9 @@ class Raft:
             state.log.commit_index,
             tuple(state.read_results),
             tuple(state.events),
+            state.offer,
         )
-        state.noop = None
+        state.noop = state.offer = None
         state.outbox.clear()
         state.read_results.clear()
         state.events.clear()
@@ -388,7 +393,8 @@ class Raft:
             UnknownEntry: the log doesn't hold it.
         """
         log = self._state.log
-        if not NO_INDEX <= index <= log.last_index:
+        is_known = index == NO_INDEX or log.base.index <= index <= log.last_index
+        if not is_known:
             raise UnknownEntry(index, log.last_index)
         return log.term_at(index)
 
@@ -413,6 +419,29 @@ class Raft:
     def options(self) -> RaftOptions:
         """The options it was made with."""
         return self._state.options
+
+    @property
+    def base(self) -> LogBase:
+        """What is known of what was before the log's first entry."""
+        return self._state.log.base
+
+    def begin_at(self, base: LogBase) -> None:
+        """Entries up to `base` are gone from this node's log.
+
+        Raises:
+            InvariantViolation: not all of them are committed, and on this node's disk.
+        """
+        self._state.log.begin_at(base)
+        self._state.appends_due = self._state.role is Role.LEADER
+
+    def needs(self, offer: SnapshotOffer) -> bool:
+        """Whether this node may begin anew with what it was offered, if it takes no message from
+        now on: it follows in a durable term, and doesn't have that entry. Then nothing in its log
+        was ever counted that is not retired (ADR 43)."""
+        state, base = self._state, offer.base
+        is_here = base.index <= state.log.commit_index or state.log.matches(base.index, base.term)
+        is_safe = state.persists.hard_state_is_durable and base.term <= state.term
+        return state.role is Role.FOLLOWER and is_safe and not is_here and not state.has_failed
 
     @property
     def role(self) -> Role:
@@ -500,7 +529,8 @@ class Raft:
         | HeartbeatRequest
         | HeartbeatResponse
         | VoteResponse
-        | TimeoutNow,
+        | TimeoutNow
+        | SnapshotOffer,
     ) -> None:
         state = self._state
         match message:
@@ -516,6 +546,8 @@ class Raft:
                 on_vote_response(state, message)
             case TimeoutNow():
                 on_timeout_now(state, message)
+            case SnapshotOffer():
+                on_snapshot_offer(state, message)
             case _:
                 assert_never(message)
 

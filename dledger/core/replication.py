@@ -19,7 +19,7 @@ from dledger.core.errors import (
     TransferInProgress,
 )
 from dledger.core.membership import check_change
-from dledger.core.progress import PeerState, Progress
+from dledger.core.progress import ROUNDS_UNTIL_OFFERED, PeerState, Progress
 from dledger.core.quorum import agreed
 from dledger.core.roles import track_members
 from dledger.core.state import RaftState
@@ -36,6 +36,7 @@ from dledger.core.types import (
     PeerStateChanged,
     Proposed,
     Role,
+    SnapshotOffer,
 )
 
 
@@ -109,8 +110,13 @@ def advance_commit(state: RaftState) -> None:
 def peer_unreachable(state: RaftState, peer: NodeId) -> None:
     """Stop streaming to `peer`: what was under way may be lost (`test_s35`)."""
     progress = state.peers.get(peer)
-    if progress is not None and progress.state is PeerState.REPLICATE:
-        become_probe(state, progress, Index(progress.match_index + 1))
+    if progress is None or progress.state is PeerState.PROBE:
+        return
+    # Who was offered the base may come back with it.
+    known = max(progress.match_index, state.log.base.index)
+    if progress.state is PeerState.REPLICATE:
+        known = progress.match_index
+    become_probe(state, progress, Index(known + 1))
 
 
 def become_probe(state: RaftState, progress: Progress, next_index: Index) -> None:
@@ -132,7 +138,26 @@ def _check_configuration_proposal(
     check_change(state, configuration)
 
 
+def _become_snapshot(state: RaftState, progress: Progress) -> None:
+    """What the peer needs next is gone from this log: it can only have the base (`test_s45`)."""
+    progress.match_index = min(progress.match_index, Index(progress.next_index - 1))
+    progress.become_snapshot()
+    state.emit(PeerStateChanged(progress.peer, PeerState.SNAPSHOT.value))
+
+
+def _offer(state: RaftState, progress: Progress) -> None:
+    """Offer the base, and again a few heartbeats later: it may have been lost on the way."""
+    if state.heartbeat_round >= progress.offered_round + ROUNDS_UNTIL_OFFERED:
+        progress.offered_round = state.heartbeat_round
+        state.send(SnapshotOffer(state.node, progress.peer, state.term, state.log.base))
+
+
 def _send_to(state: RaftState, progress: Progress) -> None:
+    if progress.state is not PeerState.SNAPSHOT and progress.next_index <= state.log.base.index:
+        _become_snapshot(state, progress)
+    if progress.state is PeerState.SNAPSHOT:
+        _offer(state, progress)
+        return
     if progress.state is PeerState.PROBE:
         if not progress.probe_paused:
             _send_one(state, progress)
@@ -203,7 +228,9 @@ def _send_range(state: RaftState, progress: Progress, previous: Index, last: Ind
 
 def _on_accepted(state: RaftState, progress: Progress, match_index: Index) -> None:
     is_news = progress.advance_match(match_index, state.heartbeat_round)
-    if progress.state is PeerState.PROBE and match_index >= progress.next_index - 1:
+    has_base = progress.state is PeerState.SNAPSHOT and match_index >= state.log.base.index
+    is_found = progress.state is PeerState.PROBE and match_index >= progress.next_index - 1
+    if has_base or is_found:
         progress.become_replicate()
         state.emit(PeerStateChanged(progress.peer, PeerState.REPLICATE.value))
     if is_news:

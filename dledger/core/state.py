@@ -39,6 +39,7 @@ from dledger.core.types import (
     ReadAborted,
     ReadReady,
     Role,
+    SnapshotOffer,
     Term,
     VoteRequest,
     VoteResponse,
@@ -155,6 +156,7 @@ class RaftState:
         self.appends_due = False
         self.has_more_to_send = False  # to peers that were just sent one append each
         self.noop: Proposed | None = None
+        self.offer: SnapshotOffer | None = None  # wanted, and not handed out yet
         self.outbox: list[OutgoingMessage] = []
         self.held: dict[tuple[type, NodeId], OutgoingMessage] = {}
         self.read_results: list[ReadReady | ReadAborted] = []

@@ -109,22 +109,50 @@ class TermRun(NamedTuple):
     term: Term
 
 
-@dataclass(frozen=True, slots=True)
-class LogSummary:
-    """The durable log as recovery found it: every entry from 1 on. `term_runs` covers
-    `1 .. last_index`."""
-
-    last_index: Index = NO_INDEX
-    term_runs: tuple[TermRun, ...] = ()
-    configurations: tuple[tuple[Index, Configuration], ...] = ()
-
-
 class ConfigurationPlace(NamedTuple):
     """Where the configuration in force stands in the log: of two logs that are the same up to the
     earlier of their configurations, the later one knows more. Zeros: the log holds none."""
 
     term: Term = NO_TERM
     at: Index = NO_INDEX
+
+
+NOWHERE = ConfigurationPlace()
+
+
+@dataclass(frozen=True, slots=True)
+class LogBase:
+    """What a log knows of what was before its first entry; zeros: it begins with entry 1 (ADR 43).
+
+    Attributes:
+        index, term, digest, append_time_ms: of the last entry before the first. It is committed.
+        end_offset: the byte behind that one. Digest, time and end are carried along: they decide
+            nothing here.
+        place, configuration: the configuration in force there, None if no entry says it.
+    """
+
+    index: Index = NO_INDEX
+    term: Term = NO_TERM
+    digest: int = 0
+    append_time_ms: int = 0
+    end_offset: int = 0
+    place: ConfigurationPlace = NOWHERE
+    configuration: Configuration | None = None
+
+
+NO_BASE = LogBase()
+
+
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """The durable log as recovery found it: every entry from the one behind `base` on. `term_runs`
+    covers `1 .. last_index`, or, where there is a base, `base.index .. last_index`;
+    `configurations` are those behind the base."""
+
+    last_index: Index = NO_INDEX
+    term_runs: tuple[TermRun, ...] = ()
+    configurations: tuple[tuple[Index, Configuration], ...] = ()
+    base: LogBase = NO_BASE
 
 
 class LogView(Protocol):
@@ -280,6 +308,17 @@ class TimeoutNow:
     term: Term
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotOffer:
+    """The leader's log begins behind `base`, and this peer needs what is before: it is to begin
+    anew with the state as of there. It acknowledges the base if it has it."""
+
+    sender: NodeId
+    to: NodeId
+    term: Term
+    base: LogBase
+
+
 IncomingMessage = (
     PreVoteRequest
     | PreVoteResponse
@@ -290,6 +329,7 @@ IncomingMessage = (
     | HeartbeatRequest
     | HeartbeatResponse
     | TimeoutNow
+    | SnapshotOffer
 )
 OutgoingMessage = (
     PreVoteRequest
@@ -301,6 +341,7 @@ OutgoingMessage = (
     | HeartbeatRequest
     | HeartbeatResponse
     | TimeoutNow
+    | SnapshotOffer
 )
 
 
@@ -370,7 +411,7 @@ class LogTruncated:
 @dataclass(frozen=True, slots=True)
 class PeerStateChanged:
     peer: NodeId
-    state: str  # "probe" | "replicate"
+    state: str  # "probe" | "replicate" | "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +501,7 @@ Event = (
 class Effects:
     """What the driver must do, in this order: append the frame of the `noop`, start the
     `persist` work, send the `messages` (they are safe to send now), apply up to `commit_index`,
-    complete the reads, log the events.
+    complete the reads, log the events. `offer` is wanted: the driver says so to who can get it.
     """
 
     noop: Proposed | None = None  # this node was elected: build this entry's frame first
@@ -469,6 +510,7 @@ class Effects:
     commit_index: Index = NO_INDEX
     reads: tuple[ReadReady | ReadAborted, ...] = ()
     events: tuple[Event, ...] = ()
+    offer: SnapshotOffer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -426,6 +426,26 @@ SNAPSHOT_PIECE: Final = Layout(
     ),
 )
 
+# What a log that doesn't begin with entry 1 knows of what was before (`store.log_start`), and the
+# intent to begin anew so.
+LOG_START: Final = Layout(
+    "Log start",
+    72,
+    (
+        Field(0, "I", "magic", "magic", value=0xDAA320D5),
+        Field(4, "I", "version", "version", value=1),
+        Field(8, "Q", "index", "index of the last entry before the first, B"),
+        Field(16, "Q", "term", "term of entry B"),
+        Field(24, "Q", "digest", "running digest at entry B"),
+        Field(32, "Q", "end_offset", "physical offset behind entry B"),
+        Field(40, "Q", "append_time_ms", "append time of entry B, ms since the epoch"),
+        Field(48, "Q", "configuration_index", "index of the configuration in force at B; 0: none"),
+        Field(56, "Q", "configuration_term", "term of that entry"),
+        Field(64, "Q", "configuration_size", "length n of its body"),
+        Field(72, "", "configuration", "body of that entry", length="n"),
+    ),
+)
+
 LAYOUTS: Final = (
     ENTRY,
     FILLER,
@@ -443,4 +463,5 @@ LAYOUTS: Final = (
     BOOT,
     SNAPSHOT_FILE,
     SNAPSHOT_PIECE,
+    LOG_START,
 )

@@ -18,12 +18,21 @@ class EntriesStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENTRIES_STATUS_GIVEN: _ClassVar[EntriesStatus]
     ENTRIES_STATUS_NOT_YET: _ClassVar[EntriesStatus]
     ENTRIES_STATUS_ROTTEN: _ClassVar[EntriesStatus]
+
+class SnapshotStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SNAPSHOT_STATUS_UNSPECIFIED: _ClassVar[SnapshotStatus]
+    SNAPSHOT_STATUS_GIVEN: _ClassVar[SnapshotStatus]
+    SNAPSHOT_STATUS_GONE: _ClassVar[SnapshotStatus]
 CAMPAIGN_REASON_TIMEOUT: CampaignReason
 CAMPAIGN_REASON_TRANSFER: CampaignReason
 ENTRIES_STATUS_UNSPECIFIED: EntriesStatus
 ENTRIES_STATUS_GIVEN: EntriesStatus
 ENTRIES_STATUS_NOT_YET: EntriesStatus
 ENTRIES_STATUS_ROTTEN: EntriesStatus
+SNAPSHOT_STATUS_UNSPECIFIED: SnapshotStatus
+SNAPSHOT_STATUS_GIVEN: SnapshotStatus
+SNAPSHOT_STATUS_GONE: SnapshotStatus
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level", "begun_term", "begun_vote", "begun_index", "acknowledges_unsynced", "gives_entries", "compares_digests")
@@ -64,7 +73,7 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ..., gives_entries: _Optional[bool] = ..., compares_digests: _Optional[bool] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "entries_request", "entries_response", "digest_request", "digest_response", "secret_proof", "certificate_proof", "checksum")
+    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "entries_request", "entries_response", "digest_request", "digest_response", "snapshot_offer", "snapshot_request", "snapshot_response", "secret_proof", "certificate_proof", "checksum")
     TERM_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PRE_VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +90,9 @@ class PeerMessage(_message.Message):
     ENTRIES_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_REQUEST_FIELD_NUMBER: _ClassVar[int]
     DIGEST_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_OFFER_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     SECRET_PROOF_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_PROOF_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
@@ -100,10 +112,13 @@ class PeerMessage(_message.Message):
     entries_response: EntriesResponse
     digest_request: DigestRequest
     digest_response: DigestResponse
+    snapshot_offer: SnapshotOffer
+    snapshot_request: SnapshotRequest
+    snapshot_response: SnapshotResponse
     secret_proof: SecretProof
     certificate_proof: CertificateProof
     checksum: int
-    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_response: _Optional[_Union[EntriesResponse, _Mapping]] = ..., digest_request: _Optional[_Union[DigestRequest, _Mapping]] = ..., digest_response: _Optional[_Union[DigestResponse, _Mapping]] = ..., secret_proof: _Optional[_Union[SecretProof, _Mapping]] = ..., certificate_proof: _Optional[_Union[CertificateProof, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_response: _Optional[_Union[EntriesResponse, _Mapping]] = ..., digest_request: _Optional[_Union[DigestRequest, _Mapping]] = ..., digest_response: _Optional[_Union[DigestResponse, _Mapping]] = ..., snapshot_offer: _Optional[_Union[SnapshotOffer, _Mapping]] = ..., snapshot_request: _Optional[_Union[SnapshotRequest, _Mapping]] = ..., snapshot_response: _Optional[_Union[SnapshotResponse, _Mapping]] = ..., secret_proof: _Optional[_Union[SecretProof, _Mapping]] = ..., certificate_proof: _Optional[_Union[CertificateProof, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class PreVoteRequest(_message.Message):
     __slots__ = ("last_index", "last_term")
@@ -250,6 +265,50 @@ class DigestResponse(_message.Message):
     entry_term: int
     digest: int
     def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ..., entry_term: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+
+class SnapshotOffer(_message.Message):
+    __slots__ = ("index", "index_term", "digest", "end_offset", "append_time_ms", "configuration_index", "configuration_term", "configuration")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INDEX_TERM_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_TERM_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    index_term: int
+    digest: int
+    end_offset: int
+    append_time_ms: int
+    configuration_index: int
+    configuration_term: int
+    configuration: bytes
+    def __init__(self, index: _Optional[int] = ..., index_term: _Optional[int] = ..., digest: _Optional[int] = ..., end_offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., configuration_index: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration: _Optional[bytes] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ("number", "index", "at")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    index: int
+    at: int
+    def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ..., at: _Optional[int] = ...) -> None: ...
+
+class SnapshotResponse(_message.Message):
+    __slots__ = ("number", "status", "size_bytes", "piece", "piece_crc")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    PIECE_CRC_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    status: SnapshotStatus
+    size_bytes: int
+    piece: bytes
+    piece_crc: int
+    def __init__(self, number: _Optional[int] = ..., status: _Optional[_Union[SnapshotStatus, str]] = ..., size_bytes: _Optional[int] = ..., piece: _Optional[bytes] = ..., piece_crc: _Optional[int] = ...) -> None: ...
 
 class SecretProof(_message.Message):
     __slots__ = ("broker_group", "node_id", "to_node_id", "nonce", "mac")

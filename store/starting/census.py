@@ -43,11 +43,12 @@ _QUEUE_FILES: Final = _Folder(FILE_NAME, _NOTHING)
 _TOPIC_FOLDER: Final = _Folder(_NOTHING, _NOTHING, ((_QUEUE, _QUEUE_FILES),))
 _ROOT: Final = _Folder(
     re.compile(
-        r"LOCK|abort|checkpoint|formation\.json|identity\.json|out-of-service\.json|repair|restore"
-        r"|truncation(\.spare)?"
+        r"LOCK|abort|checkpoint|formation\.json|identity\.json|install|log_start"
+        r"|out-of-service\.json|repair|restore|truncation(\.spare)?"
     ),
     re.compile(
-        r"(formation\.json|identity\.json|out-of-service\.json|repair|restore|truncation)\.tmp"
+        r"(formation\.json|identity\.json|install|log_start|out-of-service\.json|repair|restore"
+        r"|truncation)\.tmp"
     ),
     (
         (re.compile("commitlog"), _Folder(FILE_NAME, UNFINISHED_NAME)),
@@ -58,7 +59,7 @@ _ROOT: Final = _Folder(
                 re.compile(r"(boot|hard_state|promises\.json)\.tmp"),
             ),
         ),
-        (re.compile("snapshot"), _Folder(FILE_NAME, re.compile(r"next\.tmp"))),
+        (re.compile("snapshot"), _Folder(FILE_NAME, re.compile(r"(next|received)\.tmp"))),
         (
             re.compile("consumequeue"),
             _Folder(_NOTHING, _NOTHING, ((_DELETED, _TOPIC_FOLDER), (_TOPIC, _TOPIC_FOLDER))),

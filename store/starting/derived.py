@@ -17,9 +17,11 @@ def trusted_index(log: CommitLog) -> int:
     """Through which entry the ConsumeQueues are known to be derived, all of it committed: what the
     checkpoint notes. 0 if that is beyond what this log was known to hold when it was noted: then it
     speaks of entries that others had, those that lie in their places here may never have been
-    committed, and everything is derived again as a leader says what is."""
+    committed, and everything is derived again as a leader says what is. What is before the log's
+    first entry is committed in any case."""
     noted = log.checkpoint.state.consume_queue_index
-    return noted if noted <= log.ends_by(log.recovery.watermark) else 0
+    trusted = noted if noted <= log.ends_by(log.recovery.watermark) else 0
+    return max(trusted, log.start.index)
 
 
 def read_replayed(log: CommitLog, through: int) -> None:
@@ -29,7 +31,7 @@ def read_replayed(log: CommitLog, through: int) -> None:
     Raises:
         CorruptionFound: one isn't.
     """
-    first = 1
+    first = log.first_index
     for known_first, known_last in log.passed_over:
         _read(log, first, min(known_first - 1, through))
         first = known_last + 1

@@ -3,6 +3,7 @@
 StartRefused
 ├── NotAMember          this directory belongs to no group: somebody has to form it
 ├── LogMissing          a member's directory without its log
+├── BaseMissing         the log begins later than entry 1, without the state of before
 ├── DiskReplaced        the group's log names another disk for this member
 └── OutOfService        the log differs from a majority's, and is kept as it was found
 """
@@ -50,6 +51,20 @@ class LogMissing(StartRefused):
         )
         self.directory = directory
         self.node_id = node_id
+
+
+class BaseMissing(StartRefused):
+    """What stands for the entries that are gone can't be used."""
+
+    def __init__(self, file: str, first_index: int, why: str) -> None:
+        super().__init__(
+            f"the log begins with entry {first_index}, and the state as of before is not in "
+            f"{file}: {why}. Put the file back, or empty the directory and take the node in again "
+            "with `dledger group replace`: peers fill it"
+        )
+        self.file = file
+        self.first_index = first_index
+        self.why = why
 
 
 class DiskReplaced(StartRefused):

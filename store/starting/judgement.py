@@ -45,6 +45,8 @@ class Kind(StrEnum):
     HARD_STATE_MISSING = "term and vote missing"
     HARD_STATE_OLDER = "term and vote older than the log"
     DISK_REPLACED = "the log names another disk"
+    BASE_MISSING = "state before the log's start missing"
+    START_DAMAGED = "log start damaged"
     BOOT_DAMAGED = "boot number damaged"
     BOOT_MISSING = "boot number missing"
     INTENT_DAMAGED = "truncation intent damaged"

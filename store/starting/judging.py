@@ -36,6 +36,7 @@ from store.starting import opening
 from store.starting.census import take_census
 from store.starting.derived import read_replayed, trusted_index
 from store.starting.errors import (
+    BaseMissing,
     DiskReplaced,
     LogMissing,
     NotAMember,
@@ -61,6 +62,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
     (LogMissing, Kind.LOG_MISSING),
     (DiskReplaced, Kind.DISK_REPLACED),
     (OutOfService, Kind.OUT_OF_SERVICE),
+    (BaseMissing, Kind.BASE_MISSING),
     (HardStateOlder, Kind.HARD_STATE_OLDER),
     (HardStateCorrupt, Kind.HARD_STATE_DAMAGED),
 )
@@ -70,6 +72,8 @@ _FILES: Final[tuple[tuple[str, Kind], ...]] = (
     ("raft/hard_state", Kind.HARD_STATE_DAMAGED),
     ("raft/boot", Kind.BOOT_DAMAGED),
     ("truncation", Kind.INTENT_DAMAGED),
+    ("install", Kind.START_DAMAGED),
+    ("log_start", Kind.START_DAMAGED),
     ("consumequeue", Kind.QUEUES_DAMAGED),
 )
 

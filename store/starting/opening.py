@@ -22,14 +22,17 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from dledger.codec import decode_configuration
+from dledger.codec import configuration_bytes, decode_configuration
 from dledger.core.types import (
     MAX_TERM,
+    NO_BASE,
     NO_DISK,
     NO_TERM,
     Configuration,
+    ConfigurationPlace,
     HardState,
     Index,
+    LogBase,
     LogSummary,
     NodeId,
     Term,
@@ -44,9 +47,12 @@ from store.directory import Birth, DataDirectory, DirectoryState, Identity, born
 from store.errors import CorruptionFound, StorageFull
 from store.files import FULL_ERRNOS, AtomicFile, FileSystem, make_directory
 from store.intact import NOTHING_KNOWN, Known
+from store.log_start import Install, LogStart
 from store.out_of_service import mark_of
+from store.snapshot_files import SnapshotFiles
 from store.starting.errors import DiskReplaced, LogMissing, NotAMember, OutOfService
 from store.starting.founding import Founding, end_of_unformed, read_founding
+from store.starting.snapshots import check_base
 from store.worker import ThreadWorker, WorkerFactory
 
 HARD_STATE_SPARE_BYTES: Final = 512  # a term and a vote, whatever the node's name
@@ -118,6 +124,7 @@ def open_member(site: Site) -> Opened:
         check_terms(summary, hard_state)
         base = base_configuration(site, founding)
         check_own_disk(directory, summary, base, founding)
+        check_base(SnapshotFiles(site.path, site.files), log, directory.disk.disk_id)
         boot_number = directory.next_boot()
     except BaseException:
         opened.close()
@@ -157,7 +164,8 @@ def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:
 
 
 def open_log(site: Site) -> CommitLog:
-    """The log, recovered. Raises: see `CommitLog.open`."""
+    """The log, recovered; begun anew, if that was intended. Raises: see `CommitLog.open`."""
+    Install(site.files, site.path).settle(site.options.segment_size_bytes)
     return CommitLog.open(
         site.path,
         site.options,
@@ -199,9 +207,9 @@ def summarize(log: CommitLog, path: Path) -> LogSummary:
         CorruptionFound: no log of ours begins like this, or a configuration in it is none.
     """
     commitlog, runs = path / "commitlog", log.term_runs()
-    if log.last_index and log.first_index != 1:
-        # There is no snapshot on disk yet that could stand for what was before.
-        raise CorruptionFound(str(commitlog), 0, "entry 1", f"entry {log.first_index}")
+    if log.first_index != log.start.first_index:
+        expected = f"entry {log.start.first_index}"
+        raise CorruptionFound(str(commitlog), 0, expected, f"entry {log.first_index}")
     if runs and runs[0][1] == NO_TERM:
         raise CorruptionFound(str(commitlog / file_name(0)), 0, "a term from 1 on", NO_TERM)
     configurations: list[tuple[Index, Configuration]] = []
@@ -213,10 +221,50 @@ def summarize(log: CommitLog, path: Path) -> LogSummary:
                 str(commitlog), 0, f"a configuration in entry {index}", error
             ) from error
         configurations.append((Index(index), configuration))
+    base = base_of(log.start)
     return LogSummary(
         last_index=Index(log.last_index),
         term_runs=tuple(TermRun(Index(first), Term(term)) for first, term in runs),
-        configurations=tuple(configurations),
+        configurations=tuple(each for each in configurations if each[0] > base.index),
+        base=base,
+    )
+
+
+def base_of(start: LogStart) -> LogBase:
+    """What was before a log's first entry, as the core wants to know it.
+
+    Raises:
+        DecodeError: its configuration is none.
+    """
+    if not start.index:
+        return NO_BASE
+    configuration = None
+    if start.configuration_index:
+        body = raft_pb2.Configuration.FromString(start.configuration)
+        configuration = decode_configuration(body)
+    return LogBase(
+        index=Index(start.index),
+        term=Term(start.term),
+        digest=start.digest,
+        append_time_ms=start.append_time_ms,
+        end_offset=start.end_offset,
+        place=ConfigurationPlace(Term(start.configuration_term), Index(start.configuration_index)),
+        configuration=configuration,
+    )
+
+
+def start_of(base: LogBase) -> LogStart:
+    """The inverse of `base_of`."""
+    body = b"" if base.configuration is None else configuration_bytes(base.configuration)
+    return LogStart(
+        base.index,
+        base.term,
+        base.digest,
+        base.end_offset,
+        base.append_time_ms,
+        base.place.at,
+        base.place.term,
+        body,
     )
 
 
@@ -260,10 +308,12 @@ def check_own_disk(
     path, node = str(directory.path), NodeId(directory.identity.node_id)
     if directory.disk.state is not DirectoryState.FORMED:
         return
-    configurations = summary.configurations
+    configurations = [configuration for _, configuration in summary.configurations]
+    if summary.base.configuration is not None:
+        configurations.insert(0, summary.base.configuration)
     if not configurations and (founding is None or not founding.is_adopted):
         raise LogMissing(path, node)
-    known = [base, *(configuration for _, configuration in configurations)]
+    known = [base, *configurations]
     named = known[-1].disk_of(node)
     if named == NO_DISK and any(each.disk_of(node) == directory.disk.disk_id for each in known):
         return

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from dledger.reading.entry import parse_header
 from store.commitlog import CommitLog
-from store.errors import SnapshotOfAnother
+from store.errors import SnapshotOfAnother, StoreError
 from store.snapshot_files import SnapshotFiles, SnapshotHead
+from store.starting.errors import BaseMissing
 
 
 def head_at(log: CommitLog, disk_id: bytes, index: int) -> SnapshotHead:
@@ -22,6 +23,9 @@ def head_at(log: CommitLog, disk_id: bytes, index: int) -> SnapshotHead:
     Raises:
         CorruptionFound: the entry has rotted.
     """
+    if index and index == log.start.index:
+        start = log.start
+        return SnapshotHead(disk_id, index, start.term, start.digest, start.end_offset)
     header = parse_header(log.read(index, index), 0)
     end = header.physical_offset + header.total_size
     return SnapshotHead(disk_id, index, header.term, header.digest, end)
@@ -46,6 +50,24 @@ def opened_own(
         if head != own:
             raise SnapshotOfAnother(path, "log", _place(own), _place(head))
         yield head, chunks
+
+
+def check_base(files: SnapshotFiles, log: CommitLog, disk_id: bytes) -> None:
+    """The state as of the entry before the log's first is there, as far as that can be told
+    without knowing it.
+
+    Raises:
+        BaseMissing: it isn't; a log without it gives no state.
+    """
+    if not log.start.index:
+        return
+    try:
+        with opened_own(files, log, disk_id, log.start.index) as (_, chunks):
+            for _ in chunks:
+                pass
+    except (StoreError, OSError) as error:
+        file = str(files.path(log.start.index))
+        raise BaseMissing(file, log.first_index, str(error)) from error
 
 
 def _place(head: SnapshotHead) -> str:

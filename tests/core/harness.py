@@ -33,6 +33,7 @@ from dledger.core import (
     ReadAborted,
     ReadReady,
     Role,
+    SnapshotOffer,
     Term,
     TermRun,
 )
@@ -88,6 +89,7 @@ class Node:
         self.sent: list[IncomingMessage] = []
         self.events: list[Event] = []
         self.reads: list[ReadReady | ReadAborted] = []
+        self.offers: list[SnapshotOffer] = []  # that it wants
         self.boots = 0
         self.start()
 
@@ -270,6 +272,7 @@ class Node:
             )
         self.applied += self.log[len(self.applied) : effects.commit_index]
         self.reads += effects.reads
+        self.offers += [effects.offer] if effects.offer is not None else []
         self.events += effects.events
 
     def _start_write(self, persist: Persist) -> None:

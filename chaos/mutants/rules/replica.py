@@ -296,8 +296,8 @@ REPLICA = (
     Mutant(
         "note-ahead-of-the-log-is-trusted",
         "store/starting/derived.py",
-        "    return noted if noted <= log.ends_by(log.recovery.watermark) else 0\n",
-        "    return noted\n",
+        "    trusted = noted if noted <= log.ends_by(log.recovery.watermark) else 0\n",
+        "    trusted = noted\n",
         masked="only an earlier version notes so",
         tests=("tests/starting",),
     ),

@@ -140,8 +140,8 @@ SNAPSHOTS = (
     Mutant(
         "one-snapshot-kept",
         "broker/snapshots.py",
-        "kept = {index} if before is None else {index, before.applied_index}",
-        "kept = {index}",
+        "kept = {index, self.source.log.start.index, self.covered_index, *self._bases}",
+        "kept = {index, self.source.log.start.index, *self._bases}",
         masked="one is enough until it rots, and then the log is there",
         tests=_KEPT,
     ),

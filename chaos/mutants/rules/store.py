@@ -77,7 +77,7 @@ STORE = (
     Mutant(
         "digest-not-restored-by-a-cut",
         "store/history.py",
-        "        self.last_digest = last.digest if last else 0\n",
+        "        self.last_digest = last.digest if last else self.start.digest\n",
         "",
     ),
     Mutant(
@@ -138,8 +138,8 @@ STORE = (
     Mutant(
         "digest-told-from-a-rotten-header",
         "store/commitlog.py",
-        "return parse_header(self.read(index, index), 0).digest if index else 0",
-        "return self.header_at(index).digest if index else 0",
+        "        return parse_header(self.read(index, index), 0).digest\n",
+        "        return self.header_at(index).digest\n",
         tests=("tests/store/test_commitlog.py",),
     ),
     Mutant(
@@ -198,7 +198,7 @@ STORE = (
     Mutant(
         "only-the-last-file-of-a-queue-is-measured",
         "store/consumequeue.py",
-        "        for first in range(0, queue.next, self._file_size // UNIT_SIZE):\n",
+        "        for first in range(begins_at, queue.next, self._file_size // UNIT_SIZE):\n",
         "        for first in (queue.next - 1,):\n",
         seed=159,
     ),

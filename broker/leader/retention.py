@@ -1,0 +1,178 @@
+"""Says when the front of the log is old enough, or too much: the leader's part of retention.
+
+A leader that serves looks now and then at the oldest segments, and proposes that the group's log
+begin behind those that nobody has to keep (`broker.log_start`, which carries it out on each
+member). Whole segments go, the oldest first, never the one that is written to:
+
+    older     than `age_ms`, by the log's own clock, its last entry
+    too much  the log with it is longer than `bytes`
+    full      the leader's disk is used to `disk_percent`, or a member has said that its own has no
+              room: the oldest one, and once that has gone here the next
+
+It must never propose more than these say: what has gone is gone everywhere. What the disk of a
+member says only makes the group give up its oldest segment early, never the last two.
+
+Source: the seeds (72 h, and the oldest regardless of age from 85 % of the disk on).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from broker.errors import BrokerError
+
+MAX_SEGMENTS: Final = 64  # that are looked at at once; the next look goes on from there
+KEPT_WHEN_FULL: Final = 2  # segments, the one that is written to among them
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a segment may go; 0: never for that reason."""
+
+    age_ms: int = 0
+    bytes: int = 0
+    disk_percent: int = 0
+
+    @property
+    def ask_for_anything(self) -> bool:
+        return bool(self.age_ms or self.bytes or self.disk_percent)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """A segment that is full: its last entry, when that was appended by the log's clock, and the
+    physical offset behind the segment."""
+
+    last_index: int
+    append_time_ms: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What there is: the log's bounds, physical offsets; its clock; and how full disks are."""
+
+    start_offset: int
+    end_offset: int
+    segment_size: int
+    now_ms: int
+    is_disk_full: bool
+
+
+def first_kept(ends: Sequence[SegmentEnd], measured: Measured, rules: Rules) -> int | None:
+    """The first entry that has to be kept; None: nothing has to go.
+
+    Args:
+        ends: full segments from the oldest on, without a gap.
+    """
+    kept, start = None, measured.start_offset
+    for end in ends:
+        is_old = bool(rules.age_ms) and measured.now_ms - end.append_time_ms > rules.age_ms
+        is_much = bool(rules.bytes) and measured.end_offset - start > rules.bytes
+        left = measured.end_offset - end.end_offset
+        can_be_spared = left > (KEPT_WHEN_FULL - 1) * measured.segment_size
+        is_in_the_way = measured.is_disk_full and kept is None and can_be_spared
+        if not (is_old or is_much or is_in_the_way):
+            break
+        kept, start = end.last_index + 1, end.end_offset
+    return kept
+
+
+class Front(Protocol):
+    """What a replica knows of its log's front."""
+
+    def measured(self) -> Measured:
+        """As of now."""
+        ...
+
+    def full_segments(self, most: int) -> Iterable[SegmentEnd]:
+        """The oldest ones.
+
+        Raises:
+            CorruptionFound: an entry that tells of one has rotted.
+        """
+        ...
+
+    def is_behind(self) -> bool:
+        """Whether what was proposed before hasn't gone here yet."""
+        ...
+
+    def is_mended(self, error: BaseException) -> bool:
+        """Whether rot in the log is being repaired."""
+        ...
+
+
+class Retention:
+    """One replica's, from `start` to `stop`.
+
+    Args:
+        propose: the group's log may begin with that entry. Raises: BrokerError.
+        serves: whether this node is a leader that serves.
+        failed: is told of an error that ends this, and the replica.
+        look_s: from one look to the next.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        rules: Rules,
+        propose: Callable[[int], Awaitable[None]],
+        serves: Callable[[], bool],
+        failed: Callable[[BaseException], None],
+        look_s: float,
+    ) -> None:
+        self._front = front
+        self._rules = rules
+        self._propose = propose
+        self._serves = serves
+        self._failed = failed
+        self._look_s = look_s
+        self._refused = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """From now on, if anything may ever go."""
+        if self._rules.ask_for_anything:
+            self._task = asyncio.get_running_loop().create_task(self._work(), name="retention")
+
+    async def stop(self) -> None:
+        """Nothing is proposed any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self._look_s)
+                if self._serves() and not self._front.is_behind():
+                    await self._look()
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            self._failed(error)
+
+    async def _look(self) -> None:
+        try:
+            ends = list(self._front.full_segments(MAX_SEGMENTS))
+        except Exception as error:
+            if not self._front.is_mended(error):
+                raise
+            return
+        kept = first_kept(ends, self._front.measured(), self._rules)
+        if kept is None:
+            return
+        try:
+            await self._propose(kept)
+        except BrokerError as error:
+            if self._refused != str(error):  # the same is not said again at each look
+                self._refused = str(error)
+                log.info("retention_waits", first_kept=kept, reason=str(error))
+            return
+        self._refused = ""
+        log.info("retention", first_kept=kept)

@@ -1,0 +1,254 @@
+"""Lets the front of the log go: the group decides where it begins, each member when it follows.
+
+The group's decision is an entry (`broker.state.log_start`); this proposes it where somebody wants
+it, and carries it out here, as far as that can be done by now (ADR 43). The state as of the entry
+before the new start is computed from the one before the old start and what lies between, by a
+second state machine, a slice at a time; it is on disk, and the log's note says so, before anything
+is forgotten. It must never give up an entry that a start may need, nor one that the group keeps.
+
+    moved ─ applied ─▶ due ─ second machine ─▶ base written ─▶ note ─▶ forgotten ─▶ files gone
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.commands import Commands
+from broker.services.refused import refused
+from broker.snapshots import Base, NoFiles, SnapshotKeeper
+from broker.state.machine import StateMachine
+from broker.state.replay import starts_of
+from dledger.core.types import LogBase
+from dledger.level import LOG_START_LEVEL
+from store.commitlog import CommitLog
+from store.consumequeue import ConsumeQueues
+from store.errors import CorruptionFound
+from store.files import FULL_ERRNOS, FileSystem
+from store.log_start import LogStart, StartNote
+from store.segments import Segment
+from store.snapshot_files import SnapshotHead
+from store.starting.opening import base_of
+
+SLICE_BYTES: Final = 256 << 10
+SHORTEST_PAUSE_S: Final = 0.001
+QUEUES_A_TURN: Final = 64  # whose files are looked at
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class Hand(Protocol):
+    """`broker.ports.DiskHand`, as far as it is used here."""
+
+    async def run(self, step: Callable[[], T]) -> T: ...
+
+
+class Holder(Protocol):
+    """Somebody who points into the log, and would lose something with its front.
+
+    Attributes:
+        name: for people.
+    """
+
+    name: str
+
+    def first_needed(self) -> int | None:
+        """The first entry that is needed; None: none is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What the front of a log belongs to, in one replica.
+
+    Attributes:
+        log, queues, machine: what is forgotten from, and what says how far.
+        snapshots: writes the base, and says what a start may begin with.
+        base: the present one.
+        note: of the data directory.
+        files: removes what isn't needed.
+        forget: tells the core.
+        is_hindered: while something is being repaired that may need what would go.
+        is_mended: whether rot in the log is being repaired.
+    """
+
+    log: CommitLog
+    queues: ConsumeQueues
+    machine: StateMachine
+    snapshots: SnapshotKeeper
+    base: Base
+    note: StartNote
+    files: FileSystem
+    forget: Callable[[LogBase], None]
+    is_hindered: Callable[[], bool]
+    is_mended: Callable[[BaseException], bool]
+
+
+class LogStartKeeper:
+    """One replica's, from `start` to `stop`.
+
+    Args:
+        look_s: from one look at whether something can go to the next.
+        holders: who points into the log; they may be added to.
+        failed: is told of an error that ends this, and the replica.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        hand: Hand,
+        commands: Commands,
+        failed: Callable[[BaseException], None],
+        look_s: float,
+    ) -> None:
+        self.holders: list[Holder] = []
+        self._front = front
+        self._hand = hand
+        self._commands = commands
+        self._failed = failed
+        self._look_s = look_s
+        self._task: asyncio.Task[None] | None = None
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    async def propose(self, index: int) -> None:
+        """The group may let everything before entry `index` go; each member does as it can, in
+        whole segments.
+
+        Raises:
+            BrokerError: it may not: not yet, not so far, or not at all while somebody needs it.
+        """
+        machine = self._front.machine
+        if machine.level.current < LOG_START_LEVEL:
+            text = f"level {machine.level.current} is in use: not every member knows how yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+        needing = [each.name for each in self.holders if _needs(each, index)]
+        if needing:
+            text = f"entries before {index} are needed by {', '.join(needing)}"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+        if not machine.log_start.first_index < index <= machine.applied_index:
+            text = (
+                f"the log begins with entry {machine.log_start.first_index} and is applied through "
+                f"{machine.applied_index}: it can't begin with {index}"
+            )
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        refusal = await self._commands.move_log_start(index)
+        if refusal is not None:
+            raise refused(refusal)
+
+    # --- carrying out -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """What may go goes, from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._work(), name="log-start")
+
+    async def stop(self) -> None:
+        """Nothing goes any more; what a step of the disk has begun is done before it is asked for
+        anything else."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def due(self) -> LogStart | None:
+        """Where the log can begin by now; None: no later than it does.
+
+        Raises:
+            CorruptionFound: the entry there has rotted.
+        """
+        front = self._front
+        wanted = front.machine.log_start.first_index
+        noted = front.log.checkpoint.state.consume_queue_index
+        # A start can be made from either of two snapshots, and needs what follows them.
+        last = min(wanted - 1, front.snapshots.covered_index, noted)
+        if last < front.log.first_index or front.is_hindered():
+            return None
+        return front.log.start_before(last + 1)
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self._look_s)
+                try:
+                    await self._step()
+                except CorruptionFound as error:
+                    if not self._front.is_mended(error):
+                        raise
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            self._failed(error)
+
+    async def _step(self) -> None:
+        start, front = self.due(), self._front
+        if start is None:
+            return
+        machine = await self._hand.run(partial(front.base.machine, NoFiles()))
+        while machine.applied_index < start.index:  # noqa: ASYNC110  it works, a slice at a time
+            await asyncio.sleep(self._apply_slice(machine, start.index))
+        disk_id = front.base.disk_id
+        head = SnapshotHead(disk_id, start.index, start.term, start.digest, start.end_offset)
+        while not await front.snapshots.write_base(head, machine.snapshot()):  # noqa: ASYNC110
+            await asyncio.sleep(self._look_s)
+        if front.is_hindered():
+            return
+        try:
+            await self._hand.run(partial(front.note.replace, start))
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            log.warning("log_start_not_moved", reason=str(error))
+            return
+        await self._forget(start, machine)
+
+    def _apply_slice(self, machine: StateMachine, through: int) -> float:
+        """The next entries are applied; how many seconds to pause."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        first = machine.applied_index + 1
+        last = self._front.log.last_that_fits(first, through, SLICE_BYTES)
+        machine.apply(self._front.log.read(first, last))
+        return max(SHORTEST_PAUSE_S, loop.time() - began)
+
+    async def _forget(self, start: LogStart, base: StateMachine) -> None:
+        """What is before `start` is gone: from memory in this turn, from the disk after it."""
+        front = self._front
+        dropped = front.log.drop_before(start)
+        front.forget(base_of(start))
+        shorter = [
+            key
+            for key, (offset, _) in starts_of(base).items()
+            if front.queues.begin_at(*key, offset)
+        ]
+        front.log.checkpoint.note_first(start.offset(front.log.options.segment_size_bytes))
+        log.info("log_begins_later", first_index=start.first_index, segments=len(dropped))
+        await self._hand.run(partial(_remove, front.files, dropped))
+        for at in range(0, len(shorter), QUEUES_A_TURN):
+            for key in shorter[at : at + QUEUES_A_TURN]:
+                front.queues.drop_unneeded(*key)
+            await asyncio.sleep(SHORTEST_PAUSE_S)
+
+
+def _remove(files: FileSystem, dropped: Sequence[Segment]) -> None:
+    """Their files are gone, the oldest first. One that stays is removed by the next start."""
+    for segment in dropped:
+        files.close(segment.handle)
+    try:
+        for segment in dropped:
+            files.unlink(segment.path)
+        if dropped:
+            files.fsync_directory(dropped[0].path.parent)
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+        log.warning("segments_not_removed", reason=str(error))
+
+
+def _needs(holder: Holder, index: int) -> bool:
+    first = holder.first_needed()
+    return first is not None and first < index

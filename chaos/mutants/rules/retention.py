@@ -1,0 +1,52 @@
+"""Defects in what a leader lets go of (docs/adr/0047-retention.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_FILE = "broker/leader/retention.py"
+_TESTS = ("tests/broker/test_retention.py",)
+
+
+def _mutant(name: str, old: str, new: str) -> Mutant:
+    masked = "what has gone by a decision isn't lost, whoever took it"
+    return Mutant(name, _FILE, old, new, masked=masked, tests=_TESTS)
+
+
+RETENTION = (
+    _mutant(
+        "retention-by-the-age-of-what-is-kept",
+        "measured.now_ms - end.append_time_ms > rules.age_ms",
+        "measured.now_ms > rules.age_ms",
+    ),
+    _mutant(
+        "retention-one-segment-too-much",
+        "measured.end_offset - start > rules.bytes",
+        "measured.end_offset - start + measured.segment_size > rules.bytes",
+    ),
+    _mutant(
+        "retention-of-a-full-disk-takes-all",
+        "is_in_the_way = measured.is_disk_full and kept is None and can_be_spared",
+        "is_in_the_way = measured.is_disk_full and can_be_spared",
+    ),
+    _mutant(
+        "retention-of-a-full-disk-takes-the-last-ones",
+        "left > (KEPT_WHEN_FULL - 1) * measured.segment_size",
+        "left >= 0",
+    ),
+    _mutant(
+        "retention-by-who-does-not-lead",
+        "if self._serves() and not self._front.is_behind():",
+        "if not self._front.is_behind():",
+    ),
+    _mutant(
+        "retention-goes-on-before-it-has-gone",
+        "if self._serves() and not self._front.is_behind():",
+        "if self._serves():",
+    ),
+    _mutant(
+        "retention-ends-with-a-refusal",
+        '            return\n        self._refused = ""\n',
+        '            raise\n        self._refused = ""\n',
+    ),
+)

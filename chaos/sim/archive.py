@@ -1,0 +1,123 @@
+"""The whole history of a group whose logs let their front go: every committed entry, kept apart.
+
+Nodes forget what is retired, and the simulator doesn't: it takes each entry down when the first
+node calls it committed. So a state that was restored and applied further is compared with what the
+whole history gives, entries that are still held with those that were committed, and messages that
+nobody can read any more with what producers were told. It reads, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from broker.state.listening import Nobody, QueueKey
+from broker.state.machine import MachineOptions, StateMachine
+from chaos.checkers.history import History, Poll
+from chaos.sim.node import NEWER_LEVEL, Defect, Life, SimNode
+from chaos.sim.snapshots import NoQueues
+from dledger.core.types import EntryKind
+from dledger.history import Outcome
+from dledger.reading.entry import parse_header
+from dledger.records.record import decode_records
+
+
+class Archive:
+    """The entries of one run that are committed, from the first on."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.bases: set[int] = set()  # behind which some log begins, or began
+
+    def after_event(self, node: SimNode, life: Life) -> None:
+        """Takes down what `node` has called committed.
+
+        Raises:
+            Defect: it holds other entries than were.
+        """
+        log, known = life.replica.log, len(self.frames)
+        if log.start.index:
+            self.bases.add(log.start.index)
+        if node.spoiled or life.core.commit_index <= known:
+            return
+        node.disk.is_observed = True
+        blob = log.read(known + 1, life.core.commit_index)
+        node.disk.is_observed = False
+        at = 0
+        while at < len(blob):
+            size = parse_header(blob, at).total_size
+            self.frames.append(blob[at : at + size])
+            at += size
+
+    def read(self, first: int, last: int) -> bytes:
+        """Entries `[first, last]`, back to back."""
+        return b"".join(self.frames[first - 1 : last])
+
+    def term_at(self, index: int) -> int:
+        """The term of an entry."""
+        return parse_header(self.frames[index - 1], 0).term
+
+    def machine(self, through: int, options: MachineOptions, known_level: int) -> StateMachine:
+        """The state that the history gives, through an entry."""
+        machine = StateMachine(NoQueues(), options=options, known_level=known_level)
+        if through:
+            machine.apply(self.read(1, through))
+        return machine
+
+    def check_held(self, node: SimNode, life: Life) -> None:
+        """What the node's log still holds of it is what was committed.
+
+        Raises:
+            Defect: it isn't.
+        """
+        log = life.replica.log
+        through = min(life.core.commit_index, len(self.frames))
+        if log.first_index <= through:
+            node.disk.is_observed = True
+            is_same = log.read(log.first_index, through) == self.read(log.first_index, through)
+            node.disk.is_observed = False
+            if not is_same:
+                raise Defect("history", f"{node.name} holds other entries than were committed")
+
+    def tell_what_went(
+        self, history: History, topics: Collection[str], nodes: Iterable[SimNode], now_us: int
+    ) -> None:
+        """As if somebody had polled, in time, the messages of these topics that some node holds no
+        more."""
+        lives = [node.life for node in nodes if node.life is not None]
+        if not lives:
+            return
+        machine = lives[0].replica.machine
+        found: dict[QueueKey, list[tuple[int, str]]] = {}
+        whole = StateMachine(NoQueues(), options=machine.options, known_level=NEWER_LEVEL)
+        listener = _Arrivals()
+        whole.listen(listener)
+        for frame in self.frames:
+            header = parse_header(frame, 0)
+            listener.arrived_in.clear()
+            whole.apply(frame)
+            for queue in listener.arrived_in if header.kind == EntryKind.DATA else ():
+                records = decode_records(frame[header.first_record_at :])
+                told = found.setdefault(queue, [])
+                told += [(r.queue_offset, r.body.rstrip(b".").decode()) for r in records]
+        for topic in [each for each in machine.topics.values() if each.name in topics]:
+            for queue_id in range(len(topic.next_offsets)):
+                first = max(
+                    life.replica.queues.min_offset(topic.folder, queue_id) for life in lives
+                )
+                gone = [
+                    each for each in found.get((topic.incarnation, queue_id), []) if each[0] < first
+                ]
+                if gone:
+                    action = Poll(topic.name, queue_id, gone[0][0], seek=True)
+                    operation = history.invoke(now_us, f"archive/{topic.name}/{queue_id}", action)
+                    history.complete(now_us, operation, Outcome.OK, tuple(gone))
+
+
+class _Arrivals(Nobody):
+    """Notes to which queue an entry's messages went."""
+
+    def __init__(self) -> None:
+        self.arrived_in: list[QueueKey] = []
+
+    def arrived(self, queue: QueueKey) -> None:
+        self.arrived_in.append(queue)

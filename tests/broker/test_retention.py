@@ -1,0 +1,132 @@
+"""What a leader lets go of: never more than its rules say, whatever the log looks like."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.retention import Measured, Retention, Rules, SegmentEnd, first_kept
+
+SIZE = 1000
+RULES = st.builds(
+    Rules,
+    age_ms=st.sampled_from([0, 1, 50, 500]),
+    bytes=st.sampled_from([0, 1, SIZE, 3 * SIZE + 7, 50 * SIZE]),
+    disk_percent=st.sampled_from([0, 85]),
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[list[SegmentEnd], Measured]:
+    """Full segments from the oldest on, and a part of one more."""
+    start = draw(st.integers(0, 9)) * SIZE
+    count = draw(st.integers(0, 5))
+    index, time_ms, ends = start, draw(st.integers(0, 100)), []
+    for number in range(count):
+        index += draw(st.integers(1, 40))
+        time_ms += draw(st.integers(0, 300))
+        ends.append(SegmentEnd(index, time_ms, start + (number + 1) * SIZE))
+    end = start + count * SIZE + draw(st.integers(0, SIZE - 1))
+    now = time_ms + draw(st.integers(0, 1000))
+    return ends, Measured(start, end, SIZE, now, draw(st.booleans()))
+
+
+@given(logs(), RULES)
+def test_nothing_goes_that_a_rule_does_not_name(
+    log: tuple[list[SegmentEnd], Measured], rules: Rules
+) -> None:
+    """Each segment that goes is too old, or too much, or the oldest one of a full disk."""
+    ends, measured = log
+    kept = first_kept(ends, measured, rules)
+    gone = [end for end in ends if kept is not None and end.last_index < kept]
+    if kept is not None:
+        assert gone
+        assert kept == gone[-1].last_index + 1, "whole segments"
+    for number, end in enumerate(gone):
+        start = end.end_offset - SIZE
+        is_old = rules.age_ms > 0 and measured.now_ms - end.append_time_ms > rules.age_ms
+        is_much = rules.bytes > 0 and measured.end_offset - start > rules.bytes
+        is_first = measured.is_disk_full and number == 0
+        assert is_old or is_much or is_first
+        if not (is_old or is_much):
+            assert measured.end_offset - end.end_offset > SIZE, "the last two stay"
+    left = [end for end in ends if end not in gone]
+    if left:
+        first = left[0]
+        assert not rules.age_ms or measured.now_ms - first.append_time_ms <= rules.age_ms
+        assert not rules.bytes or measured.end_offset - first.end_offset + SIZE <= rules.bytes
+
+
+@given(logs())
+def test_without_rules_nothing_goes(log: tuple[list[SegmentEnd], Measured]) -> None:
+    ends, measured = log
+    idle = Measured(measured.start_offset, measured.end_offset, SIZE, 1 << 50, is_disk_full=False)
+    assert first_kept(ends, idle, Rules()) is None
+
+
+class Front:
+    """A log of ten full segments, one an hour, that nothing has gone from."""
+
+    def __init__(self) -> None:
+        self.behind = False
+        self.error: Exception | None = None
+
+    def measured(self) -> Measured:
+        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, is_disk_full=False)
+
+    def full_segments(self, most: int) -> list[SegmentEnd]:
+        if self.error is not None:
+            raise self.error
+        return [SegmentEnd(10 * n, 1_000 * n, SIZE * n) for n in range(1, 11)][:most]
+
+    def is_behind(self) -> bool:
+        return self.behind
+
+    def is_mended(self, error: BaseException) -> bool:
+        return isinstance(error, OSError)
+
+
+def looks(front: Front, rules: Rules, *, serves: bool = True) -> tuple[list[int], list[object]]:
+    """What is proposed in a few looks, and what ended it."""
+    proposed: list[int] = []
+    ends: list[object] = []
+
+    async def propose(index: int) -> None:
+        proposed.append(index)
+        if len(proposed) == 1:
+            raise BrokerError(ErrorCode.NOT_READY, "not yet")
+
+    async def run() -> None:
+        retention = Retention(front, rules, propose, lambda: serves, ends.append, 0.001)
+        retention.start()
+        await asyncio.sleep(0.05)
+        await retention.stop()
+
+    asyncio.run(run())
+    return proposed, ends
+
+
+def test_refusal_is_no_end_and_is_asked_again() -> None:
+    proposed, ends = looks(Front(), Rules(age_ms=5_000))
+    assert len(proposed) > 1
+    assert set(proposed) == {41}
+    assert not ends
+
+
+def test_only_a_leader_that_serves_proposes_and_one_step_at_a_time() -> None:
+    assert looks(Front(), Rules(age_ms=5_000), serves=False) == ([], [])
+    front = Front()
+    front.behind = True
+    assert looks(front, Rules(age_ms=5_000)) == ([], [])
+    assert looks(Front(), Rules()) == ([], [])
+
+
+def test_rot_is_left_to_its_repair_and_any_other_error_ends_the_replica() -> None:
+    front = Front()
+    front.error = OSError("rot")
+    assert looks(front, Rules(age_ms=1)) == ([], [])
+    front.error = RuntimeError("a bug")
+    assert looks(front, Rules(age_ms=1)) == ([], [front.error])

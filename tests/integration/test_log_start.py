@@ -1,0 +1,145 @@
+"""A member that was away while the others let go of what it needs, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import BrokerError
+from broker.node import run_node
+from broker.ports import Rhythm
+from broker.replica import Replica
+from broker.snapshots import SnapshotPace
+from dledger.level import LOG_START_LEVEL
+from dledger.wire import broker_pb2, cluster_pb2
+from store.log_start import INTENT, NOTE
+from tests.integration.group import WAIT_S, Group, make_configs
+
+BUSY = Rhythm(
+    housekeeping_s=0.05,
+    snapshots=SnapshotPace(entries=3, share=1, retry_s=0.1),
+    log_start_s=0.05,
+    retention_s=0.05,
+)
+BODY = b"x" * 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def interpreter() -> Iterator[None]:
+    """What a node changes of its process is as it was."""
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    yield
+    sys.setswitchinterval(interval)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+async def let_go(leader: Replica, before: int) -> None:
+    """The leader's log begins later than entry `before`."""
+    deadline = time.monotonic() + WAIT_S
+    while leader.log.first_index <= before:
+        assert time.monotonic() < deadline, "the log's front doesn't go"
+        with contextlib.suppress(BrokerError):  # it was moved there already
+            await leader.propose_log_start(leader.machine.applied_index)
+        await asyncio.sleep(0.05)
+
+
+async def is_here(group: Group, name: str, leader: Replica) -> Any:
+    """The member has what the leader has; what it says of itself then."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            request = cluster_pb2.GetStatusRequest()
+            status = await group.call(name, "Cluster", "GetStatus", request)
+        except Exception:  # noqa: BLE001  it isn't up yet, or is being opened again
+            status = None
+        if status is not None and status.applied_index >= leader.driver.applied_index:
+            return status
+        await asyncio.sleep(0.05)
+    raise AssertionError("it doesn't catch up")
+
+
+async def story(directory: Path) -> None:
+    configs = make_configs(directory)
+    group = Group(configs, rhythm=BUSY)
+    await group.start()
+    try:
+        await group.create_topic()
+        leader = await group.leader()
+        async with asyncio.timeout(WAIT_S):
+            while leader.machine.level.current < LOG_START_LEVEL:  # who is away holds it back
+                await asyncio.sleep(0.05)
+        for sequence in range(3):
+            await group.send(sequence, BODY)
+        away = next(name for name in group.nodes if name != leader.config.node_id)
+        last = group.nodes[away].log.last_index
+        assert await group.stop(away) == 0
+        for sequence in range(3, 40):
+            await group.send(sequence, BODY)
+            await asyncio.sleep(0.01)
+        await let_go(leader, last + 1)
+        back = asyncio.create_task(run_node(group.configs[away]))
+        status = await is_here(group, away, leader)
+        assert status.first_index > last
+        assert (group.configs[away].data_directory / NOTE).exists()
+        assert not (group.configs[away].data_directory / INTENT).exists()
+        wanted = broker_pb2.PullRequest(topic="t", queue_id=0, offset=0)
+        with pytest.raises(Exception, match="outside"):
+            await group.call(leader.config.node_id, "Broker", "Pull", wanted)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(back, WAIT_S) == 0
+    finally:
+        await group.close()
+
+
+def test_who_was_away_for_too_long_begins_anew_without_its_process_ending(tmp_path: Path) -> None:
+    """It gets the state that the others' logs begin with, opens itself again, and copies the rest;
+    who asks for a message that is gone is told what there is."""
+    asyncio.run(story(tmp_path))
+
+
+def begin_of(node: Replica) -> int:
+    """Where the first segment that it holds begins."""
+    first = node.log.position_of(node.log.first_index)
+    return first - first % node.log.options.segment_size_bytes
+
+
+async def retained(directory: Path) -> None:
+    kept = 24 << 20
+    configs = make_configs(directory, retention={"bytes": kept})
+    group = Group(configs, rhythm=BUSY)
+    await group.start()
+    try:
+        await group.create_topic()
+        leader = await group.leader()
+        size = leader.log.options.segment_size_bytes
+        for sequence in range(60):
+            await group.send(sequence, BODY)
+            await asyncio.sleep(0.01)
+        deadline = time.monotonic() + WAIT_S
+        while any(node.log.end_offset - begin_of(node) > kept for node in group.nodes.values()):
+            assert time.monotonic() < deadline, "the log's front doesn't go"
+            await asyncio.sleep(0.05)
+        assert len({node.machine.log_start.first_index for node in group.nodes.values()}) == 1
+        for name, node in group.nodes.items():
+            assert node.log.end_offset - begin_of(node) > kept - size, "no more than had to go"
+            folder = group.configs[name].data_directory / "commitlog"
+            assert min(folder.iterdir()).name == f"{begin_of(node):020d}"
+        await group.send(60, BODY)
+    finally:
+        await group.close()
+
+
+def test_log_is_kept_as_long_as_it_may_be(tmp_path: Path) -> None:
+    """By all members alike, and the group goes on."""
+    asyncio.run(retained(tmp_path))
