@@ -72,7 +72,7 @@ LOG_START = (
     Mutant(
         "installed-over-the-old-log",
         "store/log_start.py",
-        "        self._clear()\n        StartNote",
+        "        self._clear(file_name(start.index))\n        StartNote",
         "        StartNote",
         under=_MOVES,
         tests=_STORE,
@@ -80,8 +80,8 @@ LOG_START = (
     Mutant(
         "intent-gone-before-it-is-done",
         "store/log_start.py",
-        "        self._clear()\n        StartNote",
-        "        self._file.remove()\n        self._clear()\n        StartNote",
+        "        self._clear(file_name(start.index))\n        StartNote",
+        "        self._file.remove()\n        self._clear(file_name(start.index))\n        StartNote",
         masked="few crashes meet these few operations",
         tests=_STORE,
     ),
