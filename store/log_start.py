@@ -177,8 +177,8 @@ class Install:
         return start
 
     def _clear(self, base: str) -> None:
-        """Nothing of the log that was is left, but its base. What was derived from it lies before the units that
-        come, or is cut off when the ConsumeQueues are settled."""
+        """Nothing of the log that was is left, but its base. What was derived from it lies before
+        the units that come, or is cut off when the ConsumeQueues are settled."""
         directory = self._directory
         for name in ("truncation", "repair"):
             self._unlink(directory, [name])

@@ -80,8 +80,8 @@ LOG_START = (
     Mutant(
         "intent-gone-before-it-is-done",
         "store/log_start.py",
-        "        self._clear(file_name(start.index))\n        StartNote",
-        "        self._file.remove()\n        self._clear(file_name(start.index))\n        StartNote",
+        "        self._clear(file_name(start.index))\n",
+        "        self._file.remove()\n        self._clear(file_name(start.index))\n",
         masked="few crashes meet these few operations",
         tests=_STORE,
     ),
