@@ -23,7 +23,7 @@ import structlog
 from crc32c import crc32c
 
 from broker.ending import DISK_ERRNOS
-from broker.snapshots import REFUSALS, Base, NoFiles, SnapshotKeeper
+from broker.snapshots import REFUSALS, Base, BaseOf, NoFiles, SnapshotKeeper
 from broker.state.errors import SnapshotDamaged
 from broker.state.machine import StateMachine
 from dledger.checksum import is_intact, seal
@@ -163,7 +163,7 @@ class Installer:
             await self._pull(offer)
             chunks = await self._hand.run(partial(self._checked, offer.base))
             head = _head(self._base.disk_id, offer.base)
-            if not await self._snapshots.write_base(head, iter(chunks)):
+            if not await self._snapshots.write_base(head, iter(chunks), BaseOf.PEER):
                 raise _Given("it couldn't be written")
             await self._begin_anew(offer)
         except _Given as reason:

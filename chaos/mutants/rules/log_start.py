@@ -28,7 +28,7 @@ LOG_START = (
     Mutant(
         "base-removed-with-old-snapshots",
         "broker/snapshots.py",
-        "kept = {index, self.source.log.start.index, self.covered_index, *self._bases}",
+        "kept = {index, self.source.log.start.index, self.covered_index, *bases}",
         "kept = {index, self.covered_index}",
         under=_MOVES,
     ),
@@ -49,8 +49,8 @@ LOG_START = (
     Mutant(
         "snapshot-of-now-for-the-base",
         "broker/log_start.py",
-        "        while not await front.snapshots.write_base(head, machine.snapshot()):",
-        "        while not await front.snapshots.write_base(head, front.machine.snapshot()):",
+        "write_base(head, machine.snapshot(), BaseOf.OWN)",
+        "write_base(head, self._front.machine.snapshot(), BaseOf.OWN)",
         under=_MOVES,
     ),
     Mutant(
