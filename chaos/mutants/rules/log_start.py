@@ -102,11 +102,11 @@ LOG_START = (
         tests=_CORE,
     ),
     Mutant(
-        "entries-sent-before-the-base-is-there",
+        "entries-sent-that-are-gone",
         "dledger/core/replication.py",
-        "PeerState.SNAPSHOT and match_index >= state.log.base.index",
-        "PeerState.SNAPSHOT",
-        masked="late acknowledgements are few, and the entries are refused",
+        "PeerState.SNAPSHOT and progress.next_index <= state.log.base.index:",
+        "PeerState.SNAPSHOT and progress.next_index < state.log.base.index:",
+        under=_MOVES,
         tests=_CORE,
     ),
     Mutant(
