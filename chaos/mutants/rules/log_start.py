@@ -33,13 +33,6 @@ LOG_START = (
         under=_MOVES,
     ),
     Mutant(
-        "base-of-another-entry",
-        "broker/log_start.py",
-        "        while machine.applied_index < start.index:",
-        "        while machine.applied_index < start.index - 1:",
-        under=_MOVES,
-    ),
-    Mutant(
         "queues-begin-where-they-did",
         "broker/recovery.py",
         "        return starts_of(self._base().machine(NoFiles()))\n",
