@@ -23,7 +23,7 @@ import structlog
 from crc32c import crc32c
 
 from broker.ending import DISK_ERRNOS
-from broker.snapshots import REFUSALS, Base, NoFiles, SnapshotKeeper
+from broker.snapshots import REFUSALS, Base, BaseOf, NoFiles, SnapshotKeeper
 from broker.state.errors import SnapshotDamaged
 from broker.state.machine import StateMachine
 from dledger.checksum import is_intact, seal
@@ -84,7 +84,7 @@ class _Asked:
     answer: asyncio.Future[pb.SnapshotResponse]
 
 
-class _Given(Exception):
+class _OfferGone(Exception):
     """Nothing comes of this offer."""
 
 
@@ -163,10 +163,10 @@ class Installer:
             await self._pull(offer)
             chunks = await self._hand.run(partial(self._checked, offer.base))
             head = _head(self._base.disk_id, offer.base)
-            if not await self._snapshots.write_base(head, iter(chunks)):
-                raise _Given("it couldn't be written")
+            if not await self._snapshots.write_base(head, iter(chunks), BaseOf.PEER):
+                raise _OfferGone("it couldn't be written")
             await self._begin_anew(offer)
-        except _Given as reason:
+        except _OfferGone as reason:
             self._tell(offer, str(reason))
             return False
         except REFUSALS as error:
@@ -195,9 +195,9 @@ class Installer:
         while at < size:
             answer = await self._exchange(offer, at)
             if answer.status != pb.SNAPSHOT_STATUS_GIVEN:
-                raise _Given("it is gone there")
+                raise _OfferGone("it is gone there")
             if at and answer.size_bytes != size:
-                raise _Given("its size has changed")
+                raise _OfferGone("its size has changed")
             size = answer.size_bytes
             await self._hand.run(partial(self._base.files.receive, at, answer.piece))
             at += len(answer.piece)
@@ -215,13 +215,13 @@ class Installer:
                 async with asyncio.timeout(ASK_S):
                     await asyncio.wait([asked.answer])
                 if asked.answer.cancelled():
-                    raise _Given("another one is offered")
+                    raise _OfferGone("another one is offered")
                 return asked.answer.result()
             except TimeoutError:
                 pass  # it may have got lost
             finally:
                 self._asked = None
-        raise _Given("nobody offers it any more")
+        raise _OfferGone("nobody offers it any more")
 
     def _checked(self, base: LogBase) -> list[bytes]:
         """The chunks of what was received, which are the state as of the base.
@@ -242,7 +242,7 @@ class Installer:
         """The next start begins with what was received, and comes at once."""
         await asyncio.sleep(LOOK_S)  # the term that it was offered in becomes durable meanwhile
         if not self._around.needs(offer):
-            raise _Given("it isn't needed any more")
+            raise _OfferGone("it isn't needed any more")
         self._around.fall_silent()
         log.info("snapshot_installed", peer=offer.sender, index=offer.base.index)
         try:

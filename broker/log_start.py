@@ -22,7 +22,7 @@ import structlog
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands
 from broker.services.refused import refused
-from broker.snapshots import Base, NoFiles, SnapshotKeeper
+from broker.snapshots import Base, BaseOf, NoFiles, SnapshotKeeper
 from broker.state.machine import StateMachine
 from broker.state.replay import starts_of
 from dledger.core.types import LogBase
@@ -193,7 +193,7 @@ class LogStartKeeper:
             await asyncio.sleep(self._apply_slice(machine, start.index))
         disk_id = front.base.disk_id
         head = SnapshotHead(disk_id, start.index, start.term, start.digest, start.end_offset)
-        while not await front.snapshots.write_base(head, machine.snapshot()):  # noqa: ASYNC110
+        while not await self._is_written(head, machine):  # noqa: ASYNC110
             await asyncio.sleep(self._look_s)
         if front.is_hindered():
             return
@@ -205,6 +205,9 @@ class LogStartKeeper:
             log.warning("log_start_not_moved", reason=str(error))
             return
         await self._forget(start, machine)
+
+    async def _is_written(self, head: SnapshotHead, machine: StateMachine) -> bool:
+        return await self._front.snapshots.write_base(head, machine.snapshot(), BaseOf.OWN)
 
     def _apply_slice(self, machine: StateMachine, through: int) -> float:
         """The next entries are applied; how many seconds to pause."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import Final, Protocol
 
@@ -98,6 +99,13 @@ class SnapshotSource:
         return self.log.checkpoint.state.consume_queue_index
 
 
+class BaseOf(Enum):
+    """Whose state it is that a log is to begin with."""
+
+    OWN = auto()  # computed from the log that there is
+    PEER = auto()  # got for the log that is to be begun anew
+
+
 class SnapshotKeeper:
     """Writes snapshots, one at a time, in a step after each round of housekeeping.
 
@@ -125,7 +133,7 @@ class SnapshotKeeper:
         self._pace = pace
         self._newest = restored
         self._before: SnapshotHead | None = None  # the one that is kept besides
-        self._bases: set[int] = set()  # kept for what a log begins with, or is to
+        self._bases: dict[BaseOf, int] = {}  # kept for what a log begins with, or is to
         self._taken: tuple[SnapshotHead, Iterator[bytes]] | None = None  # waits for the note
         self._is_writing = False  # one file is on its way at a time, whoever asks
         self._not_before_s = 0.0
@@ -145,9 +153,9 @@ class SnapshotKeeper:
         0 while there are no two."""
         return 0 if self._before is None else self._before.applied_index
 
-    async def write_base(self, head: SnapshotHead, chunks: Iterator[bytes]) -> bool:
-        """Another state is kept besides: the one that the log is to begin with (ADR 43). False if
-        it isn't there; why was told.
+    async def write_base(self, head: SnapshotHead, chunks: Iterator[bytes], whose: BaseOf) -> bool:
+        """Another state is kept besides: the one that the log is to begin with (ADR 43), until
+        there is another of the same kind. False if it isn't there; why was told.
 
         Raises:
             OSError, StorageFailed: the disk failed.
@@ -155,9 +163,9 @@ class SnapshotKeeper:
         if self._is_writing:
             return False
         self._is_writing = True
-        self._bases = {head.applied_index}
+        self._bases[whose] = head.applied_index
         try:
-            return await self._write(head, chunks) is not None
+            return await self._write(head, chunks, takes_reserve=True) is not None
         finally:
             self._is_writing = False
 
@@ -195,7 +203,9 @@ class SnapshotKeeper:
         size = self.source.log.options.segment_size_bytes
         return now_end - end >= self._pace.bytes or now_end // size > end // size
 
-    async def _write(self, head: SnapshotHead, chunks: Iterator[bytes]) -> Unfinished | None:
+    async def _write(
+        self, head: SnapshotHead, chunks: Iterator[bytes], *, takes_reserve: bool = False
+    ) -> Unfinished | None:
         """What was taken is in a file that has its name; None if it isn't, which is told."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -203,7 +213,7 @@ class SnapshotKeeper:
 
         def begin() -> None:
             nonlocal unfinished
-            unfinished = self._files.begin(head)
+            unfinished = self._files.begin(head, takes_reserve=takes_reserve)
 
         try:
             await self._hand.run(begin)
@@ -251,7 +261,8 @@ class SnapshotKeeper:
         self._written += 1
         index = named.head.applied_index
         log.info("snapshot_written", index=index, size_bytes=named.size_bytes, took_s=self._last_s)
-        kept = {index, self.source.log.start.index, self.covered_index, *self._bases}
+        bases = self._bases.values()
+        kept = {index, self.source.log.start.index, self.covered_index, *bases}
         await self._hand.run(partial(self._remove_all_but, kept))
 
     def _remove_all_but(self, kept: set[int]) -> None:

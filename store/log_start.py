@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dledger.records.layout import FILE_NAME, LOG_START, UNFINISHED_NAME
+from dledger.records.layout import FILE_NAME, LOG_START, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import AtomicFile, FileSystem
@@ -166,7 +166,7 @@ class Install:
         if content is None:
             return None
         start = decode_start(content, str(self._path))
-        self._clear()
+        self._clear(file_name(start.index))
         StartNote(self._files, self._directory).replace(start)
         checkpoint = Checkpoint(self._files, self._directory / "checkpoint")
         try:
@@ -176,12 +176,15 @@ class Install:
         self._file.remove()
         return start
 
-    def _clear(self) -> None:
-        """Nothing of the log that was is left. What was derived from it lies before the units that
-        come, or is cut off when the ConsumeQueues are settled."""
+    def _clear(self, base: str) -> None:
+        """Nothing of the log that was is left, but its base. What was derived from it lies before
+        the units that come, or is cut off when the ConsumeQueues are settled."""
         directory = self._directory
         for name in ("truncation", "repair"):
             self._unlink(directory, [name])
+        snapshots = directory / "snapshot"
+        others = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n) and n != base]
+        self._unlink(snapshots, others)
         segments = directory / "commitlog"
         names = self._listed(segments)
         self._unlink(segments, [n for n in names if FILE_NAME.fullmatch(n)])

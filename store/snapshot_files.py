@@ -222,14 +222,18 @@ class SnapshotFiles:
 
     # --- writing: blocking steps, one at a time -----------------------------------------------
 
-    def begin(self, head: SnapshotHead) -> Unfinished:
+    def begin(self, head: SnapshotHead, *, takes_reserve: bool = False) -> Unfinished:
         """A new one, in the place of one that was never finished.
+
+        Args:
+            takes_reserve: it frees more of the log than it takes.
 
         Raises:
             OSError: not now; nothing is open.
         """
         if (
-            self._reserve_bytes
+            not takes_reserve
+            and self._reserve_bytes
             and self._files.free_bytes(self._folder.parent) < self._reserve_bytes
         ):
             raise OSError(errno.ENOSPC, "less is free than is kept for the log")

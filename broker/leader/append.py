@@ -326,15 +326,15 @@ class Appender:
             is_duplicate=duplicate,
         )
 
-    def _stored_before(self, stored: StoredBatch) -> Placed | StoredBefore:
+    def _stored_before(self, stored: StoredBatch) -> Placed:
         """The first answer again; the host is in the record, another leader may have stored it. Of
-        one that the log has let go it is known only that it was stored."""
+        a record that the log has let go it is this one: by neither it is found any more."""
+        answer = self._result(stored, duplicate=True)
         at = stored.base_physical_offset + STORE_HOST_AT
         try:
-            host = self._read_at(at, len(self._store_host_wire))
+            return replace(answer, store_host=self._read_at(at, len(answer.store_host)))
         except OutOfRange:
-            return StoredBefore()
-        return replace(self._result(stored, duplicate=True), store_host=host)
+            return answer
 
     # --- commands -----------------------------------------------------------------------------
 

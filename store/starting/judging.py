@@ -292,7 +292,8 @@ class _Judge:
             detail = self._words(error)
             self._findings.add(Kind.SNAPSHOT_UNUSABLE, Effect.IGNORED, "snapshot", detail)
             return
-        for index in indexes:
+        # Those of before the log's start are left for the next snapshot to remove.
+        for index in [each for each in indexes if each >= log.start.index]:
             file, kind = self._relative(str(files.path(index))), Kind.SNAPSHOT_UNUSABLE
             if index > through:
                 kind, detail = (

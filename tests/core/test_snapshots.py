@@ -95,6 +95,22 @@ def test_s45_who_needs_what_is_gone_is_offered_the_base() -> None:
     assert (append.prev_index, [e.index for e in append.entries]) == (4, [5, 6])
 
 
+@pytest.mark.parametrize("last", [0, 2, 3])
+def test_s45_whose_next_entry_is_the_base_itself_needs_the_base(last: int) -> None:
+    """Nobody can say any more what is before that one."""
+    node = leader()
+    node.core.peer_unreachable(C)
+    node.pump()
+    node.step(replace(refusal(last), rejected_prev_index=Index(1)))
+    for _ in range(4):
+        beat(node)
+    node.step(replace(refusal(last), rejected_prev_index=Index(6)))
+    node.core._state.peers[C].become_probe(Index(last + 1))
+    node.core._state.appends_due = True
+    assert len(offers(node.pump())) == 1
+    assert state_of(node) == "snapshot"
+
+
 def test_s46_an_offer_is_repeated_and_not_with_every_heartbeat() -> None:
     node = leader()
     counts = [len(offers(beat(node))) for _ in range(24)]

@@ -296,6 +296,7 @@ PLACES: Final = {
     "broker/housekeeping.py: _set_timer": ENDS,
     "broker/installing.py: offered": ENDS,
     "broker/leader/levels.py: on_tick": "the attempt is told to have failed; a later tick tries it",
+    "broker/leader/retention.py: start": ENDS,
     "broker/log_start.py: start": ENDS,
     "broker/loop_watch.py: start": "a witness: threading tells the error, and nobody needs it",
     "broker/mending.py: _begin": ENDS,

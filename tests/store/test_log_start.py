@@ -193,6 +193,7 @@ def test_an_intent_begins_the_log_anew() -> None:
     made.disk.kill()
     assert installed(made.disk) == START
     assert installed(made.disk) is None
+    assert segment_paths(made.disk) == []
     again = LogUnderTest(made.disk)
     assert (again.log.first_index, again.log.last_index, again.log.last_term) == (8, 7, 3)
     assert again.log.checkpoint.state.consume_queue_index == 7

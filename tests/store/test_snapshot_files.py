@@ -174,3 +174,12 @@ def test_the_logs_reserve_is_left_alone() -> None:
     with pytest.raises(OSError, match="kept for the log"):
         SnapshotFiles(DATA, disk, reserve_bytes=2 << 20).begin(HEAD)
     assert disk.paths() == []
+
+
+def test_what_frees_more_than_it_takes_may_take_what_is_kept_for_the_log() -> None:
+    """The base of a log that is to begin later, on a disk that is full of that log."""
+    disk = SimulatedDisk()
+    files = SnapshotFiles(DATA, disk, reserve_bytes=1 << 50)
+    with pytest.raises(OSError):
+        files.begin(HEAD)
+    files.begin(HEAD, takes_reserve=True).drop()

@@ -28,15 +28,8 @@ LOG_START = (
     Mutant(
         "base-removed-with-old-snapshots",
         "broker/snapshots.py",
-        "kept = {index, self.source.log.start.index, self.covered_index, *self._bases}",
+        "kept = {index, self.source.log.start.index, self.covered_index, *bases}",
         "kept = {index, self.covered_index}",
-        under=_MOVES,
-    ),
-    Mutant(
-        "base-of-another-entry",
-        "broker/log_start.py",
-        "        while machine.applied_index < start.index:",
-        "        while machine.applied_index < start.index - 1:",
         under=_MOVES,
     ),
     Mutant(
@@ -49,8 +42,8 @@ LOG_START = (
     Mutant(
         "snapshot-of-now-for-the-base",
         "broker/log_start.py",
-        "        while not await front.snapshots.write_base(head, machine.snapshot()):",
-        "        while not await front.snapshots.write_base(head, front.machine.snapshot()):",
+        "write_base(head, machine.snapshot(), BaseOf.OWN)",
+        "write_base(head, self._front.machine.snapshot(), BaseOf.OWN)",
         under=_MOVES,
     ),
     Mutant(
@@ -72,7 +65,7 @@ LOG_START = (
     Mutant(
         "installed-over-the-old-log",
         "store/log_start.py",
-        "        self._clear()\n        StartNote",
+        "        self._clear(file_name(start.index))\n        StartNote",
         "        StartNote",
         under=_MOVES,
         tests=_STORE,
@@ -80,8 +73,8 @@ LOG_START = (
     Mutant(
         "intent-gone-before-it-is-done",
         "store/log_start.py",
-        "        self._clear()\n        StartNote",
-        "        self._file.remove()\n        self._clear()\n        StartNote",
+        "        self._clear(file_name(start.index))\n",
+        "        self._file.remove()\n        self._clear(file_name(start.index))\n",
         masked="few crashes meet these few operations",
         tests=_STORE,
     ),
@@ -102,11 +95,11 @@ LOG_START = (
         tests=_CORE,
     ),
     Mutant(
-        "entries-sent-before-the-base-is-there",
+        "entries-sent-that-are-gone",
         "dledger/core/replication.py",
-        "PeerState.SNAPSHOT and match_index >= state.log.base.index",
-        "PeerState.SNAPSHOT",
-        masked="late acknowledgements are few, and the entries are refused",
+        "PeerState.SNAPSHOT and progress.next_index <= state.log.base.index:",
+        "PeerState.SNAPSHOT and progress.next_index < state.log.base.index:",
+        under=_MOVES,
         tests=_CORE,
     ),
     Mutant(
