@@ -173,7 +173,11 @@ class _AsideCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         for name, text, value in (
             ("out_of_service", "1 if this node's log isn't the group's: it takes no part.", 1),
-            ("differs_at_entry", "The first entry that differs.", self._told.differing_index),
+            (
+                "differs_at_entry",
+                "Out of service: the first entry that differs.",
+                self._told.differing_index,
+            ),
         ):
             gauge = GaugeMetricFamily(f"dledger_{name}", text, labels=list(LABELS))
             gauge.add_metric(self._values, value)

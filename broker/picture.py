@@ -197,6 +197,8 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
             "1 if this node's log isn't the group's: it takes no part.",
             facts.comparison.is_silent,
         ),
+        # Of a node that has left service, which has this from its mark.
+        "differs_at_entry": ("Out of service: the first entry that differs.", 0),
         "suspected_index": (
             "An entry that differs on a peer, and it isn't known yet whose is wrong; 0: none.",
             facts.comparison.suspected,

@@ -203,7 +203,7 @@ class GroupStatus:
         return {
             "group": self.group,
             "leader": self.leader,
-            "preferred": self.preferred,
             "term": self.term,
             "nodes": [node.facts() for node in self.nodes],
+            "preferred": self.preferred,
         }

@@ -120,7 +120,7 @@ def consumed(group: LocalGroup, topic: str, *options: str) -> bytes:
 def test_status_has_the_designs_keys(group: LocalGroup) -> None:
     """Three nodes, one leader, indexes that make sense."""
     status = facts(group, "group", "status")
-    assert list(status) == ["group", "leader", "term", "nodes"]
+    assert list(status) == ["group", "leader", "term", "nodes", "preferred"]
     assert [node["id"] for node in status["nodes"]] == ["n1", "n2", "n3"]
     for node in status["nodes"]:
         assert list(node) == [
