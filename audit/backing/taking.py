@@ -178,11 +178,12 @@ def _check(folder: Path, source: _Source, before: Backup | None) -> None:
     Raises:
         BackupRefused: it doesn't.
     """
-    survey = source.survey
-    if survey.first_index > 1:
+    survey, first = source.survey, int(source.survey.first_index)
+    if first > 1 and (before is None or before.last_index < first):
+        held = "" if before is None else f", and {folder} ends at entry {before.last_index}"
         raise BackupRefused(
-            f"the log of {source.replica.id} begins at entry {survey.first_index}: a backup holds "
-            "a log from its first entry on"
+            f"the log of {source.replica.id} begins at entry {first}{held}: a backup begins with "
+            "entry 1, and goes on from what it holds"
         )
     if not source.end:
         raise BackupRefused(f"{source.replica.id} has nothing committed")

@@ -15,6 +15,11 @@ from typing import Any
 
 import pytest
 
+from audit.backing.taking import take_backup
+from audit.engines.engine import Progress, no_progress
+from audit.errors import BackupRefused
+from audit.proof.log import open_log, verify_log
+from audit.proof.soundness import Soundness
 from broker.errors import BrokerError
 from broker.node import run_node
 from broker.ports import Rhythm
@@ -123,9 +128,12 @@ async def retained(directory: Path) -> None:
         await group.create_topic()
         leader = await group.leader()
         size = leader.log.options.segment_size_bytes
+        kept_ones, addresses = directory / "backup", [each.listen for each in configs]
         for sequence in range(60):
             await group.send(sequence, BODY)
             await asyncio.sleep(0.01)
+            if sequence % 15 == 0:
+                await asyncio.to_thread(take_backup, kept_ones, addresses, None, unshown)
         deadline = time.monotonic() + WAIT_S
         while any(node.log.end_offset - begin_of(node) > kept for node in group.nodes.values()):
             assert time.monotonic() < deadline, "the log's front doesn't go"
@@ -136,10 +144,21 @@ async def retained(directory: Path) -> None:
             folder = group.configs[name].data_directory / "commitlog"
             assert min(folder.iterdir()).name == f"{begin_of(node):020d}"
         await group.send(60, BODY)
+        taken = await asyncio.to_thread(take_backup, kept_ones, addresses, None, unshown)
+        total = verify_log(open_log(kept_ones))
+        assert (total.verdict, total.first_index) == (Soundness.SOUND, 1)
+        assert total.last_index == taken.backup.last_index > leader.log.first_index
+        with pytest.raises(BackupRefused, match="a backup begins with entry 1"):
+            await asyncio.to_thread(take_backup, directory / "new", addresses, None, unshown)
     finally:
         await group.close()
 
 
+def unshown(name: str, weight: int) -> Progress:
+    return no_progress
+
+
 def test_log_is_kept_as_long_as_it_may_be(tmp_path: Path) -> None:
-    """By all members alike, and the group goes on."""
+    """By all members alike, and the group goes on; a backup that was begun in time keeps what goes,
+    and a later one is refused."""
     asyncio.run(retained(tmp_path))
