@@ -108,8 +108,9 @@ FIRST_LOG_ROT = 7_000
 LOG_ROT_SHARE = 0.35  # of the seeds
 FIRST_MOVE = 9_000
 MOVES_SHARE = 0.35  # of the seeds
-# Rot and the log's start: what has rotted in one member may be retired in those that could give it.
-NOT_WITH_MOVES = frozenset({Fault.LOG_ROT, Fault.BIT_FLIP, Fault.SNAPSHOT_ROT})
+# Rot and the log's start: what has rotted in one member may be retired in those that could give it;
+# and what differs, before anybody compares it.
+NOT_WITH_MOVES = frozenset({Fault.LOG_ROT, Fault.BIT_FLIP, Fault.SNAPSHOT_ROT, Fault.ALTERED_LOG})
 FIRST_COPY = 4_000
 COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
