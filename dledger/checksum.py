@@ -29,10 +29,10 @@ the frames compares their length with the stated one.
     14 keep-alive           held index u64, settled index u64
     16 entries request      number, first index, last index, last term: u64
     17 entries response     number u64, status i32, size of frames u64
-    18 snapshot offer       index, term of it, digest, end, append time, index and term of the
+    22 snapshot offer       index, term of it, digest, end, append time, index and term of the
                             configuration: u64, then that as u32 length and bytes
-    19 snapshot request     number, index, byte: u64
-    22 snapshot response    number u64, status i32, size of the file u64, CRC of the piece u32
+    23 snapshot request     number, index, byte: u64
+    24 snapshot response    number u64, status i32, size of the file u64, CRC of the piece u32
 
 All integers are big-endian. A message without a body that is known here has no valid checksum.
 It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's
@@ -196,7 +196,7 @@ def _entries_response(message: pb.PeerMessage) -> bytes:
 def _snapshot_offer(message: pb.PeerMessage) -> bytes:
     body = message.snapshot_offer
     head = _SNAPSHOT_OFFER.pack(
-        18,
+        22,
         message.term,
         body.index,
         body.index_term,
@@ -211,13 +211,13 @@ def _snapshot_offer(message: pb.PeerMessage) -> bytes:
 
 def _snapshot_request(message: pb.PeerMessage) -> bytes:
     body = message.snapshot_request
-    return _SNAPSHOT_REQUEST.pack(19, message.term, body.number, body.index, body.at)
+    return _SNAPSHOT_REQUEST.pack(23, message.term, body.number, body.index, body.at)
 
 
 def _snapshot_response(message: pb.PeerMessage) -> bytes:
     body = message.snapshot_response
     return _SNAPSHOT_RESPONSE.pack(
-        22, message.term, body.number, body.status, body.size_bytes, body.piece_crc
+        24, message.term, body.number, body.status, body.size_bytes, body.piece_crc
     )
 
 
