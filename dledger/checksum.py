@@ -31,10 +31,10 @@ the frames compares their length with the stated one.
     17 entries response     number u64, status i32, size of frames u64
     18 digest request       number, index, entry's term, digest: u64
     19 digest response      number, index, entry's term, digest: u64
-    18 snapshot offer       index, term of it, digest, end, append time, index and term of the
+    22 snapshot offer       index, term of it, digest, end, append time, index and term of the
                             configuration: u64, then that as u32 length and bytes
-    19 snapshot request     number, index, byte: u64
-    22 snapshot response    number u64, status i32, size of the file u64, CRC of the piece u32
+    23 snapshot request     number, index, byte: u64
+    24 snapshot response    number u64, status i32, size of the file u64, CRC of the piece u32
 
 All integers are big-endian. A message without a body that is known here has no valid checksum.
 It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's

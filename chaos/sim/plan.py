@@ -106,7 +106,7 @@ FIRST_ALTERED = 9_000
 ALTERED_SHARE = 0.25  # of the seeds
 FIRST_LOG_ROT = 7_000
 LOG_ROT_SHARE = 0.35  # of the seeds
-FIRST_MOVE = 9_000
+FIRST_MOVE = 11_000
 MOVES_SHARE = 0.35  # of the seeds
 # Rot and the log's start: what has rotted in one member may be retired in those that could give it;
 # and what differs, before anybody compares it.

@@ -33,13 +33,6 @@ LOG_START = (
         under=_MOVES,
     ),
     Mutant(
-        "queues-begin-where-they-did",
-        "broker/recovery.py",
-        "        return starts_of(self._base().machine(NoFiles()))\n",
-        "        return NO_STARTS\n",
-        under=_MOVES,
-    ),
-    Mutant(
         "snapshot-of-now-for-the-base",
         "broker/log_start.py",
         "write_base(head, machine.snapshot(), BaseOf.OWN)",
