@@ -74,8 +74,8 @@ def backup(
 def _tell_taken(folder: Path, taken: Taken) -> None:
     done = taken.backup
     typer.echo(
-        f"{folder}: broker group {done.broker_group}, entries 1 to {done.last_index} "
-        f"({human_bytes(done.end_offset)}), verified"
+        f"{folder}: broker group {done.broker_group}, entries {done.first_index} to "
+        f"{done.last_index}, verified"
     )
     typer.echo(f"copied now: {human_bytes(taken.copied_bytes)}, from {done.node_id}")
     for place in taken.mended:
@@ -131,8 +131,8 @@ def restore(
     taken = datetime.fromtimestamp(done.backup.taken_ms / 1000, UTC).isoformat(" ", "seconds")
     typer.echo(
         f"{found.data_directory}: {found.node_id} is the one member of broker group "
-        f"{found.broker_group}, with entries 1 to {done.last_index} of {done.backup.broker_group} "
-        f"(backup of {taken})"
+        f"{found.broker_group}, with entries {done.backup.first_index} to {done.last_index} of "
+        f"{done.backup.broker_group} (backup of {taken})"
     )
     typer.echo(f"start it:       dledger node --config {config}")
     typer.echo("take others in: dledger member add ID HOST:PORT --bootstrap " + address)

@@ -1,7 +1,8 @@
 """What a backup says of itself: whose log it is, and up to where it counts.
 
-A backup is a folder: `commitlog/`, segments as a member has them; `checkpoint`; and `backup.json`,
-which this owns and which is written last. Bytes behind its `end_offset` are those of a backup that
+A backup is a folder: `commitlog/`, segments as a member has them; where the log begins later than
+entry 1, `log_start` and `snapshot/`; `checkpoint`; and `backup.json`, which this owns and which is
+written last. Bytes behind its `end_offset` are those of a backup that
 was interrupted, and mean nothing (docs/adr/0046-backups-are-logs.md).
 """
 
@@ -24,9 +25,10 @@ _MAX_DIGEST: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A broker group's log through entry `last_index`.
+    """A broker group's log from entry `first_index` through `last_index`.
 
     Attributes:
+        first_index: 1, or the one behind what `log_start` and the snapshot there stand for.
         node_id: whose copy most of the bytes are.
         last_digest: the log's running digest there.
         end_offset: physical offset behind that entry.
@@ -36,6 +38,7 @@ class Backup:
     broker_group: str
     node_id: str
     segment_size_bytes: int
+    first_index: int
     last_index: int
     last_term: int
     last_digest: int
@@ -74,6 +77,7 @@ def read_backup(files: FileSystem, folder: Path) -> Backup | None:
 def _is_possible(backup: Backup) -> bool:
     words = (backup.broker_group, backup.node_id)
     numbers = (
+        (backup.first_index, MAX_OFFSET),
         (backup.last_index, MAX_OFFSET),
         (backup.last_term, MAX_OFFSET),
         (backup.end_offset, MAX_OFFSET),
@@ -85,5 +89,6 @@ def _is_possible(backup: Backup) -> bool:
         all(isinstance(word, str) and word for word in words)
         and all(type(number) is int and 0 <= number <= most for number, most in numbers)
         and possible_size(backup.segment_size_bytes) is not None
-        and min(backup.last_index, backup.last_term, backup.end_offset) > 0
+        and backup.first_index <= backup.last_index
+        and min(backup.first_index, backup.last_term, backup.end_offset) > 0
     )

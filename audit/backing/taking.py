@@ -33,14 +33,19 @@ from audit.reading.replica import Replica
 from audit.repairing.refilling import LogRepair, Outcome
 from audit.repairing.sources import node_sources
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
-from dledger.reading.entry import EntryHeader
+from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, verify_frame
 from dledger.reading.files import opened, read_at
 from dledger.reading.survey import walk_headers
+from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, file_name
 from dledger.wire import audit_pb2 as apb
 from store.backup import COMMITLOG, FILE, Backup, read_backup, write_backup
 from store.directory import lock_directory
+from store.errors import CorruptionFound
 from store.files import FileSystem, OsFiles, make_directory, replace_file, write_all
+from store.log_start import FROM_THE_FIRST, NOTE, LogStart, StartNote, decode_start
+from store.snapshot_files import FOLDER as SNAPSHOTS
+from store.snapshot_files import SnapshotFiles
 
 CHUNK_BYTES: Final = 4 << 20
 JOINT_BYTES: Final = 64 << 10
@@ -49,7 +54,7 @@ _NAP_S: Final = 0.1
 _JOURNAL: Final = "repair"  # of what is put right here
 _BACKUPS_FILES: Final = frozenset(
     each + ending
-    for each in ("LOCK", COMMITLOG, "checkpoint", FILE, _JOURNAL)
+    for each in ("LOCK", COMMITLOG, "checkpoint", FILE, _JOURNAL, NOTE, SNAPSHOTS)
     for ending in ("", ".tmp")
 )
 
@@ -112,6 +117,7 @@ def take_backup(
             copied = _copy(files, folder, source, before, started)
         others = [each.address for each in answering if each.address is not None]
         mended = _verified(folder, others, files, started)
+        _check_base(files, folder, int(source.survey.segment_size_bytes))
         backup = _described(folder, source)
         write_backup(files, folder, backup)
     finally:
@@ -179,11 +185,10 @@ def _check(folder: Path, source: _Source, before: Backup | None) -> None:
         BackupRefused: it doesn't.
     """
     survey, first = source.survey, int(source.survey.first_index)
-    if first > 1 and (before is None or before.last_index < first):
-        held = "" if before is None else f", and {folder} ends at entry {before.last_index}"
+    if before is not None and before.last_index < first:
         raise BackupRefused(
-            f"the log of {source.replica.id} begins at entry {first}{held}: a backup begins with "
-            "entry 1, and goes on from what it holds"
+            f"the log of {source.replica.id} begins at entry {first}, and {folder} ends at entry "
+            f"{before.last_index}: what lay between is gone. Take a new backup into an empty folder"
         )
     if not source.end:
         raise BackupRefused(f"{source.replica.id} has nothing committed")
@@ -215,7 +220,13 @@ def _copy(
     """What lies behind the backup that there was is in the folder, durably; how much that is."""
     commitlog = folder / COMMITLOG
     make_directory(files, commitlog)
-    size, at = int(source.survey.segment_size_bytes), before.end_offset if before else 0
+    size = int(source.survey.segment_size_bytes)
+    if before is None:
+        _cut(files, commitlog, size, 0)
+        start = _copy_base(files, folder, source)
+        at = start.offset(size)
+    else:
+        start, at = StartNote(files, folder).read(), before.end_offset
     progress, begin = started("copy", source.end - at), at
     if before is not None:
         _check_goes_on(folder, source, before)
@@ -235,9 +246,62 @@ def _copy(
         finally:
             files.close(handle)
     files.fsync_directory(commitlog)
-    page = encode_checkpoint(CheckpointState(watermark=source.end))
+    state = CheckpointState(watermark=source.end, first_offset=start.offset(size))
+    page = encode_checkpoint(state)
     replace_file(files, folder / "checkpoint", page)
     return source.end - begin
+
+
+def _copy_base(files: FileSystem, folder: Path, source: _Source) -> LogStart:
+    """The folder has what stands for the entries before the source's first, durably.
+
+    Raises:
+        NodeRefused: it isn't given whole.
+    """
+    answer = source.log.base()
+    note, total = answer.log_start, answer.size_bytes
+    snapshots = SnapshotFiles(folder, files)
+    snapshots.remove_all_but(())
+    if files.exists(folder / NOTE):
+        files.unlink(folder / NOTE)
+    if not note:
+        return FROM_THE_FIRST
+    content = bytes(answer.piece)
+    while len(content) < total:
+        answer = source.log.base(len(content))
+        if (answer.log_start, answer.size_bytes) != (note, total) or not answer.piece:
+            raise NodeRefused(str(source.replica.address), "its log begins elsewhere by now")
+        content += answer.piece
+    start = decode_start(note, f"{NOTE} of {source.replica.id}")
+    make_directory(files, folder / SNAPSHOTS)
+    replace_file(files, snapshots.path(start.index), content)
+    StartNote(files, folder).replace(start)
+    return start
+
+
+def _check_base(files: FileSystem, folder: Path, segment_size: int) -> None:
+    """What stands for the entries before the first is whole, and the first goes on from it.
+
+    Raises:
+        BackupRefused: it isn't.
+    """
+    start = StartNote(files, folder).read()
+    if start == FROM_THE_FIRST:
+        return
+    wanted = (start.index, start.term, start.digest, start.end_offset)
+    at = start.offset(segment_size)
+    try:
+        with SnapshotFiles(folder, files).opened(start.index) as (head, chunks):
+            found = (head.applied_index, head.term, head.digest, head.end_offset)
+            for _ in chunks:
+                pass
+        with opened(str(folder / COMMITLOG / file_name(at))) as descriptor:
+            size = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0).total_size
+            first = verify_frame(read_at(descriptor, size, 0), 0, start.digest)
+    except (CorruptionFound, InvalidFrame, OSError) as error:
+        raise BackupRefused(f"what stands for entries 1 to {start.index}: {error}") from error
+    if found != wanted or (first.index, first.physical_offset) != (start.first_index, at):
+        raise BackupRefused(f"what stands for entries 1 to {start.index} is of another log")
 
 
 def _cut(files: FileSystem, commitlog: Path, size: int, end: int) -> None:
@@ -343,6 +407,7 @@ def _described(folder: Path, source: _Source) -> Backup:
     survey = source.survey
     last = last_entry(folder / COMMITLOG, int(survey.segment_size_bytes), source.end)
     return Backup(
+        first_index=StartNote(OsFiles(), folder).read().first_index,
         broker_group=survey.broker_group,
         node_id=survey.node_id,
         segment_size_bytes=int(survey.segment_size_bytes),
@@ -361,7 +426,7 @@ def last_entry(commitlog: Path, segment_size: int, end: int) -> EntryHeader:
         BackupRefused: no entry does: an end in the midst of one.
     """
     base = (end - 1) - (end - 1) % segment_size
-    while base >= 0:
+    while (commitlog / file_name(base)).exists():
         with opened(str(commitlog / file_name(base))) as descriptor:
             at, last, reason = walk_headers(descriptor, base, segment_size)
         if last is not None:

@@ -62,6 +62,7 @@ class NodeLog:
         self._survey = _method(channel.unary_unary, "SurveyLog", apb.LogSurvey)
         self._digest = _method(channel.unary_stream, "DigestRanges", apb.RangeDigests)
         self._read = _method(channel.unary_unary, "ReadRange", apb.ReadRangeResponse)
+        self._base = _method(channel.unary_unary, "ReadBase", apb.ReadBaseResponse)
 
     def survey(self) -> apb.LogSurvey:
         """What lies in the log's folder.
@@ -138,6 +139,23 @@ class NodeLog:
                 return content + answer.data
             content += answer.data
         return content
+
+    def base(self, at: int = 0) -> apb.ReadBaseResponse:
+        """What stands for the entries before the log's first, and some of it from byte `at` on.
+
+        Raises:
+            NodeRefused: it can't read it, or gives no answer.
+        """
+
+        def ask() -> apb.ReadBaseResponse:
+            request = apb.ReadBaseRequest(at=at)
+            answer: apb.ReadBaseResponse = self._base(request, timeout=_timeout(READ_BYTES, 0))
+            return answer
+
+        found = self._asked(ask)
+        if found.problem:
+            raise NodeRefused(self._address, found.detail)
+        return found
 
     def _read_call(self, request: apb.ReadRangeRequest) -> apb.ReadRangeResponse:
         def ask() -> apb.ReadRangeResponse:

@@ -19,6 +19,11 @@ from typing import Final
 from xxhash import xxh3_64
 
 from dledger.reading.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
+from dledger.records.layout import file_name
+from store.errors import StoreError
+from store.files import OsFiles
+from store.log_start import FROM_THE_FIRST, StartNote
+from store.snapshot_files import FOLDER
 
 MAX_FILES: Final = 65_536  # told of the folder: 64 TiB in segments of 1 GiB
 CHUNK_BYTES: Final = 256 << 10
@@ -51,6 +56,17 @@ class RangeBytes:
 
     content: bytes
     problem: SegmentProblem | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BasePiece:
+    """The bytes of a start note, none where the log begins with entry 1; how large the snapshot is
+    that stands for what was before, and some of it. `detail`: why nothing can be read."""
+
+    note: bytes = b""
+    size_bytes: int = 0
+    content: bytes = b""
     detail: str = ""
 
 
@@ -122,6 +138,19 @@ def read_bytes(path: Path, offset: int, size: int) -> RangeBytes:
     except OSError as error:
         return RangeBytes(b"", *_problem(error))
     return RangeBytes(content)
+
+
+def read_base(data: Path, at: int, size: int) -> BasePiece:
+    """The start note of the data directory, and `size` bytes of its snapshot from byte `at`."""
+    try:
+        start = StartNote(OsFiles(), data).read()
+        if start == FROM_THE_FIRST:
+            return BasePiece()
+        with _opened(data / FOLDER / file_name(start.index)) as descriptor:
+            total, content = os.fstat(descriptor).st_size, os.pread(descriptor, size, at)
+    except (StoreError, OSError) as error:
+        return BasePiece(detail=str(error))
+    return BasePiece(start.encode(), total, content)
 
 
 def look_around(folder: Path) -> FolderContent:

@@ -23,12 +23,14 @@ from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode
 from broker.reading.segments import (
+    BasePiece,
     FolderContent,
     Hashed,
     RangeBytes,
     SegmentProblem,
     hash_blocks,
     look_around,
+    read_base,
     read_bytes,
     slices,
 )
@@ -37,6 +39,7 @@ MAX_CALLS: Final = 2
 MAX_BLOCKS: Final = 16_384  # a call
 MAX_CALL_BYTES: Final = 64 << 20
 MAX_READ_BYTES: Final = 1 << 20
+MAX_BASE_BYTES: Final = 1 << 40
 MIN_BYTES_PER_S: Final = 64 << 10  # slower, a call would hold its place for hours
 
 
@@ -182,6 +185,22 @@ class Audit:
         if self._is_retained(claim.base, answer.problem):
             return replace(answer, problem=SegmentProblem.RETAINED, detail=_RETAINED)
         return answer
+
+    async def base(self, broker_group: str = "", at: int = 0) -> BasePiece:
+        """What stands for the entries before the log's first, and its bytes from `at` on.
+
+        Raises:
+            BrokerError: WRONG_BROKER_GROUP, INVALID_ARGUMENT, BUSY.
+        """
+        self._check_group(broker_group)
+        if at > MAX_BASE_BYTES:
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, f"byte {at}: no snapshot is so large")
+        with self._taken_place():
+            found = await asyncio.to_thread(
+                read_base, self._place.folder.parent, at, MAX_READ_BYTES
+            )
+            await self._wait(Meter(0), len(found.content))
+        return found
 
     # --- checks and bounds --------------------------------------------------------------------
 

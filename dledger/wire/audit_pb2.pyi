@@ -113,3 +113,25 @@ class ReadRangeResponse(_message.Message):
     problem: RangeProblem
     detail: str
     def __init__(self, data: _Optional[bytes] = ..., problem: _Optional[_Union[RangeProblem, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class ReadBaseRequest(_message.Message):
+    __slots__ = ("broker_group", "at")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    at: int
+    def __init__(self, broker_group: _Optional[str] = ..., at: _Optional[int] = ...) -> None: ...
+
+class ReadBaseResponse(_message.Message):
+    __slots__ = ("log_start", "size_bytes", "piece", "problem", "detail")
+    LOG_START_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    log_start: bytes
+    size_bytes: int
+    piece: bytes
+    problem: RangeProblem
+    detail: str
+    def __init__(self, log_start: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., piece: _Optional[bytes] = ..., problem: _Optional[_Union[RangeProblem, str]] = ..., detail: _Optional[str] = ...) -> None: ...

@@ -1,6 +1,7 @@
 """A directory made of a backup: that of a new group, which has one member and the old one's log.
 
-    empty ─▶ unformed, locked ─▶ marked as unfinished ─▶ segments copied, synced ─▶ term ─▶
+    empty ─▶ unformed, locked ─▶ marked as unfinished ─▶ (state as of before the first entry,
+    start note) ─▶ segments copied, synced ─▶ term ─▶
     walked whole, and it is the backup's log ─▶ configuration: this member, on this disk ─▶
     formed ─▶ mark gone
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,8 @@ from store.commitlog import CommitLog
 from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
 from store.errors import BackupUnusable, CorruptionFound
 from store.files import AtomicFile, FileSystem, make_directory, read_exactly, write_all
+from store.log_start import FROM_THE_FIRST, INTENT, NOTE, Install, LogStart, StartNote
+from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.founding import FILE as FOUNDING
 from store.starting.founding import configuration_bytes
 from store.starting.opening import Site, open_directory
@@ -77,10 +80,13 @@ def restore(
             f"{folder} has segments of {backup.segment_size_bytes} bytes, and the node is "
             f"configured for {site.identity.segment_size_bytes}"
         )
+    start = _start_of(files, folder, backup)
     end, last_index = _wanted(folder, backup, through)
     with contextlib.closing(open_directory(site)) as directory:
         _begin(files, directory, backup, last_index)
-        _copy(files, folder, site.path, backup.segment_size_bytes, end, progress)
+        _copy_base(files, folder, directory, start)
+        begin = start.offset(backup.segment_size_bytes)
+        _copy(files, folder, site.path, backup.segment_size_bytes, (begin, end), progress)
         term = _found(site, directory, backup, (end, last_index), address)
         directory.mark(DirectoryState.FORMED)
         files.unlink(site.path / UNFINISHED)
@@ -96,12 +102,13 @@ def _wanted(folder: Path, backup: Backup, through: int | None) -> tuple[int, int
     """
     if through is None or through == backup.last_index:
         return backup.end_offset, backup.last_index
-    if not 1 <= through < backup.last_index:
-        raise BackupUnusable(
-            f"{folder} holds entries 1 to {backup.last_index}, and {through} was asked for"
-        )
+    if not backup.first_index <= through < backup.last_index:
+        held = f"{backup.first_index} to {backup.last_index}"
+        raise BackupUnusable(f"{folder} holds entries {held}, and {through} was asked for")
     size = backup.segment_size_bytes
     for base in range((backup.end_offset - 1) // size * size, -1, -size):
+        if not (folder / COMMITLOG / file_name(base)).exists():
+            break
         with opened(str(folder / COMMITLOG / file_name(base))) as descriptor:
             _, first, _ = walk_headers(descriptor, base, size, 0)
             if first is None or first.index > through:
@@ -111,6 +118,24 @@ def _wanted(folder: Path, backup: Backup, through: int | None) -> tuple[int, int
                 return base + at, through
         break
     raise BackupUnusable(f"entry {through} isn't where the entries of {folder} lead to")
+
+
+def _start_of(files: FileSystem, folder: Path, backup: Backup) -> LogStart:
+    """Where the backup's log begins.
+
+    Raises:
+        BackupUnusable: elsewhere than it says of itself.
+    """
+    try:
+        start = StartNote(files, folder).read()
+    except CorruptionFound as error:
+        raise BackupUnusable(f"{folder}: {error}") from error
+    if start.first_index != backup.first_index:
+        raise BackupUnusable(
+            f"{folder} holds entries from {backup.first_index} on, and what stands for those "
+            f"before is as of entry {start.index}"
+        )
+    return start
 
 
 # --- the directory ------------------------------------------------------------------------------
@@ -140,11 +165,45 @@ def _begin(files: FileSystem, directory: DataDirectory, backup: Backup, last_ind
     make_directory(files, commitlog)
     for name in held:
         files.unlink(commitlog / name)
-    for name in ("checkpoint", "abort", "truncation"):
+    for name in ("checkpoint", "abort", "truncation", NOTE, INTENT):
         if files.exists(path / name):
             files.unlink(path / name)
+    SnapshotFiles(path, files).remove_all_but(())
     files.fsync_directory(commitlog)
     files.fsync_directory(path)
+
+
+def _copy_base(files: FileSystem, folder: Path, directory: DataDirectory, start: LogStart) -> None:
+    """The directory's log begins so, with the state as of there as this disk's own.
+
+    Raises:
+        BackupUnusable: that state isn't there, or isn't whole.
+    """
+    if start == FROM_THE_FIRST:
+        return
+    path = directory.path
+    own = SnapshotFiles(path, files)
+    wanted = SnapshotHead(
+        directory.disk.disk_id, start.index, start.term, start.digest, start.end_offset
+    )
+    try:
+        with SnapshotFiles(folder, files).opened(start.index) as (head, chunks):
+            if replace(head, disk_id=wanted.disk_id) != wanted:
+                raise BackupUnusable(f"{folder}: the snapshot as of {start.index} is another log's")
+            unfinished = own.begin(wanted)
+            try:
+                for chunk in chunks:
+                    unfinished.add([chunk])
+                unfinished.finish()
+            except BaseException:
+                unfinished.drop()
+                raise
+    except (CorruptionFound, FileNotFoundError) as error:
+        raise BackupUnusable(f"{folder}: the snapshot as of {start.index}: {error}") from error
+    own.publish(unfinished)
+    install = Install(files, path)  # an empty log that begins there, as an install makes it
+    install.intend(start)
+    install.settle(directory.identity.segment_size_bytes)
 
 
 def _copy(
@@ -152,10 +211,11 @@ def _copy(
     folder: Path,
     path: Path,
     segment_size: int,
-    end: int,
+    bounds: tuple[int, int],
     progress: Callable[[int], None],
 ) -> None:
-    for base in range(0, end, segment_size):
+    begin, end = bounds
+    for base in range(begin, end, segment_size):
         wanted = min(end - base, segment_size)
         source = files.open(folder / COMMITLOG / file_name(base))
         try:

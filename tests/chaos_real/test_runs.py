@@ -132,10 +132,16 @@ def test_power_cut_of_all_nodes_loses_what_async_flush_acknowledged(
     """The weaker mode is told apart from the default: this machine finds data loss."""
     monkeypatch.setattr(workload, "DELIVERY_TIMEOUT_MS", 3_000)
     monkeypatch.setattr(runner, "AFTERMATH_S", 0.1)
-    options = options_of(tmp_path, POWER_CUT_OF_ALL, seconds=3, flush="async")
-    finished = asyncio.run(run_chaos(options, lambda _: None))
-    found = {each.name for each in finished.excused}
-    assert found & {"lost-write", "unseen", "inconsistent-offsets", "stale-read"}, finished.problems
+    lost = {"lost-write", "unseen", "inconsistent-offsets", "stale-read"}
+    for attempt in range(4):  # on a machine that has much to do a cut may meet nothing on its way
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        options = options_of(folder, POWER_CUT_OF_ALL, seconds=3, flush="async")
+        finished = asyncio.run(run_chaos(options, lambda _: None))
+        found = {each.name for each in finished.excused}
+        if found & lost:
+            break
+    assert found & lost, finished.problems
     assert finished.holds, (finished.problems, finished.anomalies)
     options = replace(options, flush="sync")  # the same history, had it been promised more
     strict = replace(finished, options=options, problems=[], excused=[], anomalies=[])

@@ -158,7 +158,7 @@ def test_status_of_a_group_that_was_never_started(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["group", "status", "--json", "--dir", str(tmp_path)])
     assert result.exit_code == ExitCode.UNREACHABLE
     facts = json.loads(result.stdout)
-    assert list(facts) == ["group", "leader", "term", "nodes"]
+    assert list(facts) == ["group", "leader", "term", "nodes", "preferred"]
     silent = {"role": None, "term": None, "last_index": None, "commit_index": None}
     assert facts["nodes"] == [
         {"id": node.id, **silent, "applied_index": None, "address": node.address, "alive": False}

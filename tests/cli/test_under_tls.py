@@ -151,6 +151,7 @@ TABLE: dict[str, list[str]] = {
     "group status": ["--json"],
     "member list": ["--json"],
     "group transfer": ["n2"],
+    "group priority": ["n2", "--json"],
     "topic create": ["t", "--queues", "1"],
     "topic list": ["--json"],
     "group doctor": ["--json"],
@@ -160,6 +161,7 @@ TABLE: dict[str, list[str]] = {
     "query offset": ["t", "0", "0", "--json"],
     "query id": ["{message_id}"],
     "audit replicas": ["--over", "grpc", "--json", "--processes", "1"],
+    "group backup": ["{backup}", "--json"],
     "audit delivery": ["--history", "{history}", "--processes", "1"],
     "topic delete": ["t"],
     "log repair": ["--data", "{rotten}", "--json"],
@@ -183,7 +185,7 @@ def test_table_has_every_command_that_dials() -> None:
 
 def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> None:
     """Given the clients' address of one node, which tells where the rest is."""
-    words = {name: str(tmp_path / name) for name in ("lines", "out", "history")}
+    words = {name: str(tmp_path / name) for name in ("lines", "out", "history", "backup")}
     (tmp_path / "lines").write_text("one\ntwo\n")
     (tmp_path / "history").write_text("")
     wait_until_all_answer(machines)
@@ -208,6 +210,7 @@ def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> No
     assert (tmp_path / "out").read_bytes() == b"one\ntwo\n"
     audited = json.loads(said["audit replicas"])
     assert (audited["verdict"], len(audited["coverage"])) == ("identical", 3)
+    assert json.loads(said["group backup"])["silent"] == []
     place, total = (json.loads(line) for line in said["log repair"].splitlines())
     assert place["source"] in NAMES
     assert (total["repaired"], total["left"], total["verdict"]) == (1, 0, "sound")
@@ -280,7 +283,7 @@ def test_authority_that_is_not_there_is_named(
     """One line and exit code 2 from each command, before anything is dialed."""
     monkeypatch.setenv(CA_VARIABLE, str(tmp_path / "nowhere.pem"))
     (tmp_path / "file").write_text("x\n")
-    words = dict.fromkeys(("lines", "history", "out"), str(tmp_path / "file"))
+    words = dict.fromkeys(("lines", "history", "out", "backup"), str(tmp_path / "file"))
     words |= {
         "message_id": "7F00000100001B5900000000000000F0",
         "follower": "n2",

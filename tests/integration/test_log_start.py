@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import gc
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,17 @@ from audit.proof.soundness import Soundness
 from broker.errors import BrokerError
 from broker.node import run_node
 from broker.ports import Rhythm
+from broker.recovery import REAL_MACHINERY, recover, site_of
 from broker.replica import Replica
 from broker.snapshots import SnapshotPace
 from dledger.level import LOG_START_LEVEL
 from dledger.wire import broker_pb2, cluster_pb2
+from store.backup import read_backup, write_backup
+from store.errors import BackupUnusable
+from store.files import OsFiles
 from store.log_start import INTENT, NOTE
+from store.starting.judging import judge
+from store.starting.restoring import restore
 from tests.integration.group import WAIT_S, Group, make_configs
 
 BUSY = Rhythm(
@@ -148,10 +156,58 @@ async def retained(directory: Path) -> None:
         total = verify_log(open_log(kept_ones))
         assert (total.verdict, total.first_index) == (Soundness.SOUND, 1)
         assert total.last_index == taken.backup.last_index > leader.log.first_index
-        with pytest.raises(BackupRefused, match="a backup begins with entry 1"):
-            await asyncio.to_thread(take_backup, directory / "new", addresses, None, unshown)
+        await check_restored(directory, await as_new(directory, addresses), leader)
+        stale = directory / "stale"
+        shutil.copytree(kept_ones, stale)
+        backup = read_backup(OsFiles(), stale)
+        assert backup is not None
+        write_backup(OsFiles(), stale, replace(backup, last_index=leader.log.first_index - 1))
+        with pytest.raises(BackupRefused, match="what lay between is gone"):
+            await asyncio.to_thread(take_backup, stale, addresses, None, unshown)
     finally:
         await group.close()
+
+
+async def as_new(directory: Path, addresses: list[str]) -> Path:
+    """A first backup of a log that begins later; it goes on like any other."""
+    folder = directory / "new"
+    first = await asyncio.to_thread(take_backup, folder, addresses, None, unshown)
+    assert first.backup.first_index > 1
+    again = await asyncio.to_thread(take_backup, folder, addresses, None, unshown)
+    assert (again.copied_bytes, again.backup.first_index) == (0, first.backup.first_index)
+    total = verify_log(open_log(folder))
+    assert total.verdict is Soundness.SOUND
+    assert (total.first_index, total.last_index) == (
+        again.backup.first_index,
+        again.backup.last_index,
+    )
+    return folder
+
+
+async def check_restored(directory: Path, folder: Path, leader: Replica) -> None:
+    """A new group's only member has the state that the old group's leader has."""
+    (config,) = make_configs(directory / "m", 1)
+    site = site_of(config, OsFiles(), REAL_MACHINERY)
+    done = await asyncio.to_thread(restore, folder, site, config.listen)
+    assert done.last_index == leader.machine.applied_index
+    assert judge(config.data_directory).starts
+    found = recover(config)
+    try:
+        assert found.log.first_index == done.backup.first_index
+        assert list(found.machine.snapshot()) == list(leader.machine.snapshot())
+    finally:
+        found.log.close()
+        found.directory.close()
+    harmed = directory / "harmed"
+    shutil.copytree(folder, harmed)
+    (base,) = (harmed / "snapshot").iterdir()
+    for name in (base, harmed / "log_start"):
+        content = name.read_bytes()
+        name.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+        (other,) = make_configs(directory / f"m-{name.name}", 1)
+        with pytest.raises(BackupUnusable):
+            restore(harmed, site_of(other, OsFiles(), REAL_MACHINERY), other.listen)
+        name.write_bytes(content)
 
 
 def unshown(name: str, weight: int) -> Progress:
@@ -160,5 +216,5 @@ def unshown(name: str, weight: int) -> Progress:
 
 def test_log_is_kept_as_long_as_it_may_be(tmp_path: Path) -> None:
     """By all members alike, and the group goes on; a backup that was begun in time keeps what goes,
-    and a later one is refused."""
+    one that begins later has the state of before, and a group can be made of it."""
     asyncio.run(retained(tmp_path))

@@ -42,6 +42,7 @@ class Made:
             broker_group="g",
             node_id="n1",
             segment_size_bytes=SEGMENT,
+            first_index=1,
             last_index=builder.log.last_index,
             last_term=builder.log.last_term,
             last_digest=builder.log.last_digest,
@@ -291,7 +292,7 @@ def test_page_that_no_backup_wrote_is_refused(
     from store.directory import read_sealed, write_sealed
 
     folder = tmp_path_factory.mktemp("page")
-    backup = Backup("g", "n1", SEGMENT, 5, 1, 77, 900, 1)
+    backup = Backup("g", "n1", SEGMENT, 1, 5, 1, 77, 900, 1)
     write_backup(OsFiles(), folder, backup)
     file = folder / "backup.json"
     fields = {**read_sealed(OsFiles(), file), **changes}

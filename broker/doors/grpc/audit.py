@@ -54,6 +54,18 @@ class AuditDoor:
             data=found.content, problem=_PROBLEMS[found.problem], detail=found.detail
         )
 
+    async def read_base(
+        self, request: apb.ReadBaseRequest, context: object
+    ) -> apb.ReadBaseResponse:
+        found = await self._audit.base(request.broker_group, request.at)
+        return apb.ReadBaseResponse(
+            log_start=found.note,
+            size_bytes=found.size_bytes,
+            piece=found.content,
+            problem=apb.SEGMENT_UNREADABLE if found.detail else apb.RANGE_PROBLEM_UNSPECIFIED,
+            detail=found.detail,
+        )
+
 
 def _log_survey(survey: Survey) -> apb.LogSurvey:
     place, content = survey.place, survey.content
