@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from broker.leader.retention import Measured, SegmentEnd
-from broker.state.machine import StateMachine
-from dledger.driver import RaftDriver
-from dledger.reading.entry import EntryHeader
+from broker.snapshots import NoFiles
+from broker.state.machine import QueueFiles, StateMachine
 from store.commitlog import CommitLog
 from store.files import FileSystem
 
@@ -24,27 +23,44 @@ class LogFront:
     Attributes:
         disk_percent: the leader's disk is full from there on; 0: never.
         mended: whether rot in the log is being repaired.
+        at_base: makes a machine with the state as of the entry before the first.
     """
 
     log: CommitLog
     machine: StateMachine
-    driver: RaftDriver[EntryHeader]
     files: FileSystem
     path: Path
     disk_percent: int
     mended: Callable[[BaseException], bool]
+    at_base: Callable[[QueueFiles], Awaitable[StateMachine]]
+    _known: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
 
-    def measured(self) -> Measured:
-        """As of now."""
+    async def measured(self) -> Measured:
+        """As of now. Raises: CorruptionFound, BaseMissing."""
+        lived_ms, begin_time_ms = await self._beginning()
         size = self.log.options.segment_size_bytes
         first = self.log.position_of(self.log.first_index)
         return Measured(
             start_offset=first - first % size,
             end_offset=self.log.end_offset,
             segment_size=size,
-            now_ms=self.driver.log_time_ms,
+            lived_ms=self.machine.lived_time.lived_ms - lived_ms,
+            begin_time_ms=begin_time_ms,
             is_disk_full=bool(self.disk_percent) and self._is_a_disk_full(),
         )
+
+    async def _beginning(self) -> tuple[int, int]:
+        """How long the group had lived when the entry before the first was appended, or the very
+        first, and when that was by the log's time."""
+        start = self.log.start
+        if not start.index:
+            held = self.log.first_index <= self.log.last_index
+            return 0, self.log.header_at(self.log.first_index).append_time_ms if held else 0
+        if start.index not in self._known:
+            lived_ms = (await self.at_base(NoFiles())).lived_time.lived_ms
+            self._known.clear()
+            self._known[start.index] = lived_ms, start.append_time_ms
+        return self._known[start.index]
 
     def full_segments(self, most: int) -> Iterator[SegmentEnd]:
         """The oldest ones, that are applied whole. Raises: CorruptionFound."""
@@ -68,9 +84,6 @@ class LogFront:
         return self.mended(error)
 
     def _is_a_disk_full(self) -> bool:
-        peers = self.driver.core.statistics().peers.values()
-        if any(peer.is_short_of_space and peer.recently_active for peer in peers):
-            return True
         total = self.files.total_bytes(self.path)
         used = total - self.files.free_bytes(self.path)
         return total > 0 and used * _WHOLE >= self.disk_percent * total

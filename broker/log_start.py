@@ -170,7 +170,9 @@ class LogStartKeeper:
         last = min(wanted - 1, front.snapshots.covered_index, noted)
         if last < front.log.first_index or front.is_hindered():
             return None
-        return front.log.start_before(last + 1)
+        start = front.log.start_before(last + 1)
+        # Without a configuration, as of a group that was adopted lately, nobody would believe it.
+        return start if start is not None and start.configuration_index else None
 
     async def _work(self) -> None:
         try:

@@ -232,11 +232,23 @@ class Replica:
             StartNote(ports.files, self.config.data_directory),
             ports.files,
             self.driver.begin_at,
-            lambda: self.repairs.is_at_work or self.mender.is_at_work or self.wants_reopening,
+            self._is_front_held,
             self.repairs.takes,
         )
         commands = Commands(self.appender)
         return LogStartKeeper(front, ports.hand, commands, self.fail, ports.rhythm.log_start_s)
+
+    def _is_front_held(self) -> bool:
+        """Whether what is before the log's start may still be needed here: by a repair, or as what
+        shows where two logs part."""
+        told = self.comparison.statistics()
+        return (
+            self.repairs.is_at_work
+            or self.mender.is_at_work
+            or self.wants_reopening
+            or told.is_silent
+            or bool(told.suspected)
+        )
 
     def _make_retention(self) -> Retention:
         wanted, ports = self.config.retention, self._ports
@@ -244,11 +256,11 @@ class Replica:
         front = LogFront(
             self.log,
             self.machine,
-            self.driver,
             ports.files,
             self.config.data_directory,
             wanted.disk_percent,
             self.repairs.takes,
+            self._machine_at_base,
         )
         return Retention(
             front,

@@ -163,11 +163,6 @@ class RaftDriver(Generic[H]):
         return self._applier.applied
 
     @property
-    def log_time_ms(self) -> int:
-        """What the log's own clock shows now (ADR 26)."""
-        return self._clock.read_ms(self._now_us())
-
-    @property
     def settled_index(self) -> Index:
         """The last entry that is applied and that this node's own disk would keep through a loss
         of power. A commit needs a majority of disks, of which this one may not be one: what is

@@ -103,7 +103,10 @@ def take_backup(
     """
     files = OsFiles()
     members = replicas_of_group(addresses, on_hosts=False, over=Over.GRPC)
-    silent = tuple(each.id for each in members if each.address is None or each.silence)
+    # One that is out of service has another log than a majority: it counts as nobody.
+    silent = tuple(
+        each.id for each in members if each.address is None or each.silence or each.standing
+    )
     answering = [each for each in members if each.id not in silent]
     if not answering:
         raise Unreachable(", ".join(addresses), "no member's log can be read")
@@ -185,7 +188,7 @@ def _check(folder: Path, source: _Source, before: Backup | None) -> None:
         BackupRefused: it doesn't.
     """
     survey, first = source.survey, int(source.survey.first_index)
-    if before is not None and before.last_index < first:
+    if before is not None and before.last_index < first - 1:
         raise BackupRefused(
             f"the log of {source.replica.id} begins at entry {first}, and {folder} ends at entry "
             f"{before.last_index}: what lay between is gone. Take a new backup into an empty folder"
@@ -333,7 +336,7 @@ def _check_goes_on(folder: Path, source: _Source, before: Backup) -> None:
     at = max(base, end - JOINT_BYTES)
     with opened(str(folder / COMMITLOG / file_name(base))) as descriptor:
         own = read_at(descriptor, end - at, at - base)
-    if own != source.log.read((base, size), at, end - at):
+    if own != _read_range(source, base, at, end - at):
         raise BackupRefused(
             f"bytes {at} to {end} of the log of {source.replica.id} aren't those of {folder}: "
             "another log, or what one of them has there has rotted. Take a new backup into an "
@@ -347,14 +350,21 @@ def _read(source: _Source, base: int, at: int, wanted: int) -> bytes:
     Raises:
         NodeRefused: it gives none.
     """
-    segment = (base, int(source.survey.segment_size_bytes))
-    try:
-        content = source.log.read(segment, at, min(wanted, CHUNK_BYTES))
-    except SegmentGone as error:
-        raise BackupRefused(f"{source.replica.id} has no such segment any more: {error}") from error
+    content = _read_range(source, base, at, min(wanted, CHUNK_BYTES))
     if not content:
         raise NodeRefused(str(source.replica.address), f"it gives no byte at {at} of its log")
     return content[:wanted]
+
+
+def _read_range(source: _Source, base: int, at: int, size: int) -> bytes:
+    """Raises:
+    NodeRefused: it gives no answer.
+    BackupRefused: it has no such segment any more.
+    """
+    try:
+        return source.log.read((base, int(source.survey.segment_size_bytes)), at, size)
+    except SegmentGone as error:
+        raise BackupRefused(f"{source.replica.id} has no such segment any more: {error}") from error
 
 
 # --- proving ------------------------------------------------------------------------------------

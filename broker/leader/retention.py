@@ -4,13 +4,18 @@ A leader that serves looks now and then at the oldest segments, and proposes tha
 begin behind those that nobody has to keep (`broker.log_start`, which carries it out on each
 member). Whole segments go, the oldest first, never the one that is written to:
 
-    older     than `age_ms`, by the log's own clock, its last entry
+    older     than `age_ms` of lived time (`broker.state.lived_time`), its last entry: neither a
+              clock that steps nor a month in which the group stood still makes a message old
     too much  the log with it is longer than `bytes`
-    full      the leader's disk is used to `disk_percent`, or a member has said that its own has no
-              room: the oldest one, and once that has gone here the next
+    full      the leader's disk is used to `disk_percent`: the oldest one, and once that has gone
+              here the next; the last two stay
 
-It must never propose more than these say: what has gone is gone everywhere. What the disk of a
-member says only makes the group give up its oldest segment early, never the last two.
+It must never propose more than these say: what has gone is gone everywhere.
+
+When an entry was appended is known by the log's time, and how much the group has lived by then only
+for the entry before the first. In between it lived no more than the log's time went on; so what is
+taken for an entry's age is at most that, and less while a standstill lies between the two: what
+follows one is kept for as much longer.
 
 Source: the seeds (72 h, and the oldest regardless of age from 85 % of the disk on).
 """
@@ -47,7 +52,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """A segment that is full: its last entry, when that was appended by the log's clock, and the
+    """A segment that is full: its last entry, when that was appended by the log's time, and the
     physical offset behind the segment."""
 
     last_index: int
@@ -57,12 +62,15 @@ class SegmentEnd:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What there is: the log's bounds, physical offsets; its clock; and how full disks are."""
+    """What there is: the log's bounds, physical offsets; how long the group has lived since the
+    entry before the first, and when that was appended by the log's time; and whether the leader's
+    disk is full."""
 
     start_offset: int
     end_offset: int
     segment_size: int
-    now_ms: int
+    lived_ms: int
+    begin_time_ms: int
     is_disk_full: bool
 
 
@@ -74,7 +82,8 @@ def first_kept(ends: Sequence[SegmentEnd], measured: Measured, rules: Rules) -> 
     """
     kept, start = None, measured.start_offset
     for end in ends:
-        is_old = bool(rules.age_ms) and measured.now_ms - end.append_time_ms > rules.age_ms
+        age_ms = measured.lived_ms - (end.append_time_ms - measured.begin_time_ms)
+        is_old = bool(rules.age_ms) and age_ms > rules.age_ms
         is_much = bool(rules.bytes) and measured.end_offset - start > rules.bytes
         left = measured.end_offset - end.end_offset
         can_be_spared = left > (KEPT_WHEN_FULL - 1) * measured.segment_size
@@ -88,8 +97,12 @@ def first_kept(ends: Sequence[SegmentEnd], measured: Measured, rules: Rules) -> 
 class Front(Protocol):
     """What a replica knows of its log's front."""
 
-    def measured(self) -> Measured:
-        """As of now."""
+    async def measured(self) -> Measured:
+        """As of now.
+
+        Raises:
+            CorruptionFound: an entry that tells of it has rotted.
+        """
         ...
 
     def full_segments(self, most: int) -> Iterable[SegmentEnd]:
@@ -152,19 +165,23 @@ class Retention:
         try:
             while True:
                 await asyncio.sleep(self._look_s)
-                if self._serves() and not self._front.is_behind():
+                if self._serves():
                     await self._look()
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._failed(error)
 
     async def _look(self) -> None:
+        front = self._front
         try:
-            ends = list(self._front.full_segments(MAX_SEGMENTS))
+            if front.is_behind():
+                return
+            measured = await front.measured()
+            ends = list(front.full_segments(MAX_SEGMENTS))
         except Exception as error:
-            if not self._front.is_mended(error):
+            if not front.is_mended(error):
                 raise
             return
-        kept = first_kept(ends, self._front.measured(), self._rules)
+        kept = first_kept(ends, measured, self._rules)
         if kept is None:
             return
         try:

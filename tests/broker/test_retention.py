@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,26 +21,33 @@ RULES = st.builds(
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> tuple[list[SegmentEnd], Measured]:
-    """Full segments from the oldest on, and a part of one more."""
+def logs(draw: st.DrawFn) -> tuple[list[SegmentEnd], list[int], Measured]:
+    """Full segments from the oldest on, how long ago (in lived time) the last entry of each was
+    appended, and a part of one more. The group may have stood still at any time."""
     start = draw(st.integers(0, 9)) * SIZE
     count = draw(st.integers(0, 5))
-    index, time_ms, ends = start, draw(st.integers(0, 100)), []
+    index, begin, lived = start, draw(st.integers(0, 100)), 0
+    time_ms, ends, lived_at = begin, [], []
     for number in range(count):
         index += draw(st.integers(1, 40))
-        time_ms += draw(st.integers(0, 300))
+        passed = draw(st.integers(0, 300))
+        time_ms += passed
+        lived += draw(st.sampled_from([passed, passed, passed // 3, 0]))
         ends.append(SegmentEnd(index, time_ms, start + (number + 1) * SIZE))
+        lived_at.append(lived)
     end = start + count * SIZE + draw(st.integers(0, SIZE - 1))
-    now = time_ms + draw(st.integers(0, 1000))
-    return ends, Measured(start, end, SIZE, now, draw(st.booleans()))
+    lived += draw(st.integers(0, 1000))
+    measured = Measured(start, end, SIZE, lived, begin, draw(st.booleans()))
+    return ends, [lived - at for at in lived_at], measured
 
 
 @given(logs(), RULES)
 def test_nothing_goes_that_a_rule_does_not_name(
-    log: tuple[list[SegmentEnd], Measured], rules: Rules
+    log: tuple[list[SegmentEnd], list[int], Measured], rules: Rules
 ) -> None:
-    """Each segment that goes is too old, or too much, or the oldest one of a full disk."""
-    ends, measured = log
+    """Each segment that goes is old enough, by what the group has lived, or too much, or the oldest
+    one of a full disk."""
+    ends, ages, measured = log
     kept = first_kept(ends, measured, rules)
     gone = [end for end in ends if kept is not None and end.last_index < kept]
     if kept is not None:
@@ -47,23 +55,49 @@ def test_nothing_goes_that_a_rule_does_not_name(
         assert kept == gone[-1].last_index + 1, "whole segments"
     for number, end in enumerate(gone):
         start = end.end_offset - SIZE
-        is_old = rules.age_ms > 0 and measured.now_ms - end.append_time_ms > rules.age_ms
+        is_old = rules.age_ms > 0 and ages[number] > rules.age_ms
         is_much = rules.bytes > 0 and measured.end_offset - start > rules.bytes
         is_first = measured.is_disk_full and number == 0
         assert is_old or is_much or is_first
         if not (is_old or is_much):
             assert measured.end_offset - end.end_offset > SIZE, "the last two stay"
-    left = [end for end in ends if end not in gone]
+    left = ends[len(gone) :]
     if left:
-        first = left[0]
-        assert not rules.age_ms or measured.now_ms - first.append_time_ms <= rules.age_ms
-        assert not rules.bytes or measured.end_offset - first.end_offset + SIZE <= rules.bytes
+        assert not rules.bytes or measured.end_offset - left[0].end_offset + SIZE <= rules.bytes
+
+
+@given(logs(), st.sampled_from([1, 50, 500]))
+def test_what_is_old_goes_where_the_group_has_never_stood_still(
+    log: tuple[list[SegmentEnd], list[int], Measured], age_ms: int
+) -> None:
+    ends, _, measured = log
+    now = measured.begin_time_ms + measured.lived_ms
+    kept = first_kept(ends, measured, Rules(age_ms=age_ms))
+    left = [end for end in ends if kept is None or end.last_index >= kept]
+    assert not left or now - left[0].append_time_ms <= age_ms or measured.is_disk_full
+
+
+def test_months_of_standstill_make_nothing_old() -> None:
+    """As of a group that was restored from a backup of last year, or switched off over a holiday:
+    what it held is kept for as long as it would have been."""
+    hour, year = 3_600_000, 8_766 * 3_600_000
+    ends = [SegmentEnd(10 * n, n * hour, SIZE * n) for n in range(1, 6)]
+    ends += [SegmentEnd(10 * n, year + n * hour, SIZE * n) for n in range(6, 9)]
+    rules = Rules(age_ms=72 * hour)
+    end = 8 * SIZE + 5
+    for lived_h, first in ((9, None), (72, None), (75, 21), (77, 41), (80, 51)):
+        measured = Measured(0, end, SIZE, lived_h * hour, 0, is_disk_full=False)
+        assert first_kept(ends, measured, rules) == first
+    later = Measured(5 * SIZE, end, SIZE, (72 + 2) * hour, year + 5 * hour, is_disk_full=False)
+    assert first_kept(ends[5:], later, rules) == 61
 
 
 @given(logs())
-def test_without_rules_nothing_goes(log: tuple[list[SegmentEnd], Measured]) -> None:
-    ends, measured = log
-    idle = Measured(measured.start_offset, measured.end_offset, SIZE, 1 << 50, is_disk_full=False)
+def test_without_rules_nothing_goes(
+    log: tuple[list[SegmentEnd], list[int], Measured],
+) -> None:
+    ends, _, measured = log
+    idle = replace(measured, lived_ms=1 << 50, is_disk_full=False)
     assert first_kept(ends, idle, Rules()) is None
 
 
@@ -73,9 +107,10 @@ class Front:
     def __init__(self) -> None:
         self.behind = False
         self.error: Exception | None = None
+        self.behind_error: Exception | None = None
 
-    def measured(self) -> Measured:
-        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, is_disk_full=False)
+    async def measured(self) -> Measured:
+        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, 0, is_disk_full=False)
 
     def full_segments(self, most: int) -> list[SegmentEnd]:
         if self.error is not None:
@@ -83,6 +118,8 @@ class Front:
         return [SegmentEnd(10 * n, 1_000 * n, SIZE * n) for n in range(1, 11)][:most]
 
     def is_behind(self) -> bool:
+        if self.behind_error is not None:
+            raise self.behind_error
         return self.behind
 
     def is_mended(self, error: BaseException) -> bool:
@@ -128,5 +165,7 @@ def test_rot_is_left_to_its_repair_and_any_other_error_ends_the_replica() -> Non
     front = Front()
     front.error = OSError("rot")
     assert looks(front, Rules(age_ms=1)) == ([], [])
-    front.error = RuntimeError("a bug")
+    front.error, front.behind_error = None, OSError("rot, where the log is to begin")
+    assert looks(front, Rules(age_ms=1)) == ([], [])
+    front.error, front.behind_error = RuntimeError("a bug"), None
     assert looks(front, Rules(age_ms=1)) == ([], [front.error])

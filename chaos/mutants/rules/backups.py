@@ -40,8 +40,8 @@ BACKUPS = (
     _mutant(
         "backup-goes-on-from-another-log",
         _TAKING,
-        "    if own != source.log.read((base, size), at, end - at):\n",
-        "    if len(own) != len(source.log.read((base, size), at, end - at)):\n",
+        "    if own != _read_range(source, base, at, end - at):\n",
+        "    if len(own) != len(_read_range(source, base, at, end - at)):\n",
     ),
     _mutant(
         "backup-keeps-what-an-interrupted-one-left",

@@ -16,8 +16,8 @@ def _mutant(name: str, old: str, new: str) -> Mutant:
 RETENTION = (
     _mutant(
         "retention-by-the-age-of-what-is-kept",
-        "measured.now_ms - end.append_time_ms > rules.age_ms",
-        "measured.now_ms > rules.age_ms",
+        "age_ms = measured.lived_ms - (end.append_time_ms - measured.begin_time_ms)",
+        "age_ms = measured.lived_ms",
     ),
     _mutant(
         "retention-one-segment-too-much",
@@ -36,13 +36,13 @@ RETENTION = (
     ),
     _mutant(
         "retention-by-who-does-not-lead",
-        "if self._serves() and not self._front.is_behind():",
-        "if not self._front.is_behind():",
+        "                if self._serves():\n",
+        "                if True:\n",
     ),
     _mutant(
         "retention-goes-on-before-it-has-gone",
-        "if self._serves() and not self._front.is_behind():",
-        "if self._serves():",
+        "            if front.is_behind():\n                return\n",
+        "            front.is_behind()\n",
     ),
     _mutant(
         "retention-ends-with-a-refusal",
