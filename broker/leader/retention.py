@@ -23,7 +23,7 @@ Source: the seeds (72 h, and the oldest regardless of age from 85 % of the disk 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -74,7 +74,7 @@ class Measured:
     is_disk_full: bool
 
 
-def first_kept(ends: Sequence[SegmentEnd], measured: Measured, rules: Rules) -> int | None:
+def first_kept(ends: Iterable[SegmentEnd], measured: Measured, rules: Rules) -> int | None:
     """The first entry that has to be kept; None: nothing has to go.
 
     Args:
@@ -176,12 +176,12 @@ class Retention:
             if front.is_behind():
                 return
             measured = await front.measured()
-            ends = list(front.full_segments(MAX_SEGMENTS))
+            # One is read after the other, as far as they go: mostly it is one.
+            kept = first_kept(front.full_segments(MAX_SEGMENTS), measured, self._rules)
         except Exception as error:
             if not front.is_mended(error):
                 raise
             return
-        kept = first_kept(ends, measured, self._rules)
         if kept is None:
             return
         try:

@@ -108,6 +108,10 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda s: s.audit.read(CLAIM, offset=0, size=8),
         lambda a: (len(a.content), a.problem) == (8, None),
     ),
+    "audit.base": (
+        lambda s: s.audit.base(),  # of a log that begins with entry 1: nothing stands before it
+        lambda a: (a.note, a.content, a.size_bytes, a.detail) == (b"", b"", 0, ""),
+    ),
 }
 # These are asked with what another answer gave: see below.
 ELSEWHERE = {"lookups.by_id", "cluster.replace_disk", "cluster.change_members"}
@@ -201,7 +205,7 @@ def three(_three: Asked) -> Asked:
 # --- who may answer ----------------------------------------------------------------------------
 
 EVERY_NODES = {"cluster.status", "cluster.members", "cluster.watch_leader", "audit.survey",
-               "audit.digests", "audit.read"}  # fmt: skip
+               "audit.digests", "audit.read", "audit.base"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

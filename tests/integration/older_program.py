@@ -27,7 +27,8 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 PROGRAM = FIXTURES / "program-of-level-1.tar.xz"
 DATA = FIXTURES / "level-1.tar.xz"
 SEGMENT = 8 << 20
-UNKNOWN_KEYS = ("scrub_percent",)  # of a configuration, to that release; ours are their defaults
+# Of a configuration, to that release; ours are their defaults.
+UNKNOWN_KEYS = ("scrub_percent", "[retention]", "age_hours =", "bytes =", "disk_percent =")
 KEPT = [b"kept message %d" % number for number in range(1, 41)]
 GONE = [b"gone message %d" % number for number in range(1, 8)]
 ANEW = [b"anew %d" % number for number in range(1, 4)]
