@@ -6,7 +6,9 @@ import asyncio
 import functools
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from audit.errors import BackupRefused, NodeRefused, Unreachable
 from audit.proof.log import open_log, verify_log
 from audit.proof.soundness import Soundness
 from audit.reading.remote import NodeLog
+from audit.reading.replica import Replica
 from dledger.records.layout import file_name
 from store.backup import read_backup
 from store.files import OsFiles
@@ -290,6 +293,27 @@ def test_member_that_stays_behind_is_no_source(
     with pytest.raises(Unreachable, match="behind what is committed"):
         live.take(tmp_path / "b", "n3")
     assert live.take(tmp_path / "b").backup.node_id in ("n1", "n2")
+
+
+def test_member_out_of_service_is_no_source(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is sound in itself, and not the group's: it is named, and neither copied nor asked
+    for what has rotted elsewhere."""
+    found = taking.replicas_of_group
+
+    def one_is_aside(*given: Any, **named: Any) -> list[Replica]:
+        return [
+            replace(each, standing="out of service") if each.id == "n2" else each
+            for each in found(*given, **named)
+        ]
+
+    monkeypatch.setattr(taking, "replicas_of_group", one_is_aside)
+    taken = live.take(tmp_path / "b")
+    assert taken.silent == ("n2",)
+    assert taken.backup.node_id in ("n1", "n3")
+    with pytest.raises(BackupRefused, match="n2 is no member that answers; these do: n1, n3"):
+        live.take(tmp_path / "b", "n2")
 
 
 def test_two_backups_into_one_folder_exclude_each_other(live: Live, tmp_path: Path) -> None:

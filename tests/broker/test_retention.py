@@ -77,6 +77,17 @@ def test_what_is_old_goes_where_the_group_has_never_stood_still(
     assert not left or now - left[0].append_time_ms <= age_ms or measured.is_disk_full
 
 
+@given(logs())
+def test_full_disk_costs_one_segment_at_a_time_and_never_the_last_two(
+    log: tuple[list[SegmentEnd], list[int], Measured],
+) -> None:
+    ends, _, measured = log
+    full = replace(measured, is_disk_full=True)
+    kept = first_kept(ends, full, Rules(disk_percent=85))
+    can_be_spared = bool(ends) and full.end_offset - ends[0].end_offset > SIZE
+    assert kept == (ends[0].last_index + 1 if can_be_spared else None)
+
+
 def test_months_of_standstill_make_nothing_old() -> None:
     """As of a group that was restored from a backup of last year, or switched off over a holiday:
     what it held is kept for as long as it would have been."""

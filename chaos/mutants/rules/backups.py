@@ -25,6 +25,12 @@ BACKUPS = (
         "                if survey.committed_offset >= 0:\n",
     ),
     _mutant(
+        "backup-of-a-member-that-is-out-of-service",
+        _TAKING,
+        "each.id for each in members if each.address is None or each.silence or each.standing\n",
+        "each.id for each in members if each.address is None or each.silence\n",
+    ),
+    _mutant(
         "backup-is-not-verified",
         _TAKING,
         "    if total.verdict is Soundness.SOUND and not wrong:\n",
