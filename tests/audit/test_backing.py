@@ -17,6 +17,7 @@ from audit.backing.taking import Taken, take_backup
 from audit.errors import BackupRefused, NodeRefused, Unreachable
 from audit.proof.log import open_log, verify_log
 from audit.proof.soundness import Soundness
+from audit.reading import live as live_members
 from audit.reading.remote import NodeLog
 from audit.reading.replica import Replica
 from dledger.records.layout import file_name
@@ -300,7 +301,7 @@ def test_member_out_of_service_is_no_source(
 ) -> None:
     """Its log is sound in itself, and not the group's: it is named, and neither copied nor asked
     for what has rotted elsewhere."""
-    found = taking.replicas_of_group
+    found = live_members.replicas_of_group
 
     def one_is_aside(*given: Any, **named: Any) -> list[Replica]:
         return [
