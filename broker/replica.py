@@ -53,6 +53,7 @@ from broker.reading.queues import QueueReader
 from broker.recovery import Recovered, recover
 from broker.repairs import Repairs, SteadyView, Surroundings
 from broker.scrubbing import Scrubber
+from broker.sealing import Sealer
 from broker.services.messages import SendTimings
 from broker.services.services import Services
 from broker.snapshots import Base, SnapshotKeeper, SnapshotSource
@@ -132,6 +133,7 @@ class Replica:
         )
         self.driver = self._make_driver(probe)
         self.snapshots = self._make_snapshots()
+        self.sealer = Sealer(self.log.seals, lambda: self.snapshots.statistics().index, ports.hand)
         self.installer = self._make_installer()
         self.log_start = self._make_log_start()
         self.retention = self._make_retention()
@@ -632,6 +634,7 @@ class Replica:
         """A snapshot needs the log's word for the entry that it is of: it waits for a repair."""
         try:
             await self.snapshots.step()
+            await self.sealer.step()
         except CorruptionFound as error:
             if not self.repairs.takes(error):
                 raise

@@ -34,6 +34,7 @@ from store.preallocation import SPARES, Preallocator
 from store.recovery import Recovered, Recovery, RecoveryReport
 from store.repair_journal import RepairJournal
 from store.scrubbing import Scrub
+from store.seals import Seals, read_seals
 from store.segment_reader import LogReader
 from store.segments import Segment
 from store.tail import TailCache
@@ -133,7 +134,7 @@ class CommitLog:
                 checkpoint,
                 intent,
                 stopped_cleanly=stopped_cleanly,
-                known=known,
+                known=(*read_seals(files, directory, checkpoint), *known),
                 start=StartNote(files, directory).settle(),
             ).run()
             return cls(directory, options, files, checkpoint, intent, recovered, workers, clock)
@@ -179,6 +180,8 @@ class CommitLog:
         self._reader = LogReader(files, self._table, self._cache)
         self.damages = Damages(files, self._table, self._reader, self._history, self._segment_size)
         self.scrub = Scrub(files, self._table, self._segment_size, self._history)
+        passed_over = {self._table.locate(last)[0].base: last for _, last in recovered.passed_over}
+        self.seals = Seals(files, directory, self._table, self._history, self._reader, passed_over)
         self._end = LogEnd(
             self._table, self._history, self._cache, self._preallocator, self._segment_size
         )

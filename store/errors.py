@@ -13,6 +13,7 @@ come from, is in `dledger.records.errors`.
     ├── IdentityMissing     the data directory holds a log, and nothing says whose
     ├── NotARegularFile     a link, a pipe, a device or a directory has a file's name
     ├── SnapshotOfAnother   a snapshot of state was made on another disk, or of another log
+    ├── SealRefused         a file that is no seal: what it should speak of is read instead
     └── BackupUnusable      there is no backup, it isn't right, or not for that directory
 
 Two facts are common to all. `retriable`: the same call may succeed later, unchanged. `outcome`:
@@ -165,3 +166,7 @@ class SnapshotOfAnother(StoreError):
 
 class BackupUnusable(StoreError):
     """The directory that was to be made of it is no member's; the text says why."""
+
+
+class SealRefused(StoreError):
+    """A file that is no seal. What it should speak of is read instead."""

@@ -185,6 +185,8 @@ class Install:
         snapshots = directory / "snapshot"
         others = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n) and n != base]
         self._unlink(snapshots, others)
+        seals = directory / "seal"
+        self._unlink(seals, [n for n in self._listed(seals) if FILE_NAME.fullmatch(n)])
         segments = directory / "commitlog"
         names = self._listed(segments)
         self._unlink(segments, [n for n in names if FILE_NAME.fullmatch(n)])

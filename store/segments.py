@@ -170,7 +170,8 @@ class SegmentTable:
     def pass_over(self, segment: Segment, run: IntactRun) -> None:
         """The run is in the segment, of which the first entry is; its file tells their starts."""
         count = run.last.index - run.first.index
-        segment.starts.pass_over(segment.used, count, partial(self._walked, segment))
+        walk = partial(self._walked, segment)
+        segment.starts.pass_over(segment.used, count, walk, run.marks)
         segment.count += count
         segment.used = run.size
 
@@ -211,7 +212,12 @@ class SegmentTable:
 
     def position_of_segment(self, segment: Segment) -> int:
         """Where `segment` stands in the list."""
-        return bisect_right(self.segments, segment.base, key=lambda each: each.base) - 1
+        return self.position_at(segment.base)
+
+    def position_at(self, physical_offset: int) -> int:
+        """Where the segment stands in the list that the byte belongs to, or the last one before
+        it."""
+        return bisect_right(self.segments, physical_offset, key=lambda each: each.base) - 1
 
     def ends_by(self, physical_offset: int) -> int:
         """The last entry that ends at or before `physical_offset`; the index before the first

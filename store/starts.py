@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from store.intact import Marks
+
 SPARSE_BYTES: Final = 64 << 10
 
 # The start and the number of a run of entries to where each of them begins.
@@ -57,12 +59,26 @@ class Starts:
         self._dense = array("I")
         self._walk = walk
 
-    def pass_over(self, start: int, count: int, walk: Walk) -> None:
-        """So many entries follow, the first of them at `start`; `walk` finds the others again."""
+    def pass_over(self, start: int, count: int, walk: Walk, marks: Marks | None) -> None:
+        """So many entries follow, the first of them at `start`; `walk` finds the others again.
+
+        Args:
+            marks: of the whole segment; those of the entries that follow are kept.
+        """
         self.forget(walk)
-        self._mark_slots.append(self._dense_from)
-        self._marks.append(start)
+        if marks is None:
+            self._mark_slots.append(self._dense_from)
+            self._marks.append(start)
+        else:
+            behind = bisect_left(marks.slots, self._dense_from)
+            self._mark_slots += marks.slots[behind:]
+            self._marks += marks.starts[behind:]
         self._dense_from += count
+
+    def marks(self, count: int) -> Marks:
+        """Those among the first `count` entries."""
+        kept = bisect_left(self._mark_slots, count)
+        return Marks(self._mark_slots[:kept], self._marks[:kept])
 
     def cut(self, slot: int) -> None:
         """`slot` and what follows it are gone."""

@@ -24,7 +24,7 @@ from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero
 from store.history import History
-from store.intact import NOTHING_KNOWN, Known
+from store.intact import NOTHING_KNOWN, IntactRun, Known
 from store.segments import Segment, SegmentTable
 
 _HEADERS_CHUNK: Final = 64 << 10
@@ -111,20 +111,30 @@ class LogWalker:
             self._history.add(header, body)
             at += header.total_size
             if at == header.total_size:
-                at = self._pass_over(segment, header)
+                at = self._pass_over(segment, window, header)
 
-    def _pass_over(self, segment: Segment, first: EntryHeader) -> int:
+    def _pass_over(self, segment: Segment, window: _Window, first: EntryHeader) -> int:
         """Where the segment's entries are looked at again, of which the first one was: behind those
         that are known."""
         run = self._known.get(segment.base)
-        # The first entry is the one that was read; and none is larger than its segment allows.
-        if run is None or run.first != first or run.size > self._segment_size - FILLER_HEADER_SIZE:
+        if run is None or run.first != first or not self._ends_with(run, window):
             return first.total_size
         if run.last.index > first.index:
             self._table.pass_over(segment, run)
             self._history.pass_over(run)
             self.passed_over.append((first.index + 1, run.last.index))
         return run.size
+
+    def _ends_with(self, run: IntactRun, window: _Window) -> bool:
+        """Whether the last of the run's entries lies where it is said to: these are the bytes that
+        are spoken of, and no older ones."""
+        if run.size > self._segment_size - FILLER_HEADER_SIZE:
+            return False
+        try:
+            last = parse_header(window.read(run.last.physical_offset - run.base, HEADER_SIZE), 0)
+        except InvalidFrame:
+            return False
+        return last == run.last
 
     def _read_entry(
         self, segment: Segment, window: _Window, at: int

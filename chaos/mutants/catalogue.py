@@ -30,6 +30,7 @@ from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.retention import RETENTION
+from chaos.mutants.rules.seals import SEALS
 from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
@@ -47,6 +48,7 @@ MUTANTS = (
     *OFFLINE_REPAIRS,
     *BACKUPS,
     *RETENTION,
+    *SEALS,
     *REPAIRS,
     *DIVERGENCE,
     *TABLES,

@@ -37,6 +37,10 @@ __all__ = [
     "MESSAGE_ID",
     "RECORD",
     "REPAIR_JOURNAL",
+    "SEAL",
+    "SEAL_CONFIGURATION",
+    "SEAL_MARK",
+    "SEAL_TERM",
     "SNAPSHOT_FILE",
     "SNAPSHOT_PIECE",
     "TRUNCATION_INTENT",
@@ -446,6 +450,61 @@ LOG_START: Final = Layout(
     ),
 )
 
+# What is known of the entries that a segment begins with (`store.seals`): a start that finds it
+# needn't read them.
+SEAL: Final = Layout(
+    "Seal",
+    132,
+    (
+        Field(0, "I", "magic", "magic", value=0xDAA320D9),
+        Field(4, "I", "version", "version", value=1),
+        Field(8, "56s", "first", "header of the segment's first entry"),
+        Field(64, "56s", "last", "header of the last entry that it speaks of"),
+        Field(120, "I", "terms_size", "length t of the terms"),
+        Field(124, "I", "configurations_size", "length c of the configurations"),
+        Field(128, "I", "marks_size", "length m of the marks"),
+        Field(132, "", "terms", "terms that begin behind the first entry", length="t"),
+        Field(
+            132,
+            "",
+            "configurations",
+            "configurations behind the first entry",
+            length="c",
+            behind="t",
+        ),
+        Field(132, "", "marks", "marks, from the first entry on", length="m", behind="t + c"),
+        Field(132, "I", "crc", "CRC32C of all bytes before", behind="t + c + m"),
+    ),
+)
+
+SEAL_TERM: Final = Layout(
+    "Term in a seal",
+    16,
+    (
+        Field(0, "Q", "index", "index of the term's first entry"),
+        Field(8, "Q", "term", "term"),
+    ),
+)
+
+SEAL_CONFIGURATION: Final = Layout(
+    "Configuration in a seal",
+    12,
+    (
+        Field(0, "Q", "index", "index of the entry"),
+        Field(8, "I", "size", "length n of its body"),
+        Field(12, "", "body", "body of that entry", length="n"),
+    ),
+)
+
+SEAL_MARK: Final = Layout(
+    "Mark in a seal",
+    8,
+    (
+        Field(0, "I", "slot", "number of an entry in its segment, from 0"),
+        Field(4, "I", "start", "where it begins in the file"),
+    ),
+)
+
 LAYOUTS: Final = (
     ENTRY,
     FILLER,
@@ -464,4 +523,8 @@ LAYOUTS: Final = (
     SNAPSHOT_FILE,
     SNAPSHOT_PIECE,
     LOG_START,
+    SEAL,
+    SEAL_TERM,
+    SEAL_CONFIGURATION,
+    SEAL_MARK,
 )

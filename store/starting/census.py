@@ -59,6 +59,7 @@ _ROOT: Final = _Folder(
                 re.compile(r"(boot|hard_state|promises\.json)\.tmp"),
             ),
         ),
+        (re.compile("seal"), _Folder(FILE_NAME, UNFINISHED_NAME)),
         (re.compile("snapshot"), _Folder(FILE_NAME, re.compile(r"(next|received)\.tmp"))),
         (
             re.compile("consumequeue"),

@@ -37,6 +37,7 @@ from dledger.reading.survey import survey_folder
 from dledger.records.layout import ENTRY, UNITS_PER_FILE
 from store.commitlog import CommitLog, CommitLogOptions
 from store.directory import write_sealed
+from store.errors import CorruptionFound
 from store.files import OsFiles
 from store.intact import IntactRun, Known
 from store.rehearsal import RehearsedFiles
@@ -153,12 +154,18 @@ def test_what_lies_behind_is_read(path: Path) -> None:
 
 
 def test_run_that_leaves_no_room_for_a_filler_is_not_believed(path: Path) -> None:
-    """No log of ours has one: eight bytes stay free."""
-    longer = []
-    for each in read(path):
-        room = SEGMENT - (each.last.physical_offset - each.base)
-        longer.append(replace(each, last=each.last._replace(total_size=room - 7)))
-    assert opened(path, tuple(longer)).passed_over == ()
+    """No log of ours has one: eight bytes stay free. Where the file says so, too, it isn't one."""
+    longer, known = [], read(path)
+    for each in known:
+        at = each.last.physical_offset - each.base
+        size = SEGMENT - at - 7
+        longer.append(replace(each, last=each.last._replace(total_size=size)))
+        with segment(path, each.base // SEGMENT).open("r+b") as file:
+            file.seek(at + ENTRY.at("total_size"))
+            file.write(ENTRY.run("total_size").pack(size))
+    assert known
+    with pytest.raises(CorruptionFound):
+        opened(path, tuple(longer))
 
 
 def test_log_that_is_cut_first_is_walked(path: Path) -> None:

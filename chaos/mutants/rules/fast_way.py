@@ -158,8 +158,9 @@ FAST_WAY = (
             (
                 "to-a-segments-end",
                 "store/walking.py",
-                " or run.size > self._segment_size - FILLER_HEADER_SIZE:",
-                ":",
+                "        if run.size > self._segment_size - FILLER_HEADER_SIZE:\n"
+                "            return False\n",
+                "",
             ),
         )
     ),
