@@ -33,6 +33,7 @@ FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Nothing is wrong with the disk, and nothing happened: the same call may succeed later.
 PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS
 CHUNK_BYTES: Final = 1 << 20
+SECTOR_BYTES: Final = 512  # the least that a disk loses
 MAX_ATOMIC_BYTES: Final = 64 << 10  # far beyond what any atomic file holds; more is none
 
 _ZEROS: Final = bytes(CHUNK_BYTES)
@@ -338,16 +339,46 @@ def read_exactly(files: FileSystem, handle: Handle, size: int, offset: int, name
     """`size` bytes from `offset`.
 
     Raises:
-        CorruptionFound: the file ends before.
+        CorruptionFound: the file ends before, or the disk can't give them.
     """
-    content = files.pread(handle, size, offset)
+    content = read_upto(files, handle, size, offset, name)
     while len(content) < size:
-        more = files.pread(handle, size - len(content), offset + len(content))
+        at = offset + len(content)
+        more = read_upto(files, handle, size - len(content), at, name)
         if not more:
             found = f"the file's end after {len(content)}"
             raise CorruptionFound(name, offset + len(content), f"{size} bytes", found)
         content += more
     return content
+
+
+def read_upto(files: FileSystem, handle: Handle, size: int, offset: int, name: str) -> bytes:
+    """`size` bytes from `offset`; fewer only at the file's end, or when interrupted.
+
+    A sector that the disk can't read any more is lost like one that has rotted: what was there has
+    to come from elsewhere, and writing gives the file another sector.
+
+    Raises:
+        CorruptionFound: the disk can't give them; it names the first block that it can't.
+    """
+    try:
+        return files.pread(handle, size, offset)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    at = offset
+    while at < offset + size:
+        end = min(offset + size, at - at % SECTOR_BYTES + SECTOR_BYTES)
+        try:
+            files.pread(handle, end - at, at)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise CorruptionFound(
+                name, at, f"{end - at} bytes", "a sector that can't be read"
+            ) from error
+        at = end
+    return files.pread(handle, size, offset)  # it can, the second time
 
 
 def zero_range(files: FileSystem, handle: Handle, start: int, end: int) -> int:

@@ -90,7 +90,10 @@ class RepairJournal:
         try:
             if start + len(content) > self._files.size(handle):
                 return None  # what became of that file is for recovery to say
-            there = read_exactly(self._files, handle, len(content), start, str(path))
+            try:
+                there = read_exactly(self._files, handle, len(content), start, str(path))
+            except CorruptionFound:  # a sector that can't be read
+                there = b""
             if there != content and _are_frames(there):
                 return None
             # Also where they are there already: perhaps in the page cache only, and called clean

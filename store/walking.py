@@ -22,7 +22,7 @@ from dledger.reading.entry import (
 )
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
-from store.files import CHUNK_BYTES, FileSystem, first_nonzero
+from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_upto
 from store.history import History
 from store.intact import NOTHING_KNOWN, IntactRun, Known
 from store.segments import Segment, SegmentTable
@@ -211,9 +211,11 @@ class _Window:
 
     def _fill(self, at: int, size: int) -> None:
         wanted = max(size, self._chunk_size)
-        chunk = self._files.pread(self._segment.handle, wanted, at)
+        handle, name = self._segment.handle, str(self._segment.path)
+        chunk = read_upto(self._files, handle, wanted, at, name)
         while len(chunk) < size:
-            more = self._files.pread(self._segment.handle, wanted - len(chunk), at + len(chunk))
+            behind = at + len(chunk)
+            more = read_upto(self._files, handle, wanted - len(chunk), behind, name)
             if not more:
                 break
             chunk += more

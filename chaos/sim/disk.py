@@ -19,7 +19,7 @@ from copy import deepcopy
 from pathlib import Path
 from random import Random
 
-from chaos.sim.files import Directory, SimulatedFile, write_into
+from chaos.sim.files import SECTOR_BYTES, Directory, SimulatedFile, write_into
 from chaos.sim.timeline import ActorDied
 from store.files import Buffer, Handle
 
@@ -192,6 +192,14 @@ class SimulatedDisk:
             if at < len(copy):
                 copy[at] ^= 1 << bit
         return before
+
+    def lose_sector(self, path: Path, at: int) -> None:
+        """The sector that has byte `at` of a file can't be read any more, until it is written."""
+        self._file(path).lost.add(at // SECTOR_BYTES)
+
+    def regain(self, path: Path) -> None:
+        """All of a file can be read again."""
+        self._file(path).lost.clear()
 
     def spoil(self, path: Path, at: int, data: bytes) -> None:
         """Other bytes are there, on the platter and in what is read; the file may have grown."""

@@ -8,6 +8,7 @@ it and not to its name, so it moves along when that changes.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from random import Random
 
@@ -15,10 +16,14 @@ PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 
 
+def _sectors(start: int, end: int) -> range:
+    return range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES))
+
+
 class SimulatedFile:
     """A file. `unsynced` lists writes as (offset, bytes), a new size as (-1, size)."""
 
-    __slots__ = ("allocated", "content", "durable", "durable_size", "size", "unsynced")
+    __slots__ = ("allocated", "content", "durable", "durable_size", "lost", "size", "unsynced")
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -27,6 +32,7 @@ class SimulatedFile:
         self.durable = bytearray()
         self.durable_size = 0
         self.unsynced: list[tuple[int, bytes | int]] = []
+        self.lost: set[int] = set()  # sectors that can't be read until they are written, whole
 
     def used_bytes(self) -> int:
         """What the file takes of the disk."""
@@ -37,11 +43,18 @@ class SimulatedFile:
         end = min(offset + size, self.size)
         if end <= offset:
             return b""
+        if self.lost and self.lost & set(_sectors(offset, end)):
+            raise OSError(errno.EIO, "a sector is lost")
         found = bytes(self.content[offset:end])
         return found if len(found) == end - offset else found.ljust(end - offset, b"\0")
 
     def write(self, offset: int, data: bytes) -> None:
-        """`data` is in the page cache."""
+        """`data` is in the page cache. A sector of which some is to stay has to be read first."""
+        end = offset + len(data)
+        for sector in self.lost & set(_sectors(offset, end)) if self.lost else ():
+            if not offset <= sector * SECTOR_BYTES <= (sector + 1) * SECTOR_BYTES <= end:
+                raise OSError(errno.EIO, "a sector is lost")
+            self.lost.discard(sector)
         write_into(self.content, offset, data)
         self.size = max(self.size, offset + len(data))
         self.unsynced.append((offset, data))

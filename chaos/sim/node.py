@@ -408,6 +408,7 @@ class SimNode:
         for path, at in self.passing_rot:
             before = self.rot.pop((path, at), None)
             if before is not None:
+                self.disk.regain(path)
                 self.disk.spoil(path, at, bytes((before,)))
         self.passing_rot.clear()
 

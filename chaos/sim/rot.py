@@ -16,13 +16,16 @@ from random import Random
 from typing import Final
 
 from chaos.sim.copies import may_harm, voters_for_now
+from chaos.sim.files import SECTOR_BYTES
 from chaos.sim.node import DATA, SimNode
 from chaos.sim.world import World
 from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import file_name
+from store.errors import StoreError
 
 NEAR_BYTES: Final = 8 << 10  # perhaps of the same entry
 LOOK_MS: Final = 1.0
+LOST_SHARE: Final = 0.02  # of the bytes that rot: their sector can't be read any more
 RUNS: Final = (1, 1, 4, 300)  # bytes that rot together
 
 Later = Callable[..., None]
@@ -40,6 +43,7 @@ class LogRot:
         self._world = world
         self._later = later
         self._power_on = power_on
+        self._sectors = world.plan.random("lost-sectors")
 
     def strike(self, chance: Random) -> None:
         """Some bytes of one member rot, in one place or in three."""
@@ -63,11 +67,26 @@ class LogRot:
                     node.flip(path, within, chance)
                     if not is_lasting:
                         node.passing_rot.add((path, within))
+                    if self._sectors.random() < LOST_SHARE:
+                        self._lose_sector(node, path, within)
         if chance.random() < 0.5:
             # Where flushing is later a loss of power takes what was acknowledged, as documented.
             is_async = self._world.plan.tuning.flush == "async"
             keeps_cache = chance.random() < 0.5 or is_async
             self._die_of_it(node, chance.randrange(1, 40), keeps_cache=keeps_cache)
+
+    def _lose_sector(self, node: SimNode, path: Path, at: int) -> None:
+        """The disk can't read the sector any more in which a byte has just rotted, all of it
+        entries that others have."""
+        first = at - at % SECTOR_BYTES
+        last = first + SECTOR_BYTES - 1
+        rotten = {within for file, within in node.rot if file == path}
+        others = [each for each in range(first, last + 1) if each not in rotten]
+        if _are_entries(node, path, first, last) and all(
+            self._is_elsewhere(node, path, each) for each in others
+        ):
+            node.disk.lose_sector(path, at)
+            self._world.log("nemesis", f"sector {at // SECTOR_BYTES} of it can't be read")
 
     @property
     def _nodes(self) -> list[SimNode]:
@@ -96,6 +115,22 @@ class LogRot:
         else:
             again = partial(self._die_of_it, node, operations, keeps_cache=keeps_cache)
             self._later(LOOK_MS, again)
+
+
+def _are_entries(node: SimNode, path: Path, first: int, last: int) -> bool:
+    """Whether bytes of a segment are of entries that are known to be committed and durable."""
+    if node.life is None or int(path.name) + last >= cold_bytes(node):
+        return False
+    log = node.life.replica.log
+    node.disk.is_observed = True
+    try:
+        for at in (first, last):
+            log.index_at(int(path.name) + at)
+    except StoreError:  # a filler, or rot
+        return False
+    finally:
+        node.disk.is_observed = False
+    return True
 
 
 def _is_sound_at(node: SimNode, path: Path, at: int) -> bool:

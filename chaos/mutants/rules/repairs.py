@@ -37,6 +37,28 @@ REPAIRS = (
         tests=_BYTES,
     ),
     Mutant(
+        "lost-sector-ends-the-member",
+        "store/files.py",
+        "        if error.errno != errno.EIO:\n            raise\n    at = offset\n",
+        "        raise\n    at = offset\n",
+        under="log-rot",
+    ),
+    Mutant(
+        "lost-sector-sought-where-the-read-began",
+        "store/files.py",
+        "                name, at, f\"{end - at} bytes\", \"a sector that can't be read\"\n",
+        "                name, offset, f\"{end - at} bytes\", \"a sector that can't be read\"\n",
+        under="log-rot",
+    ),
+    Mutant(
+        "journal-stumbles-over-a-lost-sector",
+        "store/repair_journal.py",
+        '                there = b""\n',
+        "                raise\n",
+        masked="few members die between the journal and its place, over a lost sector",
+        tests=("tests/store/test_lost_sectors.py",),
+    ),
+    Mutant(
         "scrub-takes-a-filler-for-granted",
         "store/scrubbing.py",
         "    if not span.is_full:\n",

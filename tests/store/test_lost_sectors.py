@@ -1,0 +1,131 @@
+"""Sectors that the disk can't read any more: rot like any other, found where it is, and written
+over."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from chaos.sim.files import SECTOR_BYTES
+from dledger.records.layout import file_name
+from store.commitlog import CommitLog
+from store.damage import Damage, Refill
+from store.errors import CorruptionFound
+from store.files import read_exactly, read_upto
+from store.repair_journal import RepairJournal
+from tests.store.faulty_files import SimulatedDisk
+from tests.store.logs import DATA, LOG, SEGMENT, LogUnderTest, make_log
+
+SMALL_BODIES = [bytes([65 + number]) * 100 for number in range(20)]
+PATH = LOG / file_name(0)
+
+
+def test_what_can_be_read_is_and_what_cannot_is_named() -> None:
+    """The first block that is lost, wherever the read began."""
+    disk, path = SimulatedDisk(), Path("/f")
+    handle = disk.create(path)
+    disk.pwritev(handle, [bytes(range(256)) * 16], 0)
+    disk.lose_sector(path, 1100)
+    assert read_exactly(disk, handle, 1024, 0, "f") == bytes(range(256)) * 4
+    assert read_exactly(disk, handle, 100, 1536, "f") == bytes(range(100))
+    for size, offset, first in ((4096, 0, 1024), (1000, 700, 1024), (10, 1200, 1200)):
+        with pytest.raises(CorruptionFound) as found:
+            read_exactly(disk, handle, size, offset, "f")
+        assert (found.value.file, found.value.offset) == ("f", first)
+
+
+def test_another_failure_is_none_of_a_sector() -> None:
+    disk = SimulatedDisk()
+    handle = disk.create(Path("/f"))
+
+    def fail(operation: str, _name: str, number: int) -> None:
+        if operation == "pread":
+            raise OSError(number, "refused")
+
+    disk.before = partial(fail, number=errno.ENXIO)
+    with pytest.raises(OSError, match="refused"):
+        read_upto(disk, handle, 10, 0, "f")
+
+
+def test_a_sector_that_is_lost_for_a_moment_is_read_the_second_time() -> None:
+    disk, path = SimulatedDisk(), Path("/f")
+    handle = disk.create(path)
+    disk.pwritev(handle, [b"x" * 1000], 0)
+    failures = [OSError(errno.EIO, "once")]
+
+    def fail(operation: str, _name: str) -> None:
+        if operation == "pread" and failures:
+            raise failures.pop()
+
+    disk.before = fail
+    assert read_upto(disk, handle, 600, 0, "f") == b"x" * 600
+
+
+def scrub(log: CommitLog) -> None:
+    while not log.scrub.is_over:
+        log.scrub.finish(log.scrub.step()())
+
+
+def lost(at: int) -> tuple[CommitLog, SimulatedDisk, Damage, bytes]:
+    """A log of small entries, one of whose sectors is lost; the damage, and the bytes there."""
+    made = make_log(SMALL_BODIES)
+    content = bytes(made.disk.bytes_of(PATH))
+    made.disk.kill()
+    log = LogUnderTest(made.disk).log
+    made.disk.lose_sector(PATH, at)
+    log.scrub.begin(log.last_index)
+    with pytest.raises(CorruptionFound) as found:
+        scrub(log)
+    assert found.value.offset == at - at % SECTOR_BYTES
+    damage = log.damages.locate(found.value.file, found.value.offset)
+    assert damage is not None
+    extent = damage.extents[0]
+    return log, made.disk, damage, content[extent.start : extent.end]
+
+
+@pytest.mark.parametrize("at", [600, 1024, 1300, 2047])
+def test_a_lost_sector_is_written_over_whole(at: int) -> None:
+    """What is damaged are all entries that have a byte in it, so the disk needn't read it."""
+    log, disk, damage, content = lost(at)
+    extent = damage.extents[0]
+    assert extent.start <= at - at % SECTOR_BYTES
+    assert extent.end >= at - at % SECTOR_BYTES + SECTOR_BYTES
+    refill = Refill(damage, lambda _index: 1, log.damages.arrives)
+    assert refill.take(content)
+    handle = log.damages.handle_of(extent)
+    RepairJournal(disk, DATA).write_back(extent, handle, content)
+    assert log.damages.locate(str(PATH), at) is None
+    assert log.read(1, log.last_index)
+
+
+def test_a_crash_before_the_bytes_are_back_is_finished_over_a_lost_sector() -> None:
+    """The journal is there, and the place can't be read."""
+    _, disk, damage, content = lost(1300)
+    extent = damage.extents[0]
+
+    def die(operation: str, name: str) -> None:
+        if operation == "pwritev" and name == PATH.name:
+            raise KeyboardInterrupt
+
+    disk.before = die
+    handle = disk.open(PATH)
+    with pytest.raises(KeyboardInterrupt):
+        RepairJournal(disk, DATA).write_back(extent, handle, content)
+    disk.before = lambda _operation, _name: None
+    disk.kill()
+    log = LogUnderTest(disk).log
+    assert log.last_index == len(SMALL_BODIES)
+    assert log.read(1, log.last_index)
+
+
+def test_a_start_refuses_a_lost_sector_as_it_does_rot() -> None:
+    made = make_log(SMALL_BODIES)
+    made.disk.kill()
+    made.disk.lose_sector(PATH, 700)
+    with pytest.raises(CorruptionFound) as found:
+        LogUnderTest(made.disk)
+    assert found.value.file == str(PATH)
+    assert made.log.end_offset < SEGMENT
