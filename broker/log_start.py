@@ -24,7 +24,7 @@ from broker.leader.commands import Commands
 from broker.services.refused import refused
 from broker.snapshots import Base, BaseOf, NoFiles, SnapshotKeeper
 from broker.state.machine import StateMachine
-from broker.state.replay import starts_of
+from broker.state.replay import QueueStarts, starts_of
 from dledger.core.types import LogBase
 from dledger.level import LOG_START_LEVEL
 from store.commitlog import CommitLog
@@ -76,6 +76,7 @@ class Front:
         note: of the data directory.
         files: removes what isn't needed.
         forget: tells the core.
+        queue_starts: is told where queues begin.
         is_hindered: while something is being repaired that may need what would go.
         is_mended: whether rot in the log is being repaired.
     """
@@ -88,6 +89,7 @@ class Front:
     note: StartNote
     files: FileSystem
     forget: Callable[[LogBase], None]
+    queue_starts: Callable[[QueueStarts], None]
     is_hindered: Callable[[], bool]
     is_mended: Callable[[BaseException], bool]
 
@@ -225,10 +227,10 @@ class LogStartKeeper:
         front = self._front
         dropped = front.log.drop_before(start)
         front.forget(base_of(start))
+        starts = starts_of(base)
+        front.queue_starts(starts)
         shorter = [
-            key
-            for key, (offset, _) in starts_of(base).items()
-            if front.queues.begin_at(*key, offset)
+            key for key, (offset, _) in starts.items() if front.queues.begin_at(*key, offset)
         ]
         front.log.checkpoint.note_first(start.offset(front.log.options.segment_size_bytes))
         log.info("log_begins_later", first_index=start.first_index, segments=len(dropped))

@@ -20,7 +20,7 @@ import structlog
 from dledger.core.types import DiskId, Index, NodeId, Term
 from dledger.promises import Promises, Start
 from store.directory import read_sealed, write_sealed
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, NotARegularFile
 from store.files import FULL_ERRNOS, FileSystem
 
 FORMAT_VERSION: Final = 1
@@ -57,6 +57,23 @@ class Memory:
         if promises == self._written:
             return None
         return lambda: self._write(dict(promises))
+
+    def mend(self) -> bool:
+        """Whether the file was found to say something else than what was written; then it is
+        written again. Blocks.
+
+        Raises:
+            OSError: it can't be.
+        """
+        if not self._written:
+            return False
+        try:
+            if promises_in(read_sealed(self._files, self._path)) == self._written:
+                return False
+        except (CorruptionFound, NotARegularFile, ValueError, OSError):
+            pass
+        self._write(dict(self._written))
+        return True
 
     def _write(self, promises: dict[NodeId, Promises]) -> None:
         """Raises OSError if the disk failed. One that is full keeps the older file."""

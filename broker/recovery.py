@@ -77,6 +77,7 @@ class Recovered:
     boot_number: int
     member: Member
     snapshot: SnapshotHead | None  # which the state was restored from
+    queue_starts: QueueStarts
 
 
 def recover(
@@ -95,6 +96,8 @@ def recover(
     """
     site = site_of(config, files or OsFiles(), machinery)
     found = open_member(site)
+    if found.hard_state_was_mended:
+        log.error("hard_state_mended", term=found.hard_state.term)
     try:
         # Whoever is no member has been refused by now: it only remembers what it was formed as.
         member = Member(found.directory, site.files, site.options, config.peers)
@@ -125,6 +128,7 @@ def recover(
         found.boot_number,
         member,
         beginning.snapshot,
+        starts,
     )
 
 

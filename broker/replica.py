@@ -58,7 +58,9 @@ from broker.services.messages import SendTimings
 from broker.services.services import Services
 from broker.snapshots import Base, SnapshotKeeper, SnapshotSource
 from broker.state.machine import QueueFiles, StateMachine
+from broker.state.replay import QueueStarts
 from broker.ticker import Ticker
+from broker.upkeep import KeptQueues, Upkeep
 from dledger.codec import decode_configuration
 from dledger.core import Raft
 from dledger.core.types import Configuration, DiskId, Index, NodeId, RaftOptions
@@ -73,6 +75,7 @@ from dledger.wire import raft_pb2
 from store.directory import DirectoryState
 from store.errors import BeyondRepair, CorruptionFound, StoreError
 from store.files import FULL_ERRNOS
+from store.keepsakes import Keepsake, constant_file
 from store.log_start import Install, StartNote
 from store.out_of_service import Divergence, mark
 from store.repair_journal import RepairJournal
@@ -144,6 +147,7 @@ class Replica:
             self.driver.on_storage_failed,
             self._keep_snapshots,
         )
+        self._queue_starts = recovered.queue_starts
         self.scrubber = self._make_scrubber()
         self.member = recovered.member
         self.membership = Membership(
@@ -234,6 +238,7 @@ class Replica:
             StartNote(ports.files, self.config.data_directory),
             ports.files,
             self.driver.begin_at,
+            self._on_queue_starts,
             self._is_front_held,
             self.repairs.takes,
         )
@@ -292,7 +297,44 @@ class Replica:
             self.fail,
             ports.now_ms,
             replace(ports.rhythm.scrub, share=config.store.scrub_percent / 100),
+            self._make_upkeep().round,
         )
+
+    def _make_upkeep(self) -> Upkeep:
+        files, path = self._ports.files, self.config.data_directory
+        recovered = self._recovered
+        queues = KeptQueues(
+            files,
+            path / "consumequeue",
+            self.queues.units_per_file,
+            self.machine,
+            lambda: self._queue_starts,
+            self.mender,
+        )
+        keepsakes = [
+            Keepsake(str(path / "raft" / "hard_state"), recovered.hard_state_store.mend),
+            Keepsake(str(path / "identity.json"), recovered.directory.mend),
+            Keepsake(str(path / "checkpoint"), self.log.checkpoint.mend),
+            Keepsake(str(path / "log_start"), self._mend_note),
+            Keepsake(str(path / "raft" / "promises.json"), self._memory.mend),
+        ]
+        constant = (path / "formation.json", path / "raft" / "boot")
+        keepsakes += filter(None, (constant_file(files, each) for each in constant))
+        return Upkeep(
+            self._ports.hand,
+            keepsakes,
+            self.log.seals,
+            self.snapshots,
+            self.base.files,
+            lambda: self.log.start.index,
+            queues,
+        )
+
+    def _mend_note(self) -> bool:
+        return StartNote(self._ports.files, self.config.data_directory).mend(self.log.start)
+
+    def _on_queue_starts(self, starts: QueueStarts) -> None:
+        self._queue_starts = starts
 
     def _make_services(self) -> Services:
         config, ports = self.config, self._ports

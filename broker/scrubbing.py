@@ -4,14 +4,15 @@ A pass reads everything that is committed and on this disk, from the first entry
 disk's hand (`store.scrubbing`); between any two steps is a pause, so long that all of it takes a
 share of one processor at most, and between two passes another one. What is found goes where every
 reader's finds go (`broker.repairs`); the pass waits for a while until that has been put right, and
-looks there again, or goes on behind it. It must never hold the event loop for longer than asking
+looks there again, or goes on behind it. Then comes what lies beside the log (`broker.upkeep`). It
+must never hold the event loop for longer than asking
 for a step takes, nor decide what becomes of a find.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
@@ -38,12 +39,14 @@ class ScrubPace:
             for the process to be woken, and worked for none of that time. For as long a find is
             waited for to be put right.
         between_s: from the end of a pass to the next.
+        beside_every: what lies beside the log is looked at in each so-manieth pass.
     """
 
     share: float = 0.03
     shortest_pause_s: float = SHORTEST_PAUSE_S
     longest_pause_s: float = LONGEST_PAUSE_S
     between_s: float = 10.0
+    beside_every: int = 1
 
 
 USUAL_SCRUB: Final = ScrubPace()
@@ -71,6 +74,7 @@ class Scrubber:
         repairs: is told of what is found.
         failed: is told of an error that ends the passes, and the replica.
         now_ms: the wall clock, to say when a pass has ended.
+        others: looks at what lies beside the log, a step at a time; gives how much was found.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Scrubber:
         failed: Callable[[BaseException], None],
         now_ms: Callable[[], int],
         pace: ScrubPace,
+        others: Callable[[], AsyncIterator[int]] | None = None,
     ) -> None:
         self._log = source
         self._through = through
@@ -90,6 +95,7 @@ class Scrubber:
         self._failed = failed
         self._now_ms = now_ms
         self._pace = pace
+        self._others = others
         self._task: asyncio.Task[None] | None = None
         self._told = ScrubStatistics(0, 0, 0, 0)
 
@@ -129,12 +135,24 @@ class Scrubber:
         scrub.begin(self._through())
         while not scrub.is_over:  # noqa: ASYNC110  it works, a step at a time
             await asyncio.sleep(self._pause_after(await self._step()))
+        await self._look_at_others()
         self._told = replace(
             self._told,
             passes=self._told.passes + 1,
             last_pass_s=loop.time() - began_s,
             last_pass_ended_ms=self._now_ms(),
         )
+
+    async def _look_at_others(self) -> None:
+        if self._others is None or self._told.passes % self._pace.beside_every:
+            return
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async for found in self._others():
+            took_s = loop.time() - began_s
+            self._told = replace(self._told, found=self._told.found + found)
+            await asyncio.sleep(self._pause_after(took_s))
+            began_s = loop.time()
 
     async def _step(self) -> float:
         """The next step is done; how many seconds it took."""

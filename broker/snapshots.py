@@ -153,6 +153,19 @@ class SnapshotKeeper:
         0 while there are no two."""
         return 0 if self._before is None else self._before.applied_index
 
+    def kept(self) -> list[int]:
+        """Of which entries there are snapshots that are known to be good, the newest first."""
+        both = (self._newest, self._before)
+        return [each.applied_index for each in both if each is not None]
+
+    def forget(self, index: int) -> None:
+        """The snapshot as of entry `index` isn't what was written: it counts no more."""
+        if self._newest is not None and self._newest.applied_index == index:
+            self._newest = self._before
+            self._before = None
+        elif self._before is not None and self._before.applied_index == index:
+            self._before = None
+
     async def write_base(self, head: SnapshotHead, chunks: Iterator[bytes], whose: BaseOf) -> bool:
         """Another state is kept besides: the one that the log is to begin with (ADR 43), until
         there is another of the same kind. False if it isn't there; why was told.

@@ -1,14 +1,16 @@
 """Term and vote on disk.
 
 This owns the bytes of the hard-state file and nothing else: replacing a file atomically (write,
-fsync, rename, fsync of the directory) is the `AtomicFile` port's matter. It must never guess: a
-file that is there and fails its check stops the node, because a forgotten vote is a second vote
-(DLedger deletes the old file first, never fsyncs, and swallows the exception). The bytes are
+fsync, rename, fsync of the directory) is the `AtomicFile` port's matter, and what is in a second
+copy the `Copy`'s. It must never guess: a file that is there and fails its check stops the node
+where no copy is known to be as new, because a forgotten vote is a second vote (DLedger deletes the
+old file first, never fsyncs, and swallows the exception). The bytes are
 `dledger.records.layout.HARD_STATE`.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Final, Protocol
 
 from crc32c import crc32c
@@ -66,11 +68,27 @@ def decode_hard_state(content: bytes) -> HardState:
     return HardState(Term(term), NodeId(vote) if vote else None)
 
 
+class Copy(Protocol):
+    """Where the same is written once more, in case that the file rots."""
+
+    def write(self, content: bytes) -> None:
+        """It holds `content` durably when this returns."""
+        ...
+
+    def is_sound(self, content: bytes) -> bool:
+        """Whether it holds `content`."""
+        ...
+
+
 class HardStateStore:
-    """Loads the hard state once and saves it on request; used on the flusher's thread."""
+    """Loads the hard state once and saves it on request, on the flusher's thread; whether the files
+    are what was saved may be looked at from another one."""
 
     def __init__(self, file: AtomicFile) -> None:
         self._file = file
+        self._copy: Copy | None = None
+        self._saved: bytes | None = None
+        self._lock = threading.Lock()
 
     def load(self) -> HardState:
         """The saved state, or the initial one on a node that never saved any.
@@ -82,5 +100,38 @@ class HardStateStore:
         return HardState() if content is None else decode_hard_state(content)
 
     def save(self, state: HardState) -> None:
-        """`state` is durable when this returns; any OSError is fatal to the node (ADR 8)."""
-        self._file.replace(encode_hard_state(state))
+        """`state` is durable when this returns, in both places; any OSError is fatal to the node
+        (ADR 8). The file first: the copy is believed only where that can't be read."""
+        with self._lock:
+            self._saved = encode_hard_state(state)
+            self._write()
+
+    def keep_copy(self, copy: Copy, state: HardState) -> None:
+        """What is saved from now on is written to `copy` as well, which holds `state` already, as
+        does the file."""
+        with self._lock:
+            self._copy = copy
+            self._saved = encode_hard_state(state)
+
+    def mend(self) -> bool:
+        """Whether a place was found to be something else than what was saved; then it is written
+        again. Raises OSError: see `save`."""
+        with self._lock:
+            if self._saved is None or self._is_sound(self._saved):
+                return False
+            self._write()
+            return True
+
+    def _is_sound(self, saved: bytes) -> bool:
+        if self._copy is not None and not self._copy.is_sound(saved):
+            return False
+        try:
+            return self._file.read() == saved
+        except Exception:  # noqa: BLE001  whatever keeps it from being read, it is written again
+            return False
+
+    def _write(self) -> None:
+        if self._saved is not None:
+            self._file.replace(self._saved)
+            if self._copy is not None:
+                self._copy.write(self._saved)

@@ -11,6 +11,7 @@ Its bytes are described in `dledger.reading.checkpoint`.
 
 from __future__ import annotations
 
+import errno
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,22 @@ class Checkpoint:
     def state(self) -> CheckpointState:
         """What was last written, or found."""
         return self._state
+
+    def mend(self) -> bool:
+        """Whether the page was found to be something else than what was written last; then it is
+        written again. Raises OSError: it can't be."""
+        with self._lock:
+            try:
+                found = decode_checkpoint(self._files.pread(self._handle, PAGE_SIZE + 1, 0))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                found = None
+            if found == self._state:
+                return False
+            self._files.truncate(self._handle, PAGE_SIZE)
+            self._write(self._state)
+            return True
 
     def note_log(self, watermark: int, timestamp_ms: int) -> None:
         """The log is durable up to `watermark`. Written, not synced."""

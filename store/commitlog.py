@@ -178,7 +178,14 @@ class CommitLog:
             self._table.add(self._preallocator.create(), self._history.last_index + 1)
         self._cache = TailCache(options.cache_bytes, self._history.last_index + 1)
         self._reader = LogReader(files, self._table, self._cache)
-        self.damages = Damages(files, self._table, self._reader, self._history, self._segment_size)
+        self.damages = Damages(
+            files,
+            self._table,
+            self._reader,
+            self._history,
+            self._segment_size,
+            lambda: checkpoint.state.watermark,
+        )
         self.scrub = Scrub(files, self._table, self._segment_size, self._history)
         passed_over = {self._table.locate(last)[0].base: last for _, last in recovered.passed_over}
         self.seals = Seals(files, directory, self._table, self._history, self._reader, passed_over)

@@ -88,6 +88,7 @@ class ConsumeQueues:
     ) -> None:
         self._files = files or OsFiles()
         self._root = directory / "consumequeue"
+        self.units_per_file = units_per_file
         self._file_size = units_per_file * UNIT_SIZE
         self._open_files = open_files
         self._handles: OrderedDict[Path, Handle] = OrderedDict()

@@ -90,7 +90,11 @@ class Damage:
 
 
 class Damages:
-    """Finds damage in one log, and knows what belongs there. Owner thread only."""
+    """Finds damage in one log, and knows what belongs there. Owner thread only.
+
+    Args:
+        written_end: the byte up to which the log is known to be in its files.
+    """
 
     def __init__(
         self,
@@ -99,12 +103,14 @@ class Damages:
         reader: LogReader,
         history: History,
         segment_size: int,
+        written_end: Callable[[], int],
     ) -> None:
         self._files = files
         self._table = table
         self._reader = reader
         self._history = history
         self._segment_size = segment_size
+        self._written_end = written_end
 
     # --- where ------------------------------------------------------------------------------
 
@@ -242,9 +248,9 @@ class Damages:
     def _frame_at(self, segment: Segment, at: int, index: int) -> bytes | None:
         """The frame of the entry `index`, which is known to begin at `at`; None if it isn't intact
         by its own CRC, or is of another term: the one that was there before (a write that the disk
-        has lost). No other entry is read. What is in memory as it was appended may not have been
-        written yet."""
-        if self._reader.is_cached(index):
+        has lost). No other entry is read. What may not have been written yet is in memory as it was
+        appended."""
+        if segment.base + at >= self._written_end() and self._reader.is_cached(index):
             return self._reader.read(index, index)
         try:
             head = read_exactly(self._files, segment.handle, HEADER_SIZE, at, str(segment.path))

@@ -33,6 +33,7 @@ from store.errors import (
     CorruptionFound,
     DirectoryInUse,
     IdentityMissing,
+    NotARegularFile,
     StorageFull,
     WrongIdentity,
 )
@@ -159,6 +160,15 @@ class DataDirectory:
         _write_identity(self._files, self.path, self.identity, disk)
         self.disk = disk
 
+    def mend(self) -> bool:
+        """Whether `identity.json` was found to say something else than this; then it is written
+        again. Raises OSError: it can't be."""
+        fields = _identity_fields(self.identity, self.disk)
+        if _says(self._files, self.path / "identity.json", fields):
+            return False
+        write_sealed(self._files, self.path / "identity.json", fields)
+        return True
+
     def next_boot(self) -> int:
         """The number of this start, greater than that of every start before: durable when this
         returns, and so before anybody is told of it.
@@ -282,15 +292,26 @@ def _whose(identity: Identity) -> dict[str, object]:
     }
 
 
-def _write_identity(files: FileSystem, path: Path, identity: Identity, disk: Disk) -> None:
-    fields = {
+def _identity_fields(identity: Identity, disk: Disk) -> dict[str, object]:
+    return {
         "format_version": FORMAT_VERSION,
         **_whose(identity),
         "disk_id": disk.disk_id.hex(),
         "born_ms": disk.born_ms,
         "state": disk.state.value,
     }
-    write_sealed(files, path / "identity.json", fields)
+
+
+def _write_identity(files: FileSystem, path: Path, identity: Identity, disk: Disk) -> None:
+    write_sealed(files, path / "identity.json", _identity_fields(identity, disk))
+
+
+def _says(files: FileSystem, file: Path, fields: dict[str, object]) -> bool:
+    """Whether the file holds these fields, sealed."""
+    try:
+        return read_sealed(files, file) == fields
+    except (CorruptionFound, NotARegularFile, OSError):
+        return False
 
 
 def write_sealed(files: FileSystem, file: Path, fields: dict[str, object]) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 
 from dledger.records.layout import FILE_NAME, LOG_START, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, NotARegularFile
 from store.files import AtomicFile, FileSystem
 
 NOTE: Final = "log_start"
@@ -129,6 +129,22 @@ class StartNote:
         content = self._file.settle()
         return FROM_THE_FIRST if content is None else decode_start(content, str(self._path))
 
+    def mend(self, start: LogStart) -> bool:
+        """Whether the note of a log that begins at `start` was found to say nothing; then it is
+        written again. One that says something else was written since.
+
+        Raises:
+            OSError: it can't be.
+        """
+        if start == FROM_THE_FIRST:
+            return False
+        try:
+            self.read()
+        except (CorruptionFound, NotARegularFile, OSError):
+            self.replace(start)
+            return True
+        return False
+
     def replace(self, start: LogStart) -> None:
         """The log begins so, durably.
 
@@ -183,7 +199,8 @@ class Install:
         for name in ("truncation", "repair"):
             self._unlink(directory, [name])
         snapshots = directory / "snapshot"
-        others = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n) and n != base]
+        names = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n.split(".")[0])]
+        others = [name for name in names if name != base]
         self._unlink(snapshots, others)
         seals = directory / "seal"
         self._unlink(seals, [n for n in self._listed(seals) if FILE_NAME.fullmatch(n)])

@@ -19,7 +19,7 @@ from __future__ import annotations
 import operator
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -223,6 +223,25 @@ class SealStep:
     last_index: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class SealLook:
+    """Which of some seals aren't what was written."""
+
+    files: FileSystem
+    folder: Path
+    bases: tuple[int, ...]
+
+    def run(self) -> list[int]:
+        """Their segments' bases. Blocks."""
+        wrong: list[int] = []
+        for base in self.bases:
+            try:
+                decode_seal(_content(self.files, self.folder / file_name(base)))
+            except (OSError, NotARegularFile, SealRefused, CorruptionFound):
+                wrong.append(base)
+        return wrong
+
+
 class Seals:
     """One log's seals: what `due` gives is run, then told to `finish`, until it gives nothing.
 
@@ -278,6 +297,20 @@ class Seals:
             self._sealed = {b: last for b, last in self._sealed.items() if b >= done.base}
         else:
             self._sealed[done.base] = done.last_index
+
+    def path(self, base: int) -> str:
+        """The file of the seal of the segment that begins at `base`."""
+        return str(self._folder / file_name(base))
+
+    def look(self) -> SealLook:
+        """At every seal that is there; for any thread."""
+        return SealLook(self._files, self._folder, tuple(self._sealed))
+
+    def forget(self, bases: Iterable[int]) -> None:
+        """The seals of these segments are none; they are written anew."""
+        for base in bases:
+            self._sealed.pop(base, None)
+            self._next = min(self._next, base)
 
     def _writing(self, segment: Segment, last_index: int) -> Callable[[], None]:
         run = self._run(segment, last_index)

@@ -16,25 +16,28 @@ import contextlib
 import errno
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
 from dledger.records.layout import FILE_NAME, SNAPSHOT_FILE, SNAPSHOT_PIECE, file_name
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, NotARegularFile
 from store.files import (
     CHUNK_BYTES,
     FileSystem,
     Handle,
     make_directory,
     read_exactly,
+    replace_file,
     write_all,
 )
 
 FOLDER: Final = "snapshot"
 UNFINISHED: Final = "next.tmp"
 RECEIVED: Final = "received.tmp"
+COPY: Final = ".copy"  # behind the name of one that is kept twice
 MAX_PIECE_BYTES: Final = 32 << 10
 _HEAD: Final = SNAPSHOT_FILE.run(
     *("magic", "version", "disk_id", "applied_index", "term", "digest", "end_offset")
@@ -55,6 +58,14 @@ class SnapshotHead:
     term: int
     digest: int
     end_offset: int
+
+
+class BaseFound(Enum):
+    """What was found of a snapshot that is kept twice."""
+
+    SOUND = auto()
+    MENDED = auto()  # one of the two wasn't what was written
+    LOST = auto()  # neither is
 
 
 class Unfinished:
@@ -165,6 +176,47 @@ class SnapshotFiles:
         finally:
             self._files.close(handle)
 
+    def is_whole(self, index: int) -> bool:
+        """Whether the snapshot as of entry `index` is there, and what was written. Blocks."""
+        return self._whole(self.path(index), index) is not None
+
+    def mend_base(self, index: int) -> BaseFound:
+        """The snapshot as of entry `index` is there twice, as nothing else can take its place
+        (ADR 43): whichever of the two isn't what was written is written again. Blocks.
+
+        Raises:
+            OSError: it can't be.
+        """
+        path, copy = self.path(index), self.path(index).with_suffix(COPY)
+        content, copied = self._whole(path, index), self._whole(copy, index)
+        if content is not None and copied == content:
+            return BaseFound.SOUND
+        if content is not None:
+            was_there = self._files.exists(copy)
+            replace_file(self._files, copy, content)
+            return BaseFound.MENDED if was_there else BaseFound.SOUND
+        if copied is None:
+            return BaseFound.LOST
+        replace_file(self._files, path, copied)
+        return BaseFound.MENDED
+
+    def _whole(self, path: Path, index: int) -> bytes | None:
+        """The bytes of a file that is a snapshot as of entry `index`; None if it isn't."""
+        try:
+            handle = self._files.open(path)
+            try:
+                size = self._files.size(handle)
+                reader = _Reader(self._files, handle, str(path))
+                if reader.head().applied_index != index:
+                    return None
+                for _ in reader.chunks():
+                    pass
+                return read_exactly(self._files, handle, size, 0, str(path))
+            finally:
+                self._files.close(handle)
+        except (CorruptionFound, NotARegularFile, OSError):
+            return None
+
     # --- giving and receiving: blocking steps -------------------------------------------------
 
     def piece(self, index: int, at: int, size: int) -> tuple[int, bytes]:
@@ -256,13 +308,20 @@ class SnapshotFiles:
         """No other snapshot is there; why those are that can't be removed. Not durable: one that
         comes back is removed the next time."""
         failed: list[str] = []
-        for index in self.indexes():
-            if index not in kept:
+        for name in sorted(self._files.listdir(self._folder)) if self.indexes() else ():
+            path = self._folder / name
+            is_ours = FILE_NAME.fullmatch(path.stem) and path.suffix in ("", COPY)
+            if is_ours and int(path.stem) not in kept:
                 try:
-                    self._files.unlink(self.path(index))
+                    self._files.unlink(path)
                 except OSError as error:
-                    failed.append(f"{self.path(index)}: {error}")
+                    failed.append(f"{path}: {error}")
         return failed
+
+    def remove(self, index: int) -> None:
+        """The snapshot as of entry `index` is gone. Raises OSError: not now."""
+        if self._files.exists(self.path(index)):
+            self._files.unlink(self.path(index))
 
 
 class _Reader:

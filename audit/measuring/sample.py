@@ -105,8 +105,9 @@ def _form(member: DataDirectory, founding: Founding) -> None:
 def _vote(sites: Sequence[Site], log: CommitLog) -> None:
     """The members know the log's last term."""
     for site in sites:
-        store, state = open_hard_state(site)
-        store.save(replace(state, term=summarize(log, site.path).term_runs[-1].term))
+        found = open_hard_state(site)
+        term = summarize(log, site.path).term_runs[-1].term
+        found.store.save(replace(found.state, term=term))
 
 
 def write_log(sites: Sequence[Site], configuration: bytes, size: int, shape: Shape) -> None:

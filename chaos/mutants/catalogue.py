@@ -37,6 +37,7 @@ from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
 from chaos.mutants.rules.tables import TABLES
 from chaos.mutants.rules.topic_tables import TOPIC_TABLES
+from chaos.mutants.rules.upkeep import UPKEEP
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
@@ -49,6 +50,7 @@ MUTANTS = (
     *BACKUPS,
     *RETENTION,
     *SEALS,
+    *UPKEEP,
     *REPAIRS,
     *DIVERGENCE,
     *TABLES,

@@ -67,6 +67,7 @@ NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded t
 DRAIN_S = 1.0
 SNAPSHOT_RETRY_S = 0.5
 SCRUB_PAUSE_S = 0.005
+SCRUB_BESIDE_EVERY = 8  # each look reads every queue, and the next pass is close
 SCRUB_LONGEST_PAUSE_S = 1.0
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
@@ -470,6 +471,7 @@ class SimNode:
                     shortest_pause_s=SCRUB_PAUSE_S,
                     longest_pause_s=SCRUB_LONGEST_PAUSE_S,
                     between_s=tuning.scrub_between_ms / 1e3,
+                    beside_every=SCRUB_BESIDE_EVERY,
                 ),
                 log_start_s=tuning.log_start_ms / 1e3,
                 retention_s=tuning.retention_ms / 1e3,

@@ -41,6 +41,7 @@ __all__ = [
     "SEAL_CONFIGURATION",
     "SEAL_MARK",
     "SEAL_TERM",
+    "SECOND_COPY",
     "SNAPSHOT_FILE",
     "SNAPSHOT_PIECE",
     "TRUNCATION_INTENT",
@@ -392,6 +393,20 @@ HARD_STATE: Final = Layout(
     ),
 )
 
+# A small file once more (`store.second_copy`), and the start of a node that wrote it.
+SECOND_COPY: Final = Layout(
+    "Second copy",
+    20,
+    (
+        Field(0, "I", "magic", "magic", value=0xDAA320DB),
+        Field(4, "I", "version", "version", value=1),
+        Field(8, "Q", "boot_number", "number of the start in which it was written"),
+        Field(16, "I", "size", "length n of the content"),
+        Field(20, "", "content", "content of the file", length="n"),
+        Field(20, "I", "crc", "CRC32C of all bytes before", behind="n"),
+    ),
+)
+
 BOOT: Final = Layout(
     "Boot number",
     16,
@@ -519,6 +534,7 @@ LAYOUTS: Final = (
     TRUNCATION_INTENT,
     REPAIR_JOURNAL,
     HARD_STATE,
+    SECOND_COPY,
     BOOT,
     SNAPSHOT_FILE,
     SNAPSHOT_PIECE,

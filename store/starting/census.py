@@ -55,12 +55,18 @@ _ROOT: Final = _Folder(
         (
             re.compile("raft"),
             _Folder(
-                re.compile(r"(boot|hard_state)(\.spare)?|promises\.json"),
+                re.compile(r"(boot|hard_state)(\.spare)?|hard_state\.copy|promises\.json"),
                 re.compile(r"(boot|hard_state|promises\.json)\.tmp"),
             ),
         ),
         (re.compile("seal"), _Folder(FILE_NAME, UNFINISHED_NAME)),
-        (re.compile("snapshot"), _Folder(FILE_NAME, re.compile(r"(next|received)\.tmp"))),
+        (
+            re.compile("snapshot"),
+            _Folder(
+                re.compile(FILE_NAME.pattern + r"(\.copy)?"),
+                re.compile(r"(next|received)\.tmp|" + FILE_NAME.pattern + r"(\.copy)?\.tmp"),
+            ),
+        ),
         (
             re.compile("consumequeue"),
             _Folder(_NOTHING, _NOTHING, ((_DELETED, _TOPIC_FOLDER), (_TOPIC, _TOPIC_FOLDER))),

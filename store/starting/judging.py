@@ -221,6 +221,9 @@ class _Judge:
         disk = opened.directory.disk
         self._learn(disk_id=disk.disk_id.hex(), state=disk.state.value)
         self._learn(term=opened.hard_state.term, vote=opened.hard_state.vote)
+        if opened.hard_state_was_mended:
+            detail = "its second copy is as new"
+            self._findings.add(Kind.HARD_STATE_DAMAGED, Effect.MENDED, "raft/hard_state", detail)
         self._learn_boot(opened.boot_number - 1, opened.log)
         self._learn_log(opened.log)
         self._look_at_snapshots(site, opened.log, disk.disk_id)
@@ -245,8 +248,8 @@ class _Judge:
 
     def _hard_state(self, site: Site) -> None:
         if site.files.exists(site.path / "raft" / "hard_state"):
-            _, hard_state = opening.open_hard_state(site)
-            self._learn(term=hard_state.term, vote=hard_state.vote)
+            found = opening.open_hard_state(site)
+            self._learn(term=found.state.term, vote=found.state.vote)
         elif self._facts.state == DirectoryState.FORMED.value:  # so its log has an entry
             raise HardStateOlder("the term and vote of a member", "no file")
 

@@ -39,16 +39,24 @@ from dledger.core.types import (
     TermRun,
 )
 from dledger.errors import HardStateCorrupt, HardStateOlder
-from dledger.hard_state import HardStateStore
+from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_state
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
-from store.directory import Birth, DataDirectory, DirectoryState, Identity, born_now
+from store.directory import (
+    Birth,
+    DataDirectory,
+    DirectoryState,
+    Identity,
+    born_now,
+    stored_boot_number,
+)
 from store.errors import CorruptionFound, StorageFull
 from store.files import FULL_ERRNOS, AtomicFile, FileSystem, make_directory
 from store.intact import NOTHING_KNOWN, Known
 from store.log_start import Install, LogStart
 from store.out_of_service import mark_of
+from store.second_copy import SecondCopy
 from store.snapshot_files import SnapshotFiles
 from store.starting.errors import DiskReplaced, LogMissing, NotAMember, OutOfService
 from store.starting.founding import Founding, end_of_unformed, read_founding
@@ -89,8 +97,19 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundHardState:
+    """Term and vote, where they are kept, and whether the copy had to stand in for the file."""
+
+    store: HardStateStore
+    state: HardState
+    copy: SecondCopy
+    was_mended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
-    """A member's store, open. `base`: the configuration in force where the log holds none."""
+    """A member's store, open. `base`: the configuration in force where the log holds none;
+    `hard_state_was_mended`: its file had rotted, and a copy is as new."""
 
     directory: DataDirectory
     log: CommitLog
@@ -99,6 +118,7 @@ class Opened:
     summary: LogSummary
     base: Configuration
     boot_number: int
+    hard_state_was_mended: bool
 
 
 def open_member(site: Site) -> Opened:
@@ -119,17 +139,30 @@ def open_member(site: Site) -> Opened:
         founding = settle_forming(site, directory)
         log = opened.enter_context(contextlib.closing(open_log(site)))
         site.told(log.recovery)
-        store, hard_state = open_hard_state(site)
+        hard_state = open_hard_state(site)
         summary = summarize(log, site.path)
-        check_terms(summary, hard_state)
+        check_terms(summary, hard_state.state)
         base = base_configuration(site, founding)
         check_own_disk(directory, summary, base, founding)
-        check_base(SnapshotFiles(site.path, site.files), log, directory.disk.disk_id)
+        snapshots = SnapshotFiles(site.path, site.files)
+        if log.start.index and not snapshots.is_whole(log.start.index):
+            snapshots.mend_base(log.start.index)
+        check_base(snapshots, log, directory.disk.disk_id)
         boot_number = directory.next_boot()
+        _keep_copy(hard_state, boot_number)
     except BaseException:
         opened.close()
         raise
-    return Opened(directory, log, store, hard_state, summary, base, boot_number)
+    return Opened(
+        directory,
+        log,
+        hard_state.store,
+        hard_state.state,
+        summary,
+        base,
+        boot_number,
+        hard_state.was_mended,
+    )
 
 
 def open_directory(site: Site) -> DataDirectory:
@@ -176,28 +209,56 @@ def open_log(site: Site) -> CommitLog:
     )
 
 
-def open_hard_state(site: Site) -> tuple[HardStateStore, HardState]:
+def open_hard_state(site: Site) -> FoundHardState:
     """Term and vote; nothing may be promised by a vote that only the page cache knows. From here on
     the next ones need no space: there is a file already, and one to exchange it with.
 
     Raises:
         StorageFull: there is no space for the next term.
-        HardStateCorrupt, CorruptionFound: they can't be trusted.
+        HardStateCorrupt, CorruptionFound: they can't be trusted, nor is there a copy that is.
     """
     path, files = site.path, site.files
     make_directory(files, path / "raft")
     file = AtomicFile(files, path / "raft" / "hard_state", HARD_STATE_SPARE_BYTES)
+    copy = SecondCopy(files, path / "raft" / "hard_state.copy")
     store = HardStateStore(file)
     try:
-        if file.settle() is None:
-            store.save(HardState())
-            file.keep_space()
+        copied = _copied(site, copy)
+        try:
+            if file.settle() is not None:
+                return FoundHardState(store, store.load(), copy)
+        except (CorruptionFound, HardStateCorrupt):
+            if copied is None:
+                raise
+        state = copied or HardState()
+        store.save(state)
+        file.keep_space()
+        return FoundHardState(store, state, copy, was_mended=copied is not None)
     except OSError as error:
         if error.errno not in FULL_ERRNOS:
             raise
         free = files.free_bytes(path)
         raise StorageFull(str(path / "raft"), HARD_STATE_SPARE_BYTES, free) from error
-    return store, store.load()
+
+
+def _copied(site: Site, copy: SecondCopy) -> HardState | None:
+    """What the last start has left beside the file; None if that isn't known."""
+    try:
+        content = copy.content(stored_boot_number(site.files, site.path))
+        return None if content is None else decode_hard_state(content)
+    except (CorruptionFound, HardStateCorrupt):
+        return None
+
+
+def _keep_copy(found: FoundHardState, boot_number: int) -> None:
+    """From now on there are two of them; without space for the second there is one, as before."""
+    try:
+        found.copy.begin(boot_number, encode_hard_state(found.state))
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+        return
+    found.store.keep_copy(found.copy, found.state)
 
 
 def summarize(log: CommitLog, path: Path) -> LogSummary:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dledger.core.types import HardState, Term
 from dledger.hard_state import encode_hard_state
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
+from dledger.records.layout import BOOT
 from store.directory import write_sealed
 from store.files import AtomicFile, OsFiles
 from store.starting.judgement import MAX_FINDINGS, Effect, Judgement, Kind, shared_files
@@ -50,6 +51,18 @@ def started(path: Path) -> str:
         return ""
 
     return asyncio.run(asyncio.wait_for(start(), 20))
+
+
+def both_flipped(path: Path) -> None:
+    """A bit of term and vote, and one of their copy."""
+    for name in ("hard_state", "hard_state.copy"):
+        flip_bit(path / "raft" / name, 9)
+
+
+def both_gone(path: Path) -> None:
+    """Neither term and vote nor their copy."""
+    for name in ("hard_state", "hard_state.copy"):
+        (path / "raft" / name).unlink()
 
 
 def listed(path: Path) -> list[tuple[Path, int, int, int, int]]:
@@ -116,11 +129,11 @@ REFUSED: dict[str, tuple[Damage, Kind, str]] = {
         lambda path: relabelled(path, state="legacy"), Kind.NOT_A_MEMBER, "",
     ),
     "a bit of term and vote": (
-        lambda path: flip_bit(path / "raft" / "hard_state", 9),
+        both_flipped,
         Kind.HARD_STATE_DAMAGED, "raft/hard_state",
     ),
     "no term and vote": (
-        lambda path: (path / "raft" / "hard_state").unlink(), Kind.HARD_STATE_MISSING, "",
+        both_gone, Kind.HARD_STATE_MISSING, "",
     ),
     "an old term": (hard_state(2), Kind.HARD_STATE_OLDER, ""),
     "an impossible term": (hard_state((1 << 62) + 5), Kind.HARD_STATE_DAMAGED, ""),
@@ -303,11 +316,37 @@ def test_replicas_that_share_a_file_are_one(healthy: Lived, path: Path, tmp_path
     assert len(shared_files([judged(path), judged(other)])) == 7
 
 
+@pytest.mark.parametrize("file", ["hard_state", "hard_state.copy"])
+@pytest.mark.parametrize("harm", [lambda each: flip_bit(each, 9), Path.unlink])
+def test_one_of_two_copies_of_term_and_vote_is_enough(
+    path: Path, file: str, harm: Callable[[Path], None]
+) -> None:
+    before = judged(path).facts
+    harm(path / "raft" / file)
+    said = judged(path)
+    assert said.starts
+    assert (said.facts.term, said.facts.vote) == (before.term, before.vote)
+    kinds = [(each.kind, each.effect) for each in said.findings]
+    is_file = file == "hard_state"
+    assert ((Kind.HARD_STATE_DAMAGED, Effect.MENDED) in kinds) == is_file
+
+
+def test_a_copy_of_an_older_start_is_none(path: Path) -> None:
+    """A release that doesn't know it has run since, and may have voted."""
+    content = BOOT.struct().pack(BOOT.constant("magic"), BOOT.constant("version"), 7)
+    AtomicFile(OsFiles(), path / "raft" / "boot").replace(content)
+    assert judged(path).starts
+    flip_bit(path / "raft" / "hard_state", 9)
+    said = judged(path)
+    assert not said.starts
+    assert said.findings[0].kind is Kind.HARD_STATE_DAMAGED
+
+
 def test_many_strays_hide_nothing(path: Path) -> None:
     """They are counted; what a start refuses is first."""
     for number in range(MAX_FINDINGS + 7):
         (path / "commitlog" / f"stray-{number}").touch()
-    flip_bit(path / "raft" / "hard_state", 9)
+    both_flipped(path)
     flip_bit(path / "raft" / "boot", 9)
     said = judged(path)
     assert [each.kind for each in said.findings[:2]] == [

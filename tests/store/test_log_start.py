@@ -45,6 +45,21 @@ def test_a_start_is_what_was_written() -> None:
             StartNote(disk, DATA).read()
 
 
+def test_a_note_is_mended_only_where_it_says_nothing() -> None:
+    """One that is newer than what the mender knows stays."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    note = StartNote(disk, DATA)
+    assert not note.mend(FROM_THE_FIRST)
+    note.replace(START)
+    older = LogStart(3, 3, 1, SEGMENT - 100, 1_007, 2, 1, b"a configuration")
+    assert not note.mend(older)
+    assert note.read() == START
+    disk.bytes_of(DATA / "log_start")[20] ^= 1
+    assert note.mend(START)
+    assert note.read() == START
+
+
 @pytest.mark.parametrize("content", [b"", START.encode()[:20], START.encode() + b"x", bytes(80)])
 def test_what_is_no_start_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptionFound):

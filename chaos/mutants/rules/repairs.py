@@ -46,8 +46,15 @@ REPAIRS = (
     Mutant(
         "lost-sector-sought-where-the-read-began",
         "store/files.py",
-        "                name, at, f\"{end - at} bytes\", \"a sector that can't be read\"\n",
-        "                name, offset, f\"{end - at} bytes\", \"a sector that can't be read\"\n",
+        '                name, at, f"{end - at} bytes", "a sector that can\'t be read"\n',
+        '                name, offset, f"{end - at} bytes", "a sector that can\'t be read"\n',
+        under="log-rot",
+    ),
+    Mutant(
+        "memory-vouches-for-a-lost-sector",
+        "store/damage.py",
+        "        if segment.base + at >= self._written_end() and self._reader.is_cached(index):\n",
+        "        if self._reader.is_cached(index):\n",
         under="log-rot",
     ),
     Mutant(
@@ -243,8 +250,8 @@ REPAIRS = (
     Mutant(
         "neighbour-reached-over-what-may-be-rotten",
         "store/damage.py",
-        "        if self._reader.is_cached(index):\n            return self._reader.read",
-        "        if index:\n            return self._reader.read",
+        "        if segment.base + at >= self._written_end() and self._reader.is_cached(index):\n",
+        "        if index:\n",
         masked="places that share a stretch must rot at once, as under one seed in some hundreds",
         tests=_MANY,
     ),

@@ -1,0 +1,88 @@
+"""Defects in what is looked at beside the log, and in what is kept twice
+(docs/adr/0051-what-lies-beside-the-log.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_NODE = ("tests/node/test_upkeep.py",)
+_STARTS = ("tests/starting/test_judgement.py",)
+_MENDED = "what rots beside the log is written again in a moment, or the next start refuses it"
+
+UPKEEP = (
+    Mutant(
+        "copy-of-an-older-start-believed",
+        "store/second_copy.py",
+        "return None if found is None or found[0] != boot_number else found[1]",
+        "return None if found is None else found[1]",
+        masked="no release of a run forgets to write the copy",
+        tests=(*_STARTS, *_NODE),
+    ),
+    Mutant(
+        "vote-acted-on-before-it-is-copied",
+        "dledger/hard_state.py",
+        "                self._copy.write(self._saved)\n",
+        "                pass\n",
+        masked=_MENDED,
+        tests=_NODE,
+    ),
+    Mutant(
+        "rotten-copy-believed",
+        "store/second_copy.py",
+        "    if stored[end : end + _CRC.size] != _CRC.pack(crc32c(stored[:end])):\n"
+        "        return None\n",
+        "",
+        masked=_MENDED,
+        tests=_NODE,
+    ),
+    Mutant(
+        "rotten-snapshot-counts-on",
+        "broker/snapshots.py",
+        "            self._newest = self._before\n            self._before = None\n",
+        "            pass\n",
+        masked=_MENDED,
+        tests=_NODE,
+    ),
+    Mutant(
+        "rotten-seal-counts-on",
+        "store/seals.py",
+        "            self._sealed.pop(base, None)\n",
+        "            pass\n",
+        masked=_MENDED,
+        tests=_NODE,
+    ),
+    Mutant(
+        "note-of-before-written-over-a-new-one",
+        "store/log_start.py",
+        "        try:\n            self.read()\n"
+        "        except (CorruptionFound, NotARegularFile, OSError):\n"
+        "            self.replace(start)\n            return True\n        return False\n",
+        "        self.replace(start)\n        return True\n",
+        masked="it takes a look between two steps of one move",
+        tests=("tests/store/test_log_start.py",),
+    ),
+    Mutant(
+        "queues-judged-by-where-they-began-before",
+        "broker/upkeep.py",
+        "if each.look.crc != each.crc and is_there and is_same:",
+        "if each.look.crc != each.crc and is_there:",
+        masked="a queue that is mended for nothing is only work",
+        tests=_NODE,
+    ),
+    Mutant(
+        "queues-of-a-deleted-topic-judged",
+        "broker/upkeep.py",
+        "if each.look.crc != each.crc and is_there and is_same:",
+        "if each.look.crc != each.crc and is_same:",
+        masked="a queue that is mended for nothing is only work",
+        tests=_NODE,
+    ),
+    Mutant(
+        "base-kept-once",
+        "store/snapshot_files.py",
+        "            replace_file(self._files, copy, content)\n",
+        "            pass\n",
+        masked=_MENDED,
+        tests=_NODE,
+    ),
+)
