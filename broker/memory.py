@@ -21,7 +21,7 @@ from dledger.core.types import DiskId, Index, NodeId, Term
 from dledger.promises import Promises, Start
 from store.directory import read_sealed, write_sealed
 from store.errors import CorruptionFound, NotARegularFile
-from store.files import FULL_ERRNOS, FileSystem
+from store.files import FULL_ERRNOS, LOST_ERRNOS, FileSystem
 
 FORMAT_VERSION: Final = 1
 FILE_NAME: Final = "promises.json"
@@ -70,8 +70,11 @@ class Memory:
         try:
             if promises_in(read_sealed(self._files, self._path)) == self._written:
                 return False
-        except (CorruptionFound, NotARegularFile, ValueError, OSError):
+        except (CorruptionFound, NotARegularFile, ValueError):
             pass
+        except OSError as error:
+            if error.errno not in LOST_ERRNOS:
+                raise
         self._write(dict(self._written))
         return True
 

@@ -4,8 +4,8 @@ A scrub's pass over the log (`broker.scrubbing`) ends with these: the small file
 needs, seals, snapshots of state, the base of a log that begins later, and the ConsumeQueues. Of
 each this process knows what it must hold, or can make it anew; only a base is known to nobody here,
 and kept twice for that. What is found is told, with what became of it. It must never end a member
-over what isn't the log's: a full disk is tried again in the next pass; only one that fails ends it
-(ADR 8).
+over what isn't the log's, nor drop what it only couldn't read for want of something: that is tried
+again in the next pass. Only a disk that fails ends it (ADR 8).
 
     looked at ─▶ sound
         └─▶ something else ─▶ written again from memory, or dropped and made anew when it is due
@@ -21,13 +21,14 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 
+from broker.ending import DISK_ERRNOS
 from broker.mending import Mender
 from broker.snapshots import SnapshotKeeper
 from broker.state.machine import StateMachine
 from broker.state.replay import FolderKey, QueueStarts
 from broker.state.topics import TopicState
 from dledger.records.layout import UNIT
-from store.files import FULL_ERRNOS, FileSystem
+from store.files import FileSystem
 from store.keepsakes import Keepsake
 from store.queue_look import STEP_BYTES, QueueLook
 from store.seals import Seals
@@ -134,7 +135,10 @@ class Upkeep:
         return int(was_mended)
 
     async def _look_at_seals(self) -> int:
-        wrong = await self._hand.run(self._seals.look().run)
+        try:
+            wrong = await self._hand.run(self._seals.look().run)
+        except OSError as error:
+            return _not_now(self._seals.folder, error)
         self._seals.forget(wrong)
         for base in wrong:
             log.error("file_rotted", file=self._seals.path(base), became="made anew")
@@ -143,8 +147,11 @@ class Upkeep:
     async def _snapshot(self, index: int) -> int:
         """One that isn't what was written counts no more, and the next is due."""
         file = str(self._files.path(index))
-        if await self._hand.run(partial(self._files.is_whole, index)):
-            return 0
+        try:
+            if await self._hand.run(partial(self._files.is_whole, index)):
+                return 0
+        except OSError as error:
+            return _not_now(file, error)
         if index not in self._snapshots.kept():
             return 0  # it was removed meanwhile, as an old one
         self._snapshots.forget(index)
@@ -177,7 +184,11 @@ class Upkeep:
                 queue_ids = range(first, min(first + QUEUES_A_STEP, len(topic.next_offsets)))
                 left = self._wanted(topic, queue_ids)
                 while left:
-                    left = await self._hand.run(partial(_further, left))
+                    try:
+                        left = await self._hand.run(partial(_further, left))
+                    except OSError as error:
+                        yield _not_now(str(left[0].look.directory), error)
+                        break
                     yield self._judge([each for each in left if each.look.is_over])
                     left = [each for each in left if not each.look.is_over]
 
@@ -224,12 +235,12 @@ def _further(left: Sequence[_Wanted]) -> list[_Wanted]:
 
 
 def _not_now(file: str, error: OSError) -> int:
-    """Told, and seen again in the next pass.
+    """Told, and looked at again in the next pass: a full disk, or a process short of something.
 
     Raises:
         OSError: the disk has failed.
     """
-    if error.errno not in FULL_ERRNOS:
+    if error.errno in DISK_ERRNOS:
         raise error
     log.warning("file_not_mended", file=file, reason=str(error))
-    return 1
+    return 0

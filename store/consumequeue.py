@@ -25,7 +25,6 @@ Source: RocketMQ `ConsumeQueue` (layout, sizes), `ConsumeQueueStore`.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections import OrderedDict
 from pathlib import Path
@@ -38,6 +37,7 @@ from store.dispatch import UNIT, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
 from store.files import (
     CHUNK_BYTES,
+    LOST_ERRNOS,
     PASSING_ERRNOS,
     FileSystem,
     Handle,
@@ -52,7 +52,6 @@ OPEN_FILES: Final = 512
 _DELETED: Final = ".deleted-"  # No topic's name holds a dot.
 _QUEUE_NAME: Final = re.compile(r"[0-9]{1,10}")
 # What a file that is gone, or a sector that can't be read, is told by: its units count as wrong.
-_LOST: Final = frozenset({errno.ENOENT, errno.EIO})
 
 
 class _Queue:
@@ -255,7 +254,7 @@ class ConsumeQueues:
         try:
             is_whole, has_rest = self._examine(queue)
         except OSError as error:
-            if error.errno not in _LOST:
+            if error.errno not in LOST_ERRNOS:
                 raise
             return False
         if is_whole and has_rest:
@@ -423,7 +422,7 @@ class ConsumeQueues:
         try:
             found = self._files.pread(self._handle(path), size, at)
         except OSError as error:
-            if error.errno not in _LOST:
+            if error.errno not in LOST_ERRNOS:
                 raise
             return bytes(size)
         return found if len(found) == size else found.ljust(size, b"\0")

@@ -39,6 +39,7 @@ from store.errors import (
 )
 from store.files import (
     FULL_ERRNOS,
+    LOST_ERRNOS,
     AtomicFile,
     FileSystem,
     Handle,
@@ -310,7 +311,11 @@ def _says(files: FileSystem, file: Path, fields: dict[str, object]) -> bool:
     """Whether the file holds these fields, sealed."""
     try:
         return read_sealed(files, file) == fields
-    except (CorruptionFound, NotARegularFile, OSError):
+    except (CorruptionFound, NotARegularFile):
+        return False
+    except OSError as error:
+        if error.errno not in LOST_ERRNOS:
+            raise
         return False
 
 

@@ -32,6 +32,8 @@ IOV_MAX: Final = 1024  # POSIX guarantees 16; Linux has had 1,024 since 2.4.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Nothing is wrong with the disk, and nothing happened: the same call may succeed later.
 PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS
+# What there was of a file is gone, and nothing else is said by it.
+LOST_ERRNOS: Final = frozenset({errno.ENOENT, errno.EIO})
 CHUNK_BYTES: Final = 1 << 20
 SECTOR_BYTES: Final = 512  # the least that a disk loses
 MAX_ATOMIC_BYTES: Final = 64 << 10  # far beyond what any atomic file holds; more is none

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store.errors import NotARegularFile
-from store.files import FileSystem, replace_file
+from store.files import LOST_ERRNOS, FileSystem, replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Keepsake:
 
 
 def constant_file(files: FileSystem, path: Path) -> Keepsake | None:
-    """One that nobody changes from now on; None if it isn't there."""
+    """One that nobody changes from now on; None if it isn't there. Raises OSError: not now."""
     content = _content(files, path)
     if content is None:
         return None
@@ -46,5 +46,9 @@ def _content(files: FileSystem, path: Path) -> bytes | None:
             return files.pread(handle, files.size(handle), 0)
         finally:
             files.close(handle)
-    except (OSError, NotARegularFile):
+    except NotARegularFile:
+        return None
+    except OSError as error:
+        if error.errno not in LOST_ERRNOS:
+            raise
         return None

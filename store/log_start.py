@@ -23,7 +23,7 @@ from typing import Final
 from dledger.records.layout import FILE_NAME, LOG_START, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, NotARegularFile
-from store.files import AtomicFile, FileSystem
+from store.files import LOST_ERRNOS, AtomicFile, FileSystem
 
 NOTE: Final = "log_start"
 INTENT: Final = "install"
@@ -140,10 +140,15 @@ class StartNote:
             return False
         try:
             self.read()
-        except (CorruptionFound, NotARegularFile, OSError):
-            self.replace(start)
-            return True
-        return False
+        except (CorruptionFound, NotARegularFile):
+            pass
+        except OSError as error:
+            if error.errno not in LOST_ERRNOS:
+                raise
+        else:
+            return False
+        self.replace(start)
+        return True
 
     def replace(self, start: LogStart) -> None:
         """The log begins so, durably.

@@ -8,7 +8,6 @@ reads as zeros, and no unit is that.
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,10 +16,9 @@ from crc32c import crc32c
 
 from dledger.records.layout import UNIT, file_name
 from store.errors import NotARegularFile
-from store.files import FileSystem
+from store.files import LOST_ERRNOS, FileSystem
 
 STEP_BYTES: Final = 1 << 20
-_LOST: Final = frozenset({errno.ENOENT, errno.EIO, errno.ENOTDIR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class QueueLook:
         except NotARegularFile:
             return bytes(size)
         except OSError as error:
-            if error.errno not in _LOST:
+            if error.errno not in LOST_ERRNOS:
                 raise
             return bytes(size)
         return found.ljust(size, b"\0")

@@ -40,7 +40,7 @@ from dledger.records.layout import (
 )
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, NotARegularFile, SealRefused
-from store.files import FileSystem, make_directory, read_exactly, replace_file
+from store.files import LOST_ERRNOS, FileSystem, make_directory, read_exactly, replace_file
 from store.history import History
 from store.intact import IntactRun, Known, Marks
 from store.segment_reader import LogReader
@@ -232,12 +232,16 @@ class SealLook:
     bases: tuple[int, ...]
 
     def run(self) -> list[int]:
-        """Their segments' bases. Blocks."""
+        """Their segments' bases. Blocks. Raises OSError: that can't be told now."""
         wrong: list[int] = []
         for base in self.bases:
             try:
                 decode_seal(_content(self.files, self.folder / file_name(base)))
-            except (OSError, NotARegularFile, SealRefused, CorruptionFound):
+            except (NotARegularFile, SealRefused, CorruptionFound):
+                wrong.append(base)
+            except OSError as error:
+                if error.errno not in LOST_ERRNOS:
+                    raise
                 wrong.append(base)
         return wrong
 
@@ -297,6 +301,11 @@ class Seals:
             self._sealed = {b: last for b, last in self._sealed.items() if b >= done.base}
         else:
             self._sealed[done.base] = done.last_index
+
+    @property
+    def folder(self) -> str:
+        """Where the seals are."""
+        return str(self._folder)
 
     def path(self, base: int) -> str:
         """The file of the seal of the segment that begins at `base`."""

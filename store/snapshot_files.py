@@ -26,6 +26,7 @@ from dledger.records.layout import FILE_NAME, SNAPSHOT_FILE, SNAPSHOT_PIECE, fil
 from store.errors import CorruptionFound, NotARegularFile
 from store.files import (
     CHUNK_BYTES,
+    LOST_ERRNOS,
     FileSystem,
     Handle,
     make_directory,
@@ -177,7 +178,8 @@ class SnapshotFiles:
             self._files.close(handle)
 
     def is_whole(self, index: int) -> bool:
-        """Whether the snapshot as of entry `index` is there, and what was written. Blocks."""
+        """Whether the snapshot as of entry `index` is there, and what was written. Blocks. Raises
+        OSError: that can't be told now."""
         return self._whole(self.path(index), index) is not None
 
     def mend_base(self, index: int) -> BaseFound:
@@ -214,7 +216,11 @@ class SnapshotFiles:
                 return read_exactly(self._files, handle, size, 0, str(path))
             finally:
                 self._files.close(handle)
-        except (CorruptionFound, NotARegularFile, OSError):
+        except (CorruptionFound, NotARegularFile):
+            return None
+        except OSError as error:
+            if error.errno not in LOST_ERRNOS:
+                raise
             return None
 
     # --- giving and receiving: blocking steps -------------------------------------------------

@@ -22,8 +22,9 @@ from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_state
 from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import FILE_NAME
-from store.files import AtomicFile
+from store.files import AtomicFile, Handle, OsFiles
 from store.keepsakes import Keepsake, constant_file
+from store.seals import decode_seal
 from store.second_copy import SecondCopy
 from store.snapshot_files import BaseFound, SnapshotFiles, SnapshotHead
 from tests.broker.leader import batch
@@ -57,6 +58,14 @@ MADE_ANEW: dict[str, Callable[[Path], Path]] = {
 }
 
 
+def sealed_through(folder: Path) -> int:
+    """The last entry that a seal speaks of."""
+    try:
+        return decode_seal(only(folder).read_bytes()).last.index
+    except (OSError, ValueError):
+        return 0  # none, or one on its way
+
+
 @asynccontextmanager
 async def a_follower(folder: Path) -> AsyncIterator[tuple[Members, Replica, Path]]:
     """A follower that has everything that can rot; its group, and its directory."""
@@ -67,7 +76,8 @@ async def a_follower(folder: Path) -> AsyncIterator[tuple[Members, Replica, Path
         await group.until(
             lambda: victim.machine.applied_index - victim.snapshots.statistics().index < SOON
         )
-        await group.until(lambda: (data / "seal").exists() and list((data / "seal").iterdir()))
+        through = victim.snapshots.statistics().index
+        await group.until(lambda: sealed_through(data / "seal") == through)
         yield group, victim, data
 
 
@@ -267,7 +277,7 @@ def test_a_file_that_nobody_has_is_no_keepsake() -> None:
     assert constant_file(made_disk(), FILE) is None
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EIO])
 @on_a_loop
 async def test_a_full_disk_is_tried_again_and_one_that_fails_ends_it(number: int) -> None:
     def refuse() -> bool:
@@ -278,13 +288,39 @@ async def test_a_full_disk_is_tried_again_and_one_that_fails_ends_it(number: int
         with pytest.raises(OSError, match="refused"):
             await anext(looked)
     else:
-        assert await anext(looked) == 1
+        assert await anext(looked) == 0
 
 
 def small_files(*keepsakes: Keepsake) -> AsyncIterator[int]:
     """A round of an upkeep that gets no further than these."""
     nothing: Any = None
     return Upkeep(Inline(), keepsakes, nothing, nothing, nothing, lambda: 0, nothing).round()
+
+
+@on_a_loop
+async def test_who_has_no_descriptor_left_drops_nothing(tmp_path: Path) -> None:
+    """What can't be opened now isn't rotten."""
+    async with a_follower(tmp_path) as (group, victim, data):
+        opened, refusals = OsFiles.open, 0
+        kept = victim.snapshots.kept()
+
+        def refuse(self: OsFiles, path: Path) -> Handle:
+            nonlocal refusals
+            if path.is_relative_to(data) and path.parent.name != "commitlog":
+                refusals += 1
+                raise OSError(errno.EMFILE, "refused", str(path))
+            return opened(self, path)
+
+        OsFiles.open = refuse  # type: ignore[method-assign]
+        try:
+            passes = victim.scrubber.statistics().passes
+            await group.until(lambda: victim.scrubber.statistics().passes > passes + 1)
+        finally:
+            OsFiles.open = opened  # type: ignore[method-assign]
+        assert refusals
+        assert victim.failure is None
+        assert victim.snapshots.kept() == kept
+        assert not victim.mender.statistics().queues_found
 
 
 def test_a_base_is_kept_twice() -> None:

@@ -13,8 +13,8 @@ REPLICA = (
     Mutant(
         "term-and-vote-taken-from-the-page-cache",
         "store/starting/opening.py",
-        "        if file.settle() is None:\n",
-        "        file.keep_space()\n        if file.read() is None:\n",
+        "            if file.settle() is not None:\n",
+        "            file.keep_space()\n            if file.read() is not None:\n",
         seed=398,
     ),
     Mutant(

@@ -54,9 +54,8 @@ UPKEEP = (
     Mutant(
         "note-of-before-written-over-a-new-one",
         "store/log_start.py",
-        "        try:\n            self.read()\n"
-        "        except (CorruptionFound, NotARegularFile, OSError):\n"
-        "            self.replace(start)\n            return True\n        return False\n",
+        "        else:\n            return False\n"
+        "        self.replace(start)\n        return True\n",
         "        self.replace(start)\n        return True\n",
         masked="it takes a look between two steps of one move",
         tests=("tests/store/test_log_start.py",),
@@ -75,6 +74,15 @@ UPKEEP = (
         "if each.look.crc != each.crc and is_there and is_same:",
         "if each.look.crc != each.crc and is_same:",
         masked="a queue that is mended for nothing is only work",
+        tests=_NODE,
+    ),
+    Mutant(
+        "what-could-not-be-opened-is-dropped",
+        "store/snapshot_files.py",
+        "            if error.errno not in LOST_ERRNOS:\n                raise\n"
+        "            return None\n",
+        "            return None\n",
+        masked="no process of a run has too few descriptors",
         tests=_NODE,
     ),
     Mutant(
