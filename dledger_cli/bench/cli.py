@@ -8,75 +8,54 @@ when a target was missed. A slow machine is no failure otherwise.
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from broker.config import MAX_MEMBERS
-from broker.local_group import GroupOptions
-from dledger.terminal.loops import run, sigterm_interrupts
-from dledger.terminal.options import JsonOption, parse_addresses, parse_size
-from dledger.terminal.outcome import ExitCode, end, errors_told
-from dledger.terminal.output import print_json
+from dledger.terminal.loops import sigterm_interrupts
+from dledger.terminal.options import JsonOption, parse_size
+from dledger.terminal.outcome import errors_told
 from dledger.terminal.program import new_program
-from dledger_cli.bench.arena import Arena, arena
+from dledger_cli.bench import lasting
+from dledger_cli.bench.arena import Arena
+from dledger_cli.bench.command import (
+    TEMPORARY,
+    BenchFolderOption,
+    BootstrapOption,
+    DirectoryOption,
+    InFlightOption,
+    Measure,
+    MinutesOption,
+    NodesOption,
+    Place,
+    RoundsOption,
+    SecondsOption,
+    SizeOption,
+    StrictOption,
+    benchmark,
+    progress,
+    quietly,
+    tell_report,
+)
 from dledger_cli.bench.consume import consume as measure_consume
 from dledger_cli.bench.e2e import end_to_end
 from dledger_cli.bench.failover import failover as measure_failover
-from dledger_cli.bench.figures import FORMAT, Report
-from dledger_cli.bench.machine import machine_facts
+from dledger_cli.bench.figures import Report
 from dledger_cli.bench.produce import PROMISES, Case
 from dledger_cli.bench.produce import produce as measure_produce
 from dledger_cli.bench.rounds import Tell
 from dledger_cli.bench.starting import measure_import
 from dledger_cli.bench.steady import steady as measure_steady
-from dledger_cli.bench.tables import print_report, report_console
 from dledger_cli.bench.turns import measure_turns
-from dledger_cli.bench.yardsticks import echo_server
-
-_TEMPORARY = Path(gettempdir())
-Measure = Callable[[Arena, str, Tell], Coroutine[object, object, Report]]
 
 app = new_program(
     "Figures beside yardsticks of the same run: a bare gRPC echo, a bare write + fdatasync."
 )
-
-DirectoryOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--dir",
-        metavar="DIR",
-        help="Measure the local group in DIR. If there is none, a new group is made beside DIR.",
-        show_default="a new group where temporary files go",
-    ),
-]
-BootstrapOption = Annotated[
-    str | None,
-    typer.Option("--bootstrap", metavar="HOST:PORT,...", help="Measure this group instead."),
-]
-NodesOption = Annotated[
-    int, typer.Option("--nodes", min=1, max=MAX_MEMBERS, help="Of a new group.")
-]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Exit 1 if a target was missed.")]
-RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="How many rounds.")]
-SizeOption = Annotated[int, typer.Option("--size", min=8, max=4 << 20, help="Bytes of a body.")]
-InFlightOption = Annotated[
-    int, typer.Option("--in-flight", min=1, max=65_536, help="Messages outstanding at once.")
-]
-SecondsOption = Annotated[
-    float, typer.Option("--seconds", min=0.1, max=86_400, help="Of load, a case.")
-]
-MinutesOption = Annotated[
-    float, typer.Option("--minutes", min=0.01, max=100_000, help="Of steady load.")
-]
+lasting.register(app)
 
 
 class FaultSignal(StrEnum):
@@ -89,15 +68,6 @@ class FaultSignal(StrEnum):
     def number(self) -> signal.Signals:
         """The system's signal."""
         return signal.SIGKILL if self is FaultSignal.KILL else signal.SIGSTOP
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What the options say of the group to measure."""
-
-    directory: Path | None
-    bootstrap: str | None
-    nodes: int
 
 
 @app.command()
@@ -142,7 +112,7 @@ def produce(
             return produce_beside_tls(place, echo, cases, seconds=seconds, rounds=rounds, tell=tell)
         return measure_produce(place, echo, cases, seconds=seconds, rounds=rounds, tell=tell)
 
-    _benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
+    benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -168,7 +138,7 @@ def consume(
             place, echo, size_bytes=size, messages=messages, rounds=rounds, tell=tell
         )
 
-    _benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
+    benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -203,7 +173,7 @@ def e2e(
             tell=tell,
         )
 
-    _benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
+    benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -232,7 +202,7 @@ def failover(
       dledger bench failover --signal STOP
     """
     measure = _failover(kills, fault, size, in_flight)
-    _benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
+    benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -260,7 +230,7 @@ def steady(
     """
     limit = None if bytes_limit is None else parse_size(bytes_limit)
     measure = _steady(minutes, limit, size, in_flight)
-    _benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
+    benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
 
 
 @app.command(name="import")
@@ -274,12 +244,7 @@ def starting(
       dledger bench import --rounds 15
     """
     report = measure_import(rounds)
-    machine = machine_facts(Path.cwd())
-    if as_json:
-        print_json(report.facts(machine))
-    else:
-        print_report(report_console(), report, machine)
-    end(ExitCode.FAILED if strict and not report.targets_reached else ExitCode.DONE)
+    tell_report(report, Path.cwd(), as_json=as_json, strict=strict)
 
 
 @app.command()
@@ -288,9 +253,7 @@ def turns(
         int, typer.Option("--topics", min=1_000, max=50_000, help="Topics of one queue each.")
     ] = 10_000,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds.")] = 1,
-    directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where a folder for each round is made.")
-    ] = _TEMPORARY,
+    directory: BenchFolderOption = TEMPORARY,
     as_json: JsonOption = False,
     strict: StrictOption = False,
 ) -> None:
@@ -300,14 +263,9 @@ def turns(
     Example:
       dledger bench turns --topics 2000
     """
-    with errors_told(), sigterm_interrupts(), _progress() as tell:
+    with errors_told(), sigterm_interrupts(), quietly(), progress() as tell:
         report = measure_turns(directory, topics, rounds, tell)
-    machine = machine_facts(directory)
-    if as_json:
-        print_json(report.facts(machine))
-    else:
-        print_report(report_console(), report, machine)
-    end(ExitCode.FAILED if strict and not report.targets_reached else ExitCode.DONE)
+    tell_report(report, directory, as_json=as_json, strict=strict)
 
 
 @app.command(name="all")
@@ -353,7 +311,7 @@ def everything(
 
     faults = [_failover(kills, fault, 1024, 512) for fault in FaultSignal]
     measures = [producing, consuming, both, *faults, _steady(minutes, None, 1024, 512)]
-    _benchmark(measures, Place(directory, None, nodes), as_json=as_json, strict=strict)
+    benchmark(measures, Place(directory, None, nodes), as_json=as_json, strict=strict)
 
 
 def _failover(kills: int, fault: FaultSignal, size: int, in_flight: int) -> Measure:
@@ -384,41 +342,3 @@ def _steady(minutes: float, bytes_limit: int | None, size: int, in_flight: int) 
         )
 
     return measure
-
-
-def _benchmark(measures: list[Measure], where: Place, *, as_json: bool, strict: bool) -> None:
-    """Runs each on a group as asked for, prints the reports, ends with the exit code."""
-    found: list[tuple[Report, dict[str, str | int]]] = []
-    with errors_told(), sigterm_interrupts():
-        for measure in measures:
-            found.append(_measured(measure, where))
-            if not as_json:
-                print_report(report_console(), *found[-1])
-    if as_json:
-        facts = [report.facts(machine) for report, machine in found]
-        print_json(facts[0] if len(facts) == 1 else {"format": FORMAT, "reports": facts})
-    good = all(report.holds and (report.targets_reached or not strict) for report, _ in found)
-    end(ExitCode.DONE if good else ExitCode.FAILED)
-
-
-def _measured(measure: Measure, where: Place) -> tuple[Report, dict[str, str | int]]:
-    bootstrap = None if where.bootstrap is None else parse_addresses(where.bootstrap)
-    options = GroupOptions(nodes=where.nodes)
-    with (
-        arena(bootstrap=bootstrap, directory=where.directory, options=options) as place,
-        echo_server() as echo,
-        _progress() as tell,
-    ):
-        report = run(measure(place, echo, tell))
-        return report, machine_facts(place.directory)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Tell]:
-    """Says on a terminal what is going on; in a pipe nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _text: None
-        return
-    with console.status("starting") as status:
-        yield status.update

@@ -9,9 +9,11 @@ message. Latencies are taken from every 64th message. `one_at_a_time` waits for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections import Counter, deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -200,3 +202,17 @@ class NumberedLoad:
         if result.store_host != store_host and not moment.done():
             moment.set_result(time.monotonic())
             self._awaited = None
+
+
+@contextlib.asynccontextmanager
+async def under(load: NumberedLoad) -> AsyncIterator[None]:
+    """The load goes on for as long as the block lasts; then every message has its fate, unless an
+    error ended the block."""
+    running = asyncio.create_task(load.run(), name="load")
+    try:
+        yield
+        load.stop()
+        await running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

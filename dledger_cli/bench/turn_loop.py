@@ -14,6 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import grpc
+
+from dledger_cli.bench.echo_server import echo
+
+ASK_S = 30.0
+
 
 class Turns:
     """The longest turn since it was last forgotten."""
@@ -42,3 +48,27 @@ class TurnLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]  # the one place where a turn can be seen
         took = time.thread_time() - before
         self.turns.longest_s = max(self.turns.longest_s, took)
+
+
+async def measure_echo(found: dict[str, list[float]], turns: Turns, name: str) -> None:
+    """An echo on the same loop, asked from a thread, 64 in flight."""
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(echo)
+    service = grpc.method_handlers_generic_handler("e", {"e": handler})
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+
+    def ask() -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(
+                "/e/e", request_serializer=bytes, response_deserializer=bytes
+            )
+            for _ in range(30):
+                for asked in [call.future(bytes(256)) for _ in range(64)]:
+                    asked.result(timeout=ASK_S)
+
+    await asyncio.to_thread(ask)
+    with turns.measured(found, name):
+        await asyncio.to_thread(ask)
+    await server.stop(grace=None)

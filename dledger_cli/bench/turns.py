@@ -12,45 +12,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
-
 from broker.assembly import facts_of
-from broker.config import NodeConfig, RaftConfig
+from broker.config import RaftConfig
 from broker.doors.grpc.broker import BrokerDoor
-from broker.leader.batches import Batch
-from broker.node import Node, ThreadHand, tune_interpreter
+from broker.node import Node, tune_interpreter
 from broker.picture import node_facts
 from broker.replica import Replica, parse_frames
-from broker.snapshots import SnapshotKeeper, SnapshotPace, SnapshotSource
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
-from broker.turns import LoopTurns
-from chaos.forming import form_disks
 from dledger.reading.entry import EntryKind
-from dledger.records.properties import encode_properties
-from dledger.records.record import RecordTemplate
 from dledger.wire import broker_pb2 as pb
-from dledger_cli.bench.echo_server import echo
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.full_state import TOPICS, full_machine
+from dledger_cli.bench.inside import SEGMENT_BYTES, serving_node, small
 from dledger_cli.bench.rounds import Tell
-from dledger_cli.bench.turn_loop import TurnLoop, Turns
+from dledger_cli.bench.snapshot import MOST_MS, take_snapshot
+from dledger_cli.bench.turn_loop import TurnLoop, Turns, measure_echo
 from store.commitlog import CommitLog, CommitLogOptions
-from store.files import OsFiles
-from store.snapshot_files import SnapshotFiles
 
-MOST_MS = 50.0
 TARGET = Target(Comparison.AT_MOST, MOST_MS)
-SEGMENT_BYTES = 64 << 20
 LOG_SEGMENT_BYTES = 16 << 20
 AT_ONCE = 100  # calls that arrive in one turn
-SERVE_S = 30.0
 RECHECK_MS = 4_000  # less than after which a held pull looks again, more than asking all takes
 
 Found = dict[str, list[float]]
@@ -173,13 +160,6 @@ class Loads:
         await self._measure("delete a topic of 1,024 queues", self._delete("wide"))
 
 
-def small(topic: str, queue_id: int, count: int, body: bytes = b"x" * 8, tag: str = "") -> Batch:
-    """A batch of `count` equal messages."""
-    properties = encode_properties({"TAGS": tag}) if tag else b""
-    record = RecordTemplate(topic, ("127.0.0.1", 5)).encode(queue_id, body, properties, 1)
-    return Batch(topic, queue_id, 0, count, record * count)
-
-
 async def in_groups(names: list[str], call: Callable[[str], Awaitable[None]]) -> None:
     """`call` for each name, some at a time, as they would arrive."""
     for first in range(0, len(names), AT_ONCE):
@@ -240,89 +220,6 @@ async def measure_collection(found: Found, turns: Turns) -> None:
         raise AssertionError("the state is there until here")
 
 
-async def measure_snapshot(found: Found, turns: Turns, directory: Path) -> None:
-    """A snapshot of a full state, taken, written and named as a member does it."""
-    machine = full_machine()
-    directory.mkdir()
-    log = CommitLog.open(directory, CommitLogOptions(segment_size_bytes=LOG_SEGMENT_BYTES))
-    hand = ThreadHand()
-    with contextlib.closing(log), contextlib.closing(hand):
-        while not log.has_room(60):  # noqa: ASYNC110  for a bench
-            await asyncio.sleep(0.01)
-        log.append(EntryKind.NOOP, 1, 1, 1, 0, b"")
-        machine.applied_index = 1
-        log.checkpoint.note_consume_queue(1, 1)
-        keeper = SnapshotKeeper(
-            SnapshotSource(machine, log, bytes(16)),
-            SnapshotFiles(directory, OsFiles()),
-            hand,
-            LoopTurns().share,
-            None,
-            SnapshotPace(entries=1),
-        )
-        await asyncio.sleep(0)
-        with turns.measured(found, "a snapshot of a full state"):
-            await keeper.step()
-            await asyncio.sleep(0)
-        if not keeper.statistics().written:
-            raise AssertionError("the snapshot was written")
-
-
-async def measure_echo(found: Found, turns: Turns) -> None:
-    """An echo on the same loop, asked from a thread."""
-    server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(echo)
-    service = grpc.method_handlers_generic_handler("e", {"e": handler})
-    server.add_generic_rpc_handlers((service,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-
-    def ask() -> None:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary(
-                "/e/e", request_serializer=bytes, response_deserializer=bytes
-            )
-            for _ in range(30):
-                for asked in [call.future(bytes(256)) for _ in range(64)]:
-                    asked.result(timeout=SERVE_S)
-
-    await asyncio.to_thread(ask)
-    with turns.measured(found, "echo, 64 in flight"):
-        await asyncio.to_thread(ask)
-    await server.stop(grace=None)
-
-
-@contextlib.asynccontextmanager
-async def serving_node(directory: Path) -> AsyncIterator[Node]:
-    """A node that leads its group of one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    store = {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": 0}
-    config = {
-        "broker_group": "bench",
-        "node_id": "n1",
-        "data_directory": str(directory),
-        "listen": address,
-        "peers": {"n1": address},
-        "store": store,
-    }
-    chosen = NodeConfig.model_validate(config)
-    form_disks([chosen], lambda _: OsFiles())
-    node = Node(chosen)
-    await node.start()
-    try:
-        gc.collect()
-        gc.freeze()
-        async with asyncio.timeout(SERVE_S):
-            while not node.replica.leadership.serving:  # noqa: ASYNC110  no event tells of it
-                await asyncio.sleep(0.01)
-        yield node
-    finally:
-        node.replica.ask_to_stop()
-        await node.stop()
-
-
 def measure_turns(directory: Path, topics: int, rounds: int, tell: Tell) -> Report:
     """The report of `rounds` rounds, each in a new folder in `directory`."""
     echoes: Found = {}
@@ -332,7 +229,7 @@ def measure_turns(directory: Path, topics: int, rounds: int, tell: Tell) -> Repo
 
     async def measure(folder: Path) -> None:
         tell("an echo")
-        await measure_echo(echoes, loop.turns)
+        await measure_echo(echoes, loop.turns, "echo, 64 in flight")
         async with serving_node(folder / "n1") as node:
             loads = Loads(node, loop.turns, found)
             tell("messages")
@@ -348,7 +245,8 @@ def measure_turns(directory: Path, topics: int, rounds: int, tell: Tell) -> Repo
         tell("the collector")
         await measure_collection(found, loop.turns)
         tell("a snapshot")
-        await measure_snapshot(found, loop.turns, folder / "snapshot")
+        name = "a snapshot of a full state"
+        await take_snapshot(full_machine(), folder / "snapshot", loop.turns, found, name)
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         for _ in range(rounds):

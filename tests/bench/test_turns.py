@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from dledger_cli.bench.inside import serving_node
 from dledger_cli.bench.turn_loop import TurnLoop
-from dledger_cli.bench.turns import Loads, serving_node
+from dledger_cli.bench.turns import Loads
 
 
 def test_the_node_of_the_benchmark_leads_and_is_measured(tmp_path: Path) -> None:
