@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from chaos.flips import cli as flips
 from chaos.fuzz import cli as fuzz
 from chaos.real import cli as real
 from chaos.sim.run import Report, run_plan
@@ -34,6 +35,7 @@ app = new_program(
 
 real.register(app)  # run, list and report: on real processes
 app.command(name="fuzz")(fuzz.command)
+app.command(name="flips")(flips.command)
 
 
 @app.callback()
