@@ -23,7 +23,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from broker.config import MIB, NodeConfig, RaftConfig, dump_toml, load_config
+from broker.config import (
+    MIB,
+    NodeConfig,
+    RaftConfig,
+    RetentionConfig,
+    dump_toml,
+    load_config,
+)
 from broker.forming.calls import GrpcCalls
 from broker.forming.errors import FormationRefused, MemberUnreachable
 from broker.forming.replacing import Replacement
@@ -66,6 +73,7 @@ class ArenaOptions:
     seed: int
     base_port: int | None = None
     flush: FlushName = "sync"
+    retain_bytes: int = 0  # of the log; 0: all of it
 
 
 class Arena:
@@ -374,7 +382,7 @@ async def arena(directory: Path, options: ArenaOptions) -> AsyncIterator[Arena]:
             await network.open()
             made = Arena(group, network)
             for node in group.nodes:
-                _configure(Path(node.config), network.dial_table(node.id))
+                _configure(Path(node.config), network.dial_table(node.id), options.retain_bytes)
                 made.faults_folder(node.id).mkdir()
                 made.order("none", node.id, None)
             with environment(network.client_environment()):
@@ -385,7 +393,7 @@ async def arena(directory: Path, options: ArenaOptions) -> AsyncIterator[Arena]:
             await network.close()
 
 
-def _configure(file: Path, dial: dict[str, str]) -> None:
+def _configure(file: Path, dial: dict[str, str], retain_bytes: int) -> None:
     """Makes what the node is configured with small, and lets it dial through the proxies."""
     config = load_config(file)
     store = {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": RESERVE_BYTES}
@@ -395,6 +403,7 @@ def _configure(file: Path, dial: dict[str, str]) -> None:
         "dial": dial,
         "store": config.store.model_copy(update=store),
         "broker": config.broker.model_copy(update={"max_message_bytes": MESSAGE_BYTES}),
+        "retention": RetentionConfig(age_hours=0, bytes=retain_bytes),
     }
     file.write_text(dump_toml(NodeConfig.model_validate(document), file.parent), encoding="utf-8")
 

@@ -26,10 +26,12 @@ from rich.console import Console
 from broker.local_group import LocalGroup, PortInUse
 from chaos.checkers.history import History, read_history
 from chaos.errors import OutputInTheWay, RunBroken
+from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE, audited, audits
 from chaos.real.measure import FORMAT, anomaly_facts, event_count, power_cuts, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
-from chaos.real.runner import GROUP_FOLDER, HISTORY_FILE, Finished, RunOptions, run_chaos
+from chaos.real.reading import Retained
+from chaos.real.runner import Finished, RunOptions, run_chaos
 from chaos.real.scenario import MAX_NODES, Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
 from chaos.real.verdict import judge
@@ -54,6 +56,13 @@ class Flush(StrEnum):
 
     SYNC = "sync"
     ASYNC = "async"
+
+
+class Engine(StrEnum):
+    """Who does the audits' work."""
+
+    LOCAL = "local"
+    SPARK = "spark"
 
 
 def register(app: typer.Typer) -> None:
@@ -95,6 +104,10 @@ def run(
         Flush,
         typer.Option(help="How nodes flush; what async may lose in power cuts is no anomaly."),
     ] = Flush.SYNC,
+    audit: Annotated[
+        Engine | None,
+        typer.Option(help="Audit what the nodes leave on this engine.", show_default="no audit"),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -104,6 +117,7 @@ def run(
     Examples:
       dledger chaos run kill-leader --seconds 60
       dledger chaos run everything --nodes 5 --seed 7
+      dledger chaos run years --seconds 3600 --audit spark
       dledger chaos run my_scenario.py --json
     """
     say = Console(stderr=True, highlight=False)
@@ -114,6 +128,12 @@ def run(
         options = replace(options, base_port=base_port, flush=flush.value)
         say.print(_replay(options, scenario), markup=False, soft_wrap=True)
         finished = _perform(options, say)
+        if audit is not None:
+            say.print(f"auditing on {audit.value}", markup=False)
+            commands = audits(directory, retains_all=options.retained is Retained.ALL)
+            problems, remarks = audited(commands, audit.value)
+            finished.problems += problems
+            finished.remarks += remarks
     facts = report_facts(finished)
     _write(directory, facts)
     kept = _tidy(directory, keep=keep or not finished.holds)
@@ -128,8 +148,9 @@ def _print(facts: dict[str, object], directory: Path, *, kept: bool) -> None:
     """The report, where it lies, and how to audit what was `kept`."""
     print_report(facts, Console(highlight=False))
     typer.echo(f"report: {directory / PAGE_FILE}{', with the data of the nodes' * kept}")
-    for audit in audit_commands(directory) if kept else ():
-        typer.echo(f"  {audit}")
+    retains_all = not facts["retain_bytes"]
+    for words in audits(directory, retains_all=retains_all) if kept else ():
+        typer.echo(f"  {shlex.join(('dledger', *words))}")
 
 
 def list_scenarios(as_json: JsonOption = False) -> None:
@@ -194,19 +215,6 @@ def report(
     else:
         print_report(facts, Console(highlight=False))
     end(ExitCode.DONE if facts["holds"] else ExitCode.FAILED)
-
-
-def audit_commands(directory: Path) -> Iterator[str]:
-    """What looks into the replicas that a run has left: do they agree, and is in their log what
-    the run's clients were told?"""
-    nodes = LocalGroup.open(directory / GROUP_FOLDER).nodes
-    data = {node.id: directory / GROUP_FOLDER / node.id / "data" for node in nodes}
-    replicas = shlex.join(
-        word for node_id, path in data.items() for word in ("--replica", f"{node_id}={path}")
-    )
-    yield f"dledger audit replicas {replicas}"
-    history = shlex.quote(str(directory / HISTORY_FILE))
-    yield f"dledger audit delivery --history {history} {replicas}"
 
 
 def _in_words(options: Mapping[str, Option | Choices]) -> str:

@@ -39,6 +39,7 @@ from dledger.records.layout import ENTRY, FILE_GLOB, FIRST_RECORD_AT, FIRST_RECO
 HOW: Final = ("flip", "cut")
 FILES: Final = ("checkpoint", "segment", "consume-queue", "hard-state")
 WHERE: Final = ("anywhere", "body", "place")
+WHICH: Final = ("oldest", "newer")  # of closed segments; where old ones go, others may lack those
 SPOILED: Final = {  # of a record: where it says that it lies, or the first byte of its body
     "place": range(RECORD.at("queue_offset"), RECORD.end("physical_offset")),
     "body": range(RECORD.at("body"), RECORD.at("body") + 1),
@@ -65,17 +66,19 @@ async def rot(blow: Blow) -> str:
 
 
 async def rot_below(blow: Blow) -> str:
-    """Flips a bit in the oldest segment of nodes that run, and reads it back as a consumer: the
+    """Flips a bit in a closed segment of nodes that run, and reads it back as a consumer: the
     bytes that were written, or an error. What was read is in the history."""
     done: list[str] = []
+    end = 0
     for victim in blow.victims:
         if not _is_closed(blow, victim):
             return f"{victim} has no closed segment yet"
         blow.arena.rotten.add(victim)
-        segment = _oldest(blow, victim)
+        segment = blow.chance.choice(_meant(blow, victim))
         places = _places(segment, str(blow.options["where"]))
         done.append(f"{victim}: {_flip(segment, places, blow.chance)}")
-    return f"{'; '.join(done)}; {await blow.witness(SEGMENT_BYTES)}"
+        end = max(end, int(segment.name) + SEGMENT_BYTES)
+    return f"{'; '.join(done)}; {await blow.witness(end)}"
 
 
 async def await_repair(blow: Blow) -> str:
@@ -89,12 +92,12 @@ async def await_repair(blow: Blow) -> str:
         if victim not in blow.arena.rotten:
             continue
         for _ in range(round(REPAIRED_S / LOOK_S)):
-            if not blow.arena.is_running(victim) or _is_sound(_oldest(blow, victim)):
+            if not blow.arena.is_running(victim) or all(map(_is_sound, _meant(blow, victim))):
                 break
             await asyncio.sleep(LOOK_S)
         if not blow.arena.is_running(victim):
             raise LocalGroupError(f"{victim} ended over a closed segment that has rotted")
-        if not _is_sound(_oldest(blow, victim)):
+        if not all(map(_is_sound, _meant(blow, victim))):
             raise LocalGroupError(f"{victim} runs on a closed segment that has rotted")
         blow.arena.rotten.discard(victim)
         done.append(f"{victim} has got it back")
@@ -203,15 +206,28 @@ def _oldest(blow: Blow, victim: str) -> Path:
     return _segments(blow, victim)[0]
 
 
+def _meant(blow: Blow, victim: str) -> list[Path]:
+    """Closed segments, by the strike's option: the oldest one, or the newer half of them, which
+    nobody lets go soon."""
+    if blow.options["which"] == WHICH[0]:
+        return [_oldest(blow, victim)]
+    closed = [each for each in _segments(blow, victim) if _is_used(each)][:-1]
+    return closed[len(closed) // 2 :]
+
+
 def _is_closed(blow: Blow, victim: str) -> bool:
     """Whether the victim's log goes on behind its oldest segment."""
     return any(map(_is_used, _segments(blow, victim)[1:]))
 
 
 def _is_sound(segment: Path) -> bool:
-    """Whether the entries of the log's oldest segment are what was written: CRCs and digests."""
-    content = segment.read_bytes()
-    at = digest = 0
+    """Whether a segment's entries are what was written: CRCs, and digests from the first one on,
+    whose own can be checked in a log's very first segment only. One that was let go is sound."""
+    try:
+        content = segment.read_bytes()
+    except FileNotFoundError:
+        return True
+    at, digest = 0, None if int(segment.name) else 0
     while at + HEADER_SIZE < len(content):
         _, magic, _, _ = _HEAD.unpack_from(content, at)
         if magic == FILLER_MAGIC:
@@ -225,9 +241,12 @@ def _is_sound(segment: Path) -> bool:
 
 
 def _is_used(segment: Path) -> bool:
-    """Whether an entry begins it. Segments are made ahead, full of zeros."""
-    with segment.open("rb") as file:
-        return any(file.read(OPENING_SIZE))
+    """Whether an entry begins it. Segments are made ahead, full of zeros; old ones may go."""
+    try:
+        with segment.open("rb") as file:
+            return any(file.read(OPENING_SIZE))
+    except FileNotFoundError:
+        return False
 
 
 def _spoil(segment: Path, blow: Blow) -> str:

@@ -93,6 +93,7 @@ def report_facts(finished: Finished) -> dict[str, Any]:
         "seconds": options.seconds,
         "flush": options.flush,
         "load": asdict(options.load),
+        "retain_bytes": options.scenario.retain_bytes,
         "holds": finished.holds,
         "duration_s": round(finished.ended_us / 1e6, 3),
         "counts": counts(finished),

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos.real.blow import Act, Blow
+from chaos.real.churn import come_back, demote, leave, promote
 from chaos.real.damage import (
     FILES,
     HOW,
     WHERE,
+    WHICH,
     await_repair,
     put_back,
     replace_rotten,
@@ -142,6 +144,24 @@ NEMESES: Final[dict[str, Nemesis]] = {
             _transfer,
             _nothing,
             is_momentary=True,
+        ),
+        Nemesis(
+            "leave",
+            "members are let go, and killed; they are taken in again on empty directories",
+            "follower",
+            _NONE,
+            leave,
+            come_back,
+            ends_leadership=True,
+        ),
+        Nemesis(
+            "demote",
+            "members go on as observers; then they vote again",
+            "follower",
+            _NONE,
+            demote,
+            promote,
+            ends_leadership=True,
         ),
         Nemesis(
             "isolate",
@@ -307,9 +327,9 @@ NEMESES: Final[dict[str, Nemesis]] = {
         ),
         Nemesis(
             "live-rot",
-            "a bit of a cold segment flips below a node that runs, which gets it back",
+            "a bit of a closed segment flips below a node that runs, which gets it back",
             "leader",
-            {"where": WHERE},
+            {"where": WHERE, "which": WHICH},
             rot_below,
             await_repair,
         ),

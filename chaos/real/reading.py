@@ -9,22 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from chaos.checkers.anomalies import polled_by
 from chaos.checkers.history import End, History, Poll, Send
 from chaos.errors import TimeFarOff, TimesGoBack
+from chaos.real.retired import READER, first_kept
 from chaos.real.workload import DELIVERY_TIMEOUT_MS, READ_DEADLINE_S, TOPIC, value_of
-from dledger.client import Client, ClientError, Message
+from dledger.client import Client, ClientError, Message, OffsetOutOfRange
 from dledger.history import Outcome
 
-READER: Final = "reader"
 BATCH_MESSAGES: Final = 5_000
 BATCH_BYTES: Final = 1 << 20
 
 
+class Retained(Enum):
+    """What a queue holds: every message from the first on, or those that aren't too old."""
+
+    ALL = auto()
+    NEWER = auto()
+
+
 async def read_everything(
-    client: Client, history: History, now_us: Callable[[], int], queues: int, within_ms: float
+    client: Client,
+    history: History,
+    now_us: Callable[[], int],
+    queues: int,
+    within_ms: float,
+    *,
+    retained: Retained,
 ) -> None:
     """The history holds every message that can be read.
 
@@ -40,18 +54,26 @@ async def read_everything(
         begun = history.invoke(now_us(), READER, End(TOPIC, queue_id))
         bounds = await client.queue_offsets(TOPIC, queue_id, deadline_s=READ_DEADLINE_S)
         history.complete(now_us(), begun, Outcome.OK, bounds.max_offset)
-        await _Reading(client, history, now_us, READER, queue_id, within_ms).read(None)
+        reading = _Reading(client, history, now_us, READER, queue_id, retained, within_ms)
+        await reading.read(None)
 
 
 async def read_start(
-    client: Client, history: History, now_us: Callable[[], int], queues: int, end: int, name: str
+    client: Client,
+    history: History,
+    now_us: Callable[[], int],
+    queues: int,
+    end: int,
+    name: str,
+    *,
+    retained: Retained,
 ) -> str:
     """The history holds, as read by the process `name`, what clients can read of the log's bytes
-    `[0, end)`; how that ended, in a few words."""
+    up to `end`; how that ended, in a few words."""
     refused: list[str] = []
     for queue_id in range(queues):
         try:
-            await _Reading(client, history, now_us, name, queue_id).read(end)
+            await _Reading(client, history, now_us, name, queue_id, retained).read(end)
         except ClientError as error:
             refused.append(f"queue {queue_id}: {error.code}")
     return f"a reader was refused {', '.join(refused)}" if refused else "a reader had no trouble"
@@ -59,8 +81,9 @@ async def read_start(
 
 def missing_at_the_end(history: History) -> list[tuple[str, int]]:
     """Values that were acknowledged, each with the time at which, and that the last reading
-    didn't find, of queues which it read to their end. This counts also what a consumer had seen
-    before it was lost."""
+    didn't find, of queues which it read to their end, from where they begin by then. This counts
+    also what a consumer had seen before it was lost."""
+    first = first_kept(history)
     found: set[str] = set()
     read: set[int] = set()
     for operation in history.operations:
@@ -77,7 +100,13 @@ def missing_at_the_end(history: History) -> list[tuple[str, int]]:
         and operation.action.queue_id in read
         for value in operation.action.values
         if value not in found
+        and not _is_before(operation.result, first.get((TOPIC, operation.action.queue_id), 0))
     ]
+
+
+def _is_before(result: object, first: int) -> bool:
+    """Whether what was acknowledged with that offset has gone by the time of the last reading."""
+    return isinstance(result, int) and result < first
 
 
 @dataclass(slots=True)
@@ -90,6 +119,7 @@ class _Reading:
     now_us: Callable[[], int]
     process: str
     queue_id: int
+    retained: Retained
     within_ms: float | None = None  # of the sender's clock; None: not looked at
     _stored_ms: int = 0
 
@@ -101,26 +131,40 @@ class _Reading:
             TimesGoBack: a message was stored before one that lies before it.
             TimeFarOff: it was stored at a time when it can't have been.
         """
-        at, ended = 0, False
+        at, begins, ended = 0, True, False
+        if self.retained is Retained.NEWER:
+            at = await self._first()
         while not ended:
             asked_us, first = self.now_us(), at
-            found = await self.client.pull(
-                TOPIC,
-                self.queue_id,
-                first,
-                max_messages=BATCH_MESSAGES,
-                max_bytes=BATCH_BYTES,
-                deadline_s=READ_DEADLINE_S,
-            )
+            try:
+                found = await self.client.pull(
+                    TOPIC,
+                    self.queue_id,
+                    first,
+                    max_messages=BATCH_MESSAGES,
+                    max_bytes=BATCH_BYTES,
+                    deadline_s=READ_DEADLINE_S,
+                )
+            except OffsetOutOfRange:
+                if self.retained is Retained.ALL or (behind := await self._first()) <= at:
+                    raise
+                at, begins = behind, True  # more has gone meanwhile
+                continue
             at = found.next_offset
             final = not found.messages or at >= found.max_offset
-            poll = Poll(TOPIC, self.queue_id, first, seek=first == 0, final=final and end is None)
+            poll = Poll(TOPIC, self.queue_id, first, seek=begins, final=final and end is None)
+            begins = False
             begun = self.history.invoke(asked_us, self.process, poll)
             polled = tuple((each.queue_offset, value_of(each)) for each in found.messages)
             self.history.complete(self.now_us(), begun, Outcome.OK, polled)
             self._check_times(found.messages)
             is_past = end is not None and any(m.physical_offset >= end for m in found.messages)
             ended = final or is_past
+
+    async def _first(self) -> int:
+        """The offset of the first message that is kept."""
+        bounds = await self.client.queue_offsets(TOPIC, self.queue_id, deadline_s=READ_DEADLINE_S)
+        return bounds.min_offset
 
     def _check_times(self, messages: Sequence[Message]) -> None:
         for message in messages:

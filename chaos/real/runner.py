@@ -28,11 +28,13 @@ from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import History
 from chaos.errors import GroupNeverLed, TimeFarOff, TimesGoBack
 from chaos.real.arena import Arena, ArenaOptions, arena
+from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE
 from chaos.real.blow import Blow
 from chaos.real.clocks import WrongClocks
 from chaos.real.nemeses import NEMESES, Nemesis
-from chaos.real.reading import missing_at_the_end, read_everything, read_start
+from chaos.real.reading import Retained, missing_at_the_end, read_everything, read_start
 from chaos.real.replicas import compare_replicas
+from chaos.real.retired import check_retained
 from chaos.real.scenario import Heal, Load, Scenario, Step, Strike, Wait, Whole
 from chaos.real.targets import victims_of
 from chaos.real.verdict import judge
@@ -41,8 +43,6 @@ from chaos.real.weaker import PowerCut, may_be_lost
 from chaos.real.workload import Acknowledgements, Clock, Workload
 from dledger.client import Client, ClientError
 
-HISTORY_FILE: Final = "history.jsonl"
-GROUP_FOLDER: Final = "group"
 START_TIMEOUT_S: Final = 30.0
 # How far stored times may be from true ones: while a node is down and another's clock is behind,
 # the log's time runs at half speed, and it catches up at twice.
@@ -68,6 +68,11 @@ class RunOptions:
     directory: Path
     base_port: int | None = None
     flush: FlushName = "sync"
+
+    @property
+    def retained(self) -> Retained:
+        """What queues hold in the end."""
+        return Retained.NEWER if self.scenario.retain_bytes else Retained.ALL
 
 
 @dataclass(slots=True)
@@ -127,7 +132,13 @@ async def run_chaos(options: RunOptions, tell: Tell) -> Finished:
         LocalGroupError: the group can't be made (a port in use).
         GroupNeverLed: it was made and came to no leader.
     """
-    place = ArenaOptions(options.nodes, options.seed, options.base_port, options.flush)
+    place = ArenaOptions(
+        options.nodes,
+        options.seed,
+        options.base_port,
+        options.flush,
+        options.scenario.retain_bytes,
+    )
     path = options.directory / HISTORY_FILE
     with path.open("w", encoding="utf-8") as sink:
         async with arena(options.directory / GROUP_FOLDER, place) as made:
@@ -161,7 +172,14 @@ async def _compare(made: Arena, watch: Watch, finished: Finished) -> None:
     if finished.problems:
         finished.remarks.append("replicas weren't compared byte by byte: the run broke before")
         return
-    finished.problems += await compare_replicas(made, watch.statuses)
+    retain = finished.options.scenario.retain_bytes
+    finished.problems += await compare_replicas(made, watch.statuses, retains_all=not retain)
+    if retain:
+        data = {node_id: made.data_directory(node_id) for node_id in made.node_ids}
+        end = min(status.committed_offset for status in watch.statuses.values())
+        wrong, begins = check_retained(data, end, retain)
+        finished.problems += wrong
+        finished.remarks.append(begins)
 
 
 def check(finished: Finished) -> None:
@@ -308,6 +326,7 @@ class Run:
             self.options.load.queues,
             end,
             f"witness-{self._witnesses}",
+            retained=self.options.retained,
         )
 
     # --- healing ------------------------------------------------------------------------------
@@ -352,7 +371,10 @@ class Run:
         try:
             within_ms = CLOCK_SLACK_MS + 2 * self._clocks.worst_ms
             history, queues = self.finished.history, self.options.load.queues
-            await read_everything(self.client, history, self.now_us, queues, within_ms)
+            retained = self.options.retained
+            await read_everything(
+                self.client, history, self.now_us, queues, within_ms, retained=retained
+            )
         except ClientError as error:
             self._problem(f"the topic can't be read to its end: {error}")
         except (TimesGoBack, TimeFarOff) as error:
@@ -371,10 +393,14 @@ class Run:
     # --- what shouldn't happen ----------------------------------------------------------------
 
     def _take_over_problems(self) -> None:
-        """What clients were told. With async a reader may stand behind the end of a cut log."""
+        """What clients were told. With async a reader may stand behind the end of a cut log, and
+        where old messages go, before what is kept."""
         for text, code in self.workload.problems.values():
-            if code == "OFFSET_OUT_OF_RANGE" and self.finished.power_cuts:
+            is_outside = code == "OFFSET_OUT_OF_RANGE"
+            if is_outside and self.finished.power_cuts:
                 self.finished.remarks.append(f"permitted, since flush is async: {text}")
+            elif is_outside and self.options.retained is Retained.NEWER:
+                self.finished.remarks.append(f"permitted, since old messages go: {text}")
             else:
                 self.finished.problems.append(text)
 

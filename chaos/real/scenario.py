@@ -13,7 +13,8 @@
 A schedule is a generator of steps. It is run through once before anything is started, with the
 seed's random source, until the steps fill the run's time: so a node or a nemesis that doesn't
 exist is told at once, and the same seed gives the same schedule. What depends on the group's
-state (who leads) is decided when the step is taken. A file may also set `NODES` and `LOAD`.
+state (who leads) is decided when the step is taken. A file may also set `NODES`, `LOAD`, and
+`RETAIN_BYTES`: nodes let the front of a log go that is longer.
 
 This module knows steps, targets and files; what a nemesis does is `chaos.real.nemeses`'.
 """
@@ -155,6 +156,7 @@ class Scenario:
     schedule: Callable[[Plan], Steps]
     nodes: int = 3
     load: Load = Load()
+    retain_bytes: int = 0  # of the log; 0: all of it
 
 
 def node_ids(count: int) -> tuple[str, ...]:
@@ -317,8 +319,11 @@ def load_file(path: Path) -> Scenario:
         raise ScenarioInvalid(str(path), f"NODES must be 1 to {MAX_NODES}, not {nodes}")
     if (reason := _wrong_load(load)) is not None:
         raise ScenarioInvalid(str(path), reason)
+    retain = getattr(module, "RETAIN_BYTES", 0)
+    if type(retain) is not int or retain < 0:
+        raise ScenarioInvalid(str(path), f"RETAIN_BYTES must be a number of bytes, not {retain!r}")
     summary = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-    return Scenario(name, summary, schedule, nodes, load)
+    return Scenario(name, summary, schedule, nodes, load, retain)
 
 
 def _wrong_load(load: Load) -> str | None:

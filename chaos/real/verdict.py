@@ -14,6 +14,7 @@ from chaos.checkers.anomalies import Anomaly, find_anomalies
 from chaos.checkers.history import History
 from chaos.checkers.linearizability import check_linearizability
 from chaos.errors import SearchTooLong
+from chaos.real.retired import excuse_retired
 from chaos.real.weaker import PowerCut, permitted
 
 
@@ -38,8 +39,13 @@ def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
     except SearchTooLong as error:
         remarks.append(f"linearizability was not decided: {error}")
     anomalies, excused = permitted(anomalies, history, cuts)
-    if excused:
-        named = Counter(each.name for each in excused)
-        words = ", ".join(f"{count:,} × {name}" for name, count in named.items())
-        remarks.append(f"permitted, since flush is async and power was cut: {words}")
-    return Verdict(anomalies, excused, remarks)
+    anomalies, retired = excuse_retired(anomalies, history)
+    for each, why in (
+        (excused, "flush is async and power was cut"),
+        (retired, "old messages go, and nobody had read these"),
+    ):
+        if each:
+            named = Counter(anomaly.name for anomaly in each)
+            words = ", ".join(f"{count:,} × {name}" for name, count in named.items())
+            remarks.append(f"permitted, since {why}: {words}")
+    return Verdict(anomalies, excused + retired, remarks)

@@ -227,5 +227,7 @@ def test_replicas_are_compared_byte_by_byte(
     if changed is not None:
         (tmp_path / "n2" / changed).write_bytes(b"sane")
     statuses = {each: NodeStatus(commit_index=1, committed_offset=4) for each in ("n1", "n2")}
-    found = asyncio.run(compare_replicas(cast(Arena, Stopped(tmp_path)), statuses))
+    found = asyncio.run(
+        compare_replicas(cast(Arena, Stopped(tmp_path)), statuses, retains_all=True)
+    )
     assert [each.partition(":")[0] for each in found] == ([] if finding is None else [finding])

@@ -133,7 +133,7 @@ def test_live_rot_flips_one_bit_where_it_is_asked_to(
 ) -> None:
     """Of an entry, never of what nobody wrote; whichever it is, the entry's CRC shows it."""
     before = first_segment(arena).read_bytes()
-    strike = blow(arena, {"where": where})
+    strike = blow(arena, {"where": where, "which": "oldest"})
     strike.chance.seed(seed)
     said = asyncio.run(rot_below(strike))
     (at,) = flipped(first_segment(arena), before)
@@ -149,7 +149,7 @@ def test_live_rot_leaves_a_node_alone_that_has_no_closed_segment(arena: FakeAren
     before = first_segment(arena).read_bytes()
 
     async def strike_and_heal() -> tuple[str, str]:
-        strike = blow(arena, {"where": "anywhere"})
+        strike = blow(arena, {"where": "anywhere", "which": "oldest"})
         return await rot_below(strike), await await_repair(strike)
 
     assert asyncio.run(strike_and_heal()) == ("n1 has no closed segment yet", "")
@@ -197,7 +197,7 @@ def test_node_that_runs_on_a_rotten_segment_gets_it_back(
     before = first_segment(arena).read_bytes()
 
     async def strike_and_heal() -> str:
-        each = blow(arena, {"where": "anywhere"})
+        each = blow(arena, {"where": "anywhere", "which": "oldest"})
         await rot_below(each)
         if what == "repaired":
             asyncio.get_running_loop().call_later(0.015, first_segment(arena).write_bytes, before)

@@ -10,7 +10,7 @@ import pytest
 from chaos.checkers.history import History, Poll
 from chaos.errors import TimeFarOff, TimesGoBack
 from chaos.real.clocks import WrongClocks
-from chaos.real.reading import read_everything, read_start
+from chaos.real.reading import Retained, read_everything, read_start
 from chaos.real.workload import DELIVERY_TIMEOUT_MS
 from dledger.client import Client, PullResult, QueueOffsets, RecordCorrupt
 from dledger.records.record import DecodedRecord
@@ -43,7 +43,9 @@ class FakeClient:
 def read(messages: list[DecodedRecord], end: int) -> tuple[str, History]:
     history = History()
     client = cast(Client, cast(Any, FakeClient(messages)))
-    said = asyncio.run(read_start(client, history, lambda: 0, 2, end, "witness"))
+    said = asyncio.run(
+        read_start(client, history, lambda: 0, 2, end, "witness", retained=Retained.ALL)
+    )
     return said, history
 
 
@@ -93,7 +95,7 @@ def test_stored_times_that_no_majority_of_clocks_shows_are_a_finding(
     """Between sending and its last attempt, give or take what clocks may be off by."""
     messages = [message(0, physical=0, stored_ms=stored_ms, born_ms=100_000)]
     client = cast(Client, cast(Any, FakeClient(messages)))
-    reading = read_everything(client, History(), lambda: 0, 1, 1_000)
+    reading = read_everything(client, History(), lambda: 0, 1, 1_000, retained=Retained.ALL)
     if off_ms is None:
         asyncio.run(reading)
         return

@@ -62,6 +62,7 @@ def test_packaged_scenarios_are_those_that_are_promised() -> None:
         "killer",
         "clocks",
         "networks",
+        "years",
     }
     steps = [step for each in packaged() for step in planned(each, 3600)]
     assert {step.nemesis for step in steps if isinstance(step, Strike)} == set(NEMESES)

@@ -1,0 +1,56 @@
+"""The audits of what a run has left: do the replicas agree, and does the log hold what clients were
+told? They are the product's commands, on the directories of the stopped nodes.
+
+A delivery audit takes what isn't in the log for lost, so it is for logs that begin with entry 1.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from broker.local_group import LocalGroup
+
+GROUP_FOLDER: Final = "group"
+HISTORY_FILE: Final = "history.jsonl"
+AUDIT_TIMEOUT_S: Final = 3_600.0
+SHOWN_LINES: Final = 3
+
+
+def audits(directory: Path, *, retains_all: bool) -> list[list[str]]:
+    """The words behind `dledger` of each audit of the run in `directory`."""
+    nodes = LocalGroup.open(directory / GROUP_FOLDER).nodes
+    data = {node.id: directory / GROUP_FOLDER / node.id / "data" for node in nodes}
+    replicas = [word for name, path in data.items() for word in ("--replica", f"{name}={path}")]
+    if not retains_all:
+        return [["audit", "replicas", *replicas, "--accept-retention"]]
+    history = str(directory / HISTORY_FILE)
+    return [
+        ["audit", "replicas", *replicas],
+        ["audit", "delivery", "--history", history, *replicas],
+    ]
+
+
+def audited(commands: Sequence[Sequence[str]], engine: str) -> tuple[list[str], list[str]]:
+    """What the audits found wrong, and what they say, in words."""
+    problems: list[str] = []
+    remarks: list[str] = []
+    for words in commands:
+        name = " ".join(words[:2])
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "dledger_cli", *words, "--engine", engine],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=AUDIT_TIMEOUT_S,
+            check=False,
+        )
+        said = " / ".join(done.stdout.strip().splitlines()[-SHOWN_LINES:])
+        if done.returncode:
+            problems.append(f"{name} on {engine} ends with {done.returncode}: {said}")
+        else:
+            remarks.append(f"{name} on {engine}: {said}")
+    return problems, remarks
