@@ -15,7 +15,7 @@ VERSIONED = tests/client tests/core tests/links tests/node tests/store
 unexport PYTHONDONTWRITEBYTECODE
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim audit-property table-kills object-server spark-kills mutants chaos fuzz judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim audit-property table-kills object-server spark-kills mutants chaos fuzz flips judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -71,6 +71,9 @@ chaos: setup     ## faults on real processes (SCENARIO=everything SECONDS=90 NOD
 
 fuzz: setup      ## strangers at every port of a group (REQUESTS=1000000 SECONDS=900 SEED=…)
 	$(BIN)/dledger chaos fuzz --requests $(or $(REQUESTS),1000000) --seconds $(or $(SECONDS),900) $(if $(SEED),--seed $(SEED))
+
+flips: setup     ## bits that flip in members' files: found, put right, never served (FLIPS=500 PAIRS=100 SEED=…)
+	$(BIN)/dledger chaos flips --flips $(or $(FLIPS),500) --pairs $(or $(PAIRS),100) $(if $(SEED),--seed $(SEED))
 
 judgement: setup ## changes to a member's directory: what is judged to start starts (DRAWS=2000)
 	DRAWS=$(or $(DRAWS),2000) $(BIN)/pytest -q tests/starting
