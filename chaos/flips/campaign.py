@@ -169,12 +169,12 @@ class _Campaign:
         try:
             await self.content.send(self.client, BETWEEN)
             await self.group.level()
+            self.heard.begin()
             flips = await self._flipped(is_pair=is_pair)
-            mark = len(self.heard.events)
             self._problems(number, await self.content.read_all(self.client))
             for name, flip in flips:
                 others = [self.group.directory(other) for other, _ in flips if other != name]
-                told = partial(self.heard.since, mark, others)
+                told = partial(self.heard.of, self.group.directory(name), others)
                 outcome = await self._judged(name, flip, told)
                 done.outcomes[flip.place.kind][outcome] += 1
                 events = set(told())

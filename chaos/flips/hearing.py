@@ -1,8 +1,13 @@
-"""What members in this process say of themselves, from warnings on, kept instead of printed."""
+"""What members in this process say of their files, from warnings on, kept instead of printed.
+
+Most of what they say is of the group's life: streams that end, leaders that change, a loop that was
+held. What is of a file names one of the member's, or has a name that speaks of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+import re
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,33 +16,35 @@ from typing import Any, Final, NoReturn
 import structlog
 
 LOUD: Final = frozenset({"warning", "error", "critical"})
-# Said of the group's life and not of a file.
-OF_LIFE: Final = frozenset(
-    {
-        *("peer_stream_ended", "log_time_stepped", "leadership_not_handed_over", "clock_off"),
-        *("peer_refused", "storage_slow", "listens_without_tls"),
-    }
+OF_FILES: Final = re.compile(
+    r"rot|repair|wrong|mend|damag|corrupt|unreadable|beyond|snapshot|checkpoint|seal|queue"
 )
-MAX_KEPT: Final = 10_000
+MAX_KEPT: Final = 10_000  # of one flip
 
 
 @dataclass(slots=True)
 class Heard:
-    """Events in the order in which they came."""
+    """Events in the order in which they came, from the last `begin` on."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def since(self, mark: int, others: Iterable[Path]) -> list[str]:
-        """Names of events from `mark` on that don't name a file of another member that was hit."""
-        names = [str(directory) for directory in others]
+    def begin(self) -> None:
+        """Nothing was said so far."""
+        self.events.clear()
+
+    def of(self, directory: Path, others: Iterable[Path]) -> list[str]:
+        """Names of events that may be of the files of the member whose directory that is, and
+        aren't of the `others`', which were hit as well."""
+        elsewhere = [str(other) for other in others]
         return [
             event["event"]
-            for event in self.events[mark:]
-            if not any(name in str(event) for name in names)
+            for event in self.events
+            if (str(directory) in str(event) or OF_FILES.search(event["event"]))
+            and not any(other in str(event) for other in elsewhere)
         ]
 
     def __call__(self, _: Any, name: str, event: MutableMapping[str, Any]) -> NoReturn:
-        if name in LOUD and event["event"] not in OF_LIFE and len(self.events) < MAX_KEPT:
+        if name in LOUD and len(self.events) < MAX_KEPT:
             self.events.append(dict(event))
         raise structlog.DropEvent
 
@@ -45,7 +52,7 @@ class Heard:
 @contextmanager
 def hearing() -> Iterator[Heard]:
     """Within it nothing is printed; what is said is heard."""
-    before: Mapping[str, Any] = structlog.get_config()
+    before = structlog.get_config()
     heard = Heard()
     structlog.configure(processors=[heard])
     try:

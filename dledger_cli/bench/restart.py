@@ -51,6 +51,7 @@ class Lengths:
     restarts_s: list[float] = field(default_factory=list)
     tail_bytes: list[float] = field(default_factory=list)
     tail_entries: list[float] = field(default_factory=list)
+    found_bytes: list[float] = field(default_factory=list)  # of log; a group may have had more
     reads_s: list[float] = field(default_factory=list)
     bare_s: list[float] = field(default_factory=list)
     imports_s: list[float] = field(default_factory=list)
@@ -124,6 +125,7 @@ async def _rounds(
             raise LocalGroupError(f"{victim.id} outlived its SIGKILL")
         tail = tail_of(Path(victim.data_directory), leader.end_offset, leader.last_index)
         lengths.reads_s.append(read_once(Path(victim.data_directory), tail))
+        lengths.found_bytes.append(leader.end_offset)
         lengths.tail_bytes.append(tail.end - tail.start)
         lengths.tail_entries.append(tail.entries)
         lengths.restarts_s.append(await _restarted(group, victim, wanted))
@@ -215,6 +217,7 @@ def _figures(each: Lengths) -> list[Figure]:
             f"{each.name}_imports",
             beside,
         ),
+        Figure(f"{each.name}_log", "MB", Spread.of([size / 1e6 for size in each.found_bytes])),
         Figure(f"{each.name}_tail", "MB", Spread.of([size / 1e6 for size in each.tail_bytes])),
         Figure(f"{each.name}_tail_entries", "entries", Spread.of(each.tail_entries)),
         Figure(f"{each.name}_entries", "entries", Spread.of([float(each.entries)])),

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import structlog
 from typer.testing import CliRunner
 
 from chaos.cli import app
@@ -143,6 +144,23 @@ def test_a_reader_that_is_given_something_else_says_so(tmp_path: Path) -> None:
                 assert (group.directory(name) / "identity.json").read_bytes() != disk
 
     asyncio.run(campaign())
+
+
+def test_what_is_said_of_files_is_told_from_the_rest(tmp_path: Path) -> None:
+    """By the member that it names, or by its name; what another member said of its own isn't."""
+    log = structlog.get_logger("a member")
+    one, other = tmp_path / "n1", tmp_path / "n2"
+    with hearing() as heard:
+        log.warning("peer_stream_ended", reason="nothing was heard")
+        log.info("snapshot_written")
+        assert heard.of(one, [other]) == []
+        log.warning("start_refused", file=str(one / "checkpoint"))
+        log.error("log_rot_found", file=str(other / "commitlog"))
+        log.error("consume_queue_wrong", topic="flips")
+        assert heard.of(one, [other]) == ["start_refused", "consume_queue_wrong"]
+        assert heard.of(other, [one]) == ["log_rot_found", "consume_queue_wrong"]
+        heard.begin()
+        assert heard.of(one, []) == []
 
 
 @pytest.mark.slow
