@@ -42,6 +42,7 @@ BLOCK_BYTES: Final = 1 << 20
 SYNC_BYTES: Final = 64 << 20
 BASELINE_S: Final = 5.0  # of load, before the member is replaced under it
 REPLACE_S: Final = 1_200.0
+POLL_S: Final = 0.05
 GROWTH: Final = 3  # times the log's size is reckoned with for the load's messages
 QUIET, LOADED = "quiet", "loaded"
 
@@ -97,7 +98,7 @@ async def _loaded(
     async with client.producer() as producer:
         load = NumberedLoad(producer, topic, size_bytes=size_bytes, limit=in_flight)
         async with under(load):
-            first, _ = await _rate(load, asyncio.sleep(BASELINE_S))
+            first, _ = await _rate(load, _baseline(load))
             during, (seconds, copied) = await _rate(load, _replaced(group))
     audit = load.ledger.audit()
     taken.failed += audit.refused + audit.unknown
@@ -106,6 +107,20 @@ async def _loaded(
     taken.rates[LOADED].append(copied / seconds)
     taken.seconds[LOADED].append(seconds)
     await until_level(group)
+
+
+async def _baseline(load: NumberedLoad) -> None:
+    """Some seconds, and some messages.
+
+    Raises:
+        LocalGroupError: none is acknowledged.
+    """
+    deadline, count = time.monotonic() + REPLACE_S, load.ledger.acknowledged
+    await asyncio.sleep(BASELINE_S)
+    while load.ledger.acknowledged == count:
+        if time.monotonic() > deadline:
+            raise LocalGroupError("no message is acknowledged")
+        await asyncio.sleep(POLL_S)
 
 
 async def _rate(load: NumberedLoad, meanwhile: Awaitable[T]) -> tuple[float, T]:
