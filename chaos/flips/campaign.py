@@ -27,11 +27,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from chaos.errors import GroupNeverLed
+from chaos.errors import GroupNeverLed, ScenarioInvalid
 from chaos.flips.content import QUEUES, TOPIC, Content, differences
 from chaos.flips.hearing import Heard, hearing
 from chaos.flips.members import SEGMENT_BYTES, Members, members
-from chaos.flips.places import LOG, MEANINGLESS, Fate, Flip, draw
+from chaos.flips.places import LOG, MEANINGLESS, Fate, Flip, draw, spans
 from dledger.client import Client, ClientError
 
 NODES: Final = 3
@@ -63,6 +63,7 @@ class FlipOptions:
     pairs: int
     seed: int
     directory: Path
+    only: tuple[str, ...] = ()  # kinds of files; none: all
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ async def flip_bits(options: FlipOptions, tell: Tell) -> Flipped:
 
     Raises:
         GroupNeverLed: it was made and never came to serve.
+        ScenarioInvalid: no member has files of one of the kinds.
     """
     done = Flipped(options)
     with hearing() as heard:
@@ -148,6 +150,11 @@ class _Campaign:
     content: Content = field(init=False)
     chance: Random = field(init=False)
 
+    @property
+    def only(self) -> tuple[str, ...]:
+        """The kinds of files that are hit; none: all."""
+        return self.done.options.only
+
     def __post_init__(self) -> None:
         self.content = Content(self.done.options.seed)
         self.chance = Random(f"flips {self.done.options.seed}")
@@ -161,11 +168,20 @@ class _Campaign:
             await self.group.level()
         self.tell("letting its front go")
         await self.group.let_front_go(SEGMENT_BYTES)
+        known = {
+            kind
+            for name, node in self.group.nodes.items()
+            for kind in spans(self.group.directory(name), node.replica.log.end_offset)
+        }
+        if unknown := sorted(set(self.only) - known):
+            there = ", ".join(sorted(known))
+            raise ScenarioInvalid("flips", f"no files of the kind {unknown[0]}; there are {there}")
 
     async def one(self, *, is_pair: bool) -> bool:
         """A flip, or a pair of them, from a level group to a level group. False: there is no use in
         going on."""
         done, number = self.done, self.done.done + 1
+        flips: list[tuple[str, Flip]] = []
         try:
             await self.content.send(self.client, BETWEEN)
             await self.group.level()
@@ -186,22 +202,31 @@ class _Campaign:
                 flip.undo()
             await self._compare(number, [name for name, _ in flips])
         except (GroupNeverLed, ClientError) as error:
-            self._problems(number, [str(error)])
+            hit = [f"{flip.place.file} at {flip.place.at}" for _, flip in flips]
+            self._problems(number, [str(error), *hit, *self.group.describe()])
             return False
         done.done = number
         return len(done.problems) < MAX_PROBLEMS
 
     async def _flipped(self, *, is_pair: bool) -> list[tuple[str, Flip]]:
-        """The members that are hit, the first of which leads every other time, and their flips."""
+        """The members that are hit, and their flips. Every other time the first of them leads, and
+        was just started: it has nothing in its memory, and reads what it gives from its files."""
         names = self.chance.sample(sorted(self.group.configs), 2 if is_pair else 1)
         if self.chance.random() < 0.5:
+            await self.group.stop(names[0])
+            if (refused := await self.group.start(names[0])) is not None:
+                raise GroupNeverLed(f"{names[0]} doesn't start, though nothing is wrong: {refused}")
+            await self.group.level()
             await self.group.lead(names[0], self.client)
             await self.group.level()
+            self.heard.begin()
         found: list[tuple[str, Flip]] = []
         for name in names:
             end = self.group.nodes[name].replica.log.end_offset
             while True:
-                place = draw(self.group.directory(name), end, self.chance)
+                place = draw(self.group.directory(name), end, self.chance, self.only)
+                if place is None:
+                    break
                 # A file may just have been replaced by a newer one; another is drawn then.
                 with contextlib.suppress(OSError):
                     if all(place.kind != LOG or not _meet(flip, place.at) for _, flip in found):

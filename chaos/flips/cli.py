@@ -8,6 +8,7 @@ interrupted.
 from __future__ import annotations
 
 import random
+import shlex
 import shutil
 import tempfile
 import time
@@ -36,6 +37,10 @@ def command(
     seed: Annotated[
         int | None, typer.Option(help="Decides which bits.", show_default="new")
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Files of these kinds: log.", show_default="all"),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep the members' files here.", show_default="nowhere"),
@@ -50,6 +55,7 @@ def command(
     \b
     Examples:
       dledger chaos flips --flips 50 --pairs 10 --seed 7
+      dledger chaos flips --only log --only snapshot
       dledger chaos flips --strict --json
     """
     begun = time.monotonic()
@@ -60,9 +66,10 @@ def command(
 
     with errors_told():
         directory = _fresh(out)
-        tell(f"dledger chaos flips --flips {flips} --pairs {pairs} --seed {seed}")
+        kinds = "".join(f" --only {shlex.quote(kind)}" for kind in only or ())
+        tell(f"dledger chaos flips --flips {flips} --pairs {pairs} --seed {seed}{kinds}")
         try:
-            options = FlipOptions(flips, pairs, seed, directory)
+            options = FlipOptions(flips, pairs, seed, directory, tuple(only or ()))
             with sigterm_interrupts(), new_runner() as runner:
                 done = runner.run(flip_bits(options, tell))
         finally:

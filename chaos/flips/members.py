@@ -97,6 +97,18 @@ class Members:
         """Why the member has ended by itself; None: it hasn't."""
         return self.nodes[name].replica.failure if name in self.nodes else None
 
+    def describe(self) -> list[str]:
+        """What each member is, in words, where a group doesn't come to be whole."""
+        found = [f"{name} doesn't run" for name in self.configs if name not in self.nodes]
+        for name, node in self.nodes.items():
+            core, replica = node.replica.driver.core, node.replica
+            found.append(
+                f"{name} is {core.role.name.lower()} of term {core.term}, committed "
+                f"{core.commit_index} of {replica.log.last_index}, "
+                f"{replica.repairs.statistics().damages} damages, failure {replica.failure}"
+            )
+        return found
+
     def leader(self) -> str | None:
         """Who serves."""
         serving = (n for n, node in self.nodes.items() if node.replica.leadership.serving)

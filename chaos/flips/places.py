@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -27,6 +28,7 @@ RETIRED: Final = " retired"  # units of what the log no longer holds
 MEANINGLESS: Final = frozenset(
     {f"{LOG}{AHEAD}", f"{QUEUES}{AHEAD}", f"{QUEUES}{RETIRED}", "spare", "LOCK", "abort"}
 )
+WEIGHTS: Final = {LOG: 6, QUEUES: 3}  # most of what a disk holds; any other kind: 1
 UNFINISHED: Final = ".tmp"
 _OFFSET: Final = UNIT.struct("physical_offset")
 
@@ -95,14 +97,19 @@ class Flip:
             self.place.flip()
 
 
-def draw(directory: Path, log_end: int, chance: Random) -> Place:
-    """A bit of a member's directory: of a random kind, of a random file of it.
+def draw(directory: Path, log_end: int, chance: Random, only: Collection[str] = ()) -> Place | None:
+    """A bit of a member's directory: of a random kind, of a random file of it; None: there is none
+    of those kinds.
 
     Args:
         log_end: the physical offset behind its last entry.
+        only: of these kinds; none: of all.
     """
     by_kind = spans(directory, log_end)
-    kind = chance.choice(sorted(by_kind))
+    kinds = sorted(kind for kind in by_kind if not only or kind in only)
+    if not kinds:
+        return None
+    (kind,) = chance.choices(kinds, [WEIGHTS.get(kind, 1) for kind in kinds])
     file, span = chance.choice(sorted(by_kind[kind], key=str))
     return Place(kind, file, chance.choice(span), chance.randrange(8))
 

@@ -69,7 +69,12 @@ def test_a_seed_draws_the_same_bits_and_all_kinds(directory: Path) -> None:
     drawn = [draw(directory, SEGMENT + 1_000, chance) for chance in [Random(4)] for _ in range(99)]
     again = [draw(directory, SEGMENT + 1_000, chance) for chance in [Random(4)] for _ in range(99)]
     assert drawn == again
-    assert {place.kind for place in drawn} == spans(directory, SEGMENT + 1_000).keys()
+    kinds = {place.kind for place in drawn if place is not None}
+    assert kinds == spans(directory, SEGMENT + 1_000).keys()
+    assert draw(directory, SEGMENT + 1_000, Random(4), ["seal"]) is None
+    only = draw(directory, SEGMENT + 1_000, Random(4), ["LOCK"])
+    assert only is not None
+    assert only.file == directory / "LOCK"
 
 
 def test_the_fate_of_a_flip_is_what_is_there_now(directory: Path) -> None:
@@ -185,6 +190,15 @@ def test_what_was_never_noticed_is_no_find(tmp_path: Path) -> None:
     assert (done.found_all, done.holds) == (False, True)
     done.problems.append("flip 1: somebody was given another byte")
     assert not done.holds
+
+
+@pytest.mark.slow
+def test_a_kind_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """With those that are."""
+    arguments = ["flips", "--only", "logs", "--flips", "1", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "no files of the kind logs; there are LOCK, abort" in result.output
 
 
 @pytest.mark.parametrize(
