@@ -122,6 +122,7 @@ class Changes:
         Raises:
             LocalGroupError: a change doesn't come into force in time.
         """
+        await asyncio.sleep(SETTLE_S)  # the disk's yardstick has held this process's loop
         await self._measured(QUIET, lambda: asyncio.sleep(QUIET_S))
         costs = [await self._measured("transfer", self._transfer)]
         follower = await self.group.resolve("follower")

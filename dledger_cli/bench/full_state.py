@@ -17,18 +17,20 @@ class _NoFiles:
     def delete_topic(self, topic: str) -> None: ...
 
 
-def full_machine() -> StateMachine:
-    """Ten thousand topics, and as many producers, pairs of producer and queue and committed offsets
-    as there may be."""
+def full_machine(sequences: int = STANDARD.pairs) -> StateMachine:
+    """Ten thousand topics, and as many producers and committed offsets as there may be.
+
+    Args:
+        sequences: pairs of producer and queue, that are remembered; as many as there may be.
+    """
     machine = StateMachine(_NoFiles())
     for number in range(TOPICS):
         machine.topics.create(f"t{number}", 1, incarnation=number + 1, created_time_ms=1)
-    per_producer = STANDARD.pairs // STANDARD.producers
     for number in range(STANDARD.producers):
         token = number.to_bytes(TOKEN_SIZE, "big")
         machine.producers.register(Registration(token), number + 1, 1)
-        for pair in range(per_producer):
-            place = ((number + pair) % TOPICS + 1, 0)
+        for pair in range(number, sequences, STANDARD.producers):
+            place = ((number + pair // STANDARD.producers) % TOPICS + 1, 0)
             for at in range(RECENT_BATCHES):
                 stored = StoredBatch(at, 1, at, 1_000 * at, 1)
                 machine.producers.remember(producer_id(number + 1, token), place, stored, 1)

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from broker.state.registration import STANDARD
 from dledger.terminal.loops import sigterm_interrupts
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import errors_told
@@ -199,17 +200,21 @@ def scrub(
 
 
 def snapshot(
+    sequences: Annotated[
+        int, typer.Option("--sequences", min=1, max=STANDARD.pairs, help="Of producers in queues.")
+    ] = 50_000,
     rounds: RoundsOption = 5,
     directory: BenchFolderOption = TEMPORARY,
     as_json: JsonOption = False,
     strict: StrictOption = False,
 ) -> None:
-    """How long the event loop is held while a state as full as may be is written down.
+    """How long the event loop is held while a large state is written down.
 
     \b
-    Example:
+    Examples:
       dledger bench snapshot --rounds 9
+      dledger bench snapshot --sequences 100000
     """
     with errors_told(), sigterm_interrupts(), quietly(), progress() as tell:
-        report = measure_snapshot(directory, rounds=rounds, tell=tell)
+        report = measure_snapshot(directory, sequences=sequences, rounds=rounds, tell=tell)
     tell_report(report, directory, as_json=as_json, strict=strict)

@@ -1,7 +1,8 @@
 """`bench snapshot`: how long the event loop is held while a full state is written down.
 
-The state is as full as its bounds permit (`dledger_cli.bench.full_state`). It is taken, written and
-named as a member does it, on a loop that measures its turns in its thread's processor time; an
+The state has as many topics, producers and committed offsets as its bounds permit, and so many
+pairs of producer and queue as are asked for (`dledger_cli.bench.full_state`). It is taken, written
+and named as a member does it, on a loop that measures its turns in its thread's processor time; an
 echo on the same loop stands beside it, and for the time by the clock the same bytes written once.
 
 What came of it, and on what machine: `docs/performance.md`.
@@ -36,7 +37,7 @@ SEGMENT_BYTES: Final = 16 << 20
 ECHO, SNAPSHOT = "echo_turn", "snapshot_turn"
 
 
-def measure_snapshot(directory: Path, *, rounds: int, tell: Tell) -> Report:
+def measure_snapshot(directory: Path, *, sequences: int, rounds: int, tell: Tell) -> Report:
     """The report of `rounds` snapshots of one state, each in a new folder in `directory`."""
     found: dict[str, list[float]] = {}
     written: list[SnapshotStatistics] = []
@@ -56,7 +57,7 @@ def measure_snapshot(directory: Path, *, rounds: int, tell: Tell) -> Report:
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         tell("making a full state")
-        machine = full_machine()
+        machine = full_machine(sequences)
         gc.collect()
         gc.freeze()
         runner.run(measure(machine))
@@ -65,6 +66,7 @@ def measure_snapshot(directory: Path, *, rounds: int, tell: Tell) -> Report:
         "snapshot",
         {
             "topics": len(machine.topics),
+            "sequences": sequences,
             "rounds": rounds,
             "size_bytes": written[-1].size_bytes,
         },

@@ -107,9 +107,10 @@ def test_a_log_is_scrubbed_for_the_figures(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_full_state_is_written_down_for_the_figures(tmp_path: Path) -> None:
-    """It is as large as its bounds say, and its longest turn is judged."""
-    figures = measured("snapshot", "--rounds", "1", "--dir", str(tmp_path))
+def test_a_large_state_is_written_down_for_the_figures(tmp_path: Path) -> None:
+    """Its longest turn is judged, and its bytes are written once for the time."""
+    arguments = ["--rounds", "1", "--sequences", "1000", "--dir", str(tmp_path)]
+    figures = measured("snapshot", *arguments)
     assert figures["snapshot_turn"]["median"] > 0
     assert figures["snapshot_turn"]["target"]["bound"] == 50.0
     assert figures["snapshot_took"]["ratio"]["median"] > 0
@@ -128,6 +129,7 @@ def test_a_full_state_is_written_down_for_the_figures(tmp_path: Path) -> None:
         (["changes", "--changes", "0"], "--changes"),
         (["scrub", "--seconds", "0"], "--seconds"),
         (["snapshot", "--rounds", "no"], "--rounds"),
+        (["snapshot", "--sequences", "100001"], "--sequences"),
     ],
 )
 def test_wrong_options_are_usage_errors(arguments: list[str], told: str) -> None:
