@@ -198,7 +198,8 @@ def test_a_kind_that_is_not_there_is_told(tmp_path: Path) -> None:
     arguments = ["flips", "--only", "logs", "--flips", "1", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
-    assert "no files of the kind logs; there are LOCK, boot" in result.output
+    assert "no files of the kind logs; there are LOCK, " in result.output
+    assert " log, log ahead, " in result.output
 
 
 @pytest.mark.parametrize(
