@@ -37,7 +37,7 @@ MESSAGE_BYTES: Final = 256 << 10
 BRISK: Final = Rhythm(
     housekeeping_s=0.05,
     snapshots=SnapshotPace(entries=40, share=1, retry_s=0.5),
-    scrub=ScrubPace(between_s=0.05),
+    scrub=ScrubPace(between_s=0.05, beside_every=1),
     log_start_s=0.05,
 )
 SCRUB_PERCENT: Final = 100.0

@@ -158,4 +158,6 @@ def _kind(inner: Path) -> str:
         return "spare"
     if inner.parts[0] == "commitlog":
         return LOG
-    return inner.parts[0] if FILE_NAME.fullmatch(inner.name) else inner.name
+    if FILE_NAME.fullmatch(inner.stem):
+        return inner.parts[0] + inner.suffix  # a second copy has a suffix
+    return inner.name
