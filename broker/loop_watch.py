@@ -9,9 +9,11 @@ lock, and says something every `TOLD_EVERY_S` at most.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
+from types import FrameType
 from typing import Final, Protocol
 
 import structlog
@@ -92,7 +94,7 @@ class LoopWatch:
             beat = self._beat
             if time.perf_counter() - beat < LONG_S or self._doing[0] == beat:
                 continue
-            frame = sys._current_frames().get(loop_thread)
+            frame = frame_of(loop_thread)
             names: list[str] = []
             while frame is not None and len(names) < NAMES:
                 module = str(frame.f_globals.get("__name__", ""))
@@ -100,3 +102,18 @@ class LoopWatch:
                     names.append(f"{module}.{frame.f_code.co_name}")
                 frame = frame.f_back
             self._doing = (beat, " < ".join(names))
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """What a thread is running now.
+
+    The call holds the interpreter's list of threads. Were it to collect garbage meanwhile, and to
+    free what belongs to one thread alone, it would wait for that list, and with it the process, for
+    good (CPython's issue 106883)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        if was_on:
+            gc.enable()

@@ -158,6 +158,10 @@ class SnapshotKeeper:
         both = (self._newest, self._before)
         return [each.applied_index for each in both if each is not None]
 
+    def bases(self) -> set[int]:
+        """Of which entries there are, or are going to be, snapshots that a log begins with."""
+        return {self.source.log.start.index, *self._bases.values()}
+
     def forget(self, index: int) -> None:
         """The snapshot as of entry `index` isn't what was written: it counts no more."""
         if self._newest is not None and self._newest.applied_index == index:
@@ -274,8 +278,7 @@ class SnapshotKeeper:
         self._written += 1
         index = named.head.applied_index
         log.info("snapshot_written", index=index, size_bytes=named.size_bytes, took_s=self._last_s)
-        bases = self._bases.values()
-        kept = {index, self.source.log.start.index, self.covered_index, *bases}
+        kept = {index, self.covered_index, *self.bases()}
         await self._hand.run(partial(self._remove_all_but, kept))
 
     def _remove_all_but(self, kept: set[int]) -> None:

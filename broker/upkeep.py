@@ -13,6 +13,7 @@ again in the next pass. Only a disk that fails ends it (ADR 8).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -118,7 +119,7 @@ class Upkeep:
         for each in self._keepsakes:
             yield await self._small_file(each)
         yield await self._look_at_seals()
-        for index in self._snapshots.kept():
+        for index in await self._hand.run(self._indexes):
             yield await self._snapshot(index)
         if self._base_index():
             yield await self._base(self._base_index())
@@ -144,16 +145,24 @@ class Upkeep:
             log.error("file_rotted", file=self._seals.path(base), became="made anew")
         return len(wrong)
 
+    def _indexes(self) -> list[int]:
+        """Of which entries there are, or should be, snapshots. Blocks."""
+        with contextlib.suppress(OSError):  # what has the folder's name is none, or not now
+            return sorted({*self._files.indexes(), *self._snapshots.kept()})
+        return []
+
     async def _snapshot(self, index: int) -> int:
         """One that isn't what was written counts no more, and the next is due."""
+        if index in self._snapshots.bases():
+            return 0
         file = str(self._files.path(index))
         try:
-            if await self._hand.run(partial(self._files.is_whole, index)):
-                return 0
+            is_whole = await self._hand.run(partial(self._files.is_whole, index))
+            is_there = index in await self._hand.run(self._indexes)
         except OSError as error:
             return _not_now(file, error)
-        if index not in self._snapshots.kept():
-            return 0  # it was removed meanwhile, as an old one
+        if is_whole or not is_there:
+            return 0
         self._snapshots.forget(index)
         try:
             await self._hand.run(partial(self._files.remove, index))

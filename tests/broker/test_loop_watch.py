@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
+import threading
 import time
+from types import FrameType
 
+import pytest
 from structlog.testing import capture_logs
 
-from broker.loop_watch import LONG_S, LoopWatch
+from broker.loop_watch import LONG_S, LoopWatch, frame_of
 from broker.ticker import Ticker
 from dledger.records.record import RecordTemplate, validate_records
 
@@ -55,3 +60,27 @@ def test_a_turn_that_holds_the_loop_is_measured_and_named_once() -> None:
     assert [entry["turns"] for entry in told] == [1]
     assert told[0]["longest_ms"] >= 149  # rounded
     assert "validate_records" in told[0]["doing"]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_nothing_is_collected_while_the_threads_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, *, is_on: bool
+) -> None:
+    """The interpreter holds its list of threads then, and a collection may wait for it for ever."""
+    looked = sys._current_frames
+    seen: list[bool] = []
+
+    def look() -> dict[int, FrameType]:
+        seen.append(gc.isenabled())
+        return looked()
+
+    monkeypatch.setattr(sys, "_current_frames", look)
+    was_on = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        frame = frame_of(threading.get_ident())
+        assert gc.isenabled() is is_on
+    finally:
+        (gc.enable if was_on else gc.disable)()
+    assert frame is not None
+    assert seen == [False]

@@ -134,6 +134,19 @@ async def test_what_can_be_made_anew_is(tmp_path: Path, name: str) -> None:
     assert {"file": str(path), "became": "made anew"}.items() <= told_of(told).items()
 
 
+@on_a_loop
+async def test_a_snapshot_of_a_life_before_is_looked_at_too(tmp_path: Path) -> None:
+    """A start goes on from the newest, and would from that one."""
+    with capture_logs() as told:
+        async with a_follower(tmp_path) as (group, _, data):
+            newest = only(data / "snapshot")
+            older = newest.with_name(f"{int(newest.name) - 1:020}")
+            older.write_bytes(newest.read_bytes())
+            await group.until(lambda: not older.exists())
+            assert newest.exists()
+    assert told_of(told)["file"] == str(older)
+
+
 def told_of(told: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
     return next(each for each in told if each["event"] == "file_rotted")
 
@@ -189,7 +202,7 @@ async def test_a_queue_is_suspected_for_what_it_still_must_hold(meanwhile: str) 
     files: Any = made_disk()
     queues = KeptQueues(files, Path("/data/cq"), 100, machine, lambda: starts, mender)
     nothing: Any = SimpleNamespace(
-        kept=list, look=lambda: SimpleNamespace(run=list), forget=lambda bases: None
+        kept=list, indexes=list, look=lambda: SimpleNamespace(run=list), forget=lambda bases: None
     )
     upkeep = Upkeep(hand, [], nothing, nothing, nothing, lambda: 0, queues)
     found = sum([each async for each in upkeep.round()])

@@ -28,7 +28,7 @@ LOG_START = (
     Mutant(
         "base-removed-with-old-snapshots",
         "broker/snapshots.py",
-        "kept = {index, self.source.log.start.index, self.covered_index, *bases}",
+        "kept = {index, self.covered_index, *self.bases()}",
         "kept = {index, self.covered_index}",
         under=_MOVES,
     ),

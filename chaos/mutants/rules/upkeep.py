@@ -77,6 +77,22 @@ UPKEEP = (
         tests=_NODE,
     ),
     Mutant(
+        "snapshots-of-a-life-before-not-looked-at",
+        "broker/upkeep.py",
+        "sorted({*self._files.indexes(), *self._snapshots.kept()})",
+        "self._snapshots.kept()",
+        masked=_MENDED,
+        tests=_NODE,
+    ),
+    Mutant(
+        "garbage-collected-while-threads-are-listed",
+        "broker/loop_watch.py",
+        "    gc.disable()\n",
+        "",
+        masked="the simulator has one thread",
+        tests=("tests/broker/test_loop_watch.py",),
+    ),
+    Mutant(
         "what-could-not-be-opened-is-dropped",
         "store/snapshot_files.py",
         "            if error.errno not in LOST_ERRNOS:\n                raise\n"
