@@ -16,6 +16,7 @@ from broker.leader.append import Appender
 from broker.leader.commands import Commands
 from broker.leader.leadership import Leadership
 from broker.leader.membership import Membership
+from broker.log_start import LogStartKeeper
 from broker.mending import Mender
 from broker.picture import Facts, node_health, node_status
 from broker.premises import Premises, nothing_known
@@ -61,6 +62,7 @@ class Parts:
     repairs: Repairs
     scrubber: Scrubber
     comparison: Comparison
+    log_start: LogStartKeeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         repairs=parts.repairs.statistics(),
         scrub=parts.scrubber.statistics(),
         comparison=parts.comparison.statistics(),
+        front_held=parts.log_start.held,
         links=links,
         addresses=parts.leadership.members(),
         request_bytes=sends.budget.used_bytes,

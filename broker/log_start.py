@@ -6,7 +6,7 @@ before the new start is computed from the one before the old start and what lies
 second state machine, a slice at a time; it is on disk, and the log's note says so, before anything
 is forgotten. It must never give up an entry that a start may need, nor one that the group keeps.
 
-    moved ─ applied ─▶ due ─ second machine ─▶ base written ─▶ note ─▶ forgotten ─▶ files gone
+    moved ─ applied ─▶ due ─ second machine ─▶ base written, read ─▶ note ─▶ forgotten ─▶ files gone
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class LogStartKeeper:
         look_s: float,
     ) -> None:
         self.holders: list[Holder] = []
+        self.held = ""  # why what may go hasn't gone yet; empty: nothing stands in its way
         self._front = front
         self._hand = hand
         self._commands = commands
@@ -168,8 +169,7 @@ class LogStartKeeper:
         front = self._front
         wanted = front.machine.log_start.first_index
         noted = front.log.checkpoint.state.consume_queue_index
-        # A start can be made from either of two snapshots, and needs what follows them.
-        last = min(wanted - 1, front.snapshots.covered_index, noted)
+        last = min(wanted - 1, noted)
         if last < front.log.first_index or front.is_hindered():
             return None
         start = front.log.start_before(last + 1)
@@ -197,8 +197,15 @@ class LogStartKeeper:
             await asyncio.sleep(self._apply_slice(machine, start.index))
         disk_id = front.base.disk_id
         head = SnapshotHead(disk_id, start.index, start.term, start.digest, start.end_offset)
-        while not await self._is_written(head, machine):  # noqa: ASYNC110
+        while not await self._is_written(head, machine):
+            self._hold(f"the state as of entry {start.index} waits: {front.snapshots.base_waits}")
             await asyncio.sleep(self._look_s)
+        # Every start from here on needs this file, so one is rehearsed while the log could do
+        # without: what can't be read back is written again.
+        refusal = await self._hand.run(partial(front.base.refusal_of, head))
+        if refusal is not None:
+            self._hold(f"the state as of entry {start.index} isn't what was written: {refusal}")
+            return
         if front.is_hindered():
             return
         try:
@@ -206,9 +213,16 @@ class LogStartKeeper:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            log.warning("log_start_not_moved", reason=str(error))
+            self._hold(f"the note can't be written: {error}")
             return
-        await self._forget(start, machine)
+        self.held = ""
+        await self._forget(start, head, machine)
+
+    def _hold(self, reason: str) -> None:
+        """What may go stays for now; the same is not said again at each look."""
+        if reason != self.held:
+            self.held = reason
+            log.warning("log_start_not_moved", reason=reason)
 
     async def _is_written(self, head: SnapshotHead, machine: StateMachine) -> bool:
         return await self._front.snapshots.write_base(head, machine.snapshot(), BaseOf.OWN)
@@ -222,7 +236,7 @@ class LogStartKeeper:
         machine.apply(self._front.log.read(first, last))
         return max(SHORTEST_PAUSE_S, loop.time() - began)
 
-    async def _forget(self, start: LogStart, base: StateMachine) -> None:
+    async def _forget(self, start: LogStart, head: SnapshotHead, base: StateMachine) -> None:
         """What is before `start` is gone: from memory in this turn, from the disk after it."""
         front = self._front
         dropped = front.log.drop_before(start)
@@ -235,6 +249,7 @@ class LogStartKeeper:
         front.log.checkpoint.note_first(start.offset(front.log.options.segment_size_bytes))
         log.info("log_begins_later", first_index=start.first_index, segments=len(dropped))
         await self._hand.run(partial(_remove, front.files, dropped))
+        await front.snapshots.begin_at(head)
         for at in range(0, len(shorter), QUEUES_A_TURN):
             for key in shorter[at : at + QUEUES_A_TURN]:
                 front.queues.drop_unneeded(*key)

@@ -48,6 +48,7 @@ class Facts:
     repairs: RepairStatistics
     scrub: ScrubStatistics
     comparison: ComparisonStatistics
+    front_held: str  # why what may go is still here; empty: nothing holds it
     links: Mapping[NodeId, PeerLink]
     addresses: Mapping[NodeId, str]  # of the members
     request_bytes: int
@@ -124,6 +125,7 @@ def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premis
         certificate_expires_ms=premises.certificate_expires_ms or 0,
         suspected_index=facts.comparison.suspected,
         differing=tuple(sorted(facts.comparison.differing)),
+        front_held=facts.front_held,
     )
 
 
@@ -192,6 +194,10 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         ),
         "snapshot_bytes": ("The size of the last one written.", facts.snapshots.size_bytes),
         "last_snapshot_seconds": ("How long it took.", facts.snapshots.last_seconds),
+        "log_front_held": (
+            "1 while something holds what the group let go of the log's front.",
+            bool(facts.front_held),
+        ),
         **_rot_gauges(facts),
         "out_of_service": (
             "1 if this node's log isn't the group's: it takes no part.",

@@ -38,7 +38,7 @@ from broker.housekeeping import Housekeeping, Notes
 from broker.installing import Around as InstallerAround
 from broker.installing import Installer
 from broker.leader.append import Appender
-from broker.leader.commands import Commands
+from broker.leader.commands import Commands, makes_room
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
@@ -173,6 +173,7 @@ class Replica:
             self.repairs,
             self.scrubber,
             self.comparison,
+            self.log_start,
         )
         self.services = self._make_services()
         self.levels = self._make_levels()
@@ -465,6 +466,7 @@ class Replica:
             contradicted=self.comparison.suspect,
             offered=lambda offer: self.installer.offered(offer),
             takes_offers=self._makes_sense_of_offers,
+            makes_room=makes_room,
         )
         return RaftDriver(
             core, node, driver_ports, applied, apply_slice_bytes=ports.rhythm.apply_slice_bytes

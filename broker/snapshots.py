@@ -27,6 +27,7 @@ from broker.state.errors import SnapshotDamaged, SnapshotRefused
 from broker.state.machine import MachineOptions, QueueFiles, StateMachine
 from store.commitlog import CommitLog
 from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother, StorageFailed
+from store.files import FULL_ERRNOS
 from store.snapshot_files import SnapshotFiles, SnapshotHead, Unfinished
 from store.starting.errors import BaseMissing
 from store.starting.snapshots import head_at, opened_own
@@ -135,7 +136,10 @@ class SnapshotKeeper:
         self._before: SnapshotHead | None = None  # the one that is kept besides
         self._bases: dict[BaseOf, int] = {}  # kept for what a log begins with, or is to
         self._taken: tuple[SnapshotHead, Iterator[bytes]] | None = None  # waits for the note
+        self._is_for_want_of_space = False
         self._is_writing = False  # one file is on its way at a time, whoever asks
+        self._refusal = ""  # why the last one couldn't be written
+        self._waits = False  # what this log is to begin with isn't written yet
         self._not_before_s = 0.0
         self._size_bytes = self._written = self._failed = 0
         self._last_s = 0.0
@@ -147,16 +151,12 @@ class SnapshotKeeper:
             index, self._size_bytes, self._written, self._failed, self._last_s
         )
 
-    @property
-    def covered_index(self) -> int:
-        """Up to which entry either of the two that are kept, and known to be good, brings a start;
-        0 while there are no two."""
-        return 0 if self._before is None else self._before.applied_index
-
     def kept(self) -> list[int]:
-        """Of which entries there are snapshots that are known to be good, the newest first."""
+        """Of which entries there are snapshots that are known to be good, the newest first; but for
+        the one that the log begins with, which is more than that."""
         both = (self._newest, self._before)
-        return [each.applied_index for each in both if each is not None]
+        indexes = [each.applied_index for each in both if each is not None]
+        return [index for index in indexes if index != self.source.log.start.index]
 
     def bases(self) -> set[int]:
         """Of which entries there are, or are going to be, snapshots that a log begins with."""
@@ -172,7 +172,9 @@ class SnapshotKeeper:
 
     async def write_base(self, head: SnapshotHead, chunks: Iterator[bytes], whose: BaseOf) -> bool:
         """Another state is kept besides: the one that the log is to begin with (ADR 43), until
-        there is another of the same kind. False if it isn't there; why was told.
+        there is another of the same kind. False if it isn't there; why was told. It frees more than
+        it takes: on a full disk all other snapshots make room for it, which a start can do without,
+        and none is begun before it.
 
         Raises:
             OSError, StorageFailed: the disk failed.
@@ -182,9 +184,39 @@ class SnapshotKeeper:
         self._is_writing = True
         self._bases[whose] = head.applied_index
         try:
-            return await self._write(head, chunks, takes_reserve=True) is not None
+            is_written = await self._write(head, chunks, takes_reserve=True) is not None
+            if not is_written and self._is_for_want_of_space:
+                await self._give_up()
+            if whose is BaseOf.OWN:
+                self._waits = not is_written
+            return is_written
         finally:
             self._is_writing = False
+
+    async def begin_at(self, base: SnapshotHead) -> None:
+        """The log begins with that state: those before it are of no use any more.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        index = base.applied_index
+        if self._taken is not None and self._taken[0].applied_index < index:
+            self._taken = None
+        if self._newest is None or self._newest.applied_index < index:
+            self._newest, self._before = base, None
+        elif self._before is not None and self._before.applied_index < index:
+            self._before = base
+        await self._remove_others()
+
+    @property
+    def base_waits(self) -> str:
+        """Why what this log is to begin with isn't written yet; empty: nothing waits."""
+        return self._refusal if self._waits else ""
+
+    async def _give_up(self) -> None:
+        """All are gone but what the log begins with, or is to: a start has that, and the log."""
+        self._newest = self._before = self._taken = None
+        await self._remove_others()
 
     async def step(self) -> None:
         """One is taken if it is due, and written and named if it may be.
@@ -195,7 +227,7 @@ class SnapshotKeeper:
         """
         if self._is_writing:
             return
-        if self._taken is None and self._is_due():
+        if self._taken is None and not self._waits and self._is_due():
             self._taken = self.source.head(), self.source.machine.snapshot()
         if self._taken is not None and self.source.noted() >= self._taken[0].applied_index:
             taken, self._taken = self._taken, None
@@ -278,7 +310,12 @@ class SnapshotKeeper:
         self._written += 1
         index = named.head.applied_index
         log.info("snapshot_written", index=index, size_bytes=named.size_bytes, took_s=self._last_s)
-        kept = {index, self.covered_index, *self.bases()}
+        await self._remove_others()
+
+    async def _remove_others(self) -> None:
+        """Only the newest two are left, and what the log begins with, or is to."""
+        two = {each.applied_index for each in (self._newest, self._before) if each is not None}
+        kept = {*two, *self.bases()}
         await self._hand.run(partial(self._remove_all_but, kept))
 
     def _remove_all_but(self, kept: set[int]) -> None:
@@ -298,8 +335,12 @@ class SnapshotKeeper:
         if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
             raise error
         self._failed += 1
+        is_news = not self._waits or self._refusal != str(error)
+        self._refusal = str(error)
+        self._is_for_want_of_space = isinstance(error, OSError) and error.errno in FULL_ERRNOS
         self._not_before_s = asyncio.get_running_loop().time() + self._pace.retry_s
-        log.warning("snapshot_not_written", reason=str(error), retry_s=self._pace.retry_s)
+        if is_news:  # what a log is to begin with is tried again and again
+            log.warning("snapshot_not_written", reason=str(error), retry_s=self._pace.retry_s)
 
 
 # --- the state that a log begins with ---------------------------------------------------------
@@ -347,6 +388,20 @@ class Base:
         except REFUSALS as error:
             file = str(self.files.path(index))
             raise BaseMissing(file, self.log.first_index, str(error)) from error
+
+    def refusal_of(self, head: SnapshotHead) -> str | None:
+        """Why the state that was written as of that entry isn't one that a log can begin with; None
+        if it is. Reads the file, as a start does."""
+        try:
+            with self.files.opened(head.applied_index) as (found, chunks):
+                if found != head:
+                    return f"its head is {found}"
+                StateMachine.restore(
+                    chunks, NoFiles(), options=self.options, known_level=self.known_level
+                )
+        except REFUSALS as error:
+            return str(error)
+        return None
 
 
 # --- at a start -------------------------------------------------------------------------------

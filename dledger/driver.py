@@ -67,16 +67,16 @@ from dledger.core.types import (
 )
 from dledger.doubt import Doubt
 from dledger.errors import InvalidMessage, LogBehind, LogFull
-from dledger.incoming import check_continuity, held_of, is_to_be_appended, room_for
+from dledger.incoming import check_continuity, held_of, is_to_be_appended
 from dledger.log_clock import ClockStatistics, LogClock
 from dledger.ports import H, Ports
 from dledger.reads import ReadDone, Reads
+from dledger.room import Room
 from dledger.wire.raft_pb2 import PeerMessage
 
 # `LogBehind` and `LogFull` are part of what `propose` is: who calls it handles them.
 __all__ = [
     "EFFECT_ROUNDS",
-    "NOOPS_HEAD_ROOM",
     "DriverStatistics",
     "LogBehind",
     "LogFull",
@@ -86,9 +86,6 @@ __all__ = [
 ]
 
 EFFECT_ROUNDS = 1_000  # a core that never comes to rest is a defect of ours
-# Room that nothing but no-ops may use. An elected node must be able to append its no-op, or a full
-# disk would stop each new leader in turn; so many elections fit before space must have come back.
-NOOPS_HEAD_ROOM = 256
 
 Stamp = Callable[[int, int], None]  # (physical offset of the frame, append time in ms)
 
@@ -144,11 +141,10 @@ class RaftDriver(Generic[H]):
         self._clock = LogClock(node, ports.log.last_append_time_ms, self._now_us())
         self._doubt: Doubt[H] = Doubt(ports.log, ports.observer, ports.contradicted)
         self._submitted_ticket = self._durable_ticket = 0
-        self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size
-        # A log that doesn't take beside them what may be under way to one peer is short of space:
-        # at full speed it would refuse in about the time that a hand-over takes.
-        self._ample_bytes = core.options.max_inflight_bytes + self._head_room
-        self._refused_bytes = 0  # the largest that was refused since the disk got full
+        options = core.options
+        self._room: Room[H] = Room(
+            ports.log, ports.makes_room, options.noop_size, options.max_inflight_bytes
+        )
         self._configurations: tuple[Configuration, ...] = ()  # that the transport was told of
 
     # --- inputs ------------------------------------------------------------------------------
@@ -200,12 +196,8 @@ class RaftDriver(Generic[H]):
     def _is_short_of_space(self) -> bool:
         """Whether a node with more room had better lead: what comes next may be refused, what
         came last was, what is derived from the log finds no space, or this node can't apply what
-        is committed and would serve nobody. It is said ahead of the
-        first refusal, so that as a rule there is none."""
-        needed = max(self._ample_bytes, self._refused_bytes)
-        is_short = self._ports.log.is_short_of_space(needed)
-        if not is_short:
-            self._refused_bytes = 0
+        is committed and would serve nobody."""
+        is_short = self._room.is_short()
         return is_short or self._applier.is_paused or self._applier.stopped is not None
 
     def begin_at(self, base: LogBase) -> None:
@@ -268,8 +260,7 @@ class RaftDriver(Generic[H]):
             raise NotLeader(None)
         log = self._ports.log
         size = self._core.options.noop_size + len(body)
-        if self._applier.is_paused or not log.has_room(size + self._head_room):
-            self._refused_bytes = max(self._refused_bytes, size + self._head_room)
+        if self._applier.is_paused or not self._room.takes(kind, size, body):
             raise LogFull(f"no room for {size} bytes")
         # What others commit without this disk is bounded by nothing else while it is stalled.
         if log.unwritten_bytes > self._core.options.max_uncommitted_bytes:
@@ -410,13 +401,11 @@ class RaftDriver(Generic[H]):
         self._core.admit(message)
         skip = held_of(self._core, headers)
         new = headers[skip:]
-        needed = room_for(new, self._head_room)
-        if needed and not self._ports.log.has_room(needed):
+        blob = memoryview(frames)[sum(header.total_size for header in headers[:skip]) :]
+        if not self._room.takes_frames(new, blob):
             # Not acknowledged, so the leader sends it again: space may have come back by then.
             self._refused_for_space += 1
-            self._refused_bytes = max(self._refused_bytes, needed)
             return
-        blob = memoryview(frames)[sum(header.total_size for header in headers[:skip]) :]
         if new and is_to_be_appended(self._core, message, new):
             try:
                 check_continuity(self._ports.log, message, new, blob)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dledger.core import Raft
 from dledger.core.errors import Contradiction
-from dledger.core.types import AppendRequest, EntryKind, Index
+from dledger.core.types import AppendRequest, Index
 from dledger.ports import H, ReplicatedLog
 
 
@@ -23,17 +23,6 @@ def held_of(core: Raft, headers: Sequence[H]) -> int:
         if index > core.last_index or header.term != core.term_at(index):
             return at
     return len(headers)
-
-
-def room_for(new: Sequence[H], head_room: int) -> int:
-    """The bytes that appending these frames needs: none for no entries, so that a repeated
-    append is acknowledged on a full disk; the head-room of later no-ops as well, unless the
-    new entries are no-ops themselves."""
-    if not new:
-        return 0
-    is_noop = all(each.kind == EntryKind.NOOP for each in new)
-    size = sum(each.total_size for each in new)
-    return size if is_noop else size + head_room
 
 
 def is_to_be_appended(core: Raft, message: AppendRequest, new: Sequence[H]) -> bool:

@@ -233,6 +233,11 @@ def _nobody_asks(index: Index) -> None:
     """Where a contradiction is told and nothing else."""
 
 
+def _makes_none(kind: int, body: bytes | bytearray | memoryview) -> bool:
+    """Where nothing ever goes."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Ports(Generic[H]):
     """Everything outside the driver.
@@ -243,7 +248,8 @@ class Ports(Generic[H]):
     whether an error of the log tells of committed entries that are being got back: what was to be
     read is there later, and until then the driver goes on without. `contradicted` is told of each
     entry at which a peer contradicts what is settled here. `offered` is told of a snapshot that
-    this node needs, again and again; `takes_offers` says who understands one.
+    this node needs, again and again; `takes_offers` says who understands one. `makes_room` says of
+    an entry, by its kind and body, whether it lets go of others; see `dledger.room`.
     """
 
     log: ReplicatedLog[H]
@@ -262,3 +268,4 @@ class Ports(Generic[H]):
     contradicted: Callable[[Index], None] = _nobody_asks
     offered: Callable[[SnapshotOffer], None] = _unheard
     takes_offers: Callable[[NodeId], bool] = _by_all
+    makes_room: Callable[[int, bytes | bytearray | memoryview], bool] = _makes_none

@@ -62,6 +62,7 @@ class HealthFacts:
     certificate_expires_ms: int = 0
     suspected_index: int = 0
     differing: tuple[str, ...] = ()
+    front_held: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,4 +265,5 @@ def _health_facts(health: cpb.NodeHealth) -> HealthFacts:
         certificate_expires_ms=health.certificate_expires_ms,
         suspected_index=health.suspected_index,
         differing=tuple(health.differing),
+        front_held=health.front_held,
     )

@@ -53,6 +53,7 @@ class Kind(StrEnum):
     ADDRESSES_DIFFER = "addresses differ"
     CERTIFICATE_EXPIRES = "certificate expires"
     DISK_NEARLY_FULL = "disk nearly full"
+    FRONT_HELD = "front of the log held"
     LEVEL_BELOW = "level below what is installed"
 
     @property
@@ -81,7 +82,7 @@ _CRITICAL: Final = frozenset(
 _NOTICES: Final = frozenset(
     {
         *(Kind.QUEUES_WRONG, Kind.DISK_SLOW, Kind.CLOCK_OFF, Kind.GONE, Kind.ADDRESSES_DIFFER),
-        *(Kind.CERTIFICATE_EXPIRES, Kind.DISK_NEARLY_FULL, Kind.LEVEL_BELOW),
+        *(Kind.CERTIFICATE_EXPIRES, Kind.DISK_NEARLY_FULL, Kind.FRONT_HELD, Kind.LEVEL_BELOW),
     }
 )
 _GRAVITY: Final = {
@@ -131,6 +132,7 @@ _REMEDIES: Final = {
     Kind.CERTIFICATE_EXPIRES: "give {member} a new certificate: the files are read again when "
     "they change",
     Kind.DISK_NEARLY_FULL: "give {member}'s disk room, or remove from it what isn't ours",
+    Kind.FRONT_HELD: "see what it says: give {member}'s disk room, or mend the archive command",
     Kind.LEVEL_BELOW: "upgrade {member} when it suits",
 }
 

@@ -356,6 +356,8 @@ def _space(picture: _Picture) -> Iterator[Finding]:
                     f"and a segment takes {member.segment_size_bytes}"
                 )
                 yield Finding(Kind.DISK_NEARLY_FULL, member.id, detail)
+        if health.front_held:
+            yield Finding(Kind.FRONT_HELD, member.id, health.front_held)
 
 
 def _lags(picture: _Picture) -> Iterator[Finding]:

@@ -7,12 +7,15 @@ The one place where a caller's wish becomes the bytes that lie in the log for ev
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Final, Protocol
+
+from google.protobuf.message import DecodeError
 
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
 from broker.state.registration import Registration
 from broker.state.topics import TopicRef
+from dledger.core.types import EntryKind
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
@@ -23,6 +26,18 @@ from dledger.wire.commands_pb2 import (
     RaiseLevelCommand,
     RegisterProducerCommand,
 )
+
+LARGEST_MOVE: Final = 32  # bytes of a command that moves the log's start
+
+
+def makes_room(kind: int, body: bytes | bytearray | memoryview) -> bool:
+    """Whether an entry says that others may go: a full disk takes it, or it would stay full."""
+    if kind != EntryKind.COMMAND or len(body) > LARGEST_MOVE:
+        return False
+    try:
+        return Command.FromString(bytes(body)).HasField("move_log_start")
+    except DecodeError:
+        return False
 
 
 class Submitter(Protocol):

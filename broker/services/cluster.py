@@ -64,6 +64,7 @@ class NodeHealth:
         certificate_expires_ms: the first of those that it shows or believes; 0: it has none.
         suspected_index: an entry that differs on a peer, and nobody knows whose is wrong; 0: none.
         differing: members whose logs differ from what a majority holds.
+        front_held: why what the group let go of is still here; empty: nothing holds it.
     """
 
     disk_id: bytes
@@ -79,6 +80,7 @@ class NodeHealth:
     certificate_expires_ms: int
     suspected_index: int = 0
     differing: tuple[str, ...] = ()
+    front_held: str = ""
 
 
 @dataclass(frozen=True, slots=True)

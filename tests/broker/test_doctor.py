@@ -245,6 +245,7 @@ FAULTS: dict[Kind, Fault] = {
     Kind.ADDRESSES_DIFFER: elsewhere("10.0.0.99:7001"),
     Kind.CERTIFICATE_EXPIRES: health(certificate_expires_ms=NOW_MS + 5 * DAY_MS),
     Kind.DISK_NEARLY_FULL: health(free_bytes=100 * MIB),
+    Kind.FRONT_HELD: health(front_held="no space"),
     Kind.LEVEL_BELOW: member(known_level=0),
 }
 # What a victim can be. A group of five has a leader, a victim, another one, and two to spare.

@@ -18,10 +18,11 @@ from typing import Any, ParamSpec
 import grpc
 import pytest
 
-from broker.config import NodeConfig
+from broker.config import NodeConfig, RetentionConfig
 from broker.node import Machine
 from broker.ports import Rhythm
 from broker.replica import Replica
+from dledger.level import LOG_START_LEVEL
 from dledger.records.record import decode_records
 from dledger.wire import broker_pb2, errors_pb2
 from store.files import Buffer, Handle, OsFiles
@@ -38,6 +39,8 @@ PASSING = (
     errors_pb2.BUSY,
     errors_pb2.STORAGE_FULL,
 )
+
+RETAINING = Rhythm(housekeeping_s=0.05, log_start_s=0.05, retention_s=0.05)
 
 P = ParamSpec("P")
 
@@ -241,6 +244,47 @@ async def test_elections_on_full_logs_stop_no_node(tmp_path: Path, disks: Disks)
         codes = await asyncio.gather(*(group.stop(name) for name in list(group.nodes)))
         await group.close()
     assert codes == [0, 0, 0]
+
+
+@on_a_loop
+async def test_full_disks_are_freed_by_what_is_too_much(tmp_path: Path, disks: Disks) -> None:
+    """No node's disk has room, not even after a restart, where nothing is known of snapshots; the
+    leader's `[retention]` lets go of the oldest segments all the same, and sends go on when that
+    has given the disk something back."""
+    changes: dict[str, Any] = {"store": {"segment_size_bytes": 8 << 20, "reserve_bytes": 0}}
+    group = Group(make_configs(tmp_path, **changes), disks.machine, RETAINING)
+    try:
+        await group.start()
+        await group.create_topic()
+        leader = await group.leader()
+        await until(lambda: leader.machine.level.current >= LOG_START_LEVEL)
+        disks.set_full(log=True)
+        sequence = await fill(group)
+        await group.applied_everywhere()
+        assert [await group.stop(name) for name in list(group.nodes)] == [0, 0, 0]
+        retention = RetentionConfig(age_hours=0, bytes=12 << 20)
+        for name, config in group.configs.items():
+            group.configs[name] = config.model_copy(update={"retention": retention})
+        await group.start()
+        await until(lambda: all(node.log.first_index > 1 for node in group.nodes.values()))
+        assert all(disk.is_full for disk in disks.of.values())
+        disks.set_full()
+        await until_stored(group, sequence)
+        await group.applied_everywhere()
+        firsts = {node.machine.log_start.first_index for node in group.nodes.values()}
+        assert len(firsts) == 1
+    finally:
+        codes = await asyncio.gather(*(group.stop(name) for name in list(group.nodes)))
+        await group.close()
+    assert codes == [0, 0, 0]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """It holds."""
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, "it doesn't come to hold"
+        await asyncio.sleep(0.01)
 
 
 async def led_for_a_while(group: Group) -> Replica:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import BrokerError
+from broker.leader.commands import makes_room
 from dledger.applying import APPLY_RETRY_TICKS
 from dledger.checksum import seal
-from dledger.driver import NOOPS_HEAD_ROOM, LogFull
+from dledger.core.types import EntryKind
+from dledger.driver import LogFull
+from dledger.level import LOG_START_LEVEL
 from dledger.reading.entry import HEADER_SIZE
+from dledger.room import FOR_NOOPS_ALONE, NOOPS_HEAD_ROOM
+from dledger.wire.commands_pb2 import Command, MoveLogStartCommand
 from dledger.wire.raft_pb2 import PeerMessage
+from store.snapshot_files import Unfinished
 from tests.broker.leader import batch
-from tests.node.world import Kind, World, WorldNode
+from tests.node.world import Kind, World, WorldNode, padded
 
 SMALL = Kind(segment_bytes=2 << 20)  # a log that is full soon
 SEGMENT_RETRY_TICKS = 101  # from finding no space for a segment to trying again
@@ -159,3 +171,160 @@ def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
     assert leader.replica.machine.topics["t"].next_offsets == [3]
     assert not leader.driver.statistics().is_apply_paused
     leader.propose("taken")
+
+
+# --- what makes room ------------------------------------------------------------------------------
+
+RETIRES = Kind(segment_bytes=2 << 20, known_level=LOG_START_LEVEL)
+KEPT_FREE = 50_000  # less than a segment takes; on a real node `reserve_bytes`
+
+
+def filled_world() -> tuple[World, WorldNode]:
+    """Three members whose logs have no room for anything, and who have just been started on such a
+    disk: nothing that they know of their snapshots is from before."""
+    world = World(kind=RETIRES)
+    leader = world.serving()
+    while leader.replica.machine.level.current < LOG_START_LEVEL:
+        world.tick()
+    for number in range(40):
+        leader.propose(f"t{number}", 128 << 10)
+        world.settle()
+    world.run_for(300)  # rounds of housekeeping
+    for node in world.nodes.values():
+        node.disk.capacity_bytes = node.disk.used_bytes() + KEPT_FREE
+    fill(world, world.serving())
+    for name in world.members:
+        world.nodes[name].kill()
+        world.hang_up(name)
+    for name in world.members:
+        world.restart(name)
+    leader = world.serving()
+    with pytest.raises(LogFull):
+        leader.propose("t")
+    return world, leader
+
+
+def retire_all(world: World, leader: WorldNode) -> None:
+    """The group lets go of all that it may."""
+    applied = leader.replica.machine.applied_index
+    world.run(leader, leader.replica.propose_log_start(applied))
+
+
+def test_full_disks_let_go_of_what_may_go_and_take_entries_again() -> None:
+    """The decision uses the head room of no-ops, the state that the log begins with then what is
+    kept for the log: else a disk that filled would stay so, whatever was old on it."""
+    world, leader = filled_world()
+    before = leader.log.first_index
+    retire_all(world, leader)
+    world.run_for(1_000)
+    for node in world.nodes.values():
+        assert node.failure is None
+        assert node.log.first_index > before
+        assert not node.replica.log_start.held
+        snapshots = node.replica.base.files.indexes()
+        assert min(snapshots) == node.log.start.index
+        assert node.replica.snapshots.statistics().index == max(snapshots)
+    assert len({node.replica.machine.log_start.first_index for node in world.nodes.values()}) == 1
+    world.serving().propose("after")
+    world.run_for(20)
+    assert {node.topics()[-1] for node in world.nodes.values()} == {"after"}
+    for name in world.members:
+        world.crash(name)
+    for name in world.members:
+        world.restart(name)
+    assert world.serving().topics()[-1] == "after"
+
+
+@given(st.binary(max_size=60) | st.builds(lambda n: b"\x3a" + n, st.binary(max_size=20)))
+def test_only_what_moves_the_start_makes_room(body: bytes) -> None:
+    """Whoever sent it."""
+    try:
+        moves = Command.FromString(body).HasField("move_log_start")
+    except DecodeError:
+        moves = False
+    assert makes_room(EntryKind.COMMAND, memoryview(body)) == (moves and len(body) <= 32)
+    assert not makes_room(EntryKind.DATA, body)
+    longest = Command(move_log_start=MoveLogStartCommand(first_index=(1 << 64) - 1))
+    assert makes_room(EntryKind.COMMAND, longest.SerializeToString())
+    assert not makes_room(EntryKind.COMMAND, padded(longest.SerializeToString(), 100))
+
+
+def test_what_makes_room_leaves_no_ops_theirs() -> None:
+    """However often somebody says that something may go while nothing does, elections fit."""
+    world, leader = filled_world()
+    for node in world.nodes.values():
+        node.disk.fill_up(0)  # nothing can be carried out
+    world.settle()
+
+    async def again_and_again() -> None:
+        for index in range(2, leader.replica.machine.applied_index):
+            await leader.replica.propose_log_start(index)
+
+    with pytest.raises(BrokerError, match="no space"):
+        world.run(leader, again_and_again())
+    for node in world.nodes.values():
+        assert node.failure is None
+        assert node.log.has_room(FOR_NOOPS_ALONE * HEADER_SIZE)
+    with pytest.raises(LogFull):
+        leader.propose("t")
+
+
+def test_disk_without_room_for_what_the_log_begins_with_says_so_and_goes_on_later() -> None:
+    """Full to the byte, and what is set free is taken by others: no snapshot fits. The member has
+    given up those that it can do without, says why nothing goes, and starts with what is left."""
+    world, leader = filled_world()
+    for node in world.nodes.values():
+        node.disk.fill_up(0)
+    retire_all(world, leader)
+    world.run_for(1_000)
+    before = leader.log.first_index
+    for node in world.nodes.values():
+        assert node.failure is None
+        assert node.log.first_index == before
+        assert "No space left" in node.replica.log_start.held
+        assert not node.replica.snapshots.statistics().index
+    for name in world.members:
+        world.nodes[name].kill()
+        world.hang_up(name)
+    for name in world.members:
+        world.restart(name)
+    world.serving()
+    for node in world.nodes.values():
+        node.disk.make_room()
+        node.disk.capacity_bytes = node.disk.used_bytes() + KEPT_FREE
+    world.run_for(1_000)
+    for node in world.nodes.values():
+        assert node.failure is None
+        assert node.log.first_index > before
+        assert not node.replica.log_start.held
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut"])
+def test_base_that_can_not_be_read_back_is_written_again_before_anything_goes(harm: str) -> None:
+    """Once the front has gone every start needs it: a disk that keeps something else than it was
+    given is found out while the log is still whole."""
+    world, leader = filled_world()
+    files = leader.replica.base.files
+    publish = files.publish
+    harmed: list[Path] = []
+
+    def spoils(finished: Unfinished) -> None:
+        publish(finished)
+        path = files.path(finished.head.applied_index)
+        if not harmed:
+            harmed.append(path)
+            assert leader.replica.log.first_index == 1
+            if harm == "flip":
+                leader.disk.flip(path, 100, 0)
+            else:
+                leader.disk.cut_short(path, 100)
+
+    files.publish = spoils  # type: ignore[method-assign]
+    retire_all(world, leader)
+    world.run_for(1_000)
+    assert harmed
+    assert leader.failure is None
+    assert leader.log.first_index > 1
+    world.crash(leader.name)
+    world.restart(leader.name)
+    assert leader.log.first_index > 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dledger.core.types import HandOverBegun
-from dledger.driver import NOOPS_HEAD_ROOM, LogBehind, LogFull
+from dledger.driver import LogBehind, LogFull
 from dledger.reading.entry import HEADER_SIZE
+from dledger.room import NOOPS_HEAD_ROOM
 from tests.broker.leader import batch
 from tests.node.world import Kind, World, WorldNode
 

@@ -156,6 +156,7 @@ def _health(health: NodeHealth) -> cpb.NodeHealth:
         certificate_expires_ms=health.certificate_expires_ms,
         suspected_index=health.suspected_index,
         differing=health.differing,
+        front_held=health.front_held,
     )
     if health.free_bytes is not None:
         told.space.free_bytes = health.free_bytes

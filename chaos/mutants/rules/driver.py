@@ -91,8 +91,8 @@ DRIVER = (
     ),
     Mutant(
         "no-head-room-for-no-ops",
-        "dledger/driver.py",
-        "self._head_room = NOOPS_HEAD_ROOM * core.options.noop_size",
+        "dledger/room.py",
+        "self._head_room = NOOPS_HEAD_ROOM * noop_size",
         "self._head_room = 0",
         under="disk-full",
         tests=("tests/node/test_driver.py",),

@@ -8,6 +8,7 @@ from chaos.mutants.mutant import Mutant
 _STORE = ("tests/store/test_log_start.py",)
 _CORE = ("tests/core/test_snapshots.py",)
 _STATE = ("tests/broker/test_log_start.py",)
+_ROOM = ("tests/node/test_full_disk.py",)
 _MOVES = "move-start"
 
 LOG_START = (
@@ -21,15 +22,71 @@ LOG_START = (
     Mutant(
         "front-dropped-beyond-what-is-noted",
         "broker/log_start.py",
-        "last = min(wanted - 1, front.snapshots.covered_index, noted)",
+        "last = min(wanted - 1, noted)",
         "last = wanted - 1",
         under=_MOVES,
     ),
     Mutant(
+        "front-dropped-before-its-base-is-read-back",
+        "broker/log_start.py",
+        "await self._hand.run(partial(front.base.refusal_of, head))",
+        "None",
+        masked="the simulated disk keeps what it was given, or says so",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "full-disk-takes-no-word-of-what-may-go",
+        "dledger/room.py",
+        "        if self._makes_room(kind, body) and",
+        "        if False and",
+        masked="what is full has space again before the end",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "full-disk-of-a-follower-takes-no-word-of-what-may-go",
+        "dledger/room.py",
+        "        if self._all_make_room(new, blob) and",
+        "        if False and",
+        masked="what is full has space again before the end",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "what-makes-room-takes-that-of-no-ops",
+        "dledger/room.py",
+        "        self._for_noops = FOR_NOOPS_ALONE * noop_size\n",
+        "        self._for_noops = 0\n",
+        masked="few entries make room before there is some",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "anything-makes-room",
+        "broker/leader/commands.py",
+        '.HasField("move_log_start")',
+        '.HasField("move_log_start") or True',
+        masked="a leader is refused before, and so are the others",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "full-disk-keeps-snapshots-that-its-base-needs-room-of",
+        "broker/snapshots.py",
+        "                await self._give_up()\n",
+        "                pass\n",
+        masked="what is full has space again before the end",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "snapshots-of-what-is-gone-kept",
+        "broker/log_start.py",
+        "        await front.snapshots.begin_at(head)\n",
+        "",
+        masked="the next ones replace them",
+        tests=_ROOM,
+    ),
+    Mutant(
         "base-removed-with-old-snapshots",
         "broker/snapshots.py",
-        "kept = {index, self.covered_index, *self.bases()}",
-        "kept = {index, self.covered_index}",
+        "kept = {*two, *self.bases()}",
+        "kept = two",
         under=_MOVES,
     ),
     Mutant(

@@ -140,8 +140,8 @@ SNAPSHOTS = (
     Mutant(
         "one-snapshot-kept",
         "broker/snapshots.py",
-        "kept = {index, self.covered_index, *self.bases()}",
-        "kept = {index, *self.bases()}",
+        "two = {each.applied_index for each in (self._newest, self._before) if each is not None}",
+        "two = {each.applied_index for each in (self._newest,) if each is not None}",
         masked="one is enough until it rots, and then the log is there",
         tests=_KEPT,
     ),
