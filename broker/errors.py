@@ -92,7 +92,8 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a caller is told of what failed; `leader` is whom to ask instead, where one is known.
+    """What a caller is told of what failed; `leader` is whom to ask instead, where one is known;
+    `valid`, of an offset that is out of range: the first one that isn't, and the last.
 
     A value and no exception: an exception that is kept holds the frames it came through, and with
     them the bytes of the batch that it refused.
@@ -102,6 +103,7 @@ class Failure:
     message: str
     leader: NodeAddress | None = None
     term: int = 0
+    valid: tuple[int, int] | None = None
 
     @property
     def traits(self) -> Traits:
@@ -113,10 +115,16 @@ class BrokerError(Exception):
     """An error that a caller is told."""
 
     def __init__(
-        self, code: ErrorCode, message: str, *, leader: NodeAddress | None = None, term: int = 0
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        leader: NodeAddress | None = None,
+        term: int = 0,
+        valid: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(message)
-        self.failure = Failure(code, message, leader, term)
+        self.failure = Failure(code, message, leader, term, valid)
 
     @property
     def code(self) -> ErrorCode:
@@ -132,6 +140,12 @@ class BrokerError(Exception):
     def traits(self) -> Traits:
         """What the code implies."""
         return self.failure.traits
+
+
+def out_of_range(place: str, offset: int, valid: tuple[int, int]) -> BrokerError:
+    """What is told of an offset that isn't there, any more or yet."""
+    text = f"offset {offset} of {place} is outside {valid[0]} to {valid[1]}"
+    return BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, text, valid=valid)
 
 
 def replaced(topic: str, meant: int, present: int) -> BrokerError:

@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from dledger.client import ALL, Client, Message, StartFrom
+from dledger.client import ALL, Client, ConsumerOptions, Message, PullConsumer, StartFrom, WhenGone
 from dledger.terminal.interrupts import finished_or_interrupted
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, end, errors_told, run
@@ -54,6 +54,19 @@ class From(StrEnum):
         return StartFrom[self.name]
 
 
+class Gone(StrEnum):
+    """What happens when the next message has gone."""
+
+    RAISE = "raise"
+    FIRST = "first"
+    LAST = "last"
+
+    @property
+    def options(self) -> ConsumerOptions:
+        """The client's way to say so."""
+        return ConsumerOptions(when_gone=WhenGone[self.name])
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What to read, how much of it, and how to write it where."""
@@ -66,6 +79,7 @@ class Job:
     idle_timeout_s: float | None
     as_json: bool
     raw: bool
+    when_gone: Gone
 
     def line(self, message: Message) -> bytes:
         """What is written for a message."""
@@ -98,6 +112,16 @@ RawOption = Annotated[
 ]
 
 
+GoneOption = Annotated[
+    Gone,
+    typer.Option(
+        "--when-gone",
+        help="If the next message isn't kept any more: end with an error, or go on with the first "
+        "that is, or with the last.",
+    ),
+]
+
+
 def consume(
     topic: TopicArgument,
     group: GroupOption = None,
@@ -106,6 +130,7 @@ def consume(
     idle_timeout: IdleOption = None,
     output: OutputOption = STANDARD_STREAM,
     raw: RawOption = False,
+    when_gone: GoneOption = Gone.RAISE,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
@@ -115,7 +140,8 @@ def consume(
     With --group the group's offsets are committed as it goes. A group without a committed
     offset begins at the first message. With --json a line is an object; a body that isn't UTF-8
     is in base64 then, and body_encoding says so. Ctrl-C commits what was written and ends with
-    130; a reader that goes away (| head) ends it with 0.
+    130; a reader that goes away (| head) ends it with 0. Messages that had gone and were passed
+    over (--when-gone) are counted on standard error.
 
     \b
     Examples:
@@ -128,7 +154,7 @@ def consume(
     if group == "":
         raise typer.BadParameter("--group needs a name")
     begin = start or (From.COMMITTED if group else From.FIRST)
-    job = Job(topic, output, group, begin.start, limit, idle_timeout, as_json, raw)
+    job = Job(topic, output, group, begin.start, limit, idle_timeout, as_json, raw, when_gone)
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
         descriptor = _open_output(output)
@@ -154,6 +180,8 @@ async def _consume(addresses: list[str], descriptor: int, job: Job) -> bool:
         except BrokenPipeError:
             interrupted = False
         await writing.commit()
+    if writing.skipped:
+        print(f"{writing.skipped} messages had gone and were passed over", file=sys.stderr)
     return interrupted
 
 
@@ -164,10 +192,16 @@ class Writing:
         self._client = client
         self._job = job
         self._writer = writer
+        self._consumer: PullConsumer | None = None
         self._written = 0
         self._next_offsets: dict[int, int] = {}  # per queue, one past what was written
         self._committed: dict[int, int] = {}
         self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_S
+
+    @property
+    def skipped(self) -> int:
+        """How many messages had gone, or were passed over with those."""
+        return 0 if self._consumer is None else sum(self._consumer.skipped.values())
 
     async def run(self, progress: Progress) -> None:
         """Writes until the limit, the idle timeout, or for ever.
@@ -178,12 +212,13 @@ class Writing:
         """
         job = self._job
         task = progress.add_task(job.topic, total=job.limit)
-        consumer = self._client.pull_consumer(
+        consumer = self._consumer = self._client.pull_consumer(
             job.topic,
             group=job.group,
             start=job.start,
             queues=ALL,
             idle_timeout_s=job.idle_timeout_s,
+            options=job.when_gone.options,
         )
         async with consumer:
             async for batch in consumer.batches():
@@ -205,7 +240,11 @@ class Writing:
     async def commit(self) -> None:
         """The group's offsets stand behind what was written."""
         self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_S
-        if self._job.group is None or self._next_offsets == self._committed:
+        if self._job.group is None:
+            return
+        if self._consumer is not None and self.skipped:
+            await self._consumer.commit()  # what was passed over is behind it for good
+        if self._next_offsets == self._committed:
             return
         offsets = dict(self._next_offsets)
         await self._client.commit_offsets(self._job.group, self._job.topic, offsets)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from broker.errors import BrokerError, ErrorCode, replaced
+from broker.errors import BrokerError, ErrorCode, out_of_range, replaced
 from broker.reading.proof import Place, plausible, proven
 from broker.state.machine import StateMachine
 from broker.state.topics import MAX_QUEUES, TopicRef, TopicState
@@ -113,10 +113,7 @@ class QueueReader:
         """
         low, high = self.bounds(topic, queue_id)
         if not low <= offset <= high:
-            raise BrokerError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} of {topic.name}/{queue_id} is outside {low} to {high}",
-            )
+            raise out_of_range(f"{topic.name}/{queue_id}", offset, (low, high))
 
     def offset_by_time(self, topic: TopicRef, queue_id: int, time_ms: int) -> int:
         """The first offset stored at or after `time_ms`, or one past the last. Store times don't
@@ -182,9 +179,10 @@ class QueueReader:
         place = Place(topic.name.encode(), queue_id, offset, self._created_at(topic))
         records, readable = yield from self._read(runs)
         good = proven(records, units[: taken * UNIT.size], place)
-        if offset < self._queues.min_offset(topic.folder, queue_id):  # gone while it was read
-            text = f"offset {offset} of {topic.name}/{queue_id} isn't kept any more"
-            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
+        low = self._queues.min_offset(topic.folder, queue_id)
+        if offset < low:  # gone while it was read
+            end = max(low, topic.next_offsets[queue_id])
+            raise out_of_range(f"{topic.name}/{queue_id}", offset, (low, end))
         if is_wrong or good < taken or not readable:
             self._suspect(topic, queue_id)
         if good == 0:

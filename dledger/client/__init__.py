@@ -54,6 +54,7 @@ from dledger.client.options import (
     ConsumerOptions,
     ProducerOptions,
     StartFrom,
+    WhenGone,
 )
 from dledger.client.producer import Producer
 from dledger.client.results import (
@@ -130,6 +131,7 @@ __all__ = [
     "TransferFailed",
     "Unavailable",
     "UnknownProducer",
+    "WhenGone",
     "WrongBrokerGroup",
     "WrongThread",
     "queue_of_key",

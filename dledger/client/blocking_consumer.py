@@ -96,6 +96,11 @@ class BlockingConsumer:
         """See `PullConsumer.positions`."""
         return self._consumer.positions
 
+    @property
+    def skipped(self) -> dict[int, int]:
+        """See `PullConsumer.skipped`."""
+        return self._consumer.skipped
+
     def commit(self, message: Message | None = None, *, deadline_s: float | None = None) -> None:
         """See `PullConsumer.commit`."""
         self._thread.call(self._consumer.commit(message, deadline_s=deadline_s))

@@ -116,6 +116,7 @@ class PullConsumer:
         self._paused: set[int] = set()
         self._read_to: dict[int, int] = {}  # by queue: where what is decoded ends
         self._progress = Progress(topic)
+        self._skipped: dict[int, int] = {}
 
     # --- loops --------------------------------------------------------------------------------
 
@@ -223,6 +224,10 @@ class PullConsumer:
     def _unpack(self, chunk: Chunk) -> bool:
         """Whether there is something to hand over in it. What isn't wanted is passed over."""
         queue_id = chunk.reader.queue_id
+        if chunk.skipped:
+            self._progress.pass_over(queue_id, chunk.skipped.stop)
+            self._skipped[queue_id] = self._skipped.get(queue_id, 0) + len(chunk.skipped)
+            return False
         try:
             messages = decode_messages(chunk.records)
             begins, ends = messages[0].queue_offset, messages[-1].queue_offset + 1
@@ -248,6 +253,12 @@ class PullConsumer:
         """By queue: one past the last message handed over, for queues that gave any. Finished or
         not: `commit` knows the difference."""
         return self._progress.positions
+
+    @property
+    def skipped(self) -> dict[int, int]:
+        """By queue: how many messages were passed over because the next one had gone; see
+        `ConsumerOptions.when_gone`. Queues without any aren't there."""
+        return dict(self._skipped)
 
     async def commit(
         self, message: Message | None = None, *, deadline_s: float | None = None

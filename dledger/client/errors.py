@@ -161,9 +161,15 @@ class QueueNotFound(ClientError):
 
 
 class OffsetOutOfRange(ClientError):
-    """The offset is negative, deleted by retention, or beyond the end of the queue."""
+    """The offset is negative, deleted by retention, or beyond the end of the queue.
+
+    Attributes:
+        valid: the first offset that can be asked for, and one past the last message; None where the
+            node didn't say.
+    """
 
     code = "OFFSET_OUT_OF_RANGE"
+    valid: tuple[int, int] | None = None
 
 
 class MessageNotFound(ClientError):
@@ -389,6 +395,8 @@ def from_wire(error: pb.Error) -> ClientError:
     told.term = error.term
     if error.HasField("leader"):
         told.leader = (error.leader.node_id, error.leader.address)
+    if isinstance(told, OffsetOutOfRange) and error.HasField("valid"):
+        told.valid = (error.valid.min_offset, error.valid.max_offset)
     return told
 
 

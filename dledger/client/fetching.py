@@ -2,9 +2,10 @@
 
 This owns a consumer's Pulls and what they have brought; who is given it, and when, is the
 consumer's (`dledger.client.consumer`). A queue has at most two answers waiting or under way, so
-that the records held stay within `prefetch_bytes`. It must never skip a message: a queue that
-can't be read any more fails, the others then fetch no further, and the consumer is told once what
-was fetched before has been taken.
+that the records held stay within `prefetch_bytes`. It must never skip a message, unless that has
+gone and the application said beforehand what then (`WhenGone`), and it tells which it passed over.
+A queue that can't be read any more fails, the others then fetch no further, and the consumer is
+told once what was fetched before has been taken.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Container, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import PULL
-from dledger.client.errors import ClientClosed, ClientError
+from dledger.client.errors import ClientClosed, ClientError, OffsetOutOfRange
 from dledger.client.faults import client_error
-from dledger.client.options import ConsumerOptions
+from dledger.client.options import ConsumerOptions, WhenGone
 from dledger.wire import broker_pb2 as pb
 
 MIN_PULL_BYTES: Final = 16 << 10
@@ -28,10 +29,12 @@ ANSWERS_PER_QUEUE: Final = 2  # waiting or under way
 
 
 class Chunk(NamedTuple):
-    """One Pull's answer, not yet decoded."""
+    """One Pull's answer, not yet decoded; or, without records, that the queue goes on at
+    `skipped.stop`: those offsets are passed over, the first of which has gone."""
 
     reader: QueueReader
     records: bytes
+    skipped: range = range(0)
 
 
 class QueueReader:
@@ -228,10 +231,8 @@ class Fetching:
         try:
             while self._failed is None:
                 await reader.room.acquire()
-                while not (answer := await self._pull(reader)).count:
-                    self._changed.set()
-                reader.next_offset = answer.next_offset
-                self._chunks.append(Chunk(reader, answer.records))
+                chunk = await self._next_of(reader)
+                self._chunks.append(chunk)
                 self._changed.set()
         except asyncio.CancelledError:
             if self._is_current(reader):  # by who cancels every task that there is
@@ -239,6 +240,37 @@ class Fetching:
             raise
         except Exception as error:  # noqa: BLE001 - who iterates must hear of it
             self._fail(reader, client_error("reading a queue", error))
+
+    async def _next_of(self, reader: QueueReader) -> Chunk:
+        """What the queue has next, as soon as it has anything."""
+        try:
+            while not (answer := await self._pull(reader)).count:
+                self._changed.set()
+        except OffsetOutOfRange as error:
+            skipped = self._skippable(reader.next_offset, error)
+            if not skipped:
+                raise
+            reader.next_offset = skipped.stop
+            return Chunk(reader, b"", skipped)
+        reader.next_offset = answer.next_offset
+        return Chunk(reader, answer.records)
+
+    def _skippable(self, offset: int, error: OffsetOutOfRange) -> range:
+        """What may be passed over of a queue whose next message is at `offset`: nothing, unless it
+        has gone, and the application said what to do then. It never goes back, nor on from beyond
+        the end: a queue that is shorter than it was is none that anything was let go of."""
+        first, last = error.valid or (0, 0)
+        if not 0 <= offset < first <= last:
+            return range(0)
+        match self._options.when_gone:
+            case WhenGone.RAISE:
+                return range(0)
+            case WhenGone.FIRST:
+                return range(offset, first)
+            case WhenGone.LAST:
+                return range(offset, last)
+            case other:
+                assert_never(other)
 
     def _is_current(self, reader: QueueReader) -> bool:
         return not self._ended and self._readers.get(reader.queue_id) is reader

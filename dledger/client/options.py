@@ -43,6 +43,15 @@ class StartFrom(Enum):
     COMMITTED = "committed"  # the consumer group's; FIRST for a queue without one
 
 
+class WhenGone(Enum):
+    """What a consumer does when the next message of a queue has gone: whoever reads more slowly
+    than the brokers let go of, or comes back after longer than they keep."""
+
+    RAISE = "raise"  # OffsetOutOfRange; nothing is passed over
+    FIRST = "first"  # goes on with the oldest message that is kept
+    LAST = "last"  # goes on with what arrives from now on
+
+
 class AllQueues(Enum):
     """The type of `ALL`."""
 
@@ -134,15 +143,20 @@ class ConsumerOptions:
             to `prefetch_bytes`, though not below 16 KiB.
         hold_ms: how long the leader holds a Pull for which there is nothing, up to 20,000.
         deadline_s: a queue that can't be read for this long ends the iteration with an error.
+        when_gone: what happens when the next message has gone. What is passed over by that is in
+            `skipped`, and covered by commits like what was read.
     """
 
     prefetch_bytes: int = 32 << 20
     pull_bytes: int = 1 << 20
     hold_ms: int = 15_000
     deadline_s: float = 60.0
+    when_gone: WhenGone = WhenGone.RAISE
 
     def __post_init__(self) -> None:
         _check_positive(self, "prefetch_bytes", "deadline_s")
+        if not isinstance(self.when_gone, WhenGone):
+            raise InvalidArgument(f"when_gone is {self.when_gone!r}, no WhenGone")
         _check_range("pull_bytes", self.pull_bytes, 1, 8 << 20)
         _check_range("hold_ms", self.hold_ms, 0, 20_000)
 

@@ -405,7 +405,10 @@ class FakeGroup:
     async def on_Pull(self, node: FakeNode, request: pb.PullRequest) -> pb.PullResponse:
         queue = self.model.queue(request.topic, request.queue_id)
         if not queue.min_offset <= request.offset <= len(queue.records):
-            raise Refusal(wire_error(epb.OFFSET_OUT_OF_RANGE, f"offset {request.offset}"))
+            refused = wire_error(epb.OFFSET_OUT_OF_RANGE, f"offset {request.offset}")
+            refused.valid.min_offset = queue.min_offset
+            refused.valid.max_offset = len(queue.records)
+            raise Refusal(refused)
         if request.offset == len(queue.records) and request.hold_ms:
             async with self.model.arrived:
                 with contextlib.suppress(TimeoutError):

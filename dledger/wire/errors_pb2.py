@@ -24,19 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ledger/wire/errors.proto\x12\ndledger.v1\"/\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xad\x01\n\x05\x45rror\x12#\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x15.dledger.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x12$\n\x07outcome\x18\x04 \x01(\x0e\x32\x13.dledger.v1.Outcome\x12\'\n\x06leader\x18\x05 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x0c\n\x04term\x18\x06 \x01(\x04*\xe8\x03\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\x14\n\x10INVALID_ARGUMENT\x10\x01\x12\x15\n\x11MESSAGE_TOO_LARGE\x10\x02\x12\x12\n\x0eRECORD_CORRUPT\x10\x03\x12\x13\n\x0fTOPIC_NOT_FOUND\x10\x04\x12\x10\n\x0cTOPIC_EXISTS\x10\x05\x12\x13\n\x0fQUEUE_NOT_FOUND\x10\x06\x12\x17\n\x13OFFSET_OUT_OF_RANGE\x10\x07\x12\x0e\n\nNOT_LEADER\x10\x08\x12\r\n\tNOT_READY\x10\t\x12\x08\n\x04\x42USY\x10\n\x12\x10\n\x0cSTORAGE_FULL\x10\x0b\x12\x13\n\x0fOUT_OF_SEQUENCE\x10\x0c\x12\x14\n\x10UNKNOWN_PRODUCER\x10\r\x12\x13\n\x0fLEADERSHIP_LOST\x10\x0e\x12\r\n\tTIMED_OUT\x10\x0f\x12\x11\n\rSHUTTING_DOWN\x10\x10\x12\x16\n\x12WRONG_BROKER_GROUP\x10\x11\x12\x0c\n\x08INTERNAL\x10\x12\x12\x15\n\x11MESSAGE_NOT_FOUND\x10\x13\x12\x13\n\x0fTRANSFER_FAILED\x10\x14\x12\x11\n\rLIMIT_REACHED\x10\x15\x12\x13\n\x0fPRODUCER_FENCED\x10\x16\x12\x12\n\x0eTOPIC_REPLACED\x10\x17*M\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44ID_NOT_HAPPEN\x10\x01\x12\x15\n\x11MAY_HAVE_HAPPENED\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ledger/wire/errors.proto\x12\ndledger.v1\"/\n\x0bNodeAddress\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xd5\x01\n\x05\x45rror\x12#\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x15.dledger.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x12$\n\x07outcome\x18\x04 \x01(\x0e\x32\x13.dledger.v1.Outcome\x12\'\n\x06leader\x18\x05 \x01(\x0b\x32\x17.dledger.v1.NodeAddress\x12\x0c\n\x04term\x18\x06 \x01(\x04\x12&\n\x05valid\x18\x07 \x01(\x0b\x32\x17.dledger.v1.OffsetRange\"5\n\x0bOffsetRange\x12\x12\n\nmin_offset\x18\x01 \x01(\x03\x12\x12\n\nmax_offset\x18\x02 \x01(\x03*\xe8\x03\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12\x14\n\x10INVALID_ARGUMENT\x10\x01\x12\x15\n\x11MESSAGE_TOO_LARGE\x10\x02\x12\x12\n\x0eRECORD_CORRUPT\x10\x03\x12\x13\n\x0fTOPIC_NOT_FOUND\x10\x04\x12\x10\n\x0cTOPIC_EXISTS\x10\x05\x12\x13\n\x0fQUEUE_NOT_FOUND\x10\x06\x12\x17\n\x13OFFSET_OUT_OF_RANGE\x10\x07\x12\x0e\n\nNOT_LEADER\x10\x08\x12\r\n\tNOT_READY\x10\t\x12\x08\n\x04\x42USY\x10\n\x12\x10\n\x0cSTORAGE_FULL\x10\x0b\x12\x13\n\x0fOUT_OF_SEQUENCE\x10\x0c\x12\x14\n\x10UNKNOWN_PRODUCER\x10\r\x12\x13\n\x0fLEADERSHIP_LOST\x10\x0e\x12\r\n\tTIMED_OUT\x10\x0f\x12\x11\n\rSHUTTING_DOWN\x10\x10\x12\x16\n\x12WRONG_BROKER_GROUP\x10\x11\x12\x0c\n\x08INTERNAL\x10\x12\x12\x15\n\x11MESSAGE_NOT_FOUND\x10\x13\x12\x13\n\x0fTRANSFER_FAILED\x10\x14\x12\x11\n\rLIMIT_REACHED\x10\x15\x12\x13\n\x0fPRODUCER_FENCED\x10\x16\x12\x12\n\x0eTOPIC_REPLACED\x10\x17*M\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44ID_NOT_HAPPEN\x10\x01\x12\x15\n\x11MAY_HAVE_HAPPENED\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.wire.errors_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ERRORCODE']._serialized_start=267
-  _globals['_ERRORCODE']._serialized_end=755
-  _globals['_OUTCOME']._serialized_start=757
-  _globals['_OUTCOME']._serialized_end=834
+  _globals['_ERRORCODE']._serialized_start=362
+  _globals['_ERRORCODE']._serialized_end=850
+  _globals['_OUTCOME']._serialized_start=852
+  _globals['_OUTCOME']._serialized_end=929
   _globals['_NODEADDRESS']._serialized_start=41
   _globals['_NODEADDRESS']._serialized_end=88
   _globals['_ERROR']._serialized_start=91
-  _globals['_ERROR']._serialized_end=264
+  _globals['_ERROR']._serialized_end=304
+  _globals['_OFFSETRANGE']._serialized_start=306
+  _globals['_OFFSETRANGE']._serialized_end=359
 # @@protoc_insertion_point(module_scope)

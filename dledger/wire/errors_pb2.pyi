@@ -75,17 +75,27 @@ class NodeAddress(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "retriable", "outcome", "leader", "term")
+    __slots__ = ("code", "message", "retriable", "outcome", "leader", "term", "valid")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRIABLE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    VALID_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     retriable: bool
     outcome: Outcome
     leader: NodeAddress
     term: int
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[NodeAddress, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...
+    valid: OffsetRange
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[NodeAddress, _Mapping]] = ..., term: _Optional[int] = ..., valid: _Optional[_Union[OffsetRange, _Mapping]] = ...) -> None: ...
+
+class OffsetRange(_message.Message):
+    __slots__ = ("min_offset", "max_offset")
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    min_offset: int
+    max_offset: int
+    def __init__(self, min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...

@@ -21,8 +21,10 @@ from dledger.client import (
     RecordCorrupt,
     StartFrom,
     TopicNotFound,
+    WhenGone,
 )
-from dledger.testing.fake_nodes import FakeNode
+from dledger.testing.fake_nodes import FakeNode, Refusal, wire_error
+from dledger.wire import errors_pb2
 from tests.client.loops import async_test
 from tests.client.test_consumer import drain, stocked
 
@@ -375,3 +377,114 @@ async def test_commit_after_the_group_was_set_back_counts_from_there() -> None:
         assert message.queue_offset == 2
         await consumer.commit(message)
         assert group.model.offsets["g", "t"] == {0: 3}
+
+
+# --- what has gone --------------------------------------------------------------------------------
+
+
+@async_test
+async def test_what_has_gone_is_an_error_that_says_what_there_is() -> None:
+    """Nothing is passed over unless the application said so."""
+    async with stocked({0: 10}) as (group, client):
+        group.model.topics["t"][0].min_offset = 4
+        await client.commit_offsets("readers", "t", {0: 1})
+        consumer = client.pull_consumer("t", group="readers", queues=ALL, idle_timeout_s=0)
+        with pytest.raises(OffsetOutOfRange) as caught:
+            await drain(consumer)
+        assert caught.value.valid == (4, 10)
+        assert consumer.skipped == {}
+        await consumer.commit()
+        assert await client.fetch_offsets("readers", "t") == {0: 1}
+        await consumer.seek(0, caught.value.valid[0])
+        assert await drain(consumer) == {0: list(range(4, 10))}
+
+
+@pytest.mark.parametrize(
+    ("when_gone", "taken", "skipped"),
+    [(WhenGone.FIRST, [4, 5, 6, 7, 8, 9], 3), (WhenGone.LAST, [], 9)],
+)
+@async_test
+async def test_reading_goes_on_where_the_application_said(
+    when_gone: WhenGone, taken: list[int], skipped: int
+) -> None:
+    """The other queue is read as ever. Commits cover what was passed over, or a consumer that goes
+    on from the last would pass over what came meanwhile as well, at its next start."""
+    options = ConsumerOptions(when_gone=when_gone, pull_bytes=400)
+    async with stocked({0: 10, 1: 5}) as (group, client):
+        group.model.topics["t"][0].min_offset = 4
+        await client.commit_offsets("readers", "t", {0: 1, 1: 2})
+        consumer = client.pull_consumer(
+            "t", group="readers", queues=ALL, idle_timeout_s=0, options=options
+        )
+        seen = await drain(consumer)
+        assert seen == {**({0: taken} if taken else {}), 1: [2, 3, 4]}
+        assert consumer.skipped == {0: skipped}
+        await consumer.commit()
+        assert await client.fetch_offsets("readers", "t") == {0: 10, 1: 5}
+        await consumer.close()
+        async with client.producer() as producer:
+            for _ in range(3):
+                await producer.send("t", b"later", queue_id=0)
+        again = client.pull_consumer(
+            "t", group="readers", queues=ALL, idle_timeout_s=0, options=options
+        )
+        assert await drain(again) == {0: [10, 11, 12]}
+        assert again.skipped == {}
+
+
+@async_test
+async def test_front_that_goes_while_it_is_read_is_passed_over_once_more() -> None:
+    """Between two Pulls; what is in hand when that is found is not committed by it."""
+    options = ConsumerOptions(when_gone=WhenGone.FIRST, pull_bytes=1)
+    async with stocked({0: 30}) as (group, client):
+        consumer = client.pull_consumer(
+            "t", group="readers", queues=ALL, idle_timeout_s=0, options=options
+        )
+        seen: list[int] = []
+        async for message in consumer:
+            seen.append(message.queue_offset)
+            if message.queue_offset in (2, 12):
+                group.model.topics["t"][0].min_offset = message.queue_offset + 8
+            if message.queue_offset in (10, 20):
+                await consumer.commit()
+                assert await client.fetch_offsets("readers", "t") == {0: message.queue_offset}
+        assert seen == sorted(set(seen))
+        assert seen[-1] == 29
+        missing = set(range(30)) - set(seen)
+        assert missing
+        assert consumer.skipped == {0: len(missing)}
+
+
+@pytest.mark.parametrize("when_gone", WhenGone)
+@pytest.mark.parametrize("offset", [-1, 11])
+@async_test
+async def test_what_never_was_is_an_error_whatever_was_said(
+    when_gone: WhenGone, offset: int
+) -> None:
+    """A queue that is shorter than it was is none that something was let go of."""
+    options = ConsumerOptions(when_gone=when_gone)
+    async with stocked({0: 10}) as (_, client):
+        consumer = client.pull_consumer("t", idle_timeout_s=0, options=options)
+        await consumer.seek(0, offset)
+        with pytest.raises(OffsetOutOfRange) as caught:
+            await drain(consumer)
+        assert caught.value.valid == (0, 10)
+        assert consumer.skipped == {}
+
+
+@async_test
+async def test_node_that_does_not_say_what_there_is_is_not_guessed_about() -> None:
+    """As one of the release before: an error, and nothing is passed over."""
+    async with stocked({0: 10}) as (group, client):
+
+        async def refuse(name: str, node: FakeNode, request: object) -> None:
+            if name == "Pull":
+                raise Refusal(wire_error(errors_pb2.OFFSET_OUT_OF_RANGE))
+
+        group.before.append(refuse)
+        options = ConsumerOptions(when_gone=WhenGone.FIRST)
+        consumer = client.pull_consumer("t", idle_timeout_s=0, options=options)
+        await consumer.seek(0, 0)
+        with pytest.raises(OffsetOutOfRange) as caught:
+            await drain(consumer)
+        assert caught.value.valid is None

@@ -55,7 +55,7 @@ _WIRE_OUTCOMES: Final[dict[Outcome, epb.Outcome]] = {
 
 def wire_error(failure: Failure) -> epb.Error:
     """The error as callers are told it."""
-    traits = failure.traits
+    traits, valid = failure.traits, failure.valid
     return epb.Error(
         code=_WIRE_CODES[failure.code],
         message=failure.message,
@@ -63,6 +63,7 @@ def wire_error(failure: Failure) -> epb.Error:
         outcome=_WIRE_OUTCOMES[traits.outcome],
         leader=wire_address(failure.leader),
         term=failure.term,
+        valid=None if valid is None else epb.OffsetRange(min_offset=valid[0], max_offset=valid[1]),
     )
 
 

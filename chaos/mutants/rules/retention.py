@@ -5,6 +5,8 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _FILE = "broker/leader/retention.py"
+_READING = ("tests/client/test_reading_loops.py",)
+_CLIENT = "the simulator's consumers are its own"
 _TESTS = ("tests/broker/test_retention.py",)
 
 
@@ -43,6 +45,30 @@ RETENTION = (
         "retention-goes-on-before-it-has-gone",
         "            if front.is_behind():\n                return\n",
         "            front.is_behind()\n",
+    ),
+    Mutant(
+        "what-has-gone-passed-over-unasked",
+        "dledger/client/fetching.py",
+        "            case WhenGone.RAISE:\n                return range(0)\n",
+        "            case WhenGone.RAISE:\n                return range(offset, first)\n",
+        masked=_CLIENT,
+        tests=_READING,
+    ),
+    Mutant(
+        "what-never-was-passed-over",
+        "dledger/client/fetching.py",
+        "        if not 0 <= offset < first <= last:\n",
+        "        if not first <= last:\n",
+        masked=_CLIENT,
+        tests=_READING,
+    ),
+    Mutant(
+        "what-was-passed-over-not-committed",
+        "dledger/client/consumer.py",
+        "            self._progress.pass_over(queue_id, chunk.skipped.stop)\n",
+        "",
+        masked=_CLIENT,
+        tests=_READING,
     ),
     _mutant(
         "retention-ends-with-a-refusal",
