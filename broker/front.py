@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
 
+from broker.leader.full_disks import FullDisks
 from broker.leader.retention import Measured, SegmentEnd
 from broker.snapshots import NoFiles
 from broker.state.machine import QueueFiles, StateMachine
+from dledger.core.types import NodeId
+from dledger.disk_figures import DiskFigure
 from store.commitlog import CommitLog
-from store.files import FileSystem
-
-_WHOLE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +20,19 @@ class LogFront:
     """See `broker.leader.retention.Front`.
 
     Attributes:
-        disk_percent: the leader's disk is full from there on; 0: never.
+        disk_percent: a disk is full from there on; 0: never.
+        disks: how full the voters' are, as far as that is known.
         mended: whether rot in the log is being repaired.
         at_base: makes a machine with the state as of the entry before the first.
     """
 
     log: CommitLog
     machine: StateMachine
-    files: FileSystem
-    path: Path
     disk_percent: int
+    disks: Callable[[], Mapping[NodeId, DiskFigure]]
     mended: Callable[[BaseException], bool]
     at_base: Callable[[QueueFiles], Awaitable[StateMachine]]
+    _full: FullDisks = field(default_factory=FullDisks, init=False)
     _known: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
 
     async def measured(self) -> Measured:
@@ -46,8 +46,28 @@ class LogFront:
             segment_size=size,
             lived_ms=self.machine.lived_time.lived_ms - lived_ms,
             begin_time_ms=begin_time_ms,
-            is_disk_full=bool(self.disk_percent) and self._is_a_disk_full(),
+            in_need=self._full.in_need(
+                self.disks(),
+                self.disk_percent,
+                end_offset=self.log.end_offset,
+                segment_size=size,
+                now_s=asyncio.get_running_loop().time(),
+            ),
         )
+
+    def on_decided(self, measured: Measured) -> None:
+        """What was measured has been acted on: a segment goes, or more."""
+        self._full.on_gone(
+            measured.in_need,
+            self.disks(),
+            measured.segment_size,
+            end_offset=measured.end_offset,
+            now_s=asyncio.get_running_loop().time(),
+        )
+
+    def on_led_no_more(self) -> None:
+        """Somebody else decides."""
+        self._full.end()
 
     async def _beginning(self) -> tuple[int, int]:
         """How long the group had lived when the entry before the first was appended, or the very
@@ -82,8 +102,3 @@ class LogFront:
     def is_mended(self, error: BaseException) -> bool:
         """Whether rot in the log is being repaired."""
         return self.mended(error)
-
-    def _is_a_disk_full(self) -> bool:
-        total = self.files.total_bytes(self.path)
-        used = total - self.files.free_bytes(self.path)
-        return total > 0 and used * _WHOLE >= self.disk_percent * total

@@ -32,6 +32,7 @@ from broker.announcing import Announcer
 from broker.assembly import Parts, Surrounds, committed_log, services_of
 from broker.comparing import Comparison, Neighbours
 from broker.config import NodeConfig
+from broker.disk_usage import DiskUsage
 from broker.errors import BrokerError
 from broker.front import LogFront
 from broker.housekeeping import Housekeeping, Notes
@@ -134,6 +135,7 @@ class Replica:
         self.leadership = Leadership(
             config.broker_group, node, self._members, self.appender, self.held
         )
+        self.disk_usage = DiskUsage(ports.files, config.data_directory, ports.machinery.clock)
         self.driver = self._make_driver(probe)
         self.snapshots = self._make_snapshots()
         self.sealer = Sealer(self.log.seals, lambda: self.snapshots.statistics().index, ports.hand)
@@ -145,7 +147,7 @@ class Replica:
             self.queues,
             ports.hand,
             self.driver.on_storage_failed,
-            self._keep_snapshots,
+            self._look_after_the_disk,
         )
         self._queue_starts = recovered.queue_starts
         self.scrubber = self._make_scrubber()
@@ -264,9 +266,8 @@ class Replica:
         front = LogFront(
             self.log,
             self.machine,
-            ports.files,
-            self.config.data_directory,
             wanted.disk_percent,
+            self.driver.voters_disks,
             self.repairs.takes,
             self._machine_at_base,
         )
@@ -467,6 +468,7 @@ class Replica:
             offered=lambda offer: self.installer.offered(offer),
             takes_offers=self._makes_sense_of_offers,
             makes_room=makes_room,
+            own_disk=self.disk_usage.figure,
         )
         return RaftDriver(
             core, node, driver_ports, applied, apply_slice_bytes=ports.rhythm.apply_slice_bytes
@@ -673,6 +675,11 @@ class Replica:
         core = self.driver.core
         durable = min(core.durable_index, self.log.synced_index)
         return index <= durable and core.term_at(Index(index)) == term
+
+    async def _look_after_the_disk(self) -> None:
+        """How full it is, and the state on it."""
+        await self._ports.hand.run(self.disk_usage.measure)
+        await self._keep_snapshots()
 
     async def _keep_snapshots(self) -> None:
         """A snapshot needs the log's word for the entry that it is of: it waits for a repair."""

@@ -25,6 +25,8 @@ the frames compares their length with the stated one.
                             term, conflict first index, last index: u64
      9 heartbeat request    commit index, read context, digest index, digest: u64
     10 heartbeat response   read context u64, last index u64, short of space u8, wall clock u64
+                            (its disk's bytes have a checksum of their own, over kind and term
+                            and read context, free bytes, total bytes: u64)
     11 timeout now          nothing
     14 keep-alive           held index u64, settled index u64
     16 entries request      number, first index, last index, last term: u64
@@ -67,19 +69,38 @@ _SNAPSHOT_OFFER: Final = struct.Struct(">BQQQQQQQQ")
 _SNAPSHOT_REQUEST: Final = struct.Struct(">BQQQQ")
 _SNAPSHOT_RESPONSE: Final = struct.Struct(">BQQiQI")
 _HEARTBEAT_RESPONSE: Final = struct.Struct(">BQQQ?Q")
+_DISK: Final = struct.Struct(">BQQQQ")
 
 
 def seal(message: pb.PeerMessage) -> pb.PeerMessage:
     """`message` itself, with the checksum of its fields as they are now: the last thing done to
     it before it is sent."""
     message.checksum = crc32c(control_bytes(message))
+    if message.WhichOneof("body") == "heartbeat_response":
+        message.heartbeat_response.disk_checksum = _disk_checksum(message)
     return message
 
 
 def is_intact(message: pb.PeerMessage) -> bool:
     """Whether `message` has a known body and the checksum of its fields."""
     control = control_bytes(message)
-    return bool(control) and message.checksum == crc32c(control)
+    if not control or message.checksum != crc32c(control):
+        return False
+    if message.WhichOneof("body") != "heartbeat_response":
+        return True
+    return message.heartbeat_response.disk_checksum == _disk_checksum(message)
+
+
+def _disk_checksum(message: pb.PeerMessage) -> int:
+    """Over what a heartbeat response says of the disk; 0 where it says nothing, as releases do
+    that know nothing of it."""
+    body = message.heartbeat_response
+    if not (body.disk_free_bytes or body.disk_total_bytes):
+        return 0
+    packed = _DISK.pack(
+        10, message.term, body.read_context, body.disk_free_bytes, body.disk_total_bytes
+    )
+    return crc32c(packed)
 
 
 def control_bytes(message: pb.PeerMessage) -> bytes:

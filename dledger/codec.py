@@ -40,6 +40,7 @@ from dledger.core.types import (
     VoteRequest,
     VoteResponse,
 )
+from dledger.disk_figures import MAX_DISK_BYTES, DiskFigure
 from dledger.ports import ConfigurationCodec, FrameHeader
 from dledger.wire import raft_pb2 as pb
 
@@ -81,12 +82,15 @@ def encode_heartbeat(message: HeartbeatRequest, digest_index: Index, digest: int
     )
 
 
-def encode_message(message: OutgoingMessage, wall_ms: int) -> pb.PeerMessage:
+def encode_message(
+    message: OutgoingMessage, wall_ms: int, disk: DiskFigure | None = None
+) -> pb.PeerMessage:
     """The wire form of every message but appends and heartbeats.
 
     Args:
         wall_ms: what this node's wall clock shows, for answers that tell it. One that is out of
             range tells the nearest time that isn't: its node goes on all the same.
+        disk: how full this node's disk is, for heartbeat answers; None: it isn't known.
     """
     wire = pb.PeerMessage(term=message.term)
     told_ms = min(max(wall_ms, 0), MAX_TIME_MS)
@@ -111,6 +115,9 @@ def encode_message(message: OutgoingMessage, wall_ms: int) -> pb.PeerMessage:
             wire.heartbeat_response.last_index = message.last_index
             wire.heartbeat_response.is_short_of_space = message.is_short_of_space
             wire.heartbeat_response.wall_ms = told_ms
+            if disk is not None:
+                wire.heartbeat_response.disk_free_bytes = disk.free_bytes
+                wire.heartbeat_response.disk_total_bytes = disk.total_bytes
         case TimeoutNow():
             wire.timeout_now.SetInParent()
         case SnapshotOffer():
@@ -244,6 +251,20 @@ def decode_wall_clock(wire: pb.PeerMessage) -> int | None:
     if wall_ms > MAX_TIME_MS:
         raise ValueError(f"a wall clock at {wall_ms} ms")
     return wall_ms
+
+
+def decode_disk(wire: pb.PeerMessage) -> DiskFigure | None:
+    """What a heartbeat answer says of its sender's disk; None: nothing.
+
+    Raises:
+        ValueError: there is no such disk.
+    """
+    body = wire.heartbeat_response
+    if not body.disk_total_bytes and not body.disk_free_bytes:
+        return None
+    if not body.disk_free_bytes <= body.disk_total_bytes <= MAX_DISK_BYTES:
+        raise ValueError(f"{body.disk_free_bytes} of {body.disk_total_bytes} bytes of a disk free")
+    return DiskFigure(body.disk_free_bytes, body.disk_total_bytes)
 
 
 def _decode_vote_request(wire: pb.PeerMessage, sender: NodeId, to: NodeId) -> VoteRequest:

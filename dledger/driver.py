@@ -32,6 +32,7 @@ from dledger.codec import (
     configuration_bytes,
     decode_append,
     decode_digest,
+    decode_disk,
     decode_message,
     decode_wall_clock,
     encode_append,
@@ -55,6 +56,7 @@ from dledger.core.types import (
     EntryKind,
     HardState,
     HeartbeatRequest,
+    HeartbeatResponse,
     IncomingMessage,
     Index,
     LogBase,
@@ -65,6 +67,7 @@ from dledger.core.types import (
     Role,
     SnapshotOffer,
 )
+from dledger.disk_figures import DiskFigure, DiskFigures
 from dledger.doubt import Doubt
 from dledger.errors import InvalidMessage, LogBehind, LogFull
 from dledger.incoming import check_continuity, held_of, is_to_be_appended
@@ -139,6 +142,7 @@ class RaftDriver(Generic[H]):
         self._messages_in = self._messages_out = 0
         self._refused_for_space = 0
         self._clock = LogClock(node, ports.log.last_append_time_ms, self._now_us())
+        self._disks = DiskFigures()
         self._doubt: Doubt[H] = Doubt(ports.log, ports.observer, ports.contradicted)
         self._submitted_ticket = self._durable_ticket = 0
         options = core.options
@@ -199,6 +203,17 @@ class RaftDriver(Generic[H]):
         is committed and would serve nobody."""
         is_short = self._room.is_short()
         return is_short or self._applier.is_paused or self._applier.stopped is not None
+
+    def voters_disks(self) -> dict[NodeId, DiskFigure]:
+        """How full the voters' disks are, this node's among them, as far as that is known by now:
+        to who leads, as heartbeats are answered to nobody else."""
+        configuration = self._core.configuration
+        voters = configuration.voters | configuration.voters_outgoing
+        known = self._disks.fresh(voters - {self._node}, self._now_us())
+        own = self._ports.own_disk()
+        if own is not None and self._node in voters:
+            known[self._node] = own
+        return known
 
     def begin_at(self, base: LogBase) -> None:
         """Entries up to `base` are gone from the log, which says so already. Told of an append or a
@@ -367,10 +382,12 @@ class RaftDriver(Generic[H]):
         try:
             message = decode_message(wire, peer, self._node)
             told = decode_digest(wire) if isinstance(message, HeartbeatRequest) else None
-            shown_ms = decode_wall_clock(wire)
+            shown_ms, disk = decode_wall_clock(wire), decode_disk(wire)
         except ValueError as error:
             raise InvalidMessage(f"{peer}: {error}") from error
         self._guarded(lambda: self._step(message, told, shown_ms))
+        if isinstance(message, HeartbeatResponse):  # that was admitted
+            self._disks.on_heard(peer, disk, self._now_us())
 
     def _step(
         self, message: IncomingMessage, told: tuple[Index, int] | None, shown_ms: int | None
@@ -544,7 +561,7 @@ class RaftDriver(Generic[H]):
             return
         if isinstance(message, SnapshotOffer) and not self._ports.takes_offers(message.to):
             return
-        wire = encode_message(message, self._ports.wall_ms())
+        wire = encode_message(message, self._ports.wall_ms(), self._ports.own_disk())
         if isinstance(message, ANSWERS):
             self._ports.transport.send_answer(message.to, wire)
         else:

@@ -20,6 +20,7 @@ from dledger.core.types import (
     NodeId,
     SnapshotOffer,
 )
+from dledger.disk_figures import DiskFigure
 from dledger.hard_state import HardStateStore
 from dledger.wire.raft_pb2 import PeerMessage
 
@@ -233,6 +234,10 @@ def _nobody_asks(index: Index) -> None:
     """Where a contradiction is told and nothing else."""
 
 
+def _unknown() -> None:
+    """Where nobody measures."""
+
+
 def _makes_none(kind: int, body: bytes | bytearray | memoryview) -> bool:
     """Where nothing ever goes."""
     return False
@@ -249,7 +254,8 @@ class Ports(Generic[H]):
     read is there later, and until then the driver goes on without. `contradicted` is told of each
     entry at which a peer contradicts what is settled here. `offered` is told of a snapshot that
     this node needs, again and again; `takes_offers` says who understands one. `makes_room` says of
-    an entry, by its kind and body, whether it lets go of others; see `dledger.room`.
+    an entry, by its kind and body, whether it lets go of others; see `dledger.room`. `own_disk`:
+    how full it is, None where that isn't known.
     """
 
     log: ReplicatedLog[H]
@@ -269,3 +275,4 @@ class Ports(Generic[H]):
     offered: Callable[[SnapshotOffer], None] = _unheard
     takes_offers: Callable[[NodeId], bool] = _by_all
     makes_room: Callable[[int, bytes | bytearray | memoryview], bool] = _makes_none
+    own_disk: Callable[[], DiskFigure | None] = _unknown

@@ -7,8 +7,8 @@ member). Whole segments go, the oldest first, never the one that is written to:
     older     than `age_ms` of lived time (`broker.state.lived_time`), its last entry: neither a
               clock that steps nor a month in which the group stood still makes a message old
     too much  the log with it is longer than `bytes`
-    full      the leader's disk is used to `disk_percent`: the oldest one, and once that has gone
-              here the next; the last two stay
+    full      a voter's disk is used to `disk_percent`: the oldest one, and once that disk has got
+              it back the next (`broker.leader.full_disks`); the last two stay
 
 It must never propose more than these say: what has gone is gone everywhere.
 
@@ -30,6 +30,7 @@ from typing import Final, Protocol
 import structlog
 
 from broker.errors import BrokerError
+from dledger.core.types import NodeId
 
 MAX_SEGMENTS: Final = 64  # that are looked at at once; the next look goes on from there
 KEPT_WHEN_FULL: Final = 2  # segments, the one that is written to among them
@@ -63,15 +64,15 @@ class SegmentEnd:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What there is: the log's bounds, physical offsets; how long the group has lived since the
-    entry before the first, and when that was appended by the log's time; and whether the leader's
-    disk is full."""
+    entry before the first, and when that was appended by the log's time; and for whose full disks
+    the oldest segment is to go."""
 
     start_offset: int
     end_offset: int
     segment_size: int
     lived_ms: int
     begin_time_ms: int
-    is_disk_full: bool
+    in_need: frozenset[NodeId] = frozenset()
 
 
 def first_kept(ends: Iterable[SegmentEnd], measured: Measured, rules: Rules) -> int | None:
@@ -87,7 +88,7 @@ def first_kept(ends: Iterable[SegmentEnd], measured: Measured, rules: Rules) -> 
         is_much = bool(rules.bytes) and measured.end_offset - start > rules.bytes
         left = measured.end_offset - end.end_offset
         can_be_spared = left > (KEPT_WHEN_FULL - 1) * measured.segment_size
-        is_in_the_way = measured.is_disk_full and kept is None and can_be_spared
+        is_in_the_way = bool(measured.in_need) and kept is None and can_be_spared
         if not (is_old or is_much or is_in_the_way):
             break
         kept, start = end.last_index + 1, end.end_offset
@@ -111,6 +112,14 @@ class Front(Protocol):
         Raises:
             CorruptionFound: an entry that tells of one has rotted.
         """
+        ...
+
+    def on_decided(self, measured: Measured) -> None:
+        """What was measured has been acted on."""
+        ...
+
+    def on_led_no_more(self) -> None:
+        """Somebody else decides."""
         ...
 
     def is_behind(self) -> bool:
@@ -167,6 +176,8 @@ class Retention:
                 await asyncio.sleep(self._look_s)
                 if self._serves():
                     await self._look()
+                else:
+                    self._front.on_led_no_more()
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._failed(error)
 
@@ -192,4 +203,5 @@ class Retention:
                 log.info("retention_waits", first_kept=kept, reason=str(error))
             return
         self._refused = ""
-        log.info("retention", first_kept=kept)
+        front.on_decided(measured)
+        log.info("retention", first_kept=kept, full_disks=sorted(measured.in_need))

@@ -40,7 +40,8 @@ FIELDS = {
     "append_response": ("match_index", "rejected_prev_index", "conflict_term",
                         "conflict_first_index", "last_index"),
     "heartbeat_request": ("commit_index", "read_context", "digest_index", "digest"),
-    "heartbeat_response": ("read_context", "last_index", "wall_ms"),
+    "heartbeat_response": ("read_context", "last_index", "wall_ms", "disk_free_bytes",
+                           "disk_total_bytes"),
     "vote_response": ("wall_ms",),
     "hello": ("configuration_term", "configuration_index", "begun_term", "begun_index"),
     "keep_alive": ("held_index", "settled_index"),
@@ -77,6 +78,8 @@ def lie(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage:
         ways += [_absurd_field] * 3
     if told.WhichOneof("body") in ("vote_response", "heartbeat_response"):
         ways += [_other_clock] * 2
+    if told.HasField("heartbeat_response"):
+        ways.append(_other_disk)
     if told.WhichOneof("body") in ("vote_request", "vote_response", "heartbeat_response"):
         ways.append(_ahead)
     if told.heartbeat_request.digest_index:
@@ -128,6 +131,13 @@ def _other_clock(told: pb.PeerMessage, chance: Random) -> None:
             told.heartbeat_response.wall_ms = chance.randrange(MAX_TIME_MS + 1)
     else:
         told.vote_response.wall_ms = chance.randrange(MAX_TIME_MS + 1)
+
+
+def _other_disk(told: pb.PeerMessage, chance: Random) -> None:
+    """A disk that could be: full, empty, or none that anything is said of."""
+    answer = told.heartbeat_response
+    answer.disk_total_bytes = chance.choice((0, 1, 1 << 20, 1 << 62))
+    answer.disk_free_bytes = chance.choice((0, answer.disk_total_bytes))
 
 
 def _other_self(told: pb.PeerMessage, chance: Random) -> None:

@@ -831,7 +831,11 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
         peers={str(member): address for member, address in peers.items()},
         raft=RaftConfig(),
         store=StoreConfig(),
-        retention=RetentionConfig(age_hours=0, bytes=tuning.retention_bytes),
+        retention=RetentionConfig(
+            age_hours=0,
+            bytes=tuning.retention_bytes,
+            disk_percent=tuning.retention_disk_percent,
+        ),
         broker=BrokerConfig(long_poll_default_ms=0),
     )
     raft = config.raft.model_copy(

@@ -178,6 +178,7 @@ class Tuning:
     snapshot_entries: int = 40  # from one snapshot of state to the next
     log_start_ms: int = 50  # from one look at whether the log's front can go to the next
     retention_bytes: int = 0  # how long the log may be; 0: as long as it gets
+    retention_disk_percent: int = 0  # a voter's disk that is used to that; 0: none is
     retention_ms: int = 100  # from one look at that to the next
     turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
@@ -326,6 +327,7 @@ def _with_moves(plan: Plan) -> Plan:
         snapshot_entries=chance.choice((5, 20)),
         log_start_ms=chance.choice((20, 200)),
         retention_bytes=plan.random("retention").choice((0, 24 << 10, 100 << 10)),
+        retention_disk_percent=plan.random("retention-disk").choice((0, 85)),
     )
     events = _now_and_then(plan, chance, every_ms, FIRST_MOVE, lambda: Fault.MOVE_START)
     kept = [fault for fault in plan.faults if fault.kind not in NOT_WITH_MOVES]

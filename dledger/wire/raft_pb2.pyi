@@ -195,16 +195,22 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, commit_index: _Optional[int] = ..., read_context: _Optional[int] = ..., digest_index: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("read_context", "last_index", "is_short_of_space", "wall_ms")
+    __slots__ = ("read_context", "last_index", "is_short_of_space", "wall_ms", "disk_free_bytes", "disk_total_bytes", "disk_checksum")
     READ_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     IS_SHORT_OF_SPACE_FIELD_NUMBER: _ClassVar[int]
     WALL_MS_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     read_context: int
     last_index: int
     is_short_of_space: bool
     wall_ms: int
-    def __init__(self, read_context: _Optional[int] = ..., last_index: _Optional[int] = ..., is_short_of_space: _Optional[bool] = ..., wall_ms: _Optional[int] = ...) -> None: ...
+    disk_free_bytes: int
+    disk_total_bytes: int
+    disk_checksum: int
+    def __init__(self, read_context: _Optional[int] = ..., last_index: _Optional[int] = ..., is_short_of_space: _Optional[bool] = ..., wall_ms: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., disk_total_bytes: _Optional[int] = ..., disk_checksum: _Optional[int] = ...) -> None: ...
 
 class TimeoutNow(_message.Message):
     __slots__ = ()

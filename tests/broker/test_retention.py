@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.retention import Measured, Retention, Rules, SegmentEnd, first_kept
+from dledger.core.types import NodeId
 
 SIZE = 1000
+NOBODY: frozenset[NodeId] = frozenset()
+N2 = frozenset({NodeId("n2")})
 RULES = st.builds(
     Rules,
     age_ms=st.sampled_from([0, 1, 50, 500]),
@@ -37,7 +40,8 @@ def logs(draw: st.DrawFn) -> tuple[list[SegmentEnd], list[int], Measured]:
         lived_at.append(lived)
     end = start + count * SIZE + draw(st.integers(0, SIZE - 1))
     lived += draw(st.integers(0, 1000))
-    measured = Measured(start, end, SIZE, lived, begin, draw(st.booleans()))
+    need = draw(st.sampled_from([NOBODY, N2]))
+    measured = Measured(start, end, SIZE, lived, begin, need)
     return ends, [lived - at for at in lived_at], measured
 
 
@@ -57,7 +61,7 @@ def test_nothing_goes_that_a_rule_does_not_name(
         start = end.end_offset - SIZE
         is_old = rules.age_ms > 0 and ages[number] > rules.age_ms
         is_much = rules.bytes > 0 and measured.end_offset - start > rules.bytes
-        is_first = measured.is_disk_full and number == 0
+        is_first = bool(measured.in_need) and number == 0
         assert is_old or is_much or is_first
         if not (is_old or is_much):
             assert measured.end_offset - end.end_offset > SIZE, "the last two stay"
@@ -74,7 +78,7 @@ def test_what_is_old_goes_where_the_group_has_never_stood_still(
     now = measured.begin_time_ms + measured.lived_ms
     kept = first_kept(ends, measured, Rules(age_ms=age_ms))
     left = [end for end in ends if kept is None or end.last_index >= kept]
-    assert not left or now - left[0].append_time_ms <= age_ms or measured.is_disk_full
+    assert not left or now - left[0].append_time_ms <= age_ms or bool(measured.in_need)
 
 
 @given(logs())
@@ -82,7 +86,7 @@ def test_full_disk_costs_one_segment_at_a_time_and_never_the_last_two(
     log: tuple[list[SegmentEnd], list[int], Measured],
 ) -> None:
     ends, _, measured = log
-    full = replace(measured, is_disk_full=True)
+    full = replace(measured, in_need=N2)
     kept = first_kept(ends, full, Rules(disk_percent=85))
     can_be_spared = bool(ends) and full.end_offset - ends[0].end_offset > SIZE
     assert kept == (ends[0].last_index + 1 if can_be_spared else None)
@@ -97,9 +101,9 @@ def test_months_of_standstill_make_nothing_old() -> None:
     rules = Rules(age_ms=72 * hour)
     end = 8 * SIZE + 5
     for lived_h, first in ((9, None), (72, None), (75, 21), (77, 41), (80, 51)):
-        measured = Measured(0, end, SIZE, lived_h * hour, 0, is_disk_full=False)
+        measured = Measured(0, end, SIZE, lived_h * hour, 0)
         assert first_kept(ends, measured, rules) == first
-    later = Measured(5 * SIZE, end, SIZE, (72 + 2) * hour, year + 5 * hour, is_disk_full=False)
+    later = Measured(5 * SIZE, end, SIZE, (72 + 2) * hour, year + 5 * hour)
     assert first_kept(ends[5:], later, rules) == 61
 
 
@@ -108,7 +112,7 @@ def test_without_rules_nothing_goes(
     log: tuple[list[SegmentEnd], list[int], Measured],
 ) -> None:
     ends, _, measured = log
-    idle = replace(measured, lived_ms=1 << 50, is_disk_full=False)
+    idle = replace(measured, lived_ms=1 << 50, in_need=NOBODY)
     assert first_kept(ends, idle, Rules()) is None
 
 
@@ -117,11 +121,13 @@ class Front:
 
     def __init__(self) -> None:
         self.behind = False
+        self.decided: list[Measured] = []
+        self.led_no_more = 0
         self.error: Exception | None = None
         self.behind_error: Exception | None = None
 
     async def measured(self) -> Measured:
-        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, 0, is_disk_full=False)
+        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, 0)
 
     def full_segments(self, most: int) -> list[SegmentEnd]:
         if self.error is not None:
@@ -132,6 +138,12 @@ class Front:
         if self.behind_error is not None:
             raise self.behind_error
         return self.behind
+
+    def on_decided(self, measured: Measured) -> None:
+        self.decided.append(measured)
+
+    def on_led_no_more(self) -> None:
+        self.led_no_more += 1
 
     def is_mended(self, error: BaseException) -> bool:
         return isinstance(error, OSError)
@@ -162,6 +174,16 @@ def test_refusal_is_no_end_and_is_asked_again() -> None:
     assert len(proposed) > 1
     assert set(proposed) == {41}
     assert not ends
+
+
+def test_who_decides_is_told_of_what_was_and_forgets_when_it_leads_no_more() -> None:
+    """What is refused was not decided."""
+    front = Front()
+    proposed, _ = looks(front, Rules(age_ms=5_000))
+    assert len(front.decided) == len(proposed) - 1
+    assert not front.led_no_more
+    looks(front, Rules(age_ms=5_000), serves=False)
+    assert front.led_no_more
 
 
 def test_only_a_leader_that_serves_proposes_and_one_step_at_a_time() -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from random import Random
@@ -56,6 +56,7 @@ class Kind:
         known_level: to the program that runs; nothing is raised of itself, unless a test wants it.
         folder: a directory of the real disk, for who reads the files past the replica.
         turns: how long work shares the event loop; None: as `HandTurns` has it.
+        retention: as configured.
     """
 
     segment_bytes: int = SEGMENT
@@ -65,6 +66,7 @@ class Kind:
     known_level: int = FIRST_LEVEL
     folder: Path | None = None
     turns: Turns | None = None
+    retention: Mapping[str, int] = field(default_factory=dict)
 
 
 USUALLY = Kind()
@@ -91,6 +93,7 @@ def make_configs(count: int, kind: Kind = USUALLY) -> list[NodeConfig]:
                     "max_held_pulls": 2,
                 },
                 "store": {"segment_size_bytes": kind.segment_bytes, "reserve_bytes": 0},
+                "retention": kind.retention,
             }
         )
         for name, address in peers.items()

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.checksum import control_bytes, is_intact, seal
+from dledger.codec import decode_disk
 from dledger.core.types import ConfigurationPlace, DiskId, Index, NodeId, Term
+from dledger.disk_figures import DiskFigure
 from dledger.greeting import Identity
 from dledger.promises import Start
 from dledger.wire import raft_pb2 as pb
@@ -112,6 +114,33 @@ def test_golden_values() -> None:
         "00000001" "67" "00000002" "6e31" "00000002" "6e32" "00000004" "6469736b" "00000001"
         "0000000000000005" "0000000000000006" "01" "00000002" "6e33"
     )  # fmt: skip
+
+
+def answer_of_a_disk(free: int, total: int) -> pb.PeerMessage:
+    body = pb.HeartbeatResponse(read_context=3, disk_free_bytes=free, disk_total_bytes=total)
+    return seal(pb.PeerMessage(term=5, heartbeat_response=body))
+
+
+def test_what_is_said_of_a_disk_is_nothing_to_who_does_not_know_it() -> None:
+    """Releases before compute the checksum over all else, and say nothing of a disk themselves."""
+    silent, told = answer_of_a_disk(0, 0), answer_of_a_disk(7, 9)
+    assert silent.checksum == told.checksum
+    assert not silent.heartbeat_response.disk_checksum
+    assert told.heartbeat_response.disk_checksum == 0x3C2529E3
+    assert is_intact(silent)
+    assert decode_disk(silent) is None
+    assert decode_disk(told) == DiskFigure(7, 9)
+    older = pb.PeerMessage(term=5, heartbeat_response=pb.HeartbeatResponse(read_context=3))
+    older.checksum = silent.checksum
+    assert is_intact(older)
+
+
+@pytest.mark.parametrize(
+    ("free", "total"), [(10, 9), (1, 0), (0, (1 << 62) + 1), ((1 << 64) - 1, (1 << 64) - 1)]
+)
+def test_no_disk_is_like_that(free: int, total: int) -> None:
+    with pytest.raises(ValueError, match="of a disk"):
+        decode_disk(answer_of_a_disk(free, total))
 
 
 def test_message_without_a_body_has_no_valid_checksum() -> None:

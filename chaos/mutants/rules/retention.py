@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _FILE = "broker/leader/retention.py"
+_DISKS = ("tests/broker/test_full_disks.py", "tests/node/test_fullest_disk.py")
 _READING = ("tests/client/test_reading_loops.py",)
 _CLIENT = "the simulator's consumers are its own"
 _TESTS = ("tests/broker/test_retention.py",)
@@ -28,8 +29,8 @@ RETENTION = (
     ),
     _mutant(
         "retention-of-a-full-disk-takes-all",
-        "is_in_the_way = measured.is_disk_full and kept is None and can_be_spared",
-        "is_in_the_way = measured.is_disk_full and can_be_spared",
+        "is_in_the_way = bool(measured.in_need) and kept is None and can_be_spared",
+        "is_in_the_way = bool(measured.in_need) and can_be_spared",
     ),
     _mutant(
         "retention-of-a-full-disk-takes-the-last-ones",
@@ -45,6 +46,54 @@ RETENTION = (
         "retention-goes-on-before-it-has-gone",
         "            if front.is_behind():\n                return\n",
         "            front.is_behind()\n",
+    ),
+    Mutant(
+        "retention-for-a-disk-that-stays-full",
+        "broker/leader/full_disks.py",
+        "            or self._burdens[node].is_back(figure, end_offset, segment_size)\n",
+        "            or True\n",
+        masked="what has gone by a decision isn't lost, whoever took it",
+        tests=_DISKS,
+    ),
+    Mutant(
+        "retention-takes-what-comes-for-a-disk-that-stays-full",
+        "broker/leader/full_disks.py",
+        "        come = max(0, end_offset - self.end_offset)\n",
+        "        come = 0\n",
+        masked="a group that stops to let go fills up, and refuses",
+        tests=_DISKS,
+    ),
+    Mutant(
+        "retention-by-figures-of-long-ago",
+        "dledger/disk_figures.py",
+        "            if now_us - each.at_us <= SILENT_US\n",
+        "",
+        masked="what has gone by a decision isn't lost, whoever took it",
+        tests=_DISKS,
+    ),
+    Mutant(
+        "disks-that-can-not-be-are-believed",
+        "dledger/codec.py",
+        "    if not body.disk_free_bytes <= body.disk_total_bytes <= MAX_DISK_BYTES:\n",
+        "    if body.disk_free_bytes < 0:\n",
+        masked="what has gone by a decision isn't lost, whoever took it",
+        tests=("tests/node/test_checksum.py",),
+    ),
+    Mutant(
+        "bits-that-flip-in-a-disks-figures",
+        "dledger/checksum.py",
+        "    return message.heartbeat_response.disk_checksum == _disk_checksum(message)\n",
+        "    return True\n",
+        masked="what has gone by a decision isn't lost, whoever took it",
+        tests=("tests/node/test_checksum.py",),
+    ),
+    Mutant(
+        "retention-looks-at-the-leaders-disk-alone",
+        "dledger/driver.py",
+        "        known = self._disks.fresh(voters - {self._node}, self._now_us())\n",
+        "        known: dict[NodeId, DiskFigure] = {}\n",
+        masked="a full disk refuses messages, and is given room",
+        tests=_DISKS,
     ),
     Mutant(
         "what-has-gone-passed-over-unasked",
