@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from broker.leader.full_disks import FullDisks
 from broker.leader.retention import Measured, SegmentEnd
 from broker.snapshots import NoFiles
+from broker.state.lived_time import LivedTime
+from broker.state.log_start import FIRST_ENTRY
 from broker.state.machine import QueueFiles, StateMachine
-from dledger.core.types import NodeId
+from dledger.core.types import MAX_TIME_MS, NodeId
 from dledger.disk_figures import DiskFigure
 from store.commitlog import CommitLog
 
@@ -70,17 +72,27 @@ class LogFront:
         self._full.end()
 
     async def _beginning(self) -> tuple[int, int]:
-        """How long the group had lived when the entry before the first was appended, or the very
-        first, and when that was by the log's time."""
+        """How long the group had lived when the entry before the first was appended, or one of the
+        very first two, and when that was by the log's time."""
         start = self.log.start
         if not start.index:
-            held = self.log.first_index <= self.log.last_index
-            return 0, self.log.header_at(self.log.first_index).append_time_ms if held else 0
+            return self._founding()
         if start.index not in self._known:
             lived_ms = (await self.at_base(NoFiles())).lived_time.lived_ms
             self._known.clear()
             self._known[start.index] = lived_ms, start.append_time_ms
         return self._known[start.index]
+
+    def _founding(self) -> tuple[int, int]:
+        """Of the second entry, the first leader's: what the first one says is the clock of whoever
+        formed the group, alone, and it may be years behind."""
+        if self.log.last_index < FIRST_ENTRY + 1:
+            return 0, MAX_TIME_MS  # nothing is old
+        founded_ms = self.log.header_at(FIRST_ENTRY).append_time_ms
+        led_ms = self.log.header_at(FIRST_ENTRY + 1).append_time_ms
+        lived = LivedTime()
+        lived.advance(founded_ms, led_ms)
+        return lived.lived_ms, led_ms
 
     def full_segments(self, most: int) -> Iterator[SegmentEnd]:
         """The oldest ones, that are applied whole. Raises: CorruptionFound."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
 
+from broker.leader.topic_retention import SLACK_MS
 from broker.premises import Premises, nothing_known
 from broker.recovery import REAL_MACHINERY, StoreMachinery
 from broker.scrubbing import USUAL_SCRUB, ScrubPace
@@ -107,6 +108,7 @@ class Rhythm:
     retention_s: float = (
         10.0  # from one look of the leader's at what is old, or too much, to the next
     )
+    topic_slack_ms: int = SLACK_MS  # see `broker.leader.topic_retention`
 
 
 STEADY = Rhythm()

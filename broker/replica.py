@@ -44,6 +44,7 @@ from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
 from broker.leader.retention import Retention, Rules
+from broker.leader.topic_retention import TopicRetention
 from broker.log_start import Front, LogStartKeeper
 from broker.memory import Memory
 from broker.mending import Mender
@@ -274,11 +275,16 @@ class Replica:
         return Retention(
             front,
             rules,
+            self._make_topic_retention(),
             self.propose_log_start,
             lambda: self.leadership.serving,
             self.fail,
             ports.rhythm.retention_s,
         )
+
+    def _make_topic_retention(self) -> TopicRetention:
+        commands, slack_ms = Commands(self.appender), self._ports.rhythm.topic_slack_ms
+        return TopicRetention(self.machine, self.reader, commands, self.repairs.takes, slack_ms)
 
     def _reopen(self) -> None:
         """The replica is to be closed, and opened again on what is on its disk then."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -20,7 +20,7 @@ from dledger_cli.group_options import (
 )
 from dledger_cli.names import checked_topic
 
-app = new_program("Create, list, describe and delete topics.")
+app = new_program("Create, change, list, describe and delete topics.")
 
 MAX_QUEUES = 1024
 NameArgument = Annotated[
@@ -29,6 +29,12 @@ NameArgument = Annotated[
         metavar="NAME", help="1 to 127 characters of A-Z a-z 0-9 _ % -.", callback=checked_topic
     ),
 ]
+
+
+RETENTION_HELP = (
+    "How long its messages are wanted; 0: as long as the broker group keeps messages. Shorter: "
+    "older ones are read no more. Longer: segments are kept, within the group's bounds in bytes."
+)
 
 
 @app.command()
@@ -40,6 +46,10 @@ def create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Content with an equal topic that exists.")
     ] = False,
+    retention_hours: Annotated[
+        float | None,
+        typer.Option("--retention-hours", min=0, metavar="H", help=RETENTION_HELP),
+    ] = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
@@ -52,12 +62,41 @@ def create(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    info = run(_create(addresses, name, queues, if_not_exists=if_not_exists))
+    wish = _Wish(name, retention_hours)
+    info = run(_create(addresses, wish, queues, if_not_exists=if_not_exists))
+    _tell(info, as_json=as_json)
+
+
+@app.command()
+def update(
+    name: NameArgument,
+    retention_hours: Annotated[
+        float, typer.Option("--retention-hours", min=0, metavar="H", help=RETENTION_HELP)
+    ],
+    bootstrap: BootstrapOption = None,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    as_json: JsonOption = False,
+) -> None:
+    """Change what a topic wishes for its messages.
+
+    \b
+    Examples:
+      dledger topic update clicks --retention-hours 6
+      dledger topic update clicks --retention-hours 0
+    """
+    with errors_told():
+        addresses = bootstrap_addresses(bootstrap, directory)
+    info = run(_update(addresses, name, retention_hours))
+    _tell(info, as_json=as_json)
+
+
+def _tell(info: TopicInfo, *, as_json: bool) -> None:
     if as_json:
         print_json(_facts(info))
-    else:
-        count = info.queue_count
-        typer.echo(f"{info.name}: {count} {'queue' if count == 1 else 'queues'}")
+        return
+    count = info.queue_count
+    kept = f", kept {info.retention_hours:g} h" if info.retention_hours else ""
+    typer.echo(f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{kept}")
 
 
 @app.command("list")
@@ -137,11 +176,28 @@ def delete(
         typer.echo(f"{name}: deleted")
 
 
+class _Wish(NamedTuple):
+    """What is wished of a topic."""
+
+    name: str
+    retention_hours: float | None
+
+
 async def _create(
-    addresses: list[str], name: str, queues: int, *, if_not_exists: bool
+    addresses: list[str], wish: _Wish, queues: int, *, if_not_exists: bool
 ) -> TopicInfo:
     async with connect(addresses) as client:
-        return await client.create_topic(name, queues=queues, if_not_exists=if_not_exists)
+        return await client.create_topic(
+            wish.name,
+            queues=queues,
+            if_not_exists=if_not_exists,
+            retention_hours=wish.retention_hours,
+        )
+
+
+async def _update(addresses: list[str], name: str, retention_hours: float) -> TopicInfo:
+    async with connect(addresses) as client:
+        return await client.retain_topic(name, retention_hours)
 
 
 async def _list(addresses: list[str]) -> list[TopicInfo]:
@@ -164,6 +220,7 @@ def _facts(info: TopicInfo) -> dict[str, object]:
         "name": info.name,
         "queue_count": info.queue_count,
         "created_time_ms": info.created_time_ms,
+        "retention_hours": info.retention_hours,
     }
 
 

@@ -6,7 +6,7 @@ The one place where a caller's wish becomes the bytes that lie in the log for ev
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -23,8 +23,11 @@ from dledger.wire.commands_pb2 import (
     CreateTopicCommand,
     DeleteTopicCommand,
     MoveLogStartCommand,
+    MoveQueueStartsCommand,
+    QueueStart,
     RaiseLevelCommand,
     RegisterProducerCommand,
+    RetainTopicCommand,
 )
 
 LARGEST_MOVE: Final = 32  # bytes of a command that moves the log's start
@@ -70,6 +73,24 @@ class Commands:
         """Proposes that entries before `first_index` may go."""
         command = MoveLogStartCommand(first_index=first_index)
         return self._submitter.submit(Command(move_log_start=command))
+
+    def retain_topic(self, topic: TopicRef, retention_ms: int) -> Awaitable[Refusal | None]:
+        """Proposes how long a topic's messages are wanted."""
+        command = RetainTopicCommand(
+            name=topic.name, incarnation=topic.incarnation, retention_ms=retention_ms
+        )
+        return self._submitter.submit(Command(retain_topic=command))
+
+    def move_queue_starts(
+        self, topic: TopicRef, starts: Iterable[tuple[int, int]]
+    ) -> Awaitable[Refusal | None]:
+        """Proposes that queues begin later: (queue id, offset)."""
+        command = MoveQueueStartsCommand(
+            name=topic.name,
+            incarnation=topic.incarnation,
+            starts=[QueueStart(queue_id=queue_id, offset=offset) for queue_id, offset in starts],
+        )
+        return self._submitter.submit(Command(move_queue_starts=command))
 
     def delete_topic(self, topic: TopicRef) -> Awaitable[Refusal | None]:
         """Proposes the end of a topic."""

@@ -10,7 +10,9 @@ member). Whole segments go, the oldest first, never the one that is written to:
     full      a voter's disk is used to `disk_percent`: the oldest one, and once that disk has got
               it back the next (`broker.leader.full_disks`); the last two stay
 
-It must never propose more than these say: what has gone is gone everywhere.
+A topic that wishes its messages for longer holds all segments for as long, by age; what others
+wish shorter goes without them (`broker.leader.topic_retention`). It must never propose more than
+these say: what has gone is gone everywhere.
 
 When an entry was appended is known by the log's time, and how much the group has lived by then only
 for the entry before the first. In between it lived no more than the log's time went on; so what is
@@ -24,12 +26,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
 
 from broker.errors import BrokerError
+from broker.leader.topic_retention import Now
 from dledger.core.types import NodeId
 
 MAX_SEGMENTS: Final = 64  # that are looked at at once; the next look goes on from there
@@ -131,6 +134,13 @@ class Front(Protocol):
         ...
 
 
+class Wishes(Protocol):
+    """`broker.leader.topic_retention.TopicRetention`, as far as it is used here."""
+
+    def longest_ms(self) -> int: ...
+    async def look(self, now: Callable[[], Awaitable[Now]], /) -> None: ...
+
+
 class Retention:
     """One replica's, from `start` to `stop`.
 
@@ -139,12 +149,14 @@ class Retention:
         serves: whether this node is a leader that serves.
         failed: is told of an error that ends this, and the replica.
         look_s: from one look to the next.
+        wishes: of topics.
     """
 
     def __init__(
         self,
         front: Front,
         rules: Rules,
+        wishes: Wishes,
         propose: Callable[[int], Awaitable[None]],
         serves: Callable[[], bool],
         failed: Callable[[BaseException], None],
@@ -152,6 +164,7 @@ class Retention:
     ) -> None:
         self._front = front
         self._rules = rules
+        self._wishes = wishes
         self._propose = propose
         self._serves = serves
         self._failed = failed
@@ -160,9 +173,8 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """From now on, if anything may ever go."""
-        if self._rules.ask_for_anything:
-            self._task = asyncio.get_running_loop().create_task(self._work(), name="retention")
+        """From now on."""
+        self._task = asyncio.get_running_loop().create_task(self._work(), name="retention")
 
     async def stop(self) -> None:
         """Nothing is proposed any more."""
@@ -182,13 +194,31 @@ class Retention:
             self._failed(error)
 
     async def _look(self) -> None:
+        if self._rules.ask_for_anything:
+            await self._look_at_segments()
+        try:
+            await self._wishes.look(self._now)
+        except Exception as error:
+            if not self._front.is_mended(error):
+                raise
+
+    async def _now(self) -> Now:
+        measured = await self._front.measured()
+        return Now(measured.lived_ms, measured.begin_time_ms)
+
+    def _rules_now(self) -> Rules:
+        """A topic that wishes its messages for longer holds all segments for as long, by age."""
+        age_ms = self._rules.age_ms
+        return replace(self._rules, age_ms=max(age_ms, self._wishes.longest_ms()) if age_ms else 0)
+
+    async def _look_at_segments(self) -> None:
         front = self._front
         try:
             if front.is_behind():
                 return
             measured = await front.measured()
             # One is read after the other, as far as they go: mostly it is one.
-            kept = first_kept(front.full_segments(MAX_SEGMENTS), measured, self._rules)
+            kept = first_kept(front.full_segments(MAX_SEGMENTS), measured, self._rules_now())
         except Exception as error:
             if not front.is_mended(error):
                 raise

@@ -91,7 +91,7 @@ class QueueReader:
         return state
 
     def bounds(self, topic: TopicRef, queue_id: int) -> tuple[int, int]:
-        """The first offset held and one past the last one applied.
+        """The first offset that may be read and one past the last one applied.
 
         Raises:
             BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED, QUEUE_NOT_FOUND.
@@ -103,7 +103,9 @@ class QueueReader:
                 f"topic {state.name!r} has queues 0 to {len(state.next_offsets) - 1}, "
                 f"not {queue_id}",
             )
-        return self._queues.min_offset(state.folder, queue_id), state.next_offsets[queue_id]
+        start = self._machine.topic_retention.start_of(state.incarnation, queue_id)
+        held = self._queues.min_offset(state.folder, queue_id)
+        return max(start, held), state.next_offsets[queue_id]
 
     def check_offset(self, topic: TopicRef, queue_id: int, offset: int) -> None:
         """Offsets from the minimum to one past the last are pullable.

@@ -11,8 +11,10 @@ from broker.state.refusals import (
     Malformed,
     OffsetOutOfRange,
     ProducerFenced,
+    QueueStartNotMoved,
     Refusal,
     RegistrationMalformed,
+    RetentionOutOfRange,
     TooManyProducers,
     TooManyQueues,
     TooMuchProgress,
@@ -64,6 +66,12 @@ def refused(refusal: Refusal) -> BrokerError:
                 f"the log can't begin with entry {wanted}: it begins with {first}, and ends with "
                 f"{applied}",
             )
+        case RetentionOutOfRange(wanted_ms, limit_ms):
+            text = f"messages can be kept for 0 to {limit_ms} ms, not for {wanted_ms}"
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        case QueueStartNotMoved(queue_id, offset):
+            text = f"queue {queue_id} can't begin at offset {offset}"
+            return BrokerError(ErrorCode.INTERNAL, text)
         case Malformed(why):
             return BrokerError(ErrorCode.INTERNAL, f"the leader's entry is void: {why}")
         case _:

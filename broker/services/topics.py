@@ -16,8 +16,10 @@ from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
 from broker.services.refused import refused
 from broker.state.machine import StateMachine
-from broker.state.refusals import TopicExists
+from broker.state.refusals import RetentionOutOfRange, TopicExists
+from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef
+from dledger.level import TOPIC_RETENTION_LEVEL
 from dledger.records.record import TOPIC_PATTERN
 
 DEFAULT_QUEUES: Final = 4
@@ -29,12 +31,14 @@ PAGE_OFFSETS: Final = 8_192  # of these groups together
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic; `incarnation` is the index of the entry that created it."""
+    """A topic; `incarnation` is the index of the entry that created it, `retention_ms` how long its
+    messages are wanted, 0: as long as the group keeps any."""
 
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int
+    retention_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,31 @@ class Topics:
             raise refused(refusal)
         return self._topic(TopicRef(name))
 
+    async def retain(self, topic: TopicRef, retention_ms: int) -> Topic:
+        """The topic, whose messages are wanted for that long now; 0: as long as the group keeps
+        any.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED; NOT_READY, not every
+                member knows how yet; whatever a command meets on its way into the log.
+        """
+        self._gate.check_writable()
+        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        found = TopicRef(state.name, state.incarnation)
+        self._check_retainable(retention_ms)
+        refusal = await self._commands.retain_topic(found, retention_ms)
+        if refusal is not None:
+            raise refused(refusal)
+        return self._topic(found)
+
+    def _check_retainable(self, retention_ms: int) -> None:
+        if not 0 <= retention_ms <= MAX_RETENTION_MS:
+            raise refused(RetentionOutOfRange(retention_ms, MAX_RETENTION_MS))
+        level = self._state.level.current
+        if level < TOPIC_RETENTION_LEVEL:
+            text = f"level {level} is in use: not every member knows topics' retention yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+
     async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.
 
@@ -167,7 +196,8 @@ class Topics:
     def _topic(self, topic: TopicRef) -> Topic:
         state = self._reader.topic(topic)
         queues = len(state.next_offsets)
-        return Topic(state.name, queues, state.created_time_ms, state.incarnation)
+        wish_ms = self._state.topic_retention.of(state.incarnation).retention_ms
+        return Topic(state.name, queues, state.created_time_ms, state.incarnation, wish_ms)
 
 
 def _check_creatable(name: str, queues: int) -> None:

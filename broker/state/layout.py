@@ -56,6 +56,23 @@ LOG_START_SECTION: Final = Layout(
     (Field(0, "Q", "first_index", "index of the first entry that is kept; no section: 1"),),
 )
 
+TOPIC_RETENTION_SECTION: Final = Layout(
+    "Section topic-retention",
+    28,
+    (
+        Field(0, "Q", "incarnation", "index of the entry that created the topic; ascending"),
+        Field(8, "Q", "retention_ms", "how long its messages are wanted, ms; 0: the group's"),
+        Field(16, "I", "queue_count", "queues of the topic; 0: none begins later"),
+        Field(20, "I", "first_queue", "the first queue in this record"),
+        Field(24, "I", "count", "count c of queues in this record, at most 1,024"),
+        Field(28, "", "starts", "starts of queues", length="8c"),
+    ),
+)
+
+QUEUE_START: Final = Layout(
+    "Start of a queue", 8, (Field(0, "Q", "offset", "the first offset that may be read"),)
+)
+
 LIVED_TIME_SECTION: Final = Layout(
     "Section lived-time", 8, (Field(0, "Q", "lived_ms", "lived time as of the last entry, ms"),)
 )
@@ -150,6 +167,8 @@ STATE_LAYOUTS: Final = (
     MACHINE_SECTION,
     LEVEL_SECTION,
     LOG_START_SECTION,
+    TOPIC_RETENTION_SECTION,
+    QUEUE_START,
     LIVED_TIME_SECTION,
     TOPICS_SECTION,
     TOPIC_QUEUE,

@@ -23,6 +23,8 @@ with it).
     register producer    producers
     forget producers     producers, those that are unused for long
     move log start       log_start: entries before it may go (ADR 43)
+    retain topic         topic_retention: how long its messages are wanted (ADR 48)
+    move queue starts    topic_retention: what may be read of a topic's queues
     raise level          level; stops in front of one that this program doesn't know (ADR 23)
     no-op, configuration nothing
     anything else        nothing: void, and told
@@ -45,7 +47,15 @@ from typing import Final, Protocol, Self
 
 from google.protobuf.message import DecodeError
 
-from broker.state import level, lived_time, log_start, offsets, producers, topics
+from broker.state import (
+    level,
+    lived_time,
+    log_start,
+    offsets,
+    producers,
+    topic_retention,
+    topics,
+)
 from broker.state.errors import SnapshotAppliedOtherwise, SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import APPLYING, MACHINE_SECTION
 from broker.state.level import COMMAND_LEVELS, Level
@@ -64,7 +74,8 @@ from broker.state.registration import (
 )
 from broker.state.sequences import StoredBatch, batches_of
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
-from broker.state.topics import TopicRef, Topics
+from broker.state.topic_retention import TopicRetentions
+from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused, ApplyStopped
@@ -72,7 +83,13 @@ from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
 from dledger.ports import never_enough
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
 from dledger.records.errors import FormatError
-from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, RegisterProducerCommand
+from dledger.wire.commands_pb2 import (
+    Command,
+    CommitOffsetsCommand,
+    MoveQueueStartsCommand,
+    RegisterProducerCommand,
+    RetainTopicCommand,
+)
 from store.dispatch import units_for_entry
 from store.errors import DivergenceFound, StorageFull
 
@@ -87,7 +104,8 @@ SECTIONS: Final = (
     offsets.SECTION,
     producers.SECTION,
 )
-OPTIONAL_SECTION: Final = log_start.SECTION  # behind them, if there is anything to say
+# Behind them, in this order, if there is anything to say.
+OPTIONAL_SECTIONS: Final = (log_start.SECTION, topic_retention.SECTION)
 
 
 class _LevelUnknown(Exception):
@@ -158,6 +176,7 @@ class StateMachine:
         self.options = options
         self.level = Level()
         self.log_start = RetiredThrough()
+        self.topic_retention = TopicRetentions()
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
@@ -302,6 +321,10 @@ class StateMachine:
                 return self._raise_level(command.raise_level.level)
             case "move_log_start":
                 return self.log_start.move(command.move_log_start.first_index, header.index)
+            case "retain_topic":
+                return self._retain_topic(command.retain_topic)
+            case "move_queue_starts":
+                return self._move_queue_starts(command.move_queue_starts)
             case _:
                 return self._void(header.index, Malformed("an unknown command, or none"))
 
@@ -324,27 +347,45 @@ class StateMachine:
         self.level.raise_by_one()
         return None
 
-    def _delete_topic(self, header: EntryHeader, meant: TopicRef) -> Refusal | None:
-        topic, name = self.topics.get(meant.name), meant.name
+    def _meant(self, meant: TopicRef) -> TopicState | TopicNotFound | TopicReplaced:
+        """The topic that a command names."""
+        topic = self.topics.get(meant.name)
         if topic is None:
-            return TopicNotFound(name)
+            return TopicNotFound(meant.name)
         if not meant.means(topic.incarnation):
-            return TopicReplaced(name, meant.incarnation, topic.incarnation)
+            return TopicReplaced(meant.name, meant.incarnation, topic.incarnation)
+        return topic
+
+    def _retain_topic(self, command: RetainTopicCommand) -> Refusal | None:
+        topic = self._meant(TopicRef(command.name, command.incarnation))
+        if not isinstance(topic, TopicState):
+            return topic
+        return self.topic_retention.wish(topic.incarnation, command.retention_ms)
+
+    def _move_queue_starts(self, command: MoveQueueStartsCommand) -> Refusal | None:
+        topic = self._meant(TopicRef(command.name, command.incarnation))
+        if not isinstance(topic, TopicState):
+            return topic
+        starts = ((each.queue_id, each.offset) for each in command.starts)
+        return self.topic_retention.move(topic.incarnation, starts, topic.next_offsets)
+
+    def _delete_topic(self, header: EntryHeader, meant: TopicRef) -> Refusal | None:
+        topic, name = self._meant(meant), meant.name
+        if not isinstance(topic, TopicState):
+            return topic
         if header.index > self._derived_through:
             self._queues.delete_topic(topic.folder)
         self.topics.delete(name)
         self.offsets.on_topic_deleted(name)
         self.producers.on_topic_deleted(topic.incarnation)
+        self.topic_retention.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(topic)
         return None
 
     def _commit_offsets(self, command: CommitOffsetsCommand) -> Refusal | None:
-        topic = self.topics.get(command.topic)
-        if topic is None:
-            return TopicNotFound(command.topic)
-        meant = command.topic_incarnation
-        if not TopicRef(command.topic, meant).means(topic.incarnation):
-            return TopicReplaced(command.topic, meant, topic.incarnation)
+        topic = self._meant(TopicRef(command.topic, command.topic_incarnation))
+        if not isinstance(topic, TopicState):
+            return topic
         wanted = tuple((each.queue_id, each.offset) for each in command.offsets)
         commit = OffsetCommit(command.group, command.topic, wanted, is_reset=command.reset)
         return self.offsets.commit(commit, topic.next_offsets)
@@ -367,6 +408,7 @@ class StateMachine:
             self.offsets.snapshot(),
             self.producers.snapshot(),
             *self.log_start.snapshot(),
+            *self.topic_retention.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -395,12 +437,15 @@ class StateMachine:
             options=options,
             known_level=known_level,
         )
-        expected = iter(SECTIONS)
+        expected, optional = iter(SECTIONS), iter(OPTIONAL_SECTIONS)
         for name, section in groupby(unseal(chunks), key=lambda chunk: chunk.section):
             if name in SECTIONS and name != next(expected, None):
                 raise SnapshotDamaged(f"section {name}", f"the order {SECTIONS}", "another")
-            if name == OPTIONAL_SECTION and (left := next(expected, None)) is not None:
-                raise SnapshotDamaged(f"section {name}", f"{left} before", "not there")
+            if name in OPTIONAL_SECTIONS:
+                if (left := next(expected, None)) is not None:
+                    raise SnapshotDamaged(f"section {name}", f"{left} before", "not there")
+                if name not in optional:  # those that it passes over may be there no more
+                    raise SnapshotDamaged(f"section {name}", OPTIONAL_SECTIONS, "another order")
             machine._restore_section(name, section)
         missing = next(expected, None)
         if missing is not None:
@@ -428,6 +473,8 @@ class StateMachine:
                 self.offsets.restore(first.version, payloads)
             case log_start.SECTION:
                 self.log_start.restore(first.version, payloads)
+            case topic_retention.SECTION:
+                self.topic_retention.restore(first.version, payloads)
             case producers.SECTION:
                 self.producers.restore(first.version, payloads)
             case _ if name == SECTION:
@@ -459,6 +506,9 @@ class StateMachine:
             raise InvariantViolation(
                 f"queues hold {held} messages, {self.messages_applied} were applied"
             )
+        self.topic_retention.check_invariants(
+            {topic.incarnation: topic.next_offsets for topic in self.topics.values()}
+        )
         self.offsets.check_invariants()
         self.producers.check_invariants()
         for name in self.offsets.topics():

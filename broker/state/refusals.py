@@ -141,6 +141,22 @@ class LogStartNotMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionOutOfRange:
+    """Messages can be wanted for 0 to `limit_ms`, and not for `wanted_ms`."""
+
+    wanted_ms: int
+    limit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStartNotMoved:
+    """A queue can't begin at that offset: it begins later, ends before, or isn't there."""
+
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Malformed:
     """The entry isn't what its kind says, or is none that the level in use has: a leader wrote what
     no leader may (ADR 23)."""
@@ -157,6 +173,8 @@ Refusal = (
     | OffsetOutOfRange
     | LevelNotNext
     | LogStartNotMoved
+    | RetentionOutOfRange
+    | QueueStartNotMoved
     | Malformed
     | ProducerFenced
     | RegistrationMalformed

@@ -6,6 +6,7 @@ one judge, one wording. What is checked here is refused before anything else has
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -58,6 +59,9 @@ def text(name: str, value: str) -> str:
     return value
 
 
+MAX_RETENTION_HOURS: Final = 36_500 * 24
+
+
 def u32(name: str, value: int) -> int:
     """`value`, which fits an unsigned 32-bit field."""
     return _in_range(name, value, 0, (1 << 32) - 1)
@@ -82,6 +86,19 @@ def seconds(name: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
         return value
     raise InvalidArgument(f"{name} is {value!r}; wanted: a number of seconds")
+
+
+def retention_ms(hours: object) -> int:
+    """Hours in milliseconds, for the wire; one at least, unless it is 0.
+
+    Raises:
+        InvalidArgument: it is no number of hours from 0 to a hundred years.
+    """
+    is_number = isinstance(hours, int | float) and not isinstance(hours, bool)
+    if not is_number or not 0 <= hours <= MAX_RETENTION_HOURS:  # type: ignore[operator]
+        limit = f"{MAX_RETENTION_HOURS:,}"
+        raise InvalidArgument(f"a retention is {hours!r}; wanted: 0 to {limit} hours")
+    return math.ceil(hours * 3_600_000)  # type: ignore[operator]
 
 
 def queue_ids(value: object) -> list[int]:

@@ -166,13 +166,31 @@ class BlockingClient:
         *,
         queues: int = 4,
         if_not_exists: bool = False,
+        retention_hours: float | None = None,
         deadline_s: float | None = None,
     ) -> TopicInfo:
         """See `Client.create_topic`."""
         return self._call(
             self._client.create_topic(
-                name, queues=queues, if_not_exists=if_not_exists, deadline_s=deadline_s
+                name,
+                queues=queues,
+                if_not_exists=if_not_exists,
+                retention_hours=retention_hours,
+                deadline_s=deadline_s,
             )
+        )
+
+    def retain_topic(
+        self,
+        name: str,
+        hours: float,
+        *,
+        incarnation: int = 0,
+        deadline_s: float | None = None,
+    ) -> TopicInfo:
+        """See `Client.retain_topic`."""
+        return self._call(
+            self._client.retain_topic(name, hours, incarnation=incarnation, deadline_s=deadline_s)
         )
 
     def delete_topic(

@@ -20,7 +20,7 @@ from typing import Self
 
 from dledger.addresses import parse_addresses
 from dledger.client import connection as rpc
-from dledger.client.arguments import i64, seconds, text, u32, u64
+from dledger.client.arguments import i64, retention_ms, seconds, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
 from dledger.client.consumer import PullConsumer
@@ -177,6 +177,7 @@ class Client:
         *,
         queues: int = 4,
         if_not_exists: bool = False,
+        retention_hours: float | None = None,
         deadline_s: float | None = None,
     ) -> TopicInfo:
         """The topic exists.
@@ -184,6 +185,9 @@ class Client:
         Args:
             queues: 1 to 1,024.
             if_not_exists: a topic that exists with as many queues is a success.
+            retention_hours: how long its messages are wanted (`retain_topic`), also of one that
+                existed; None: nothing is said of it. It is a call of its own: if that fails, the
+                topic is there without.
 
         Raises:
             TopicExists: it existed, or with another number of queues.
@@ -199,6 +203,42 @@ class Client:
         effect = Effect.IDEMPOTENT if if_not_exists else Effect.ONCE
         answer = await self._broker_group.call(
             rpc.CREATE_TOPIC, request, effect, deadline_s=deadline_s
+        )
+        made = _topic(answer.topic)
+        if retention_hours is None:
+            return made
+        return await self.retain_topic(
+            name, retention_hours, incarnation=made.incarnation, deadline_s=deadline_s
+        )
+
+    async def retain_topic(
+        self,
+        name: str,
+        hours: float,
+        *,
+        incarnation: int = 0,
+        deadline_s: float | None = None,
+    ) -> TopicInfo:
+        """The topic's messages are wanted for so long, and no message is deleted for it at once.
+        Wanted shorter than the broker group keeps messages, older ones may soon be read no more;
+        wanted longer, whole segments are kept for it, unless the group's bounds in bytes say
+        otherwise.
+
+        Args:
+            hours: 0: as long as the broker group keeps messages.
+            incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
+
+        Raises:
+            TopicNotFound, TopicReplaced: there is no such topic.
+            NotReady: not every member of the broker group knows how yet.
+        """
+        request = pb.RetainTopicRequest(
+            name=text("topic name", name),
+            incarnation=u64("incarnation", incarnation),
+            retention_ms=retention_ms(hours),
+        )
+        answer = await self._broker_group.call(
+            rpc.RETAIN_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
         )
         return _topic(answer.topic)
 
@@ -571,7 +611,13 @@ def warn_unclosed(client: object) -> None:
 
 
 def _topic(topic: pb.Topic) -> TopicInfo:
-    return TopicInfo(topic.name, topic.queue_count, topic.created_time_ms, topic.incarnation)
+    return TopicInfo(
+        topic.name,
+        topic.queue_count,
+        topic.created_time_ms,
+        topic.incarnation,
+        topic.retention_ms / 3_600_000,
+    )
 
 
 def _offsets(offsets: Sequence[pb.QueueOffset]) -> dict[int, int]:

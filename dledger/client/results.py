@@ -97,12 +97,14 @@ class PullResult:
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic; the time is of its creation, ms since the epoch. `incarnation` tells it from others
-    that have had or will have its name."""
+    that have had or will have its name; `retention_hours` is how long its messages are wanted, 0:
+    as long as the broker group keeps any."""
 
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int = 0
+    retention_hours: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

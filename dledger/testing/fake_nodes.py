@@ -97,6 +97,7 @@ class Model:
         self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
         self.producers: dict[bytes, Registered] = {}  # by token, former ones too
         self.names: dict[str, Registered] = {}
+        self.retention_ms: dict[str, int] = {}  # by topic
         self.entries = 0
         self.max_producers = 100
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
@@ -474,6 +475,13 @@ class FakeGroup:
             raise Refusal(wire_error(epb.TOPIC_EXISTS))
         return pb.CreateTopicResponse(topic=self._topic(request.name))
 
+    async def on_RetainTopic(
+        self, node: FakeNode, request: pb.RetainTopicRequest
+    ) -> pb.RetainTopicResponse:
+        self.model.queue(request.name, 0)
+        self.model.retention_ms[request.name] = request.retention_ms
+        return pb.RetainTopicResponse(topic=self._topic(request.name))
+
     async def on_DeleteTopic(
         self, node: FakeNode, request: pb.DeleteTopicRequest
     ) -> pb.DeleteTopicResponse:
@@ -548,6 +556,7 @@ class FakeGroup:
             name=name,
             queue_count=len(self.model.topics[name]),
             incarnation=self.model.incarnations.get(name, 0),
+            retention_ms=self.model.retention_ms.get(name, 0),
         )
 
 

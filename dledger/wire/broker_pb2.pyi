@@ -184,16 +184,18 @@ class GetMessageResponse(_message.Message):
     def __init__(self, record: _Optional[bytes] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "queue_count", "created_time_ms", "incarnation")
+    __slots__ = ("name", "queue_count", "created_time_ms", "incarnation", "retention_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CREATED_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_time_ms: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    retention_ms: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_time_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., retention_ms: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "queue_count", "if_not_exists")
@@ -206,6 +208,22 @@ class CreateTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., if_not_exists: _Optional[bool] = ...) -> None: ...
 
 class CreateTopicResponse(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
+
+class RetainTopicRequest(_message.Message):
+    __slots__ = ("name", "incarnation", "retention_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    retention_ms: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., retention_ms: _Optional[int] = ...) -> None: ...
+
+class RetainTopicResponse(_message.Message):
     __slots__ = ("topic",)
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     topic: Topic

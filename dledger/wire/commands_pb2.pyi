@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,8 @@ class Command(_message.Message):
     REGISTER_PRODUCER_FIELD_NUMBER: _ClassVar[int]
     FORGET_PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     MOVE_LOG_START_FIELD_NUMBER: _ClassVar[int]
+    RETAIN_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MOVE_QUEUE_STARTS_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
     commit_offsets: CommitOffsetsCommand
@@ -22,7 +24,37 @@ class Command(_message.Message):
     register_producer: RegisterProducerCommand
     forget_producers: ForgetProducersCommand
     move_log_start: MoveLogStartCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ...) -> None: ...
+    retain_topic: RetainTopicCommand
+    move_queue_starts: MoveQueueStartsCommand
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ...) -> None: ...
+
+class RetainTopicCommand(_message.Message):
+    __slots__ = ("name", "incarnation", "retention_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    retention_ms: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., retention_ms: _Optional[int] = ...) -> None: ...
+
+class MoveQueueStartsCommand(_message.Message):
+    __slots__ = ("name", "incarnation", "starts")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    starts: _containers.RepeatedCompositeFieldContainer[QueueStart]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[QueueStart, _Mapping]]] = ...) -> None: ...
+
+class QueueStart(_message.Message):
+    __slots__ = ("queue_id", "offset")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    offset: int
+    def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class MoveLogStartCommand(_message.Message):
     __slots__ = ("first_index",)

@@ -28,7 +28,8 @@ from tests.broker.leader import NoQueues
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "applied.log.xz"
 PIECES = 4
-IN_LATER_LOGS = {"move_log_start"}  # of level 3: tests/broker/test_log_start.py
+# Of level 3: tests/broker/test_log_start.py; of level 4: tests/broker/test_topic_retention.py.
+IN_LATER_LOGS = {"move_log_start", "retain_topic", "move_queue_starts"}
 # By version of applying: the state after each quarter of the log, by the SHA-256 of its sections.
 STATES = {
     1: (

@@ -149,7 +149,23 @@ class Front:
         return isinstance(error, OSError)
 
 
-def looks(front: Front, rules: Rules, *, serves: bool = True) -> tuple[list[int], list[object]]:
+class NoWishes:
+    """Topics that want what the group does."""
+
+    def __init__(self, longest_ms: int = 0) -> None:
+        self._longest_ms = longest_ms
+        self.looks = 0
+
+    def longest_ms(self) -> int:
+        return self._longest_ms
+
+    async def look(self, now: object) -> None:
+        self.looks += 1
+
+
+def looks(
+    front: Front, rules: Rules, wishes: NoWishes | None = None, *, serves: bool = True
+) -> tuple[list[int], list[object]]:
     """What is proposed in a few looks, and what ended it."""
     proposed: list[int] = []
     ends: list[object] = []
@@ -160,7 +176,9 @@ def looks(front: Front, rules: Rules, *, serves: bool = True) -> tuple[list[int]
             raise BrokerError(ErrorCode.NOT_READY, "not yet")
 
     async def run() -> None:
-        retention = Retention(front, rules, propose, lambda: serves, ends.append, 0.001)
+        retention = Retention(
+            front, rules, wishes or NoWishes(), propose, lambda: serves, ends.append, 0.001
+        )
         retention.start()
         await asyncio.sleep(0.05)
         await retention.stop()
@@ -202,3 +220,22 @@ def test_rot_is_left_to_its_repair_and_any_other_error_ends_the_replica() -> Non
     assert looks(front, Rules(age_ms=1)) == ([], [])
     front.error, front.behind_error = RuntimeError("a bug"), None
     assert looks(front, Rules(age_ms=1)) == ([], [front.error])
+
+
+def test_topic_that_wishes_for_longer_holds_all_segments_by_age_and_by_nothing_else() -> None:
+    """The group's bounds in bytes stay what they are; where nothing goes by age, nothing does."""
+    assert set(looks(Front(), Rules(age_ms=5_000), NoWishes(8_000))[0]) == {11}
+    assert looks(Front(), Rules(age_ms=5_000), NoWishes(10_000)) == ([], [])
+    assert set(looks(Front(), Rules(age_ms=5_000), NoWishes(1_000))[0]) == {41}
+    much = Rules(age_ms=5_000, bytes=3 * SIZE + 5)
+    assert set(looks(Front(), much, NoWishes(10_000))[0]) == {71}
+    assert looks(Front(), Rules(), NoWishes(1)) == ([], [])
+
+
+def test_topics_wishes_are_looked_at_whatever_the_group_keeps() -> None:
+    wishes = NoWishes()
+    looks(Front(), Rules(), wishes)
+    assert wishes.looks
+    behind = NoWishes()
+    looks(Front(), Rules(), behind, serves=False)
+    assert not behind.looks

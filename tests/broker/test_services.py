@@ -113,8 +113,12 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda a: (a.note, a.content, a.size_bytes, a.detail) == (b"", b"", 0, ""),
     ),
 }
-# These are asked with what another answer gave: see below.
-ELSEWHERE = {"lookups.by_id", "cluster.replace_disk", "cluster.change_members"}
+# These are asked with what another answer gave, or of a later level: see below, and
+# tests/broker/test_topic_retention.py.
+ELSEWHERE = {
+    *("lookups.by_id", "cluster.replace_disk", "cluster.change_members"),
+    "topics.retain",
+}
 # These are the node's to call, and no questions.
 NOT_ASKED = {"cluster.notify", "cluster.close"}
 

@@ -293,6 +293,11 @@ def test_topic_is_created_listed_described_and_deleted(group: LocalGroup) -> Non
     created = facts(group, "topic", "create", "life", "--queues", "3")
     assert (created["name"], created["queue_count"]) == ("life", 3)
     assert created in facts(group, "topic", "list")
+    assert told(group, "topic", "update", "life", "--retention-hours", "0.5") == (
+        "life: 3 queues, kept 0.5 h\n"
+    )
+    created |= {"retention_hours": 0.5}
+    assert facts(group, "topic", "create", "life", "--queues", "3", "--if-not-exists") == created
     described = facts(group, "topic", "describe", "life")
     empty = [{"queue_id": at, "min_offset": 0, "max_offset": 0} for at in range(3)]
     assert described == created | {"queues": empty, "groups": {}}

@@ -118,6 +118,13 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
         ),
         ("CreateTopic", pb.CreateTopicRequest(name="t", queue_count=2), "TOPIC_EXISTS", "'t'"),
         ("DeleteTopic", pb.DeleteTopicRequest(name="nope"), "TOPIC_NOT_FOUND", "nope"),
+        ("RetainTopic", pb.RetainTopicRequest(name="nope"), "TOPIC_NOT_FOUND", "nope"),
+        (
+            "RetainTopic",
+            pb.RetainTopicRequest(name="t", retention_ms=1 << 63),
+            "INVALID_ARGUMENT",
+            "kept",
+        ),
         ("DescribeTopic", pb.DescribeTopicRequest(name="nope"), "TOPIC_NOT_FOUND", "nope"),
         ("Pull", pb.PullRequest(topic="nope"), "TOPIC_NOT_FOUND", "nope"),
         ("Pull", pb.PullRequest(topic="t", queue_id=9), "QUEUE_NOT_FOUND", "9"),

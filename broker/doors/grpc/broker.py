@@ -155,6 +155,13 @@ class BrokerDoor:
         )
         return pb.CreateTopicResponse(topic=_topic(topic))
 
+    async def retain_topic(
+        self, request: pb.RetainTopicRequest, context: Context
+    ) -> pb.RetainTopicResponse:
+        topic = TopicRef(request.name, request.incarnation)
+        retained = await self._services.topics.retain(topic, request.retention_ms)
+        return pb.RetainTopicResponse(topic=_topic(retained))
+
     async def delete_topic(
         self, request: pb.DeleteTopicRequest, context: Context
     ) -> pb.DeleteTopicResponse:
@@ -229,4 +236,5 @@ def _topic(topic: Topic) -> pb.Topic:
         queue_count=topic.queue_count,
         created_time_ms=topic.created_time_ms,
         incarnation=topic.incarnation,
+        retention_ms=topic.retention_ms,
     )

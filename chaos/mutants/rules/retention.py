@@ -6,6 +6,8 @@ from chaos.mutants.mutant import Mutant
 
 _FILE = "broker/leader/retention.py"
 _DISKS = ("tests/broker/test_full_disks.py", "tests/node/test_fullest_disk.py")
+_WISHES = ("tests/broker/test_topic_retention.py",)
+_WISHED = "no topic of a simulated group wishes anything"
 _READING = ("tests/client/test_reading_loops.py",)
 _CLIENT = "the simulator's consumers are its own"
 _TESTS = ("tests/broker/test_retention.py",)
@@ -94,6 +96,67 @@ RETENTION = (
         "        known: dict[NodeId, DiskFigure] = {}\n",
         masked="a full disk refuses messages, and is given room",
         tests=_DISKS,
+    ),
+    Mutant(
+        "topics-messages-gone-before-they-are-old",
+        "broker/leader/topic_retention.py",
+        "        cutoff_ms = now.begin_time_ms + now.lived_ms - wish_ms\n",
+        "        cutoff_ms = now.begin_time_ms + now.lived_ms - wish_ms + SLACK_MS\n",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    Mutant(
+        "topics-messages-by-the-founders-clock",
+        "broker/front.py",
+        "        return lived.lived_ms, led_ms\n",
+        "        return 0, founded_ms\n",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    Mutant(
+        "queue-begins-earlier-again",
+        "broker/state/topic_retention.py",
+        "not moved[queue_id] <= offset <= ends[queue_id]:",
+        "not offset <= ends[queue_id]:",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    Mutant(
+        "queue-begins-behind-its-end",
+        "broker/state/topic_retention.py",
+        "not moved[queue_id] <= offset <= ends[queue_id]:",
+        "not moved[queue_id] <= offset:",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    Mutant(
+        "starts-of-a-topic-that-is-gone",
+        "broker/state/machine.py",
+        "        self.topic_retention.on_topic_deleted(topic.incarnation)\n",
+        "",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    Mutant(
+        "what-a-topic-let-go-of-is-read",
+        "broker/reading/queues.py",
+        "        return max(start, held), state.next_offsets[queue_id]\n",
+        "        return held, state.next_offsets[queue_id]\n",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    Mutant(
+        "topics-wishes-before-their-level",
+        "broker/state/level.py",
+        '    "retain_topic": TOPIC_RETENTION_LEVEL,\n',
+        '    "retain_topic": 1,\n',
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    _mutant(
+        "longer-wish-of-a-topic-unheard",
+        "max(age_ms, self._wishes.longest_ms()) if age_ms else 0",
+        "age_ms",
     ),
     Mutant(
         "what-has-gone-passed-over-unasked",

@@ -212,8 +212,8 @@ STATE = (
     Mutant(
         "late-commit-in-a-later-topic-applied",
         "broker/state/machine.py",
-        "        if not TopicRef(command.topic, meant).means(topic.incarnation):\n",
-        "        if False:\n",
+        "        topic = self._meant(TopicRef(command.topic, command.topic_incarnation))\n",
+        "        topic = self._meant(TopicRef(command.topic))\n",
         masked="who races for topics commits nothing in them",
         tests=("tests/broker/test_machine.py",),
     ),

@@ -1,0 +1,148 @@
+"""Says from where on the messages of topics are kept that wish it shorter than the group.
+
+A leader that serves looks now and then at some queues of such topics, and proposes that they begin
+behind what is older than the topic wishes (`broker.state.topic_retention`). Ages are lived time, as
+of the log's segments (`broker.leader.retention`), and counted the same way: what is taken for a
+message's age is never more than it is. It must never propose more than the wish says.
+
+An entry that moves a queue's start costs as much as any, so none is proposed before something is
+older than the wish by a twentieth of it, or `SLACK_MS` if that is more: so much longer messages may
+be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from broker.errors import BrokerError
+from broker.leader.commands import Commands
+from broker.state.machine import StateMachine
+from broker.state.topics import TopicRef, TopicState
+
+SLACK_MS: Final = 60_000
+SLACK_SHARE: Final = 20
+QUEUES_A_LOOK: Final = 64  # some 40 reads of the log each; the next look goes on from there
+
+log = structlog.get_logger(__name__)
+
+Starts = tuple[tuple[int, int], ...]  # (queue id, offset)
+
+
+class Queues(Protocol):
+    """`broker.reading.queues.QueueReader`, as far as it is used here."""
+
+    def bounds(self, topic: TopicRef, queue_id: int) -> tuple[int, int]: ...
+    def offset_by_time(self, topic: TopicRef, queue_id: int, time_ms: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """How long the group has lived since the entry before the first that is held, and when that
+    was appended by the log's time."""
+
+    lived_ms: int
+    begin_time_ms: int
+
+
+class TopicRetention:
+    """One replica's; `look` is called while it leads.
+
+    Args:
+        is_mended: whether an error tells of rot that is being repaired.
+        slack_ms: see the module.
+    """
+
+    def __init__(
+        self,
+        machine: StateMachine,
+        queues: Queues,
+        commands: Commands,
+        is_mended: Callable[[BaseException], bool],
+        slack_ms: int = SLACK_MS,
+    ) -> None:
+        self._machine = machine
+        self._queues = queues
+        self._commands = commands
+        self._is_mended = is_mended
+        self._slack_ms = slack_ms
+        self._next = (0, 0)  # incarnation and queue, at which the next look begins
+        self._refused = ""
+
+    def longest_ms(self) -> int:
+        """The longest wish; 0: there is none."""
+        return max(self._machine.topic_retention.wishes().values(), default=0)
+
+    async def look(self, now: Callable[[], Awaitable[Now]]) -> None:
+        """Some queues are looked at, and those that should begin later are proposed to."""
+        topics = self._wishing()
+        if not topics:
+            return
+        measured = await now()
+        left = QUEUES_A_LOOK
+        for topic, wish_ms in self._in_turn(topics):
+            starts: list[tuple[int, int]] = []
+            first = self._next[1] if self._next[0] == topic.incarnation else 0
+            last = min(len(topic.next_offsets), first + left)
+            for queue_id in range(first, last):
+                start = self._start(topic, queue_id, measured, wish_ms)
+                if start is not None:
+                    starts.append((queue_id, start))
+                await asyncio.sleep(0)
+            left -= last - first
+            is_through = last == len(topic.next_offsets)
+            self._next = (topic.incarnation + is_through, 0 if is_through else last)
+            if starts:
+                await self._move(topic, tuple(starts))
+            if left <= 0:
+                return
+
+    def _wishing(self) -> list[tuple[TopicState, int]]:
+        wishes = self._machine.topic_retention.wishes()
+        if not wishes:
+            return []
+        topics = self._machine.topics.values()
+        return [(each, wishes[each.incarnation]) for each in topics if each.incarnation in wishes]
+
+    def _in_turn(
+        self, topics: Sequence[tuple[TopicState, int]]
+    ) -> Iterator[tuple[TopicState, int]]:
+        """Each once, from the one on at which the last look ended."""
+        at = self._next[0]
+        behind = [each for each in topics if each[0].incarnation >= at]
+        yield from behind or topics
+
+    def _start(self, topic: TopicState, queue_id: int, now: Now, wish_ms: int) -> int | None:
+        """Where the queue should begin; None: where it does, or nobody can tell."""
+        ref = TopicRef(topic.name, topic.incarnation)
+        cutoff_ms = now.begin_time_ms + now.lived_ms - wish_ms
+        slack_ms = max(self._slack_ms, wish_ms // SLACK_SHARE)
+        try:
+            low, _ = self._queues.bounds(ref, queue_id)
+            if self._queues.offset_by_time(ref, queue_id, cutoff_ms - slack_ms) == low:
+                return None
+            return self._queues.offset_by_time(ref, queue_id, cutoff_ms)
+        except BrokerError:
+            return None  # it is being mended, or the topic has gone
+        except Exception as error:
+            if not self._is_mended(error):
+                raise
+            return None
+
+    async def _move(self, topic: TopicState, starts: Starts) -> None:
+        try:
+            refusal = await self._commands.move_queue_starts(
+                TopicRef(topic.name, topic.incarnation), starts
+            )
+            reason = "" if refusal is None else str(refusal)
+        except BrokerError as error:
+            reason = str(error)
+        if reason and reason != self._refused:
+            log.info("topic_retention_waits", topic=topic.name, reason=reason)
+        self._refused = reason
+        if not reason:
+            log.info("topic_retention", topic=topic.name, queues=len(starts))
