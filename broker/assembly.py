@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.archiving import Archiver
 from broker.comparing import Comparison
 from broker.config import NodeConfig
 from broker.leader.append import Appender
@@ -63,6 +64,7 @@ class Parts:
     scrubber: Scrubber
     comparison: Comparison
     log_start: LogStartKeeper
+    archiver: Archiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         scrub=parts.scrubber.statistics(),
         comparison=parts.comparison.statistics(),
         front_held=parts.log_start.held,
+        archive=parts.archiver.statistics(),
         links=links,
         addresses=parts.leadership.members(),
         request_bytes=sends.budget.used_bytes,

@@ -31,6 +31,7 @@ from pydantic import (
     Field,
     StrictInt,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -191,7 +192,18 @@ class RetentionConfig(_Section):
 
     age_hours: int = Field(default=72, ge=0, le=24 * 36_500)
     bytes: int = Field(default=0, ge=0)
-    disk_percent: int = Field(default=0, ge=0, le=99)  # of the leader's disk, from which on
+    disk_percent: int = Field(default=0, ge=0, le=99)  # of a voter's disk, from which on
+    archive: list[str] = []  # program and arguments, given each segment before it goes
+    archive_hold_hours: int = Field(default=24, ge=0, le=24 * 365)  # while that fails
+
+    @field_validator("archive")
+    @classmethod
+    def _is_a_command(cls, archive: list[str]) -> list[str]:
+        if archive and not archive[0]:
+            refuse("a program and its arguments", found=archive)
+        if any("\0" in each for each in archive):
+            refuse("arguments without NUL", found=archive)
+        return archive
 
 
 class BrokerConfig(_Section):

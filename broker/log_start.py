@@ -6,7 +6,8 @@ before the new start is computed from the one before the old start and what lies
 second state machine, a slice at a time; it is on disk, and the log's note says so, before anything
 is forgotten. It must never give up an entry that a start may need, nor one that the group keeps.
 
-    moved ─ applied ─▶ due ─ second machine ─▶ base written, read ─▶ note ─▶ forgotten ─▶ files gone
+    moved ─ applied ─▶ due ─ given to the archive ─▶ second machine ─▶ base written, read ─▶ note
+                                                            files gone ◀─ forgotten ◀─────────┘
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 
+from broker.archiving import Archiver
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands
 from broker.services.refused import refused
@@ -75,6 +77,7 @@ class Front:
         base: the present one.
         note: of the data directory.
         files: removes what isn't needed.
+        archiver: is given each segment before it goes, and may hold it.
         forget: tells the core.
         queue_starts: is told where queues begin.
         is_hindered: while something is being repaired that may need what would go.
@@ -88,6 +91,7 @@ class Front:
     base: Base
     note: StartNote
     files: FileSystem
+    archiver: Archiver
     forget: Callable[[LogBase], None]
     queue_starts: Callable[[QueueStarts], None]
     is_hindered: Callable[[], bool]
@@ -191,6 +195,10 @@ class LogStartKeeper:
     async def _step(self) -> None:
         start, front = self.due(), self._front
         if start is None:
+            return
+        held = await front.archiver.release(front.log.paths_before(start))
+        if held:
+            self._hold(held)
             return
         machine = await self._hand.run(partial(front.base.machine, NoFiles()))
         while machine.applied_index < start.index:  # noqa: ASYNC110  it works, a slice at a time

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from broker.archiving import ArchiveStatistics
 from broker.comparing import ComparisonStatistics
 from broker.config import NodeConfig
 from broker.leader.append import AppenderStatistics
@@ -48,6 +49,7 @@ class Facts:
     repairs: RepairStatistics
     scrub: ScrubStatistics
     comparison: ComparisonStatistics
+    archive: ArchiveStatistics
     front_held: str  # why what may go is still here; empty: nothing holds it
     links: Mapping[NodeId, PeerLink]
     addresses: Mapping[NodeId, str]  # of the members
@@ -279,6 +281,7 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
             "Snapshots of state that couldn't be written.",
             facts.snapshots.failed,
         ),
+        **_archive_counters(facts.archive),
         **_rot_counters(facts),
         "fsyncs": ("Group commits made durable.", log.flush_count),
         "fsync_seconds": ("Seconds spent in them.", log.total_flush_s),
@@ -303,6 +306,20 @@ def _rot_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "scrub_last_pass_timestamp_seconds": (
             "When it ended, seconds since the epoch; 0: there was none since the start.",
             scrub.last_pass_ended_ms / 1000,
+        ),
+    }
+
+
+def _archive_counters(archive: ArchiveStatistics) -> dict[str, tuple[str, float]]:
+    return {
+        "segments_archived": (
+            "Segments that the archive command was given before they went.",
+            archive.archived,
+        ),
+        "archive_failures": ("Times that it failed.", archive.failed),
+        "segments_unarchived": (
+            "Segments that went although it failed: they had been held for long enough.",
+            archive.unarchived,
         ),
     }
 

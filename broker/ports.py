@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
 
+from broker.archiving import RunCommand, run_command
 from broker.leader.topic_retention import SLACK_MS
 from broker.premises import Premises, nothing_known
 from broker.recovery import REAL_MACHINERY, StoreMachinery
@@ -132,6 +133,7 @@ class ReplicaPorts:
         latencies: where measurements go.
         known_level: of formats and commands; a simulator's nodes may be of other releases.
         premises: what there is to say of where it lives.
+        run_command: runs what an operator has configured.
     """
 
     files: FileSystem
@@ -148,3 +150,4 @@ class ReplicaPorts:
     rhythm: Rhythm = STEADY
     known_level: int = KNOWN_LEVEL
     premises: Callable[[], Premises] = nothing_known
+    run_command: RunCommand = run_command

@@ -29,6 +29,7 @@ from pathlib import Path
 import structlog
 
 from broker.announcing import Announcer
+from broker.archiving import Archiver
 from broker.assembly import Parts, Surrounds, committed_log, services_of
 from broker.comparing import Comparison, Neighbours
 from broker.config import NodeConfig
@@ -85,7 +86,8 @@ from store.snapshot_files import SnapshotFiles
 from store.starting.errors import OutOfService
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
-HOUR_MS = 3_600_000
+HOUR_S = 3_600
+HOUR_MS = HOUR_S * 1000
 HAND_OVER_INTERVAL_MS = 1_000  # a leader with a sick disk hands over no sooner and no oftener
 
 # Of being well, until the preferred member is to lead: longer than anything that only passes.
@@ -141,6 +143,7 @@ class Replica:
         self.snapshots = self._make_snapshots()
         self.sealer = Sealer(self.log.seals, lambda: self.snapshots.statistics().index, ports.hand)
         self.installer = self._make_installer()
+        self.archiver = self._make_archiver()
         self.log_start = self._make_log_start()
         self.retention = self._make_retention()
         self.housekeeping = Housekeeping(
@@ -177,6 +180,7 @@ class Replica:
             self.scrubber,
             self.comparison,
             self.log_start,
+            self.archiver,
         )
         self.services = self._make_services()
         self.levels = self._make_levels()
@@ -241,6 +245,7 @@ class Replica:
             self.base,
             StartNote(ports.files, self.config.data_directory),
             ports.files,
+            self.archiver,
             self.driver.begin_at,
             self._on_queue_starts,
             self._is_front_held,
@@ -248,6 +253,21 @@ class Replica:
         )
         commands = Commands(self.appender)
         return LogStartKeeper(front, ports.hand, commands, self.fail, ports.rhythm.log_start_s)
+
+    def _make_archiver(self) -> Archiver:
+        wanted, ports = self.config.retention, self._ports
+
+        def is_full() -> bool:
+            figure, percent = self.disk_usage.figure(), wanted.disk_percent
+            return bool(percent) and figure is not None and figure.is_used_to(percent)
+
+        return Archiver(
+            wanted.archive,
+            wanted.archive_hold_hours * HOUR_S,
+            ports.run_command,
+            is_full,
+            ports.machinery.clock,
+        )
 
     def _is_front_held(self) -> bool:
         """Whether what is before the log's start may still be needed here: by a repair, or as what

@@ -537,6 +537,12 @@ class CommitLog:
             before, header.term, header.digest, end, header.append_time_ms, place, term, body
         )
 
+    def paths_before(self, start: LogStart) -> list[Path]:
+        """The files of the segments that `drop_before` would give, the oldest first. They are full,
+        and don't change any more."""
+        first = start.offset(self._segment_size)
+        return [each.path for each in self._table.segments if each.base < first]
+
     def drop_before(self, start: LogStart) -> list[Segment]:
         """The log begins behind `start`, which `start_before` gave; the segments that it doesn't
         hold any more, the oldest first, their files still there and open.

@@ -28,7 +28,10 @@ PROGRAM = FIXTURES / "program-of-level-1.tar.xz"
 DATA = FIXTURES / "level-1.tar.xz"
 SEGMENT = 8 << 20
 # Of a configuration, to that release; ours are their defaults.
-UNKNOWN_KEYS = ("scrub_percent", "[retention]", "age_hours =", "bytes =", "disk_percent =")
+UNKNOWN_KEYS = (
+    *("scrub_percent", "[retention]", "age_hours =", "bytes =", "disk_percent ="),
+    *("archive =", "archive_hold_hours ="),
+)
 KEPT = [b"kept message %d" % number for number in range(1, 41)]
 GONE = [b"gone message %d" % number for number in range(1, 8)]
 ANEW = [b"anew %d" % number for number in range(1, 4)]

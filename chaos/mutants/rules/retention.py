@@ -8,6 +8,8 @@ _FILE = "broker/leader/retention.py"
 _DISKS = ("tests/broker/test_full_disks.py", "tests/node/test_fullest_disk.py")
 _WISHES = ("tests/broker/test_topic_retention.py",)
 _WISHED = "no topic of a simulated group wishes anything"
+_ARCHIVE = ("tests/broker/test_archiving.py",)
+_ARCHIVED = "no simulated group has an archive"
 _READING = ("tests/client/test_reading_loops.py",)
 _CLIENT = "the simulator's consumers are its own"
 _TESTS = ("tests/broker/test_retention.py",)
@@ -96,6 +98,46 @@ RETENTION = (
         "        known: dict[NodeId, DiskFigure] = {}\n",
         masked="a full disk refuses messages, and is given room",
         tests=_DISKS,
+    ),
+    Mutant(
+        "segment-goes-before-it-is-archived",
+        "broker/log_start.py",
+        "        if held:\n            self._hold(held)\n            return\n",
+        "        if held:\n            self._hold(held)\n",
+        masked=_ARCHIVED,
+        tests=("tests/integration/test_archiving.py",),
+    ),
+    Mutant(
+        "segment-held-for-ever",
+        "broker/archiving.py",
+        "first_s is not None and self._clock() - first_s >= self._hold_s",
+        "first_s is not None and self._clock() < 0",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "segment-held-by-nobody",
+        "broker/archiving.py",
+        "        if not self._may_be_lost(path):\n",
+        "        if False:\n",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "archive-command-never-ended",
+        "broker/archiving.py",
+        "        async with asyncio.timeout(timeout_s):\n",
+        "        async with asyncio.timeout(None):\n",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "archive-commands-children-left",
+        "broker/archiving.py",
+        "        os.killpg(process.pid, signal.SIGKILL)\n",
+        "        process.kill()\n",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
     ),
     Mutant(
         "topics-messages-gone-before-they-are-old",

@@ -1,0 +1,174 @@
+"""Gives each segment to a configured command before it goes, and holds it while that fails.
+
+This owns which segments have been given away, and for how long one is held. The command is the
+operator's: it gets the path of a segment file that is whole and never changes again, one at a time,
+without a shell, beside the event loop; it may be given the same one again, as after a restart, and
+every member has it run for its own file. It must never hold a segment beyond its bound, nor for as
+long as a command doesn't end: a log that nothing goes from fills its disk.
+
+    to go ─ run ─ ok ─────────────────────▶ given away
+              └─ fails ─▶ held ─ again ─ ok ▶ given away
+                            └─ longer than hold_s, or the disk is full ─▶ lost to the archive, told
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+PLACE: Final = "{path}"  # in an argument: the segment's
+TIMEOUT_S: Final = 600.0  # a command that takes longer is ended, and has failed
+RETRY_S: Final = 60.0  # from one failure to the next attempt
+SAID_BYTES: Final = 2_000  # of what it says, that is told
+LAST_WORDS_S: Final = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class RunCommand(Protocol):
+    """Runs one command to its end."""
+
+    async def __call__(self, arguments: Sequence[str], timeout_s: float, /) -> str:
+        """Why it failed; empty: it did its work. Ended where whoever waits is cancelled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatistics:
+    """Since the process started: segments given away, attempts that failed, and segments that went
+    without having been given away."""
+
+    archived: int = 0
+    failed: int = 0
+    unarchived: int = 0
+
+
+class Archiver:
+    """One replica's.
+
+    Args:
+        command: program and arguments; none: nobody wants the segments.
+        hold_s: from the first failure on; how long a segment is held for it.
+        run: runs the command.
+        is_full: whether the disk is full, and messages are to go rather than to be refused.
+        clock: monotonic, seconds.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        hold_s: float,
+        run: RunCommand,
+        is_full: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._command = command
+        self._hold_s = hold_s
+        self._run = run
+        self._is_full = is_full
+        self._clock = clock
+        self._given: set[Path] = set()
+        self._failed_s: dict[Path, float] = {}  # first; of one segment, as others wait for it
+        self._not_before_s = 0.0
+        self._why = ""
+        self._archived = self._failed = self._unarchived = 0
+
+    def statistics(self) -> ArchiveStatistics:
+        """A frozen picture, as of now."""
+        return ArchiveStatistics(self._archived, self._failed, self._unarchived)
+
+    async def release(self, segments: Iterable[Path]) -> str:
+        """Why these segments may not go yet; empty: they may.
+
+        Args:
+            segments: the files that are about to go, the oldest first.
+        """
+        paths = list(segments) if self._command else []
+        self._given &= set(paths)
+        for path in paths:
+            if path in self._given:
+                continue
+            if not await self._is_given(path):
+                return f"the archive command failed for {path.name}: {self._why}"
+            self._given.add(path)
+        return ""
+
+    async def _is_given(self, path: Path) -> bool:
+        """Whether this one may go: given away, or held for long enough."""
+        if self._clock() < self._not_before_s and not self._may_be_lost(path):
+            return False
+        arguments = [each.replace(PLACE, str(path)) for each in self._command]
+        self._why = await self._run(arguments, TIMEOUT_S)
+        if not self._why:
+            self._archived += 1
+            self._failed_s.pop(path, None)
+            log.info("segment_archived", file=path.name)
+            return True
+        self._failed += 1
+        self._failed_s.setdefault(path, self._clock())
+        self._not_before_s = self._clock() + RETRY_S
+        log.warning("segment_not_archived", file=path.name, reason=self._why, retry_s=RETRY_S)
+        if not self._may_be_lost(path):
+            return False
+        self._unarchived += 1
+        del self._failed_s[path]
+        self._not_before_s = 0.0
+        log.error("segment_lost_to_the_archive", file=path.name, reason=self._why)
+        return True
+
+    def _may_be_lost(self, path: Path) -> bool:
+        """Whether it has been held for long enough, or the disk can't wait for it."""
+        first_s = self._failed_s.get(path)
+        return self._is_full() or (first_s is not None and self._clock() - first_s >= self._hold_s)
+
+
+async def run_command(arguments: Sequence[str], timeout_s: float, /) -> str:
+    """`RunCommand` of the operating system: in a session of its own, without input, what it says on
+    standard error is told as far as `SAID_BYTES`, and nothing else is kept."""
+    null = asyncio.subprocess.DEVNULL
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdin=null,
+            stdout=null,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"it can't be started: {error}"
+    said = bytearray()
+    reading = asyncio.ensure_future(_listen(process.stderr, said))
+    try:
+        async with asyncio.timeout(timeout_s):
+            code = await process.wait()
+    except TimeoutError:
+        return f"it took longer than {timeout_s:g} s"
+    finally:
+        await _end(process)
+        await asyncio.wait([reading], timeout=LAST_WORDS_S)  # who left its session may hold on
+        reading.cancel()
+    if code == 0:
+        return ""
+    text = said.decode(errors="replace").strip()
+    return f"exit code {code}{': ' if text else ''}{text}"
+
+
+async def _listen(stream: asyncio.StreamReader | None, said: bytearray) -> None:
+    """The beginning of what it says; the rest is read and dropped, so that it never waits."""
+    while stream is not None and (piece := await stream.read(1 << 16)):
+        said += piece[: SAID_BYTES - len(said)]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """It is gone, and what it has started in its session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

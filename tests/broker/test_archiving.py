@@ -1,0 +1,202 @@
+"""Segments are given to a command before they go, and held while that fails, but not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from broker.archiving import RETRY_S, SAID_BYTES, TIMEOUT_S, Archiver, run_command
+
+HOUR_S = 3_600.0
+PATHS = [Path(f"/data/commitlog/{number:020d}") for number in (0, 1_000, 2_000)]
+
+
+class Archive:
+    """A command that fails as told, on a disk that is as told, in time that passes as told."""
+
+    def __init__(self, hold_s: float = HOUR_S, command: Sequence[str] = ("put", "{path}")) -> None:
+        self.ran: list[Sequence[str]] = []
+        self.failing = ""
+        self.is_full = False
+        self.now_s = 100.0
+        self.archiver = Archiver(
+            command, hold_s, self._run, lambda: self.is_full, lambda: self.now_s
+        )
+
+    async def _run(self, arguments: Sequence[str], timeout_s: float, /) -> str:
+        assert timeout_s == TIMEOUT_S
+        self.ran.append(arguments)
+        return self.failing
+
+    def release(self, *paths: Path) -> str:
+        return asyncio.run(self.archiver.release(paths or PATHS))
+
+    def counts(self) -> tuple[int, int, int]:
+        told = self.archiver.statistics()
+        return told.archived, told.failed, told.unarchived
+
+
+def test_each_segment_is_given_away_once_the_oldest_first() -> None:
+    archive = Archive(command=("put", "--to={path}.kept", "{path}", "{other}"))
+    assert archive.release() == ""
+    assert archive.ran == [["put", f"--to={p}.kept", str(p), "{other}"] for p in PATHS]
+    assert archive.release() == ""
+    assert len(archive.ran) == len(PATHS)
+    assert archive.counts() == (3, 0, 0)
+
+
+def test_without_a_command_nothing_is_held() -> None:
+    archive = Archive(command=())
+    assert archive.release() == ""
+    assert archive.ran == []
+
+
+def test_failure_holds_the_segment_and_those_behind_it_until_the_command_works() -> None:
+    """It is tried again now and then, and not at every look."""
+    archive = Archive()
+    archive.failing = "exit code 1: no room"
+    held = archive.release()
+    assert held == f"the archive command failed for {PATHS[0].name}: exit code 1: no room"
+    assert archive.release() == held
+    assert len(archive.ran) == 1
+    archive.now_s += RETRY_S
+    assert archive.release() == held
+    assert len(archive.ran) == 2
+    archive.failing = ""
+    archive.now_s += RETRY_S
+    assert archive.release() == ""
+    assert archive.counts() == (3, 2, 0)
+
+
+def test_segment_goes_when_it_has_been_held_for_long_enough() -> None:
+    """The next one is tried, and held for as long itself."""
+    archive = Archive()
+    archive.failing = "exit code 1"
+    began_s = archive.now_s
+    while PATHS[0].name in archive.release():
+        archive.now_s += RETRY_S
+    assert archive.now_s - began_s == HOUR_S
+    assert archive.counts()[2] == 1
+    assert PATHS[1].name in archive.release()
+    began_s = archive.now_s
+    while PATHS[1].name in archive.release():
+        archive.now_s += RETRY_S
+    assert archive.now_s - began_s == HOUR_S
+    assert archive.counts()[2] == 2
+    archive.failing = ""
+    archive.now_s += RETRY_S
+    assert archive.release() == ""
+    assert archive.counts()[0] == 1
+
+
+def test_without_a_hold_each_is_tried_once() -> None:
+    archive = Archive(hold_s=0)
+    archive.failing = "exit code 1"
+    assert archive.release() == ""
+    assert archive.counts() == (0, 3, 3)
+
+
+def test_full_disk_waits_for_nobody() -> None:
+    """What is held goes with the next attempt, which is made at once."""
+    archive = Archive()
+    archive.failing = "exit code 1"
+    assert archive.release()
+    archive.is_full = True
+    assert archive.release() == ""
+    assert archive.counts() == (0, 4, 3)
+
+
+def test_what_has_gone_is_forgotten() -> None:
+    archive = Archive()
+    assert archive.release(PATHS[0]) == ""
+    assert archive.release(PATHS[1]) == ""
+    assert archive.release(PATHS[0]) == "", "another file of the name: it is given away as well"
+    assert len(archive.ran) == 3
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+def ran(*arguments: str, timeout_s: float = 30.0) -> str:
+    return asyncio.run(run_command(arguments, timeout_s))
+
+
+def python(program: str, *arguments: str, timeout_s: float = 30.0) -> str:
+    return ran(sys.executable, "-c", program, *arguments, timeout_s=timeout_s)
+
+
+def gone(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    return True
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_command_gets_its_arguments_as_they_are(tmp_path: Path) -> None:
+    """No shell looks at them."""
+    said = tmp_path / "said; touch x"
+    odd = "$(touch y) `z` 'a' \"b\" *"
+    assert python("import sys; open(sys.argv[1], 'w').write(sys.argv[2])", str(said), odd) == ""
+    assert said.read_text() == odd
+    assert [each.name for each in tmp_path.iterdir()] == [said.name]
+
+
+def test_failure_tells_what_the_command_said_as_far_as_it_is_short() -> None:
+    """What it says beyond is read, so that it never waits for anybody."""
+    assert python("raise SystemExit(3)") == "exit code 3"
+    told = python("import sys; sys.stderr.write('no room'); sys.stdout.write('x'); sys.exit(1)")
+    assert told == "exit code 1: no room"
+    much = python("import sys; sys.stderr.write('y' * 10_000_000); sys.exit(1)")
+    assert much == "exit code 1: " + "y" * SAID_BYTES
+    assert "can't be started" in ran("/no/such/program")
+    assert "can't be started" in ran("a\0b")
+
+
+def test_command_reads_nothing() -> None:
+    assert python("import sys; sys.exit(len(sys.stdin.read()))") == ""
+
+
+LEAVES_A_CHILD = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1], "w").write(str(child.pid))
+child.wait()
+"""
+
+
+def test_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    told = python(LEAVES_A_CHILD, str(note), timeout_s=3.0)
+    assert told == "it took longer than 3 s"
+    until(lambda: gone(int(note.read_text())))
+
+
+def test_command_ends_with_who_waits_for_it(tmp_path: Path) -> None:
+    """As with a node that is stopped."""
+    note = tmp_path / "pid"
+
+    async def stopped() -> None:
+        arguments = (sys.executable, "-c", LEAVES_A_CHILD, str(note))
+        waiting = asyncio.create_task(run_command(arguments, 600.0))
+        while not note.exists() or not note.read_text():
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(stopped())
+    until(lambda: gone(int(note.read_text())))
