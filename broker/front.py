@@ -12,7 +12,7 @@ from broker.snapshots import NoFiles
 from broker.state.lived_time import LivedTime
 from broker.state.log_start import FIRST_ENTRY
 from broker.state.machine import QueueFiles, StateMachine
-from dledger.core.types import MAX_TIME_MS, NodeId
+from dledger.core.types import NodeId
 from dledger.disk_figures import DiskFigure
 from store.commitlog import CommitLog
 
@@ -87,7 +87,7 @@ class LogFront:
         """Of the second entry, the first leader's: what the first one says is the clock of whoever
         formed the group, alone, and it may be years behind."""
         if self.log.last_index < FIRST_ENTRY + 1:
-            return 0, MAX_TIME_MS  # nothing is old
+            return 0, 0  # a leader has its own first entry: nobody asks, and nothing would be old
         founded_ms = self.log.header_at(FIRST_ENTRY).append_time_ms
         led_ms = self.log.header_at(FIRST_ENTRY + 1).append_time_ms
         lived = LivedTime()

@@ -174,7 +174,7 @@ def test_command_reads_nothing() -> None:
 
 LEAVES_A_CHILD = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
 open(sys.argv[1], "w").write(str(child.pid))
 child.wait()
 """
