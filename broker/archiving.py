@@ -28,7 +28,6 @@ PLACE: Final = "{path}"  # in an argument: the segment's
 TIMEOUT_S: Final = 600.0  # a command that takes longer is ended, and has failed
 RETRY_S: Final = 60.0  # from one failure to the next attempt
 SAID_BYTES: Final = 2_000  # of what it says, that is told
-LAST_WORDS_S: Final = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -134,18 +133,14 @@ async def run_command(arguments: Sequence[str], timeout_s: float, /) -> str:
     """`RunCommand` of the operating system: in a session of its own, without input, what it says on
     standard error is told as far as `SAID_BYTES`, and nothing else is kept."""
     null = asyncio.subprocess.DEVNULL
+    words = _Words()
     try:
         process = await asyncio.create_subprocess_exec(
-            *arguments,
-            stdin=null,
-            stdout=null,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
+            *arguments, stdin=null, stdout=null, stderr=words.end, start_new_session=True
         )
     except (OSError, ValueError) as error:
+        words.close()
         return f"it can't be started: {error}"
-    said = bytearray()
-    reading = asyncio.ensure_future(_listen(process.stderr, said))
     try:
         async with asyncio.timeout(timeout_s):
             code = await process.wait()
@@ -153,18 +148,43 @@ async def run_command(arguments: Sequence[str], timeout_s: float, /) -> str:
         return f"it took longer than {timeout_s:g} s"
     finally:
         await _end(process)
-        await asyncio.wait([reading], timeout=LAST_WORDS_S)  # who left its session may hold on
-        reading.cancel()
+        text = words.close()
     if code == 0:
         return ""
-    text = said.decode(errors="replace").strip()
     return f"exit code {code}{': ' if text else ''}{text}"
 
 
-async def _listen(stream: asyncio.StreamReader | None, said: bytearray) -> None:
-    """The beginning of what it says; the rest is read and dropped, so that it never waits."""
-    while stream is not None and (piece := await stream.read(1 << 16)):
-        said += piece[: SAID_BYTES - len(said)]
+class _Words:
+    """What is written to `end`: its beginning is kept; the rest is read and dropped, so that nobody
+    waits to say it. A pipe of our own: asyncio's would keep `wait` from ending for as long as
+    anybody holds the other end, as what a command has left behind may."""
+
+    def __init__(self) -> None:
+        self._reads, self.end = os.pipe()
+        os.set_blocking(self._reads, False)
+        self._said = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._reads, self._read)
+
+    def _read(self) -> bool:
+        """Whether there may be more."""
+        try:
+            piece = os.read(self._reads, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not piece:
+            self._loop.remove_reader(self._reads)
+        self._said += piece[: SAID_BYTES - len(self._said)]
+        return bool(piece)
+
+    def close(self) -> str:
+        """Nothing is read any more; what was said."""
+        while len(self._said) < SAID_BYTES and self._read():
+            pass
+        self._loop.remove_reader(self._reads)
+        for descriptor in (self._reads, self.end):
+            os.close(descriptor)
+        return self._said.decode(errors="replace").strip()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

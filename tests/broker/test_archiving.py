@@ -187,6 +187,22 @@ def test_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Pat
     until(lambda: gone(int(note.read_text())))
 
 
+LEAVES_SESSION = """
+import subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, "-c", "import time; time.sleep(30)"], start_new_session=True
+)
+sys.exit("left")
+"""
+
+
+def test_command_that_leaves_something_behind_keeps_nobody_waiting() -> None:
+    """It holds on to what the command could say things on, in a session of its own."""
+    began_s = time.monotonic()
+    assert python(LEAVES_SESSION) == "exit code 1: left"
+    assert time.monotonic() - began_s < 25
+
+
 def test_command_ends_with_who_waits_for_it(tmp_path: Path) -> None:
     """As with a node that is stopped."""
     note = tmp_path / "pid"

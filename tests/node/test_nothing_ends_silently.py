@@ -291,7 +291,6 @@ BEGINS = frozenset(
     )
 )
 PLACES: Final = {
-    "broker/archiving.py: run_command": "what a command said, which is told or isn't",
     "broker/doors/grpc/broker.py: on_end": ONE_CALL,
     "broker/housekeeping.py: _begin_round": ENDS,
     "broker/housekeeping.py: _set_timer": ENDS,
