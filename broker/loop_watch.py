@@ -109,7 +109,7 @@ def frame_of(thread: int) -> FrameType | None:
 
     The call holds the interpreter's list of threads. Were it to collect garbage meanwhile, and to
     free what belongs to one thread alone, it would wait for that list, and with it the process, for
-    good (CPython's issue 106883)."""
+    good (CPython's gh-106883)."""
     was_on = gc.isenabled()
     gc.disable()
     try:
