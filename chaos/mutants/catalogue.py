@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chaos.mutants.rules.audits import AUDITS
 from chaos.mutants.rules.backups import BACKUPS
+from chaos.mutants.rules.beginnings import BEGINNINGS
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.copies import COPIES
@@ -46,6 +47,7 @@ MUTANTS = (
     *PREFERENCE,
     *SNAPSHOTS,
     *LOG_START,
+    *BEGINNINGS,
     *OFFLINE_REPAIRS,
     *BACKUPS,
     *RETENTION,
