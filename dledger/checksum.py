@@ -49,6 +49,8 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.core.types import NodeId
+from dledger.errors import InvalidMessage
 from dledger.wire import raft_pb2 as pb
 
 _HELLO: Final = struct.Struct(">BQIQQQQQ")
@@ -80,6 +82,16 @@ def is_intact(message: pb.PeerMessage) -> bool:
     """Whether `message` has a known body and the checksum of its fields."""
     control = control_bytes(message)
     return bool(control) and message.checksum == crc32c(control)
+
+
+def check_outside_terms(peer: NodeId, message: pb.PeerMessage) -> None:
+    """`message`, of a kind that belongs to no term, is as `peer` sealed it.
+
+    Raises:
+        InvalidMessage: no working peer sends it.
+    """
+    if not is_intact(message) or message.term:
+        raise InvalidMessage(f"a message of {peer} doesn't have the checksum of its fields")
 
 
 def control_bytes(message: pb.PeerMessage) -> bytes:

@@ -21,6 +21,7 @@ from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
+from chaos.mutants.rules.later_logs import LATER_LOGS
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
@@ -48,6 +49,7 @@ MUTANTS = (
     *SNAPSHOTS,
     *LOG_START,
     *BEGINNINGS,
+    *LATER_LOGS,
     *OFFLINE_REPAIRS,
     *BACKUPS,
     *RETENTION,
