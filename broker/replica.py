@@ -33,6 +33,7 @@ from broker.assembly import Parts, Surrounds, committed_log, services_of
 from broker.comparing import Comparison, Neighbours
 from broker.config import NodeConfig
 from broker.errors import BrokerError
+from broker.filling import Filling
 from broker.front import LogFront
 from broker.housekeeping import Housekeeping, Notes
 from broker.installing import Around as InstallerAround
@@ -244,7 +245,17 @@ class Replica:
             self.repairs.takes,
         )
         commands = Commands(self.appender)
-        return LogStartKeeper(front, ports.hand, commands, self.fail, ports.rhythm.log_start_s)
+        look_s = ports.rhythm.log_start_s
+        keeper = LogStartKeeper(front, ports.hand, commands, self.fail, look_s)
+        filling = Filling(
+            lambda: self.driver.core.statistics().peers,
+            lambda: self.log.first_index,
+            lambda: self.driver.core.commit_index,
+            self._is_full,
+            asyncio.get_running_loop().time,
+        )
+        keeper.holders.append(filling)
+        return keeper
 
     def _is_front_held(self) -> bool:
         """Whether what is before the log's start may still be needed here: by a repair, or as what

@@ -347,6 +347,34 @@ async def test_queues_begin_where_the_log_does_after_a_restart(tmp_path: Path) -
 
 
 @on_a_loop
+async def test_front_waits_for_who_is_being_filled(tmp_path: Path) -> None:
+    """Else it would begin anew again and again; when it is filled the front goes on."""
+    async with small_members(tmp_path) as group:
+        leader = await group.leader()
+        away = follower(group, leader)
+        await group.stop(away)
+        await grow(group, 3, "first")
+        first = await let_go(group, leader)
+        await grow(group, 2, "second")
+        group.start(away)
+        third = group.replicas[away]
+        offered = leader.driver.core.statistics
+        await group.until(lambda: offered().peers[away].state == "snapshot")
+        await group.until(lambda: offered().peers[away].recently_active)
+        with pytest.raises(BrokerError, match="needed by a member that is being filled"):
+            await leader.propose_log_start(leader.machine.applied_index)
+        await group.until(lambda: third.wants_reopening)
+        del group.replicas[away]
+        await third.stop(nothing)
+        group.start(away)
+        filled = group.replicas[away]
+        await group.until(lambda: filled.machine.applied_index >= leader.machine.applied_index)
+        assert filled.log.first_index == first
+        await group.until(lambda: offered().peers[away].state == "replicate")
+        assert await let_go(group, leader) > first
+
+
+@on_a_loop
 async def test_log_that_is_sound_is_so_from_its_note_on(tmp_path: Path) -> None:
     """Before others are believed what is on the disk is read, the start note too: if memory says
     otherwise, it is memory that is wrong."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _LATER = ("tests/node/test_later_logs.py",)
+_FILLING = ("tests/broker/test_filling.py",)
 _NOT_WITH_MOVES = "logs that differ are not simulated with starts that move"
 
 LATER_LOGS = (
@@ -88,5 +89,29 @@ LATER_LOGS = (
         "        return NO_STARTS\n",
         masked="consumers there ask for what there is",
         tests=_LATER,
+    ),
+    Mutant(
+        "front-goes-under-who-is-being-filled",
+        "broker/replica.py",
+        "        keeper.holders.append(filling)\n",
+        "",
+        masked="it is filled again, at the cost of time",
+        tests=_LATER,
+    ),
+    Mutant(
+        "filling-holds-the-front-for-ever",
+        "broker/filling.py",
+        "            held.is_over = True\n",
+        "",
+        masked="an hour isn't simulated",
+        tests=_FILLING,
+    ),
+    Mutant(
+        "filling-holds-a-full-disk",
+        "broker/filling.py",
+        "        if self._is_short():\n            return None\n",
+        "",
+        masked="an hour isn't simulated",
+        tests=_FILLING,
     ),
 )
