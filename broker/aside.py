@@ -108,7 +108,7 @@ class Aside:
             committed_digest=told.committed_digest,
             peers=[
                 PeerStatus(node_id=name, address=address)
-                for name, address in sorted(config.peers.items())
+                for name, address in sorted(told.members or config.peers.items())
                 if name != config.node_id
             ],
             version=program_version(),

@@ -637,7 +637,8 @@ class Replica:
 
     def _leave_service(self, divergence: Divergence) -> None:
         core, ends = self.driver.core, committed_log(self.parts)
-        settled = self._proven_index()
+        settled, known = self._proven_index(), core.configuration
+        addresses = dict(known.addresses)
         told = replace(
             divergence,
             found_ms=max(0, self._ports.now_ms()),
@@ -647,6 +648,7 @@ class Replica:
             committed_index=settled,
             committed_offset=ends.end_of_entry(settled),
             committed_digest=self.log.digest_at(settled) if settled else 0,
+            members=tuple((name, addresses.get(name, "")) for name in sorted(known.members())),
         )
         path = self.config.data_directory
         self.fail(OutOfService(str(path), self.config.node_id, told))

@@ -26,6 +26,7 @@ from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, NotARegularFile
 from store.files import LOST_ERRNOS, AtomicFile, FileSystem
+from store.snapshot_files import FOLDER, RECEIVED
 
 INTENT: Final = "install"
 
@@ -122,6 +123,8 @@ class Install:
             CorruptionFound: the intent isn't what was written.
         """
         content = self._file.settle()
+        # What came of a base that was never installed, or was: it is a snapshot of its own by now.
+        self._unlink(self._directory / FOLDER, [RECEIVED])
         if content is None:
             return None
         start = decode_start(content, str(self._path))
@@ -141,7 +144,7 @@ class Install:
         directory = self._directory
         for name in ("truncation", "repair"):
             self._unlink(directory, [name])
-        snapshots = directory / "snapshot"
+        snapshots = directory / FOLDER
         names = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n.split(".")[0])]
         others = [name for name in names if name != base]
         self._unlink(snapshots, others)

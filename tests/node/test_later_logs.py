@@ -30,7 +30,7 @@ from dledger.wire import commands_pb2 as kpb
 from store.files import OsFiles
 from store.log_start import Install, StartNote
 from store.out_of_service import Divergence
-from store.snapshot_files import FOLDER, SnapshotFiles, Unfinished
+from store.snapshot_files import FOLDER, RECEIVED, SnapshotFiles, Unfinished
 from tests.broker.leader import batch
 from tests.node.members import Members, make_configs
 from tests.node.test_comparing import out_of_service, tolerant
@@ -242,6 +242,7 @@ async def test_who_comes_back_while_two_differ_keeps_its_log_until_that_is_over(
             await group.until(lambda: third.wants_reopening)
             del group.replicas[away]
             await third.stop(nothing)
+            assert not (group.configs[away].data_directory / FOLDER / RECEIVED).exists()
             group.start(away)
             assert group.replicas[away].log.first_index == first
     waits = [each for each in told if each["event"] == "snapshot_not_installed"]

@@ -13,6 +13,7 @@ from store.errors import CorruptionFound, OutOfRange
 from store.files import make_directory
 from store.log_start import Install, StartNote, decode_start
 from store.scrubbing import Scrub
+from store.snapshot_files import FOLDER, RECEIVED, SnapshotFiles
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import BODIES, DATA, LOG, SEGMENT, LogUnderTest, make_log, segment_paths
 
@@ -275,3 +276,16 @@ def test_checkpoint_that_a_crash_left_behind_its_note_is_written_again(cut: str)
     made.disk.power_cut()
     state = Checkpoint(made.disk, DATA / "checkpoint").state
     assert state.first_offset == start.offset(SEGMENT)
+
+
+@pytest.mark.parametrize("intended", [False, True])
+def test_what_was_received_of_a_base_is_gone_after_a_start(intended: bool) -> None:
+    """Whether it was installed or never came to that."""
+    made = make_log(BODIES)
+    snapshots = SnapshotFiles(DATA, made.disk)
+    snapshots.receive(0, b"some of it")
+    if intended:
+        Install(made.disk, DATA).intend(START)
+    made.disk.kill()
+    assert (installed(made.disk) is not None) == intended
+    assert not made.disk.exists(DATA / FOLDER / RECEIVED)
