@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -30,6 +31,7 @@ from broker.recovery import open_directory
 from dledger.addresses import split_address
 from dledger.endpoint import Endpoint
 from dledger.listening import why_not_listening
+from dledger.reading.log_start import start_noted
 from dledger.wire.cluster_pb2 import Divergence as WireDivergence
 from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
 from store.files import FileSystem
@@ -69,7 +71,7 @@ class Aside:
         with contextlib.closing(open_directory(config, self._files)) as directory:
             disk_id, told = directory.disk.disk_id, out.divergence
             log.critical("node_aside", disk_id=disk_id.hex(), what_to_do=str(out))
-            audit = audit_of(config, _KeptLog(told))
+            audit = audit_of(config, _KeptLog(told, config.data_directory))
             door = aside_door(str(out), lambda: self._status(told, disk_id), audit)
             async with contextlib.AsyncExitStack() as open_things:
                 self._open_metrics(open_things, told)
@@ -106,7 +108,7 @@ class Aside:
             committed_digest=told.committed_digest,
             peers=[
                 PeerStatus(node_id=name, address=address)
-                for name, address in sorted(config.peers.items())
+                for name, address in sorted(told.members or config.peers.items())
                 if name != config.node_id
             ],
             version=program_version(),
@@ -151,15 +153,17 @@ def wire_divergence(told: Divergence) -> WireDivergence:
 class _KeptLog:
     """`broker.services.audit.AuditedLog`, by what the mark says: the log isn't opened."""
 
-    def __init__(self, told: Divergence) -> None:
+    def __init__(self, told: Divergence, directory: Path) -> None:
         self._told = told
+        start = start_noted(str(directory))
+        self._retired_end = start.end_offset if start is not None else 0
 
     @property
     def first_index(self) -> int:
         return self._told.first_index
 
-    def start(self) -> int:
-        return 0
+    def retired_end(self) -> int:
+        return self._retired_end
 
     def durable_end(self) -> int:
         return self._told.committed_offset

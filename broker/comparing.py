@@ -28,10 +28,11 @@ from typing import Final
 import structlog
 
 from broker.verdict import Place, Standing, judge
-from dledger.checksum import is_intact, seal
+from dledger.checksum import check_outside_terms, seal
 from dledger.core.types import MAX_INDEX, MAX_TERM, Configuration, NodeId
 from dledger.errors import InvalidMessage, ReplicaDiverged
 from dledger.peers import PeerLink
+from dledger.reading.log_start import LogStart
 from dledger.sparing import Sparing
 from dledger.wire import raft_pb2 as pb
 from store.commitlog import CommitLog
@@ -40,12 +41,14 @@ from store.out_of_service import Divergence
 
 ASK_S: Final = 0.5  # from asking to going on without who hasn't answered
 AGAIN_S: Final = 0.5  # from one round of asking to the next
+ASKED_FOR_S: Final = 5.0  # since a peer asked last, until no comparison is taken to go on
 PAUSE_S: Final = 1.0  # from the end of one inquiry to the next one's beginning
 LOOK_AGAIN_ROUNDS: Final = 20  # of waiting, from one look at those that differ to the next
 OUTVOTED_ROUNDS: Final = 2  # in a row, until it is believed
 QUIET_ROUNDS: Final = 4  # in which nobody differs, until what was suspected is forgotten
 HALVING_TRIES: Final = 4  # to be answered about one entry, by whoever of the majority
 SLICE_BYTES: Final = 256 << 10  # of the own log, read in a turn: about a millisecond
+NOT_HELD: Final = Place(0, 0, 0)  # of a peer whose log begins behind what it was asked for
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +76,7 @@ class Neighbours:
         durable: the last entry that is on this disk.
         term_at: the term of an entry, as the core knows it.
         configuration: in force.
+        noted_start: where the log begins by its note, read from the disk.
         links, request, answer: as for `broker.repairs.Surroundings`.
         is_mended: whether what a read stumbled over is being put right.
         silence: this node votes, acknowledges, leads and serves no more, from this moment on.
@@ -84,6 +88,7 @@ class Neighbours:
     durable: Callable[[], int]
     term_at: Callable[[int], int]
     configuration: Callable[[], Configuration]
+    noted_start: Callable[[], LogStart]
     links: Callable[[], Mapping[NodeId, PeerLink]]
     request: Callable[[NodeId, pb.PeerMessage], None]
     answer: Callable[[NodeId, pb.PeerMessage], None]
@@ -116,7 +121,8 @@ class Comparison:
         self._loop: asyncio.AbstractEventLoop | None = None  # from `start` to `stop`
         self._task: asyncio.Task[None] | None = None
         self._number = 0
-        self._asked: dict[tuple[NodeId, int], asyncio.Future[Place | None]] = {}
+        self._asked_s = -ASKED_FOR_S  # when a peer asked last
+        self._asked: dict[tuple[NodeId, int], asyncio.Future[Place]] = {}
         self._sparing = Sparing()
         self._inquiries = self._told = 0
 
@@ -137,13 +143,21 @@ class Comparison:
         disk_of = self._around.configuration().disk_of
         return {peer: disk for peer, disk in self._differing.items() if disk_of(peer) == disk}
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether logs are being compared: this one with others, or those of two who ask what this
+        one holds, which may be nothing there. Of a comparison of others that is over this knows so
+        many seconds later."""
+        is_asked = self._loop is not None and self._loop.time() < self._asked_s + ASKED_FOR_S
+        return self._is_silent or bool(self._suspected) or is_asked
+
     # --- life -------------------------------------------------------------------------------
 
     def suspect(self, index: int) -> None:
         """Somebody holds something else at `index` than this log, or behind it. Safe from within
         whatever reads the log."""
         index = min(index, self._around.durable())
-        if index < self._log.first_index or self._is_silent:
+        if index < self._lowest() or self._is_silent:
             return
         self._suspected = max(self._suspected, index)
         self._begin()
@@ -227,7 +241,7 @@ class Comparison:
 
     def _place(self, index: int) -> Place | None:
         """The entry here; None where it isn't held, or can't be read."""
-        if not self._log.first_index <= index <= self._around.durable():
+        if not self._lowest() <= index <= self._around.durable():
             return None
         try:
             return Place(index, self._around.term_at(index), self._log.digest_at(index))
@@ -235,6 +249,11 @@ class Comparison:
             if not self._around.is_mended(error):
                 raise
             return None
+
+    def _lowest(self) -> int:
+        """The lowest entry that is known here: the one before the first that is held, by the log's
+        start note, where there is one."""
+        return max(self._log.start.index, 1)
 
     async def _is_sound(self, own: Place) -> bool:
         """Whether this log's files hold what it says, from its first entry on. False: it has
@@ -245,10 +264,12 @@ class Comparison:
             CorruptionFound: what has rotted can't be put right.
         """
         source = self._log
-        first = source.first_index
+        start, noted = source.start, self._around.noted_start()
+        # One that is further is of a front that is just being let go.
+        if noted.index <= start.index and noted != start:
+            raise ReplicaDiverged(start.index, start.digest, noted.digest)
+        digest, index = start.digest, start.first_index
         try:
-            digest = 0 if first == 1 else source.digest_at(first)
-            index = first if first == 1 else first + 1
             while index <= own.index:
                 last = source.last_that_fits(index, own.index, SLICE_BYTES)
                 digest = source.verify(index, last, digest)
@@ -316,50 +337,66 @@ class Comparison:
             members=peers,
         )
         agreed, differing = await self._halve(found.own, peers, digest)
+        is_found = differing.index == agreed + 1
+        compared = (None if is_found else self._place(differing.index)) or found.own
         self._around.diverged(
             Divergence(
-                compared_index=found.own.index,
-                own_digest=found.own.digest,
-                peers_digest=digest,
+                compared_index=compared.index,
+                own_digest=compared.digest,
+                peers_digest=digest if compared is found.own else differing.digest,
                 peers=tuple(peers),
                 agreed_index=agreed,
-                differing_index=differing.index if differing.index == agreed + 1 else 0,
+                differing_index=differing.index if is_found else 0,
                 own_term=self._around.term_at(differing.index),
                 peers_term=differing.term,
             )
         )
 
     async def _halve(self, own: Place, peers: list[NodeId], digest: int) -> tuple[int, Place]:
-        """The last entry that is known to be the same, and the first known to differ, as a peer
-        holds it: next to each other, if peers go on answering."""
-        agreed = self._log.first_index - 1
-        differing = Place(own.index, own.term, digest)
-        while differing.index - agreed > 1:
-            middle = self._place((agreed + differing.index) // 2)
+        """The last entry that is known to be the same, 0 if none is, and the first known to differ,
+        as a peer holds it: next to each other, if peers go on answering. What was before a log's
+        first entry may differ as well: so the one before it is asked for first, and those that
+        peers don't hold any more say nothing."""
+        agreed, differing = 0, Place(own.index, own.term, digest)
+        below = max(0, self._lowest() - 1)  # nothing at or below is worth a question
+        at = self._lowest()
+        while below < at < differing.index:
+            middle = self._place(at)
             theirs = None if middle is None else await self._told_at(middle, peers)
             if middle is None or theirs is None:
                 break
             if theirs == middle:
-                agreed = middle.index
+                agreed = below = middle.index
+            elif theirs is NOT_HELD:
+                below = middle.index
             else:
                 differing = theirs
+            at = (below + differing.index) // 2
         return agreed, differing
 
     async def _told_at(self, own: Place, peers: list[NodeId]) -> Place | None:
-        """What one of `peers` holds at that entry."""
+        """What one of `peers` holds at that entry; `NOT_HELD` if all that answer hold nothing
+        there, None if nobody answers."""
         for _ in range(HALVING_TRIES):
-            told = await self._ask_all(peers, own)
-            here = [told[peer] for peer in peers if peer in told and told[peer].index == own.index]
-            if here:
-                return here[0]
+            told = await self._answers(peers, own)
+            here = [told[peer] for peer in peers if peer in told]
+            if (held := next((each for each in here if each.index == own.index), None)) is not None:
+                return held
+            if len(here) == len(peers):
+                return NOT_HELD
         return None
 
     # --- asking -----------------------------------------------------------------------------
 
     async def _ask_all(self, peers: Iterable[NodeId], own: Place) -> dict[NodeId, Place]:
         """What those that answer in time hold there, or at the last entry before."""
+        told = await self._answers(peers, own)
+        return {peer: place for peer, place in told.items() if place is not NOT_HELD}
+
+    async def _answers(self, peers: Iterable[NodeId], own: Place) -> dict[NodeId, Place]:
+        """The same, with `NOT_HELD` of those that know of no entry there or before."""
         links = self._around.links()
-        asked: dict[NodeId, asyncio.Future[Place | None]] = {}
+        asked: dict[NodeId, asyncio.Future[Place]] = {}
         for peer in sorted(peers):
             link = links.get(peer)
             if link is None or not link.connected or not link.compares_digests:
@@ -369,15 +406,14 @@ class Comparison:
             await asyncio.wait(asked.values(), timeout=ASK_S)
         told: dict[NodeId, Place] = {}
         for peer, future in asked.items():
-            place = future.result() if future.done() else None
-            if place is not None and place.index <= own.index:
-                told[peer] = place
+            if future.done() and future.result().index <= own.index:
+                told[peer] = future.result()
         self._asked.clear()
         return told
 
-    def _ask(self, peer: NodeId, own: Place) -> asyncio.Future[Place | None]:
+    def _ask(self, peer: NodeId, own: Place) -> asyncio.Future[Place]:
         self._number += 1
-        future: asyncio.Future[Place | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._asked[peer, self._number] = future
         body = pb.DigestRequest(
             number=self._number, index=own.index, entry_term=own.term, digest=own.digest
@@ -395,21 +431,17 @@ class Comparison:
         """
         match message.WhichOneof("body"):
             case "digest_request":
-                self._check(peer, message)
+                check_outside_terms(peer, message)
                 self._on_request(peer, message.digest_request)
             case "digest_response":
-                self._check(peer, message)
+                check_outside_terms(peer, message)
                 self._on_response(peer, message.digest_response)
             case _:
                 return False
         return True
 
-    def _check(self, peer: NodeId, message: pb.PeerMessage) -> None:
-        if not is_intact(message) or message.term:
-            raise InvalidMessage(f"a message of {peer} doesn't have the checksum of its fields")
-
     def _on_response(self, peer: NodeId, body: pb.DigestResponse) -> None:
-        place = None
+        place = NOT_HELD
         if body.index or body.entry_term or body.digest:
             place = _place_in(peer, body)
         future = self._asked.get((peer, body.number))
@@ -418,6 +450,8 @@ class Comparison:
 
     def _on_request(self, peer: NodeId, body: pb.DigestRequest) -> None:
         theirs = _place_in(peer, body)
+        if self._loop is not None:
+            self._asked_s = self._loop.time()
         if self._is_silent:
             return
         told = self._place(min(theirs.index, self._around.durable()))

@@ -26,7 +26,7 @@ from broker.ending import DISK_ERRNOS
 from broker.snapshots import REFUSALS, Base, BaseOf, NoFiles, SnapshotKeeper
 from broker.state.errors import SnapshotDamaged
 from broker.state.machine import StateMachine
-from dledger.checksum import is_intact, seal
+from dledger.checksum import check_outside_terms, seal
 from dledger.core.types import MAX_INDEX, LogBase, NodeId, SnapshotOffer
 from dledger.errors import InvalidMessage
 from dledger.sparing import Sparing
@@ -41,6 +41,7 @@ MAX_BYTES: Final = 1 << 30  # of a snapshot; at the state's bounds it has 16 MB
 ASK_S: Final = 1.0
 SILENT_S: Final = 5.0  # since the last offer: then nobody is there to ask
 AGAIN_S: Final = 1.0  # from one that was no good to the next
+LISTEN_S: Final = 2.0  # from the first offer: who compares logs has asked here by then
 LOOK_S: Final = 0.02  # until term and vote are durable
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class Around:
         ask, give: send a message to a peer, which may get lost. One asks on the stream that the
             offer came on: who is new may not know yet where anybody is.
         needs: whether this member may begin anew with an offer, were it silent from now on.
+        is_compared: whether members' logs are being compared, this one's or others'.
         fall_silent: this member says, takes and applies nothing any more.
         reopen: the replica is to be closed, and opened again.
         failed: is told of an error that the replica can't get over.
@@ -70,6 +72,7 @@ class Around:
     ask: Callable[[NodeId, pb.PeerMessage], None]
     give: Callable[[NodeId, pb.PeerMessage], None]
     needs: Callable[[SnapshotOffer], bool]
+    is_compared: Callable[[], bool]
     fall_silent: Callable[[], None]
     reopen: Callable[[], None]
     failed: Callable[[BaseException], None]
@@ -146,6 +149,7 @@ class Installer:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         try:
+            await asyncio.sleep(LISTEN_S)
             while (offer := self._offer) is not None and loop.time() < self._offered_s + SILENT_S:
                 if await self._get(offer):
                     return
@@ -160,11 +164,15 @@ class Installer:
             OSError, StorageFailed: the disk failed.
         """
         try:
+            self._check_undisputed()
             await self._pull(offer)
             chunks = await self._hand.run(partial(self._checked, offer.base))
             head = _head(self._base.disk_id, offer.base)
             if not await self._snapshots.write_base(head, iter(chunks), BaseOf.PEER):
                 raise _OfferGone("it couldn't be written")
+            await self._hand.run(
+                self._base.files.drop_received
+            )  # nothing comes behind what follows
             await self._begin_anew(offer)
         except _OfferGone as reason:
             self._tell(offer, str(reason))
@@ -243,12 +251,25 @@ class Installer:
         await asyncio.sleep(LOOK_S)  # the term that it was offered in becomes durable meanwhile
         if not self._around.needs(offer):
             raise _OfferGone("it isn't needed any more")
+        self._check_undisputed()
         self._around.fall_silent()
         log.info("snapshot_installed", peer=offer.sender, index=offer.base.index)
         try:
             await self._hand.run(partial(self._install.intend, start_of(offer.base)))
         finally:
             self._around.reopen()
+
+    def _check_undisputed(self) -> None:
+        """Nobody's log is in question. Else this member's may be what is left of the true one, and
+        with the leader's state in its place it would agree with the leader whoever is wrong. What
+        ends the wait is what ends the comparison: a verdict, or an operator who replaces one of
+        the two.
+
+        Raises:
+            _OfferGone: somebody's is.
+        """
+        if self._around.is_compared():
+            raise _OfferGone("members' logs are compared, and it isn't known whose is wrong")
 
     # --- what peers say -----------------------------------------------------------------------
 
@@ -260,18 +281,14 @@ class Installer:
         """
         match message.WhichOneof("body"):
             case "snapshot_request":
-                self._check(peer, message)
+                check_outside_terms(peer, message)
                 self._on_request(peer, message.snapshot_request)
             case "snapshot_response":
-                self._check(peer, message)
+                check_outside_terms(peer, message)
                 self._on_response(peer, message.snapshot_response)
             case _:
                 return False
         return True
-
-    def _check(self, peer: NodeId, message: pb.PeerMessage) -> None:
-        if not is_intact(message) or message.term:
-            raise InvalidMessage(f"a message of {peer} doesn't have the checksum of its fields")
 
     def _on_request(self, peer: NodeId, body: pb.SnapshotRequest) -> None:
         if not 1 <= body.index <= MAX_INDEX or body.at >= MAX_BYTES:

@@ -29,11 +29,12 @@ from broker.state.machine import StateMachine
 from broker.state.replay import QueueStarts, starts_of
 from dledger.core.types import LogBase
 from dledger.level import LOG_START_LEVEL
+from dledger.reading.log_start import LogStart
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueues
 from store.errors import CorruptionFound
 from store.files import FULL_ERRNOS, FileSystem
-from store.log_start import LogStart, StartNote
+from store.log_start import StartNote
 from store.segments import Segment
 from store.snapshot_files import SnapshotHead
 from store.starting.opening import base_of

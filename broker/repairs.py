@@ -33,7 +33,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from dledger.checksum import is_intact, seal
+from dledger.checksum import check_outside_terms, seal
 from dledger.core.types import MAX_INDEX, MAX_TERM, LogView, NodeId
 from dledger.errors import InvalidMessage
 from dledger.peers import PeerLink
@@ -399,18 +399,14 @@ class Repairs:
         """
         match message.WhichOneof("body"):
             case "entries_request":
-                self._check(peer, message)
+                check_outside_terms(peer, message)
                 self._on_request(peer, message.entries_request)
             case "entries_response":
-                self._check(peer, message)
+                check_outside_terms(peer, message)
                 self._on_response(peer, message.entries_response)
             case _:
                 return False
         return True
-
-    def _check(self, peer: NodeId, message: pb.PeerMessage) -> None:
-        if not is_intact(message) or message.term:
-            raise InvalidMessage(f"a message of {peer} doesn't have the checksum of its fields")
 
     def _on_response(self, peer: NodeId, body: pb.EntriesResponse) -> None:
         is_given = body.status == pb.ENTRIES_STATUS_GIVEN

@@ -35,6 +35,7 @@ from broker.comparing import Comparison, Neighbours
 from broker.config import NodeConfig
 from broker.disk_usage import DiskUsage
 from broker.errors import BrokerError
+from broker.filling import Filling
 from broker.front import LogFront
 from broker.housekeeping import Housekeeping, Notes
 from broker.installing import Around as InstallerAround
@@ -228,6 +229,7 @@ class Replica:
             ask=self.transport.send_answer,
             give=self.transport.send_request,
             needs=lambda offer: self.driver.core.needs(offer),
+            is_compared=lambda: self.comparison.is_under_way,
             fall_silent=self.driver.stop,
             reopen=self._reopen,
             failed=self.fail,
@@ -252,7 +254,17 @@ class Replica:
             self.repairs.takes,
         )
         commands = Commands(self.appender)
-        return LogStartKeeper(front, ports.hand, commands, self.fail, ports.rhythm.log_start_s)
+        look_s = ports.rhythm.log_start_s
+        keeper = LogStartKeeper(front, ports.hand, commands, self.fail, look_s)
+        filling = Filling(
+            lambda: self.driver.core.statistics().peers,
+            lambda: self.log.first_index,
+            lambda: self.driver.core.commit_index,
+            self._is_full,
+            asyncio.get_running_loop().time,
+        )
+        keeper.holders.append(filling)
+        return keeper
 
     def _make_archiver(self) -> Archiver:
         wanted, ports = self.config.retention, self._ports
@@ -452,6 +464,7 @@ class Replica:
             durable=lambda: min(self.driver.core.durable_index, self.log.synced_index),
             term_at=lambda index: self.driver.core.term_at(Index(index)),
             configuration=lambda: self.driver.core.configuration,
+            noted_start=StartNote(self._ports.files, self.config.data_directory).read,
             links=self.transport.links,
             request=self.transport.send_request,
             answer=self.transport.send_answer,
@@ -654,7 +667,8 @@ class Replica:
 
     def _leave_service(self, divergence: Divergence) -> None:
         core, ends = self.driver.core, committed_log(self.parts)
-        settled = self._proven_index()
+        settled, known = self._proven_index(), core.configuration
+        addresses = dict(known.addresses)
         told = replace(
             divergence,
             found_ms=max(0, self._ports.now_ms()),
@@ -664,6 +678,7 @@ class Replica:
             committed_index=settled,
             committed_offset=ends.end_of_entry(settled),
             committed_digest=self.log.digest_at(settled) if settled else 0,
+            members=tuple((name, addresses.get(name, "")) for name in sorted(known.members())),
         )
         path = self.config.data_directory
         self.fail(OutOfService(str(path), self.config.node_id, told))

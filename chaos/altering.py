@@ -20,6 +20,7 @@ from dledger.reading.entry import (
     build_frame,
     verify_frame,
 )
+from dledger.reading.log_start import FROM_THE_FIRST, LogStart
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import RECORD, file_name
 from dledger.records.record import record_starts
@@ -35,9 +36,11 @@ _CRC_AT: Final = RECORD.at("body_crc")
 _FLAG_AT: Final = RECORD.at("flag")
 
 
-def frames_of(content: Content, segment_bytes: int) -> Iterator[EntryHeader]:
-    """Every whole frame of a log that begins at byte 0, as they follow each other."""
-    position, index = 0, 1
+def frames_of(
+    content: Content, segment_bytes: int, start: LogStart = FROM_THE_FIRST
+) -> Iterator[EntryHeader]:
+    """Every whole frame of a log that begins behind `start`, as they follow each other."""
+    position, index = start.offset(segment_bytes), start.first_index
     while True:
         base = position - position % segment_bytes
         blob = content(file_name(base))
@@ -53,10 +56,18 @@ def frames_of(content: Content, segment_bytes: int) -> Iterator[EntryHeader]:
             position = base + segment_bytes
 
 
-def alter(content: Content, put: Put, segment_bytes: int, index: int, chance: Random) -> None:
-    """From entry `index` on the log is another one; that entry isn't a no-op."""
-    digest = 0
-    for header in list(frames_of(content, segment_bytes)):
+def alter(
+    content: Content,
+    put: Put,
+    segment_bytes: int,
+    index: int,
+    chance: Random,
+    start: LogStart = FROM_THE_FIRST,
+) -> None:
+    """From entry `index` on the log, which begins behind `start`, is another one; that entry isn't
+    a no-op. With one before the first, all digests follow that of `start`, and no entry changes."""
+    digest = start.digest
+    for header in list(frames_of(content, segment_bytes, start)):
         name, at = _place(header, segment_bytes)
         frame = (content(name) or b"")[at : at + header.total_size]
         if header.index < index:

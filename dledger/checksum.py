@@ -51,6 +51,8 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.core.types import NodeId
+from dledger.errors import InvalidMessage
 from dledger.wire import raft_pb2 as pb
 
 _HELLO: Final = struct.Struct(">BQIQQQQQ")
@@ -101,6 +103,16 @@ def _disk_checksum(message: pb.PeerMessage) -> int:
         10, message.term, body.read_context, body.disk_free_bytes, body.disk_total_bytes
     )
     return crc32c(packed)
+
+
+def check_outside_terms(peer: NodeId, message: pb.PeerMessage) -> None:
+    """`message`, of a kind that belongs to no term, is as `peer` sealed it.
+
+    Raises:
+        InvalidMessage: no working peer sends it.
+    """
+    if not is_intact(message) or message.term:
+        raise InvalidMessage(f"a message of {peer} doesn't have the checksum of its fields")
 
 
 def control_bytes(message: pb.PeerMessage) -> bytes:

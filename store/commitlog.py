@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dledger.reading.entry import EntryHeader, parse_header, walk_frames
+from dledger.reading.log_start import LogStart
 from store.appending import LogEnd
 from store.checkpoint import Checkpoint
 from store.damage import Damages
@@ -28,7 +29,7 @@ from store.errors import OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, Buffer, FileSystem, OsFiles, make_directory
 from store.flusher import FlushMode, FlushQueue, Work
 from store.intact import NOTHING_KNOWN, Known
-from store.log_start import LogStart, StartNote
+from store.log_start import StartNote
 from store.options import CommitLogOptions
 from store.preallocation import SPARES, Preallocator
 from store.recovery import Recovered, Recovery, RecoveryReport

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from dledger.reading.entry import EntryHeader, EntryKind
+from dledger.reading.log_start import FROM_THE_FIRST, LogStart
 from store.intact import IntactRun
-from store.log_start import FROM_THE_FIRST, LogStart
 
 
 class History:

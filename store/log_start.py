@@ -8,78 +8,27 @@ durably, nor leave an intent undone: whoever opens a directory settles it first 
 
     installing   segments, journals gone ─▶ note ─▶ checkpoint at the start ─▶ intent gone
 
-Both are atomic files (`store.files.AtomicFile`) with the bytes of
-`dledger.records.layout.LOG_START`. The state as of the entry before the first is a snapshot
+Both are atomic files (`store.files.AtomicFile`) with the bytes of a
+`dledger.reading.log_start.LogStart`. The state as of the entry before the first is a snapshot
 (`store.snapshot_files`), and kept by others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dledger.records.layout import FILE_NAME, LOG_START, UNFINISHED_NAME, file_name
+from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
+from dledger.reading.log_start import decode_start as decoded
+from dledger.records.errors import InvalidFrame
+from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, NotARegularFile
 from store.files import LOST_ERRNOS, AtomicFile, FileSystem
+from store.snapshot_files import FOLDER, RECEIVED
 
-NOTE: Final = "log_start"
 INTENT: Final = "install"
-_MAGIC: Final = LOG_START.constant("magic")
-_VERSION: Final = LOG_START.constant("version")
-_HEAD: Final = LOG_START.struct()
-
-
-@dataclass(frozen=True, slots=True)
-class LogStart:
-    """What a log knows of what was before its first entry. All zeros: nothing was, it begins with
-    entry 1.
-
-    Attributes:
-        index, term, digest, append_time_ms: of the last entry before the first.
-        end_offset: the byte behind that one.
-        configuration_index, configuration_term: of the configuration in force there; 0: none.
-        configuration: the body of that entry.
-    """
-
-    index: int = 0
-    term: int = 0
-    digest: int = 0
-    end_offset: int = 0
-    append_time_ms: int = 0
-    configuration_index: int = 0
-    configuration_term: int = 0
-    configuration: bytes = b""
-
-    @property
-    def first_index(self) -> int:
-        """The first entry of the log."""
-        return self.index + 1
-
-    def offset(self, segment_size: int) -> int:
-        """The physical offset at which the log begins: that of a segment."""
-        return -(-self.end_offset // segment_size) * segment_size
-
-    def encode(self) -> bytes:
-        """The bytes that stand for it."""
-        head = _HEAD.pack(
-            _MAGIC,
-            _VERSION,
-            self.index,
-            self.term,
-            self.digest,
-            self.end_offset,
-            self.append_time_ms,
-            self.configuration_index,
-            self.configuration_term,
-            len(self.configuration),
-        )
-        return head + self.configuration
-
-
-FROM_THE_FIRST: Final = LogStart()
 
 
 def decode_start(content: bytes, file: str) -> LogStart:
@@ -88,20 +37,10 @@ def decode_start(content: bytes, file: str) -> LogStart:
     Raises:
         CorruptionFound: it stands for none.
     """
-    if len(content) < _HEAD.size:
-        raise CorruptionFound(file, 0, f"{_HEAD.size} bytes", len(content))
-    magic, version, *values, size = _HEAD.unpack_from(content)
-    if (magic, version) != (_MAGIC, _VERSION):
-        expected = f"magic {_MAGIC:08x} version {_VERSION}"
-        raise CorruptionFound(file, 0, expected, f"{magic:08x} {version}")
-    if len(content) != _HEAD.size + size:
-        raise CorruptionFound(file, 0, f"{_HEAD.size + size} bytes", len(content))
-    index, term, digest, end, time_ms, place, place_term = values
-    body = content[_HEAD.size :]
-    start = LogStart(index, term, digest, end, time_ms, place, place_term, body)
-    if not (start.term > 0 and start.configuration_index <= start.index and start.end_offset):
-        raise CorruptionFound(file, 0, "the end of an entry", start)
-    return start
+    try:
+        return decoded(content)
+    except InvalidFrame as error:
+        raise CorruptionFound(file, 0, str(error.expected), error.found) from None
 
 
 class StartNote:
@@ -184,6 +123,8 @@ class Install:
             CorruptionFound: the intent isn't what was written.
         """
         content = self._file.settle()
+        # What came of a base that was never installed, or was: it is a snapshot of its own by now.
+        self._unlink(self._directory / FOLDER, [RECEIVED])
         if content is None:
             return None
         start = decode_start(content, str(self._path))
@@ -203,7 +144,7 @@ class Install:
         directory = self._directory
         for name in ("truncation", "repair"):
             self._unlink(directory, [name])
-        snapshots = directory / "snapshot"
+        snapshots = directory / FOLDER
         names = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n.split(".")[0])]
         others = [name for name in names if name != base]
         self._unlink(snapshots, others)

@@ -38,6 +38,8 @@ class Divergence:
         committed_index, committed_offset: up to which entry and byte it was known to be committed,
             and on this disk.
         committed_digest: there.
+        members: of the configuration in force, name and address; none in a mark of a release
+            before.
     """
 
     found_ms: int = 0
@@ -55,6 +57,7 @@ class Divergence:
     committed_index: int = 0
     committed_offset: int = 0
     committed_digest: int = 0
+    members: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         if not self.compared_index:
@@ -80,6 +83,7 @@ def mark(files: FileSystem, directory: Path, divergence: Divergence) -> None:
     """
     told: dict[str, object] = asdict(divergence)
     told["peers"] = list(divergence.peers)
+    told["members"] = dict(divergence.members)
     write_sealed(files, directory / FILE_NAME, {"format_version": FORMAT_VERSION, **told})
 
 
@@ -95,12 +99,14 @@ def mark_of(files: FileSystem, directory: Path) -> Divergence | None:
 
 
 def _divergence(stored: Mapping[str, object]) -> Divergence:
-    peers = stored.get("peers")
-    if stored.get("format_version") != FORMAT_VERSION or not isinstance(peers, list):
+    peers, members = stored.get("peers"), stored.get("members", {})
+    is_known = stored.get("format_version") == FORMAT_VERSION
+    if not is_known or not isinstance(peers, list) or not isinstance(members, dict):
         raise ValueError(f"no mark of format {FORMAT_VERSION}")
     numbers = {
         each.name: int(str(stored.get(each.name)))
         for each in fields(Divergence)
-        if each.name != "peers"
+        if each.name not in ("peers", "members")
     }
-    return Divergence(peers=tuple(map(str, peers)), **numbers)
+    addresses = tuple(sorted((str(name), str(each)) for name, each in members.items()))
+    return Divergence(peers=tuple(map(str, peers)), members=addresses, **numbers)

@@ -37,6 +37,7 @@ from dledger.reading.entry import (
     possible_starts,
     verify_frame,
 )
+from dledger.reading.log_start import FROM_THE_FIRST, LogStart
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 from store.checkpoint import Checkpoint
@@ -44,7 +45,6 @@ from store.errors import CorruptionFound
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_exactly, write_all
 from store.history import History
 from store.intact import NOTHING_KNOWN, Known
-from store.log_start import FROM_THE_FIRST, LogStart
 from store.segment_files import check_bases, check_size, find_segment_files, open_segment
 from store.segments import Segment, SegmentTable
 from store.truncation import TruncationIntent, ZeroRange, cut_tail
@@ -230,6 +230,10 @@ class Recovery:
         if not self._clean or end != self._watermark:
             self._rewrite(min(self._watermark, end), end)
             self._checkpoint.note_log(end, history.last_append_time_ms)
+        begins_at = history.start.offset(self._segment_size)
+        if self._checkpoint.state.first_offset != begins_at:
+            # A crash came between the note and the page, which would go on saying the old.
+            self._checkpoint.note_first(begins_at)
         self._checkpoint.sync()
 
     def _rewrite(self, start: int, end: int) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dledger.reading.log_start import NOTE
 from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
 from store.files import FileSystem
-from store.log_start import NOTE
 from store.segments import Segment
 
 

@@ -35,6 +35,7 @@ from audit.repairing.sources import node_sources
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, verify_frame
 from dledger.reading.files import opened, read_at
+from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
 from dledger.reading.survey import walk_headers
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, file_name
@@ -43,7 +44,7 @@ from store.backup import COMMITLOG, FILE, Backup, read_backup, write_backup
 from store.directory import lock_directory
 from store.errors import CorruptionFound
 from store.files import FileSystem, OsFiles, make_directory, replace_file, write_all
-from store.log_start import FROM_THE_FIRST, NOTE, LogStart, StartNote, decode_start
+from store.log_start import StartNote, decode_start
 from store.snapshot_files import FOLDER as SNAPSHOTS
 from store.snapshot_files import SnapshotFiles
 

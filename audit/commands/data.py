@@ -72,9 +72,7 @@ def export(
     include_deleted: DeletedOption = False,
     accept_retention: Annotated[
         bool,
-        typer.Option(
-            "--accept-retention", help="Of a table: go on behind what was deleted unexported."
-        ),
+        typer.Option("--accept-retention", help="Go on behind what was deleted unexported."),
     ] = False,
     engine: EngineOption = EngineName.LOCAL,
     master: MasterOption = None,
@@ -92,8 +90,6 @@ def export(
     wanted = frozenset(topic) if topic else None
     with errors_told():
         if kind is Format.PARQUET:
-            if accept_retention:
-                raise UsageMistake("--accept-retention is for tables; name a --format")
             target = plain(target)
             if is_object(target):
                 raise UsageMistake("files are written here; into a store go tables: --format delta")
@@ -103,7 +99,7 @@ def export(
                 with progress_shown() as started:
                     done = export_messages(
                         source, Path(target), runner, wanted, started("export", 0),
-                        includes_deleted=include_deleted,
+                        includes_deleted=include_deleted, accept_retention=accept_retention,
                     )  # fmt: skip
             finally:
                 runner.close()

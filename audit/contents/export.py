@@ -25,7 +25,7 @@ import numpy as np
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import EngineUnavailable, UsageMistake
 from audit.reading.replica import Replica
-from audit.reading.survey import check_topics, committed_log
+from audit.reading.survey import check_reaches, check_topics, committed_log
 from dledger.reading.columns import Integers, Words
 from dledger.reading.decode import COLUMNS, Ended, LogRange, Records, Wanted, read_records
 from dledger.reading.lifetimes import ended_topics
@@ -81,15 +81,17 @@ def export_messages(
     progress: Progress = no_progress,
     *,
     includes_deleted: bool = False,
+    accept_retention: bool = False,
 ) -> Exported:
     """Everything committed is exported; what was before isn't touched.
 
     Args:
         includes_deleted: messages of topics that have been deleted by now, too.
+        accept_retention: go on behind messages that retention took before they were exported.
 
     Raises:
         UsageMistake: the target holds something else, or messages of another broker group or of
-            other topics; or the replica has no message of one of `topics`.
+            other topics; the replica has no message of one of `topics`, or lacks what comes next.
         EngineUnavailable: pyarrow isn't installed.
         LogDamaged: the replica's log is damaged; nothing of this run counts as done.
     """
@@ -109,23 +111,25 @@ def export_messages(
         raise UsageMistake(f"{target} holds messages of broker group {theirs!r}, not of {ours!r}")
     if state.topics != topics:
         raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
-    if state.pending > state.done:
+    check_reaches(log, str(target), state.done, accept_retention=accept_retention)
+    begin = max(state.done, log.retained_from)
+    if state.pending > begin:
         end = state.pending  # A run broke off: the same ranges again, so the same files.
     else:
-        end = max(log.settled, state.done)
+        end = max(log.settled, begin)
     if log.settled < end:
         raise UsageMistake(f"{replica.id} is committed to {log.settled}; {end} was begun before")
     write_state(target, replace(state, pending=end))
     ended = () if includes_deleted else ended_topics(log)
     tasks = [
         ExportTask(part, str(target), topics, replica.host, ended)
-        for part in log_ranges(log, state.done, end)
+        for part in log_ranges(log, begin, end)
         if part.start < part.end
     ]
     counts = engine.run(export_range, tasks, progress)
     write_state(target, replace(state, done=end, pending=end))
     return Exported(
-        state.done,
+        begin,
         end,
         sum(messages for messages, _, _ in counts),
         sum(files for _, files, _ in counts),

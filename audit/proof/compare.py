@@ -17,7 +17,6 @@ from audit.proof.digest import FileProblem, PartDigests
 from audit.proof.findings import Cause, Finding
 from audit.proof.merging import merged
 from audit.proof.plan import Plan, SegmentPlan
-from dledger.reading.survey import Survey
 from dledger.records.layout import file_name
 
 _CAUSE = {
@@ -109,7 +108,8 @@ def file_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
         if part.problem is None or (part.replica, part.base) in found:
             continue
         survey = plan.survey_of(part.replica)
-        if not survey.segments:
+        # What a drop took while it was read isn't missing.
+        if not survey.segments or part.base + plan.segment_size <= survey.retained_from:
             continue
         found[(part.replica, part.base)] = Finding(
             _CAUSE[part.problem],
@@ -123,9 +123,8 @@ def file_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
     return merged(found.values())
 
 
-def survey_findings(plan: Plan, *, accept_retention: bool) -> list[Finding]:
-    """What the surveys alone show: replicas that can't be read, hold nothing, end too early, or
-    begin later than others."""
+def survey_findings(plan: Plan) -> list[Finding]:
+    """What the surveys alone show: replicas that can't be read, hold nothing, or end too early."""
     found: list[Finding] = []
     committed = max((survey.settled for survey in plan.surveys), default=0)
     for survey in plan.surveys:
@@ -138,15 +137,7 @@ def survey_findings(plan: Plan, *, accept_retention: bool) -> list[Finding]:
         elif survey.end < committed and not survey.answered:
             detail = f"it ends at {survey.end}, {committed} is committed"
             found.append(_finding(Cause.SHORTER, who, survey.end, committed, detail))
-        if _begins_later(plan, survey) and not accept_retention:
-            detail = f"it begins at {survey.retained_from}, another at {plan.start}"
-            start, end = plan.start, survey.retained_from
-            found.append(_finding(Cause.RETAINED_LATER, who, start, end, detail))
     return found
-
-
-def _begins_later(plan: Plan, survey: Survey) -> bool:
-    return not survey.problem and bool(survey.segments) and survey.retained_from > plan.start
 
 
 def _finding(cause: Cause, who: tuple[str, ...], start: int, end: int, detail: str) -> Finding:

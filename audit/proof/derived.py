@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -44,35 +44,46 @@ from dledger.records.layout import file_name
 MAX_QUEUES: Final = 100  # Of each cause a replica's findings name so many and count the rest.
 
 
-def check_derived(
+def read_logs(
     plan: Plan,
     comparison: Comparison,
     engine: Engine,
     replicas: Sequence[Replica],
     passes: Passes,
     started: PassStarted,
-) -> tuple[list[Finding], DerivedSummary, list[Chain]]:
-    """What is wrong with digests and ConsumeQueues, how much was looked at, and what each segment
-    holds.
+) -> list[Chain]:
+    """What each segment holds.
 
     Args:
         comparison: the logs' digests. Of replicas that hold the same bytes one log is read.
     """
-    hosts = {replica.id: replica.host for replica in replicas}
     tasks = _read_tasks(
         [task for each in replicas for task in _chain_tasks(plan, each)], comparison
     )
     total = sum(task.weight for task in tasks)
-    chains = passes.chains(engine, tasks, started("derived", total))
+    return passes.chains(engine, tasks, started("derived", total))
+
+
+def check_derived(
+    plan: Plan, read: Sequence[Chain], engine: Engine, hosts: Mapping[str, str | None]
+) -> tuple[list[Finding], DerivedSummary]:
+    """What is wrong with digests and ConsumeQueues, and how much was looked at.
+
+    Args:
+        read: what the segments hold; some may be gone since, as a node that runs drops them.
+    """
+    begins = {each.replica: each.retained_from for each in plan.surveys}
+    chains = [each for each in read if each.base + plan.segment_size > begins[each.replica]]
     found: list[Finding] = []
     for survey in plan.surveys:
         own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
         found += [_finding(survey, plan, fault) for fault in _lasting(own)]
         found += _not_named(survey, own)
         ends = [chain.ends for chain in own]
+        start = survey.retained_from
         found += [
             _finding(survey, plan, broken_fault(broken))
-            for broken in between_segments(ends, plan.segment_size, survey.retained_from)
+            for broken in between_segments(ends, plan.segment_size, start, survey.start)
         ]
     tails = [_end_task(plan, each, chains, hosts) for each in plan.surveys if not each.problem]
     joints: list[SeamTask | QueueEndTask] = [*_seam_tasks(plan, chains, hosts), *tails]
@@ -84,7 +95,7 @@ def check_derived(
         queues=sum(len(task.queues) for task in tails),
         verified_bytes=sum(chain.verified_bytes for chain in chains),
     )
-    return _gathered(found), summary, chains
+    return _gathered(found), summary
 
 
 def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:
@@ -153,27 +164,32 @@ def check_ends(task: SeamTask | QueueEndTask) -> list[Fault]:
 
 
 def _seam_tasks(
-    plan: Plan, chains: Sequence[Chain], hosts: dict[str, str | None]
+    plan: Plan, chains: Sequence[Chain], hosts: Mapping[str, str | None]
 ) -> list[SeamTask]:
     by_place = {(chain.replica, chain.base): chain for chain in chains}
     tasks = []
     for chain in chains:
         before = by_place.get((chain.replica, chain.base - plan.segment_size))
-        digest = 0 if chain.base == 0 else before.last_digest if before else None
+        survey = plan.survey_of(chain.replica)
+        digest = before.last_digest if before else None
+        if chain.base == survey.retained_from:
+            digest = survey.start.digest if survey.start is not None else None
         if chain.first_digest is not None and digest is not None:
-            commitlog = plan.survey_of(chain.replica).commitlog
+            commitlog = survey.commitlog
             host = hosts.get(chain.replica)
             tasks.append(SeamTask(chain.replica, commitlog, chain.base, digest, host))
     return tasks
 
 
 def _end_task(
-    plan: Plan, survey: Survey, chains: Sequence[Chain], hosts: dict[str, str | None]
+    plan: Plan, survey: Survey, chains: Sequence[Chain], hosts: Mapping[str, str | None]
 ) -> QueueEndTask:
-    """Where the replica's queues end by its log; a folder that the log doesn't know ends at 0. A
-    topic whose deletion it may not have applied yet may be there or gone."""
+    """Where the replica's queues end by its log; a folder that the log doesn't know ends at 0, or,
+    if the log begins later, where nobody here knows. A topic whose deletion it may not have applied
+    yet may be there or gone."""
     own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
-    ends: dict[QueueKey, int] = dict.fromkeys(survey.consume_queues, 0)
+    unknown = None if survey.retained_from else 0
+    ends: dict[QueueKey, int | None] = dict.fromkeys(survey.consume_queues, unknown)
     for chain in own:
         for topic, index in chain.deleted:
             for queue in [queue for queue in ends if is_deleted(queue[0], [topic])]:
@@ -186,8 +202,9 @@ def _end_task(
     return QueueEndTask(
         replica=survey.replica,
         root=_queues_root(survey),
-        queues=tuple(sorted(present.items())),
+        queues=tuple(sorted(present.items(), key=lambda each: each[0])),
         ending=Ending(
+            log_start=survey.retained_from,
             log_end=survey.end,
             known_end=max(survey.end, plan.end),
             held=_held(plan, survey, own),

@@ -51,6 +51,8 @@ class Cause(StrEnum):
     UNREADABLE_SEGMENT = "segment can't be read"
     SHORTER = "ends before what is committed"
     RETAINED_LATER = "begins later, by retention"
+    START_UNKNOWN = "no readable start note"
+    START_DIFFERS = "begins behind another entry than is there"
     UNREADABLE_REPLICA = "directory can't be read"
     UNREACHABLE_NODE = "node doesn't answer"
     EMPTY_REPLICA = "holds no log"
@@ -82,6 +84,8 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.UNREADABLE_SEGMENT: Verdict.INCOMPLETE,
     Cause.SHORTER: Verdict.INCOMPLETE,
     Cause.RETAINED_LATER: Verdict.INCOMPLETE,
+    Cause.START_UNKNOWN: Verdict.INCOMPLETE,
+    Cause.START_DIFFERS: Verdict.DIVERGENCE,
     Cause.UNREADABLE_REPLICA: Verdict.INCOMPLETE,
     Cause.UNREACHABLE_NODE: Verdict.INCOMPLETE,
     Cause.EMPTY_REPLICA: Verdict.INCOMPLETE,

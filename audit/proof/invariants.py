@@ -31,6 +31,7 @@ from dledger.reading.entry import (
     Preamble,
     preamble_of,
 )
+from dledger.reading.log_start import LogStart
 from dledger.records.errors import FormatError
 from dledger.records.layout import RECORD
 from dledger.records.record import FIXED_SIZE, validate_records
@@ -280,6 +281,20 @@ def succession(before: EntryHeader, header: EntryHeader, *, is_next: bool) -> li
     return found
 
 
+def _after_start(start: LogStart, first: EntryHeader, *, is_next: bool) -> Iterator[str]:
+    """What is wrong with the first entry behind a log's start.
+
+    Args:
+        is_next: nothing damaged lies before it.
+    """
+    if first.index != start.first_index if is_next else first.index < start.first_index:
+        yield f"index {first.index} is the first, the log begins with {start.first_index}"
+    if first.term < start.term:
+        yield f"term {first.term} follows {start.term}, the one before the log's first"
+    if first.append_time_ms < start.append_time_ms:
+        yield f"time {first.append_time_ms} follows {start.append_time_ms}, before the log's first"
+
+
 def out_of_line(lane: Lane, number: int, expected: int, *, is_next: bool) -> list[str]:
     """What is wrong with a lane that goes on with `number` where `expected` is the next."""
     if number != expected if is_next else number < expected:
@@ -288,15 +303,16 @@ def out_of_line(lane: Lane, number: int, expected: int, *, is_next: bool) -> lis
 
 
 def between_segments(
-    segments: Iterable[SegmentEnds], segment_size: int, start: int
+    segments: Iterable[SegmentEnds], segment_size: int, start: int, before: LogStart | None
 ) -> Iterator[Broken]:
     """Entries that fit their segment and not those before it.
 
     Args:
         segments: of one replica, in order; one that can't be read may be left out.
         start: where the log begins, a physical offset; 0: nothing was deleted by retention.
+        before: what is known of the entry before the first; None: nothing.
     """
-    whole = _WholeLog(start)
+    whole = _WholeLog(start, before)
     for each in segments:
         is_next = whole.ends_whole and each.begins_whole and each.base == whole.next_base
         whole.next_base = each.base + segment_size
@@ -313,6 +329,7 @@ class _WholeLog:
     """What the segments so far have said."""
 
     start: int
+    before: LogStart | None
     next_base: int = field(init=False)
     ends_whole: bool = True
     damages: int = field(init=False)
@@ -330,8 +347,9 @@ class _WholeLog:
         if self._last is not None:
             for why in succession(self._last, first, is_next=is_next):
                 yield Broken(first, why)
-        elif self.damages == 0 and first.index != 1:
-            yield Broken(first, f"index {first.index} is the first")
+        elif self.before is not None and segment.base == self.start:
+            for why in _after_start(self.before, first, is_next=is_next):
+                yield Broken(first, why)
         for lane, number, header, is_whole in segment.begins:
             place = self._ends.get(lane)
             if place is not None:

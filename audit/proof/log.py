@@ -47,6 +47,7 @@ from audit.proof.ranges import (
     missing_of,
 )
 from audit.proof.reading import read_chains
+from audit.proof.scope import UNKNOWN_START
 from audit.proof.soundness import Soundness
 from dledger.reading.errors import LogDamaged
 from dledger.reading.files import opened
@@ -199,7 +200,7 @@ def verify_log(
     Args:
         progress: told bytes as they are read, of `weight_of` them.
     """
-    total, reading = LogSum(), _Reading(log)
+    total, reading = LogSum(), _Reading(log, begins=wanted[0] <= EVERYTHING[0])
     bases = bases_from(log.survey, log.read_end, wanted[0])
 
     def read() -> Iterator[SegmentEnds]:
@@ -213,7 +214,10 @@ def verify_log(
             if segment.last_index is not None and segment.last_index >= wanted[1]:
                 return
 
-    for broken in between_segments(read(), log.segment_size, bases[0] if bases else 0):
+    begin = bases[0] if bases else 0
+    # What lies before the first that is read is known only where the log begins.
+    before = log.survey.start if begin == log.survey.retained_from else None
+    for broken in between_segments(read(), log.segment_size, begin, before):
         reading.found(broken_fault(broken))
     total.lack(missing_of(log.survey, wanted, total.first_index, total.last_index))
     return total
@@ -253,10 +257,12 @@ def _tail_end(survey: Survey) -> int:
 
 
 class _Reading:
-    """One segment after the other: `take`, `found` for what others say of it, `told`."""
+    """One segment after the other: `take`, `found` for what others say of it, `told`. `begins`: it
+    is read from the log's beginning on, whichever entry that is."""
 
-    def __init__(self, log: OpenedLog) -> None:
+    def __init__(self, log: OpenedLog, *, begins: bool) -> None:
         self._log = log
+        self._begins = begins
         self._base = 0
         self._chain: Chain | None = None  # of the segment that is being read; None: it is missing
         self._before: Chain | None = None
@@ -267,6 +273,9 @@ class _Reading:
         self._base, self._before, self._chain, self._places = base, self._chain, None, []
         lacks = self._lacking(base)
         self._places += lacks
+        survey = self._log.survey
+        if self._begins and base == survey.retained_from and survey.start is None:
+            self._place(base, 0, Cause.START_UNKNOWN, UNKNOWN_START)
         if any(place.offset == 0 for place in lacks):
             return
         self._chain = chain = self._read(base)
@@ -373,9 +382,10 @@ class _Reading:
             yield fault
 
     def _digest_before(self, base: int) -> int | None:
-        if base == 0:
-            return 0
+        survey = self._log.survey
+        if base == survey.retained_from and survey.start is not None:
+            return survey.start.digest
         if self._before is not None:
             return self._before.last_digest
         # The first that is read, or what lies before it is missing.
-        return digest_before(self._log.survey, base)
+        return digest_before(survey, base)

@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from audit.proof.chain import Fault
 from audit.proof.findings import Cause
 from audit.proof.queue_files import FILE_BYTES, QueueKey
@@ -26,6 +28,7 @@ class Ending:
     """Where a replica's log ends, as far as units behind a queue's end can be judged by it.
 
     Args:
+        log_start: the log begins here: units of entries before tell of what it had.
         log_end: the replica claims bytes up to here.
         known_end: the furthest that any replica's log reaches; never less than `log_end`.
         held: ranges of the log in which everything is intact: its units are all known.
@@ -34,6 +37,7 @@ class Ending:
         is_closed: no node is at work on the files, so their sizes mean something.
     """
 
+    log_start: int
     log_end: int
     known_end: int
     held: tuple[tuple[int, int], ...]
@@ -43,11 +47,12 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class QueueEndTask:
-    """Look behind the ends of a replica's queues: `(queue, next offset)` as the log has them."""
+    """Look behind the ends of a replica's queues: `(queue, next offset)` as the log has them; None
+    where it begins later and holds no record of the queue."""
 
     replica: str
     root: str
-    queues: tuple[tuple[QueueKey, int], ...]
+    queues: tuple[tuple[QueueKey, int | None], ...]
     ending: Ending
     host: str | None = None
 
@@ -61,7 +66,7 @@ def check_queue_ends(task: QueueEndTask) -> list[Fault]:
     return [fault for queue, end in task.queues for fault in _faults(task, queue, end)]
 
 
-def _faults(task: QueueEndTask, queue: QueueKey, end: int) -> list[Fault]:
+def _faults(task: QueueEndTask, queue: QueueKey, end: int | None) -> list[Fault]:
     folder = os.path.join(task.root, queue[0], str(queue[1]))
     try:
         names = sorted(name for name in os.listdir(folder) if FILE_NAME.fullmatch(name))
@@ -71,7 +76,7 @@ def _faults(task: QueueEndTask, queue: QueueKey, end: int) -> list[Fault]:
     if task.ending.is_closed:
         found += [fault for name in names for fault in _size_fault(folder, queue, name)]
     for name in names:
-        if int(name) + FILE_BYTES > end * UNIT_SIZE:
+        if int(name) + FILE_BYTES > (end or 0) * UNIT_SIZE:
             beyond = _behind_end(os.path.join(folder, name), queue, end, task.ending)
             if beyond is not None:
                 return [*found, beyond]
@@ -89,21 +94,25 @@ def _size_fault(folder: str, queue: QueueKey, name: str) -> list[Fault]:
     return [Fault(Cause.QUEUE_SIZE, 0, 0, 0, 0, detail, queue)]
 
 
-def _behind_end(path: str, queue: QueueKey, end: int, ending: Ending) -> Fault | None:
+def _behind_end(path: str, queue: QueueKey, end: int | None, ending: Ending) -> Fault | None:
     base = int(os.path.basename(path))
-    found = _first_unit(path, max(end * UNIT_SIZE - base, 0))
+    # Of a queue that the log doesn't know, all that it held was before the log's start.
+    retired = ending.log_start if end is None else 0
+    found = _first_unit(path, max((end or 0) * UNIT_SIZE - base, 0), retired)
     if found is None or _is_newer(found[1], ending):
         return None
     at, unit = found
     offset = (base + at) // UNIT_SIZE
     detail = f"{queue[0]}/{queue[1]} at queue offset {offset}: {unit.hex()} found, "
-    detail += f"by the log the queue ends at {end}"
+    known = f"ends at {end}" if end is not None else "has nothing"
+    detail += f"by the log the queue {known}"
     cause = Cause.LOG_LACKS if _is_of_a_gap(unit, ending) else Cause.QUEUE_EXTRA
     return Fault(cause, 0, 0, 0, 0, detail, queue)
 
 
-def _first_unit(path: str, start: int) -> tuple[int, bytes] | None:
-    """The first unit from byte `start` on that isn't empty, and its byte in the file."""
+def _first_unit(path: str, start: int, retired: int) -> tuple[int, bytes] | None:
+    """The first unit from byte `start` on that isn't empty, and its byte in the file; those of
+    entries before the physical offset `retired` aside."""
     try:
         with opened(path) as descriptor:
             at = start
@@ -112,13 +121,22 @@ def _first_unit(path: str, start: int) -> tuple[int, bytes] | None:
                 chunk = read_at(descriptor, min(size, _CHUNK_BYTES), at)
                 if not chunk:
                     return None
-                if any_nonzero(chunk):
-                    rest = chunk.lstrip(b"\x00")
-                    first = (len(chunk) - len(rest)) // UNIT_SIZE * UNIT_SIZE
+                if any_nonzero(chunk) and (first := _first_in(chunk, retired)) is not None:
                     return at + first, chunk[first : first + UNIT_SIZE]
                 at += len(chunk)
     except OSError:
         return None
+
+
+def _first_in(chunk: bytes, retired: int) -> int | None:
+    """Where in `chunk`, which isn't empty, such a unit begins."""
+    if not retired:
+        return (len(chunk) - len(chunk.lstrip(b"\x00"))) // UNIT_SIZE * UNIT_SIZE
+    whole = chunk + bytes(-len(chunk) % UNIT_SIZE)
+    units = np.frombuffer(whole, dtype=np.uint8).reshape(-1, UNIT_SIZE)
+    offsets = units[:, :8].copy().view(">u8").ravel()
+    later = np.flatnonzero(offsets >= retired)
+    return int(later[0]) * UNIT_SIZE if len(later) else None
 
 
 def _next_data(descriptor: int, at: int) -> tuple[int, int]:
@@ -147,4 +165,5 @@ def _is_of_a_gap(unit: bytes, ending: Ending) -> bool:
     if len(unit) < UNIT_SIZE:
         return False
     at = int(UNIT.unpack(unit)[0])
-    return at < ending.known_end and not any(start <= at < end for start, end in ending.held)
+    is_ours = ending.log_start <= at < ending.known_end
+    return is_ours and not any(start <= at < end for start, end in ending.held)

@@ -14,11 +14,13 @@ from typing import Final
 
 from audit.engines.engine import Engine, PassStarted, Progress, no_progress
 from audit.errors import UsageMistake
+from audit.proof.beginnings import Beginnings, as_of_now, compare_beginnings, scope_start
+from audit.proof.chain import Chain
 from audit.proof.compare import Comparison, compare, file_findings, survey_findings
-from audit.proof.derived import check_derived
+from audit.proof.derived import check_derived, read_logs
 from audit.proof.digest import PartDigests
 from audit.proof.findings import Cause, Finding, by_gravity
-from audit.proof.intact import ReadRun, read_runs
+from audit.proof.intact import read_runs
 from audit.proof.locate import Located, locate, scan_tasks
 from audit.proof.merging import merged_ranges, with_second_look
 from audit.proof.notes import notes_of
@@ -120,8 +122,12 @@ def audit_replicas(
     clock.finished("digest")
     located, skipped = _locate(plan, scope, comparison, engine, hosts, options, started)
     clock.finished("locate")
+    chains: list[Chain] = []
+    if files is Files.ALL:
+        chains = read_logs(plan, comparison, engine, replicas, passes, started)
+    plan = as_of_now(plan, engine, replicas)
     found = [
-        *survey_findings(plan, accept_retention=options.accept_retention),
+        *survey_findings(plan),
         *([] if options.is_copy else scope_findings(plan, scope)),
         *_position_findings(replicas),
         *file_findings(plan, parts),
@@ -129,11 +135,15 @@ def audit_replicas(
         *not_located(plan, comparison, skipped),
     ]
     derived: DerivedSummary | None = None
-    runs: dict[str, list[ReadRun]] = {}
     if files is Files.ALL:
-        more, derived, chains = check_derived(plan, comparison, engine, replicas, passes, started)
-        runs = read_runs(parts, chains)
+        more, derived = check_derived(plan, chains, engine, hosts)
         found = with_second_look(found, more)
+    beginnings = compare_beginnings(plan, comparison, scope, engine, replicas)
+    plan = beginnings.plan
+    if not options.accept_retention:
+        scope = replace(scope, start=scope_start(plan, beginnings, scope.start))
+    found += _of_beginnings(beginnings, options)
+    runs = read_runs(parts, chains)
     clock.finished("derived")
     is_asked = files is Files.ALL and not options.is_copy
     # Nobody who was found anything wrong with is believed to have anything right.
@@ -146,9 +156,21 @@ def audit_replicas(
     clock.finished("start")
     found.sort(key=by_gravity)
     standings = tuple(each.standing for each in replicas if each.standing)
-    notes = (*standings, *notes_of(plan, scope, located), *start_notes(judged))
+    notes = (
+        *standings,
+        *notes_of(plan, scope, located),
+        *beginnings.notes,
+        *start_notes(judged),
+    )
     seen = _Seen(plan, scope, comparison, tuple(found), notes, len(skipped), derived)
     return Audit(_report(replicas, engine, seen, clock.timings(digested)), plan, comparison)
+
+
+def _of_beginnings(beginnings: Beginnings, options: Options) -> list[Finding]:
+    """What is to be told of replicas that begin apart."""
+    is_let_be = options.accept_retention
+    found = beginnings.findings
+    return [each for each in found if not (is_let_be and each.cause is Cause.RETAINED_LATER)]
 
 
 def _files(replicas: Sequence[Replica], options: Options) -> Files:

@@ -63,7 +63,8 @@ class Item:
     """One thing in the log, `[start, start + size)`, physical offsets. Index, term and queue
     offset are as its bytes say, which for a broken entry may be nonsense; `detail` says what is
     wrong with it; a misplaced one claims to lie at `claims`. `continues`: whether an intact entry's
-    running digest continues that of the entry before; None if that one isn't known."""
+    running digest continues that of the entry before; None if that one isn't known. `digest`: as it
+    says."""
 
     start: int
     size: int
@@ -77,6 +78,7 @@ class Item:
     claims: int = 0
     detail: str = ""
     continues: bool | None = None
+    digest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,7 @@ def _entry(reader: Reader, task: ScanTask, at: int, header: EntryHeader) -> Item
         queue_offset=queue_offset,
         claims=header.physical_offset,
         detail=detail,
+        digest=header.digest,
     )
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from audit.proof.compare import Comparison
 from audit.proof.findings import Cause, Finding
 from audit.proof.merging import merged_ranges
 from audit.proof.plan import Plan, SegmentPlan
 from dledger.reading.survey import Survey
+
+UNKNOWN_START: Final = "nothing tells what its first entry has to continue"
 
 
 class Files(StrEnum):
@@ -103,6 +106,11 @@ def scope_findings(plan: Plan, scope: Scope) -> list[Finding]:
             Finding(Cause.CHECKPOINT_LOST, (each.replica,), 0, 0, detail=_what_is_unknown(each))
             for each in plan.surveys
             if not each.problem and each.segments and not each.checkpoint_readable
+        ]
+        found += [
+            Finding(Cause.START_UNKNOWN, (each.replica,), 0, 0, detail=UNKNOWN_START)
+            for each in plan.surveys
+            if not each.problem and each.segments and each.start is None
         ]
     return found
 

@@ -7,23 +7,31 @@ value says is described where it is made of a folder, in `dledger.reading.survey
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from audit.errors import NodeRefused, UsageMistake
 from audit.reading.replica import Replica
+from dledger.reading.checkpoint import CheckpointState
 from dledger.reading.errors import NotALog
 from dledger.reading.files import printable
+from dledger.reading.log_start import FROM_THE_FIRST, LogStart, decode_start
 from dledger.reading.ranges import checked_log
 from dledger.reading.survey import (
     Position,
     SegmentFile,
     Survey,
+    begin_of,
+    behind,
     impossible_claim,
     is_foreign,
     possible_size,
     survey_folder,
 )
+from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME
+
+if TYPE_CHECKING:
+    from dledger.wire.audit_pb2 import LogSurvey
 
 _NAMED_TOPICS: Final = 10
 
@@ -81,6 +89,20 @@ def check_topics(log: Survey, topics: frozenset[str] | None) -> None:
         )
 
 
+def check_reaches(log: Survey, name: str, position: int, *, accept_retention: bool) -> None:
+    """The log still has what comes behind `position`, up to which `name` has it.
+
+    Raises:
+        UsageMistake: it doesn't, and that isn't accepted.
+    """
+    if log.retained_from > position and not accept_retention:
+        raise UsageMistake(
+            f"bytes {position} to {log.retained_from} of the log were deleted on "
+            f"{log.replica} before {name} had them: name a replica that has them, or "
+            "--accept-retention"
+        )
+
+
 def _survey_node(name: str, address: str, position: Position) -> Survey:
     """The survey of a node's folder as the node itself tells it."""
     from audit.reading.remote import node_log  # Executors may do without gRPC.
@@ -97,12 +119,14 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
         for file in told.files
         if FILE_NAME.fullmatch(file.name) and not is_foreign(file.name)
     )
-    first = segments[0].base if segments else 0
-    retained = told.checkpoint_first_offset if told.checkpoint_readable else first
     # What it committed by its followers' disks may not be on its own yet.
     end = min(position.committed, told.committed_offset)
     size = possible_size(told.segment_size_bytes)
-    begin = first if position.first_index > 1 else retained
+    checkpoint = None
+    if told.checkpoint_readable:
+        checkpoint = CheckpointState(first_offset=told.checkpoint_first_offset)
+    start, begin = begin_of(_start_told(told), segments, size, checkpoint)
+    segments = behind(segments, size, begin)
     if problem := impossible_claim(told.commitlog, segments, size, (begin, end)):
         return Survey(name, told.commitlog, problem=problem)
     return Survey(
@@ -112,6 +136,7 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
         segment_size=size,
         checkpoint_readable=told.checkpoint_readable,
         retained_from=begin,
+        start=start,
         settled=end,
         settled_index=position.index if end == position.committed else 0,
         end=end,
@@ -122,3 +147,15 @@ def _survey_node(name: str, address: str, position: Position) -> Survey:
         is_running=True,
         address=address,
     )
+
+
+def _start_told(told: LogSurvey) -> LogStart | None:
+    """What the node's start note says; None where it doesn't tell, as one of a release before."""
+    if not told.HasField("log_start"):
+        return None
+    if not told.log_start:
+        return FROM_THE_FIRST
+    try:
+        return decode_start(told.log_start)
+    except InvalidFrame:
+        return None

@@ -141,6 +141,9 @@ def _indexes(missing: Missing) -> str:
 
 def _why_missing(log: OpenedLog, total: LogSum) -> str:
     """What is known of where the entries are that were wanted and not found."""
+    start = log.survey.start
+    if start is not None and total.missing[0][0] <= start.index:
+        return f"the log begins with entry {start.first_index}, what was before was let go"
     if total.first_index is None or total.last_index is None:
         return "no intact entry was found"
     if total.missing[0][0] < total.first_index and not log.survey.checkpoint_readable:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from audit.engines.engine import Progress, no_progress
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
-from audit.reading.survey import check_topics, committed_log
+from audit.reading.survey import check_reaches, check_topics, committed_log
 from audit.tables.mark import Choice, Mark, Queue
 from audit.tables.steps import Step, steps
 from dledger.reading.decode import COLUMNS, Ended, Wanted, read_records
@@ -97,8 +97,9 @@ def export_to_table(
     mark = table.opened(wanted)
     start = _start(log, table.name, mark, accept_retention=accept_retention)
     ended = () if includes_deleted else ended_topics(log)
-    # Behind a gap nobody knows the digest that the next entry continues.
     digest = mark.digest if mark is not None and mark.position == start else None
+    if digest is None and log.start is not None:  # where the log begins: behind what is gone
+        digest = log.start.digest
     messages = commits = 0
     reached = at = start
     for step in steps(log, start, log.settled, step_bytes, digest):
@@ -125,12 +126,7 @@ def _start(log: Survey, name: str, mark: Mark | None, *, accept_retention: bool)
             f"{log.replica} is committed to {log.settled}, and {name} has its log up to "
             f"{mark.position}: name a replica that is as far"
         )
-    if log.retained_from > mark.position and not accept_retention:
-        raise UsageMistake(
-            f"bytes {mark.position} to {log.retained_from} of the log were deleted on "
-            f"{log.replica} before {name} had them: name a replica that has them, or "
-            "--accept-retention"
-        )
+    check_reaches(log, name, mark.position, accept_retention=accept_retention)
     return max(mark.position, log.retained_from)
 
 

@@ -211,7 +211,7 @@ def _differing(picture: _Picture) -> Iterator[Finding]:
         if health.suspected_index:
             detail = (
                 f"entry {health.suspected_index} of {member.id} isn't what a peer holds, and no "
-                "majority has said whose is wrong"
+                "majority has said whose is wrong; until then no member begins its log anew"
             )
             yield Finding(Kind.REPLICAS_DIFFER, member.id, detail)
         for name in health.differing:

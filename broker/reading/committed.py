@@ -13,9 +13,9 @@ from typing import Protocol
 
 from dledger.core.types import CoreStatistics, EntryKind
 from dledger.reading.entry import EntryHeader
+from dledger.reading.log_start import LogStart
 from dledger.records.record import record_starts
 from store.errors import StoreError
-from store.log_start import LogStart
 
 
 class EntryLog(Protocol):
@@ -63,12 +63,10 @@ class CommittedLog:
         """The first entry held."""
         return self._log.first_index
 
-    def start(self) -> int:
-        """Where the first entry lies; 0 of an empty log."""
-        try:
-            return self._log.position_of(self._log.first_index)
-        except StoreError:
-            return 0
+    def retired_end(self) -> int:
+        """Physical offset behind the last entry before the first that is held, which is the last
+        one of its segment; 0 where the log begins with entry 1."""
+        return self._log.start.end_offset
 
     def ends(self) -> LogEnds:
         """A frozen picture, as of now."""

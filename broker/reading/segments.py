@@ -19,10 +19,11 @@ from typing import Final
 from xxhash import xxh3_64
 
 from dledger.reading.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
+from dledger.reading.log_start import FROM_THE_FIRST, LogStart, start_noted
 from dledger.records.layout import file_name
 from store.errors import StoreError
 from store.files import OsFiles
-from store.log_start import FROM_THE_FIRST, StartNote
+from store.log_start import StartNote
 from store.snapshot_files import FOLDER
 
 MAX_FILES: Final = 65_536  # told of the folder: 64 TiB in segments of 1 GiB
@@ -81,11 +82,13 @@ class LogFile:
 @dataclass(frozen=True, slots=True)
 class FolderContent:
     """What lies in a CommitLog's folder. `checkpoint` is None where it can't be read, `problem`
-    isn't empty where the folder can't."""
+    isn't empty where the folder can't. `start`: what the start note said after the files were
+    listed, so that none is missing that it doesn't give up; None where it can't be read."""
 
     files: tuple[LogFile, ...] = ()
     checkpoint: CheckpointState | None = None
     problem: str = ""
+    start: LogStart | None = FROM_THE_FIRST
 
 
 def slices(edges: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -154,7 +157,7 @@ def read_base(data: Path, at: int, size: int) -> BasePiece:
 
 
 def look_around(folder: Path) -> FolderContent:
-    """The files of the folder, by name, and its checkpoint."""
+    """The files of the folder, by name, its checkpoint and its start note."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -168,7 +171,8 @@ def look_around(folder: Path) -> FolderContent:
             files.append(LogFile(name, os.stat(folder / name).st_size))
         except OSError:  # deleted meanwhile, or a link to nowhere
             continue
-    return FolderContent(tuple(files), _checkpoint(folder.parent / "checkpoint"))
+    checkpoint = _checkpoint(folder.parent / "checkpoint")
+    return FolderContent(tuple(files), checkpoint, start=start_noted(str(folder.parent)))
 
 
 def _problem(error: OSError) -> tuple[SegmentProblem, str]:

@@ -102,7 +102,7 @@ class AuditedLog(Protocol):
 
     @property
     def first_index(self) -> int: ...
-    def start(self) -> int: ...
+    def retired_end(self) -> int: ...
     def durable_end(self) -> int: ...
 
 
@@ -272,8 +272,7 @@ class Audit:
 
     def _is_retained(self, base: int, problem: SegmentProblem | None) -> bool:
         """A file that isn't there was lost, or was deleted because the log begins behind it."""
-        end = base + self._place.segment_size_bytes
-        return problem is SegmentProblem.MISSING and end <= self._log.start()
+        return problem is SegmentProblem.MISSING and base < self._log.retired_end()
 
 
 _RETAINED: Final = "deleted: the log begins behind it"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chaos.mutants.rules.audits import AUDITS
 from chaos.mutants.rules.backups import BACKUPS
+from chaos.mutants.rules.beginnings import BEGINNINGS
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.copies import COPIES
@@ -20,6 +21,7 @@ from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
+from chaos.mutants.rules.later_logs import LATER_LOGS
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
@@ -46,6 +48,8 @@ MUTANTS = (
     *PREFERENCE,
     *SNAPSHOTS,
     *LOG_START,
+    *BEGINNINGS,
+    *LATER_LOGS,
     *OFFLINE_REPAIRS,
     *BACKUPS,
     *RETENTION,

@@ -30,6 +30,7 @@ from dledger.reading.entry import (
 )
 from dledger.reading.errors import ObjectsUnreadable
 from dledger.reading.files import is_folder, names_in, opened, printable, read_at
+from dledger.reading.log_start import FROM_THE_FIRST, LogStart, start_noted
 from dledger.reading.objects import is_object, plain, sizes_in
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
@@ -70,7 +71,9 @@ class Survey:
 
     `problem` is not empty if the directory can't be read at all; then nothing else is known;
     `silent`: because its node doesn't answer. `address`: the log is read there, over gRPC.
-    `retained_from`: where the log rightly begins, retention having deleted what was before.
+    `retained_from`: where the log rightly begins, retention having deleted what was before; files
+    that lie before it are none of `segments`. `start`: what is known of the entry before the first;
+    None where nothing tells that.
     `settled_index`: the last entry below `settled`; 0 if that isn't known.
     `derived_index`: the ConsumeQueues hold the units of every entry up to it.
     `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
@@ -84,6 +87,7 @@ class Survey:
     segment_size: int | None = None
     checkpoint_readable: bool = False
     retained_from: int = 0
+    start: LogStart | None = FROM_THE_FIRST
     settled: int = 0
     settled_index: int = 0
     end: int = 0
@@ -117,13 +121,16 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
 def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
     """Raises: OSError: the folder can't be read, or a store that holds it doesn't answer."""
     names = names_in(commitlog)
-    found = _stat_segments(commitlog, names)
+    found = _stat_segments(commitlog, names)  # and the note afterwards: see `log_start`
     foreign = tuple(printable(name) for name in names if is_foreign(name))
     data = os.path.dirname(commitlog)
     broker_group, segment_size = _identity(os.path.join(data, "identity.json"))
     checkpoint = _checkpoint(os.path.join(data, "checkpoint"))
     segment_size = segment_size or _guess_segment_size(found)
-    committed, end, retained = _positions(position, commitlog, found, segment_size, checkpoint)
+    start, retained = begin_of(start_noted(data), found, segment_size, checkpoint)
+    found = behind(found, segment_size, retained)
+    begin = retained, start.index if start else 0
+    committed, end = _positions(position, commitlog, (found, segment_size), checkpoint, begin)
     settled, settled_index = committed
     if problem := impossible_claim(commitlog, found, segment_size, (retained, end)):
         return Survey(name, commitlog, problem=problem, broker_group=broker_group)
@@ -134,6 +141,7 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
         segment_size=segment_size,
         checkpoint_readable=checkpoint is not None,
         retained_from=retained,
+        start=start,
         settled=settled,
         settled_index=settled_index,
         end=end,
@@ -274,34 +282,68 @@ def impossible_claim(
     )
 
 
-def _positions(
-    position: Position | None,
-    commitlog: str,
+def begin_of(
+    noted: LogStart | None,
     segments: tuple[SegmentFile, ...],
     segment_size: int | None,
     checkpoint: CheckpointState | None,
-) -> tuple[tuple[int, int], int, int]:
-    """`(settled, settled_index), end, retained_from`."""
+) -> tuple[LogStart | None, int]:
+    """What is known of the entry before the log's first, and where the log begins, in bytes.
+
+    The start note decides. Without one a log begins with entry 1; a bare copy of its files may have
+    been parted from its note, and then the checkpoint's word counts, or else the files are believed
+    to be all there are.
+
+    Args:
+        noted: what the note says, read after the files were listed; None: it can't be read.
+    """
     first = segments[0].base if segments else 0
-    retained = checkpoint.first_offset if checkpoint else first
+    if noted not in (None, FROM_THE_FIRST) and segment_size:
+        return noted, noted.offset(segment_size)
+    begin = checkpoint.first_offset if checkpoint else first
+    return (None if begin else noted), begin
+
+
+def behind(
+    segments: tuple[SegmentFile, ...], segment_size: int | None, begin: int
+) -> tuple[SegmentFile, ...]:
+    """Those that hold anything at or behind the physical offset `begin`: what lies before the
+    log's start is what a drop hasn't removed yet, and may be gone at any moment."""
+    return tuple(each for each in segments if each.base + (segment_size or each.size) > begin)
+
+
+def _positions(
+    position: Position | None,
+    commitlog: str,
+    files: tuple[tuple[SegmentFile, ...], int | None],
+    checkpoint: CheckpointState | None,
+    begin: tuple[int, int],
+) -> tuple[tuple[int, int], int]:
+    """`(settled, settled_index), end`.
+
+    Args:
+        files: the segments, and their size.
+        begin: where the log begins, and the index of the entry before its first, or 0.
+    """
+    segments, segment_size = files
     if position is not None:
-        committed = position.committed
-        begin = first if position.first_index > 1 else retained
-        return (committed, position.index), committed, begin
+        return (position.committed, position.index), position.committed
     if checkpoint is None:
-        return (first, 0), _walked_end(commitlog, segments, segment_size), retained
-    settled = _place_behind(commitlog, segments, checkpoint.consume_queue_index)
+        end = max(begin[0], _walked_end(commitlog, segments, segment_size))
+        return (segments[0].base if segments else 0, 0), end
+    settled = begin
+    if checkpoint.consume_queue_index > begin[1]:
+        settled = _place_behind(commitlog, segments, checkpoint.consume_queue_index, begin)
     if settled[0] > checkpoint.watermark:
         settled = checkpoint.watermark, 0
-    return settled, checkpoint.watermark, retained
+    return settled, checkpoint.watermark
 
 
-def _place_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int) -> tuple[int, int]:
+def _place_behind(
+    commitlog: str, segments: tuple[SegmentFile, ...], index: int, begin: tuple[int, int]
+) -> tuple[int, int]:
     """Physical offset behind entry `index`, and that; or those of an earlier entry if the headers
-    don't lead there."""
-    best = segments[0].base if segments else 0, 0
-    if index == 0:
-        return best
+    don't lead there, `begin` if they lead nowhere."""
     for segment in reversed(segments):
         try:
             with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
@@ -313,7 +355,7 @@ def _place_behind(commitlog: str, segments: tuple[SegmentFile, ...], index: int)
             raise
         except (InvalidFrame, OSError):
             continue
-    return best
+    return begin
 
 
 def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size: int | None) -> int:

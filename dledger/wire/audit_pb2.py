@@ -24,33 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64ledger/wire/audit.proto\x12\ndledger.v1\"(\n\x10SurveyLogRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\"%\n\x07LogFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\xab\x02\n\tLogSurvey\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x11\n\tcommitlog\x18\x03 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x04 \x01(\x04\x12\x18\n\x10\x63ommitted_offset\x18\x05 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x06 \x01(\x04\x12\"\n\x05\x66iles\x18\x07 \x03(\x0b\x32\x13.dledger.v1.LogFile\x12\x1b\n\x13\x63heckpoint_readable\x18\x08 \x01(\x08\x12\x1f\n\x17\x63heckpoint_first_offset\x18\t \x01(\x04\x12&\n\x1e\x63heckpoint_consume_queue_index\x18\n \x01(\x04\x12\x0f\n\x07problem\x18\x0b \x01(\t\"~\n\x13\x44igestRangesRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\r\n\x05\x65\x64ges\x18\x04 \x03(\x04\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x04\"z\n\x0cRangeDigests\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12)\n\x07problem\x18\x03 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x10\n\x08readable\x18\x04 \x01(\x04\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\"\x8a\x01\n\x10ReadRangeRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x06 \x01(\x04\"\\\n\x11ReadRangeResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12)\n\x07problem\x18\x02 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"3\n\x0fReadBaseRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\n\n\x02\x61t\x18\x02 \x01(\x04\"\x83\x01\n\x10ReadBaseResponse\x12\x11\n\tlog_start\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05piece\x18\x03 \x01(\x0c\x12)\n\x07problem\x18\x04 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t*\x87\x01\n\x0cRangeProblem\x12\x1d\n\x19RANGE_PROBLEM_UNSPECIFIED\x10\x00\x12\x13\n\x0fSEGMENT_MISSING\x10\x01\x12\x14\n\x10SEGMENT_RETAINED\x10\x02\x12\x15\n\x11SEGMENT_TRUNCATED\x10\x03\x12\x16\n\x12SEGMENT_UNREADABLE\x10\x04\x32\xa7\x02\n\x05\x41udit\x12@\n\tSurveyLog\x12\x1c.dledger.v1.SurveyLogRequest\x1a\x15.dledger.v1.LogSurvey\x12K\n\x0c\x44igestRanges\x12\x1f.dledger.v1.DigestRangesRequest\x1a\x18.dledger.v1.RangeDigests0\x01\x12H\n\tReadRange\x12\x1c.dledger.v1.ReadRangeRequest\x1a\x1d.dledger.v1.ReadRangeResponse\x12\x45\n\x08ReadBase\x12\x1b.dledger.v1.ReadBaseRequest\x1a\x1c.dledger.v1.ReadBaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64ledger/wire/audit.proto\x12\ndledger.v1\"(\n\x10SurveyLogRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\"%\n\x07LogFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\xd1\x02\n\tLogSurvey\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x11\n\tcommitlog\x18\x03 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x04 \x01(\x04\x12\x18\n\x10\x63ommitted_offset\x18\x05 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x06 \x01(\x04\x12\"\n\x05\x66iles\x18\x07 \x03(\x0b\x32\x13.dledger.v1.LogFile\x12\x1b\n\x13\x63heckpoint_readable\x18\x08 \x01(\x08\x12\x1f\n\x17\x63heckpoint_first_offset\x18\t \x01(\x04\x12&\n\x1e\x63heckpoint_consume_queue_index\x18\n \x01(\x04\x12\x0f\n\x07problem\x18\x0b \x01(\t\x12\x16\n\tlog_start\x18\x0c \x01(\x0cH\x00\x88\x01\x01\x42\x0c\n\n_log_start\"~\n\x13\x44igestRangesRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\r\n\x05\x65\x64ges\x18\x04 \x03(\x04\x12\x18\n\x10\x62ytes_per_second\x18\x05 \x01(\x04\"z\n\x0cRangeDigests\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12)\n\x07problem\x18\x03 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x10\n\x08readable\x18\x04 \x01(\x04\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\"\x8a\x01\n\x10ReadRangeRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x06 \x01(\x04\"\\\n\x11ReadRangeResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12)\n\x07problem\x18\x02 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"3\n\x0fReadBaseRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\n\n\x02\x61t\x18\x02 \x01(\x04\"\x83\x01\n\x10ReadBaseResponse\x12\x11\n\tlog_start\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05piece\x18\x03 \x01(\x0c\x12)\n\x07problem\x18\x04 \x01(\x0e\x32\x18.dledger.v1.RangeProblem\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t*\x87\x01\n\x0cRangeProblem\x12\x1d\n\x19RANGE_PROBLEM_UNSPECIFIED\x10\x00\x12\x13\n\x0fSEGMENT_MISSING\x10\x01\x12\x14\n\x10SEGMENT_RETAINED\x10\x02\x12\x15\n\x11SEGMENT_TRUNCATED\x10\x03\x12\x16\n\x12SEGMENT_UNREADABLE\x10\x04\x32\xa7\x02\n\x05\x41udit\x12@\n\tSurveyLog\x12\x1c.dledger.v1.SurveyLogRequest\x1a\x15.dledger.v1.LogSurvey\x12K\n\x0c\x44igestRanges\x12\x1f.dledger.v1.DigestRangesRequest\x1a\x18.dledger.v1.RangeDigests0\x01\x12H\n\tReadRange\x12\x1c.dledger.v1.ReadRangeRequest\x1a\x1d.dledger.v1.ReadRangeResponse\x12\x45\n\x08ReadBase\x12\x1b.dledger.v1.ReadBaseRequest\x1a\x1c.dledger.v1.ReadBaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.wire.audit_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RANGEPROBLEM']._serialized_start=1098
-  _globals['_RANGEPROBLEM']._serialized_end=1233
+  _globals['_RANGEPROBLEM']._serialized_start=1136
+  _globals['_RANGEPROBLEM']._serialized_end=1271
   _globals['_SURVEYLOGREQUEST']._serialized_start=40
   _globals['_SURVEYLOGREQUEST']._serialized_end=80
   _globals['_LOGFILE']._serialized_start=82
   _globals['_LOGFILE']._serialized_end=119
   _globals['_LOGSURVEY']._serialized_start=122
-  _globals['_LOGSURVEY']._serialized_end=421
-  _globals['_DIGESTRANGESREQUEST']._serialized_start=423
-  _globals['_DIGESTRANGESREQUEST']._serialized_end=549
-  _globals['_RANGEDIGESTS']._serialized_start=551
-  _globals['_RANGEDIGESTS']._serialized_end=673
-  _globals['_READRANGEREQUEST']._serialized_start=676
-  _globals['_READRANGEREQUEST']._serialized_end=814
-  _globals['_READRANGERESPONSE']._serialized_start=816
-  _globals['_READRANGERESPONSE']._serialized_end=908
-  _globals['_READBASEREQUEST']._serialized_start=910
-  _globals['_READBASEREQUEST']._serialized_end=961
-  _globals['_READBASERESPONSE']._serialized_start=964
-  _globals['_READBASERESPONSE']._serialized_end=1095
-  _globals['_AUDIT']._serialized_start=1236
-  _globals['_AUDIT']._serialized_end=1531
+  _globals['_LOGSURVEY']._serialized_end=459
+  _globals['_DIGESTRANGESREQUEST']._serialized_start=461
+  _globals['_DIGESTRANGESREQUEST']._serialized_end=587
+  _globals['_RANGEDIGESTS']._serialized_start=589
+  _globals['_RANGEDIGESTS']._serialized_end=711
+  _globals['_READRANGEREQUEST']._serialized_start=714
+  _globals['_READRANGEREQUEST']._serialized_end=852
+  _globals['_READRANGERESPONSE']._serialized_start=854
+  _globals['_READRANGERESPONSE']._serialized_end=946
+  _globals['_READBASEREQUEST']._serialized_start=948
+  _globals['_READBASEREQUEST']._serialized_end=999
+  _globals['_READBASERESPONSE']._serialized_start=1002
+  _globals['_READBASERESPONSE']._serialized_end=1133
+  _globals['_AUDIT']._serialized_start=1274
+  _globals['_AUDIT']._serialized_end=1569
 # @@protoc_insertion_point(module_scope)

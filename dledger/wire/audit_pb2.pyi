@@ -35,7 +35,7 @@ class LogFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class LogSurvey(_message.Message):
-    __slots__ = ("broker_group", "node_id", "commitlog", "segment_size_bytes", "committed_offset", "first_index", "files", "checkpoint_readable", "checkpoint_first_offset", "checkpoint_consume_queue_index", "problem")
+    __slots__ = ("broker_group", "node_id", "commitlog", "segment_size_bytes", "committed_offset", "first_index", "files", "checkpoint_readable", "checkpoint_first_offset", "checkpoint_consume_queue_index", "problem", "log_start")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     COMMITLOG_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class LogSurvey(_message.Message):
     CHECKPOINT_FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_CONSUME_QUEUE_INDEX_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
     commitlog: str
@@ -58,7 +59,8 @@ class LogSurvey(_message.Message):
     checkpoint_first_offset: int
     checkpoint_consume_queue_index: int
     problem: str
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., commitlog: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., committed_offset: _Optional[int] = ..., first_index: _Optional[int] = ..., files: _Optional[_Iterable[_Union[LogFile, _Mapping]]] = ..., checkpoint_readable: _Optional[bool] = ..., checkpoint_first_offset: _Optional[int] = ..., checkpoint_consume_queue_index: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    log_start: bytes
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., commitlog: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., committed_offset: _Optional[int] = ..., first_index: _Optional[int] = ..., files: _Optional[_Iterable[_Union[LogFile, _Mapping]]] = ..., checkpoint_readable: _Optional[bool] = ..., checkpoint_first_offset: _Optional[int] = ..., checkpoint_consume_queue_index: _Optional[int] = ..., problem: _Optional[str] = ..., log_start: _Optional[bytes] = ...) -> None: ...
 
 class DigestRangesRequest(_message.Message):
     __slots__ = ("broker_group", "segment_size_bytes", "base", "edges", "bytes_per_second")

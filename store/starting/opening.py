@@ -40,6 +40,7 @@ from dledger.core.types import (
 )
 from dledger.errors import HardStateCorrupt, HardStateOlder
 from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_state
+from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
 from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
@@ -54,7 +55,7 @@ from store.directory import (
 from store.errors import CorruptionFound, StorageFull
 from store.files import FULL_ERRNOS, AtomicFile, FileSystem, make_directory
 from store.intact import NOTHING_KNOWN, Known
-from store.log_start import Install, LogStart
+from store.log_start import Install
 from store.out_of_service import mark_of
 from store.second_copy import SecondCopy
 from store.snapshot_files import SnapshotFiles

@@ -23,6 +23,7 @@ from typing import Final
 from dledger.core.types import EntryKind, HardState, Term
 from dledger.hard_state import HardStateStore
 from dledger.reading.files import opened
+from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
 from dledger.reading.survey import walk_headers
 from dledger.records.layout import file_name
 from store.backup import COMMITLOG, Backup, read_backup
@@ -30,7 +31,7 @@ from store.commitlog import CommitLog
 from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
 from store.errors import BackupUnusable, CorruptionFound
 from store.files import AtomicFile, FileSystem, make_directory, read_exactly, write_all
-from store.log_start import FROM_THE_FIRST, INTENT, NOTE, Install, LogStart, StartNote
+from store.log_start import INTENT, Install, StartNote
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.founding import FILE as FOUNDING
 from store.starting.founding import configuration_bytes

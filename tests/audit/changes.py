@@ -22,6 +22,7 @@ from crc32c import crc32c
 from audit.proof.findings import Verdict
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryKind, digest_of, parse_header
+from dledger.reading.log_start import NOTE, start_noted
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import ENTRY, FILE_NAME, SNAPSHOT_FILE
 from store.dispatch import UNIT_SIZE
@@ -108,7 +109,15 @@ class Map:
         )
         self.sealed = [Path("identity.json"), Path("raft/hard_state")]
         self.others = [Path("formation.json"), Path("raft/boot")]
-        self.snapshots = sorted(p.relative_to(data) for p in (data / "snapshot").glob("0*"))
+        start = start_noted(str(data))
+        assert start is not None
+        self.start = start
+        self.base = Path("snapshot") / f"{start.index:020d}"  # what a later start begins with
+        # Without either no node starts on a log that begins later.
+        self.sealed += [Path(NOTE), self.base] if start.index else []
+        kept = {p.relative_to(data) for p in (data / "snapshot").glob("0*")}
+        self.snapshots = sorted(kept - {*self.sealed})
+        self.alone_below = 0  # where others begin whose logs begin later
         self.files = [
             *self.segments, *self.queues, Path("checkpoint"), *self.sealed, *self.others,
             *self.snapshots,
@@ -116,6 +125,7 @@ class Map:
         self.segment_size = (data / self.segments[0]).stat().st_size
         self.entries = [each for path in self.segments for each in self._entries(path)]
         self.used = {path: _used(data / path) for path in self.queues}
+        self.retired = {path: self._retired(path) for path in self.queues}
 
     def log_bytes(self, path: Path) -> int:
         """How many bytes of a segment are log."""
@@ -126,6 +136,15 @@ class Map:
         if path in self.used:
             return self.used[path] + 3 * UNIT_SIZE
         return (self.data / path).stat().st_size
+
+    def _retired(self, path: Path) -> int:
+        """How many bytes of a ConsumeQueue's file are units of entries that the log let go."""
+        content = _content(self.data / path)[1]
+        places = range(0, len(content), UNIT_SIZE)
+        kept = (
+            at for at in places if int.from_bytes(content[at : at + 8]) >= self.start.end_offset
+        )
+        return next(kept, self.used[path]) if self.start.index else 0
 
     def _entries(self, path: Path) -> list[Placed]:
         content, base, at = (self.data / path).read_bytes(), int(path.name), 0
@@ -270,7 +289,7 @@ def _forge_snapshot(change: Change, file: Path) -> None:
 
 def _digest_before(known: Map, target: Path, number: int) -> int:
     if number == 0:
-        return 0
+        return known.start.digest
     entry = known.entries[number - 1]
     file = target / "commitlog" / f"{entry.base:020d}"
     return parse_header(_piece(file, entry.at, HEADER_SIZE), 0).digest
@@ -327,6 +346,8 @@ def allowed(change: Change, known: Map, target: Path, *, derived: bool) -> froze
             each = _of_start(path, known, target) if derived else NO_MATTER
         else:
             each = _of_segment(path, known, target, forged=forged)
+            if not derived and int(path.name) < known.alone_below:
+                each |= NO_MATTER  # Nobody else holds it: it is none of what is compared.
         verdicts = frozenset(max(a, b, key=list(Verdict).index) for a in verdicts for b in each)
     for path in sorted((target / "commitlog").iterdir()):
         if path.relative_to(target) not in known.segments:
@@ -336,7 +357,7 @@ def allowed(change: Change, known: Map, target: Path, *, derived: bool) -> froze
 
 def noted(known: Map, target: Path) -> list[str]:
     """The snapshots that are there and not what they were, as a report has to name them."""
-    known_paths = {known.data / path for path in known.snapshots}
+    known_paths = {known.data / path for path in (*known.snapshots, known.base)}
     return [
         f"snapshot/{path.name}"
         for path in sorted((target / "snapshot").glob("0*"))
@@ -388,16 +409,23 @@ def _of_segment(path: Path, known: Map, target: Path, *, forged: bool) -> frozen
 def _of_new_segment(verdicts: frozenset[Verdict], known: Map, path: Path) -> frozenset[Verdict]:
     if not FILE_NAME.fullmatch(path.name):
         return frozenset()
-    return frozenset({Verdict.MISPLACED}) if int(path.name) < known.end else frozenset()
+    is_ours = known.start.end_offset < int(path.name) < known.end
+    return frozenset({Verdict.MISPLACED}) if is_ours else frozenset()
 
 
 def _of_queue(path: Path, known: Map, target: Path) -> frozenset[Verdict]:
-    """Units that are gone are missing, others are wrong or too many."""
+    """Units that are gone are missing, others are wrong or too many. Those of entries that were let
+    go nobody reads: what is there instead may be taken for one of the log's if none is there."""
+    retired, is_over = known.retired[path], known.retired[path] == known.used[path]
+    if is_over:
+        return frozenset({Verdict.IDENTICAL, Verdict.INCOMPLETE, Verdict.BIT_ROT})
     if not (target / path).exists():
         folder = (target / path).parent
         is_renamed = folder.exists() and any(FILE_NAME.fullmatch(p.name) for p in folder.iterdir())
         return frozenset({Verdict.INCOMPLETE, *([Verdict.BIT_ROT] * is_renamed)})
     (size, before), (other_size, after) = _content(known.data / path), _content(target / path)
+    if size == other_size and before[retired:] == after[retired:]:
+        return NOTHING if before != after else LACKS
     if before == after or (other_size < size and before.startswith(after)):
         return LACKS
     return frozenset({Verdict.INCOMPLETE, Verdict.BIT_ROT})

@@ -18,6 +18,7 @@ JUDGED_ALIKE = ("test_faults.py", "test_scope.py", "test_delivery.py")
 ON_SPARK_TOO = {
     "test_equal_replicas_are_identical",
     "test_faults_of_two_replicas_in_one_block_are_both_found",
+    "test_replicas_that_begin_apart_are_identical",
     "test_flipped_bit_in_a_consume_queue_is_found",
     "test_unreadable_path_is_incomplete",
     "test_running_node_that_is_behind_moves_the_end",

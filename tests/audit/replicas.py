@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from audit.reading.replica import Replica
+from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
-from dledger.records.layout import topic_folder
+from dledger.reading.log_start import LogStart
+from dledger.records.layout import file_name, topic_folder
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, record_starts
 from dledger.wire.commands_pb2 import Command
 from store.commitlog import CommitLog, CommitLogOptions
@@ -23,6 +25,7 @@ from store.consumequeue import ConsumeQueues
 from store.directory import DataDirectory, Identity
 from store.dispatch import units_for_entry
 from store.files import Handle, OsFiles
+from store.log_start import StartNote
 from store.stamping import stamp_records
 from store.worker import ManualWorker, Step
 
@@ -182,6 +185,30 @@ class ReplicaSet:
             if after.physical_offset == SEGMENT
         )
         return last.physical_offset + last.total_size
+
+
+def start_of(path: Path, index: int) -> LogStart:
+    """The latest start that leaves entry `index` in the log, which nobody has open."""
+    log = CommitLog.open(path, CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0))
+    start = log.start_before(index)
+    log.close()
+    assert start is not None
+    return start
+
+
+def dropping(path: Path, start: LogStart) -> Iterator[None]:
+    """Begins the log at `start`, a step of the disk at a time: note, checkpoint, files."""
+    StartNote(OsFiles(), path).replace(start)
+    yield
+    page = path / "checkpoint"
+    state = decode_checkpoint(page.read_bytes())
+    assert state is not None
+    page.write_bytes(encode_checkpoint(replace(state, first_offset=start.offset(SEGMENT))))
+    yield
+    for file in sorted((path / "commitlog").iterdir()):
+        if file.name < file_name(start.offset(SEGMENT)):
+            file.unlink()
+            yield
 
 
 def copy_sparse(source: str, target: str) -> None:

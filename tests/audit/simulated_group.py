@@ -17,6 +17,7 @@ from chaos.sim.run import run_plan
 from chaos.sim.world import World
 from dledger.records.layout import UNITS_PER_FILE
 
+LOOK_MS = 2_000
 STOPPED_US = 5_000_000  # within which nodes that were asked to have stopped
 SEGMENT = 16 << 10
 
@@ -31,8 +32,24 @@ def group_plan(seed: int = 5) -> Plan:
     )
 
 
-def make_group(root: Path, plan: Plan, *, killed: bool = False) -> dict[str, Path]:
+def later_plan(seed: int = 5) -> Plan:
+    """The same of a group whose log begins later than with entry 1, where the members' begin apart:
+    the front goes a segment at a time, and they look seldom whether it may."""
+    plan = group_plan(seed)
+    tuning = replace(
+        plan.tuning, snapshot_entries=20, log_start_ms=LOOK_MS, retention_bytes=4 * SEGMENT
+    )
+    last = FaultEvent(len(plan.faults), 3_000, Fault.MOVE_START)
+    return replace(plan, tuning=tuning, faults=(*plan.faults, last))
+
+
+def make_group(
+    root: Path, plan: Plan, *, killed: bool = False, apart: bool = False
+) -> dict[str, Path]:
     """The data directories of the plan's nodes, below `root`, after they stopped, or were killed.
+
+    Args:
+        apart: while their logs didn't all begin alike.
 
     Raises:
         AssertionError: the run failed, or a node didn't stop.
@@ -40,6 +57,8 @@ def make_group(root: Path, plan: Plan, *, killed: bool = False) -> dict[str, Pat
     found: dict[str, Path] = {}
 
     def at_rest(world: World) -> None:
+        if apart:
+            _move_apart(world)
         for node in world.nodes.values():
             node.is_ruined = True  # Nobody starts it again.
             if killed:
@@ -55,6 +74,24 @@ def make_group(root: Path, plan: Plan, *, killed: bool = False) -> dict[str, Pat
     report = run_plan(plan, at_rest)
     assert report.failure is None, report.failure
     return found
+
+
+def _move_apart(world: World) -> None:
+    """The front of the log may go a little further, and of one node it has."""
+    nodes = list(world.nodes.values())
+
+    def begins() -> set[int]:
+        return {node.life.replica.log.first_index for node in nodes if node.life is not None}
+
+    world.timeline.run(world.now_us + LOOK_MS * 2_000, lambda: len(begins()) == 1)
+    (begin,) = begins()
+    leader = next(n for n in nodes if n.life is not None and n.life.replica.leadership.serving)
+    assert leader.life is not None
+    log = leader.life.replica.log
+    behind = next(i for i in range(begin, log.last_index) if log.start_before(i) is not None)
+    leader.move_start(behind)
+    world.timeline.run(world.now_us + LOOK_MS * 2_000, lambda: len(begins()) > 1)
+    assert len(begins()) == 2
 
 
 def _put(disk: SimulatedDisk, target: Path) -> Path:

@@ -32,7 +32,7 @@ from audit.showing.copy import copy_lines
 from audit.showing.words import scope_in_words
 from tests.audit.both_ways import BothWays
 from tests.audit.changes import Change, Kind, Map, Repair, allowed, apply, copied, fits, noted
-from tests.audit.simulated_group import group_plan, make_group
+from tests.audit.simulated_group import group_plan, later_plan, make_group
 
 BLOCK: Final = 4096
 FEW: Final = 4
@@ -77,6 +77,21 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Group:
     root = tmp_path_factory.mktemp("stopped")
     replicas = make_group(root, group_plan())
     return Group(replicas, Map(replicas["n2"]), root)
+
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Group:
+    """Of nodes that died, and had let go of the fronts of their logs, n2 less than another."""
+    root = tmp_path_factory.mktemp("later")
+    made = make_group(root, later_plan(), killed=True, apart=True)
+    first, *_, last = sorted(made, key=lambda name: Map(made[name]).start.index)
+    others = sorted(made.keys() - {first})
+    replicas = dict(zip(("n2", "n1", "n3"), (made[first], *(made[n] for n in others)), strict=True))
+    known = Map(replicas["n2"])
+    assert 0 < known.start.index < Map(made[last]).start.index
+    begins = sorted(Map(path).start.offset(known.segment_size) for path in made.values())
+    known.alone_below = begins[1]
+    return Group(replicas, known, root)
 
 
 far = st.integers(0, (1 << 20) - 1)
@@ -125,7 +140,9 @@ def check(group: Group, change: Change, *, derived: bool) -> None:
         report = audited({**group.replicas, "n2": target}, derived=derived)
     note(said(report))
     assert report.verdict in may_be, sorted(may_be)
-    assert all("n2" in finding.replicas for finding in report.findings)
+    # Whoever begins later is vouched for by n2, or by nobody.
+    others = [each for each in report.findings if each.cause is not Cause.RETAINED_LATER]
+    assert all("n2" in finding.replicas for finding in others)
     assert len(report.findings) <= MAX_FINDINGS
     assert all("n2" not in finding.right for finding in report.findings)
     check_snapshots(report, [] if change.kind is Kind.FORGE_SNAPSHOT else bad)
@@ -213,6 +230,32 @@ def test_one_change_has_a_verdict_that_it_allows(group: Group, kind: Kind) -> No
         check(group, change, derived=not log_only)
 
     holds()
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name.lower())
+def test_one_change_of_a_log_that_begins_later_has_such_a_verdict_too(
+    later: Group, kind: Kind
+) -> None:
+    """Its start note and base as well; what nobody else holds any more is proved by its digests."""
+
+    @drawn(max_examples=DRAWS or 2 * FEW)
+    @given(changes([kind]), st.booleans())
+    def holds(change: Change, log_only: bool) -> None:
+        check(later, change, derived=not log_only)
+
+    holds()
+
+
+def test_logs_that_begin_apart_are_identical(later: Group) -> None:
+    """Over what they share, and named."""
+    report = audited(later.replicas, derived=True)
+    assert (report.verdict, report.findings) == (Verdict.IDENTICAL, ()), said(report)
+    begins = {each.replica: each.start for each in report.coverage}
+    assert report.scope.start == sorted(begins.values())[1]
+    later_ones = {name for name, begin in begins.items() if begin > begins["n2"]}
+    assert {each.partition(": begins later,")[0] for each in report.notes} == later_ones
+    for path in later.replicas.values():
+        assert audit_copy(path, BothWays()).verdict is Soundness.SOUND
 
 
 def test_damage_to_the_checkpoint_hides_nothing(stopped: Group) -> None:

@@ -17,7 +17,7 @@ from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
 from dledger.reading.errors import EntryDamaged
-from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
+from tests.audit.replicas import SEGMENT, LogBuilder, ReplicaSet, dropping, start_of, usual_entries
 from tests.audit.test_table import expected_rows
 
 pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
@@ -75,6 +75,42 @@ def test_export_is_of_the_topics_it_was_begun_with(three: ReplicaSet, tmp_path: 
     again = export_messages(replica, target, engine, orders)
     assert (again.start, again.files) == (first.end, 0)
     assert exported_offsets(target) == expected
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_what_was_let_go_unexported_is_no_silent_hole(
+    three: ReplicaSet, tmp_path: Path, broken_off: bool
+) -> None:
+    """The run is refused, by bytes, unless that is accepted; then it goes on behind the hole, and
+    the next one behind that."""
+    replica, target = three.replicas[0], tmp_path / "out"
+    target.mkdir()
+    expected = [row["physical_offset"] for row in expected_rows(three)]
+    done = three.header_of(after=5000).physical_offset
+    pending = three.header_of(after=9000).physical_offset if broken_off else done
+    write_state(target, ExportState("g", done, pending))
+    start = start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)
+    for _ in dropping(three.paths["n1"], start):
+        pass
+    command = ["export", str(target), "--replica", f"n1={three.paths['n1']}"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert f"bytes {done} to {SEGMENT} of the log were deleted on n1" in refused.stderr
+    assert read_state(target) == ExportState("g", done, pending)
+    went_on = CliRunner().invoke(app, [*command, "--accept-retention"])
+    assert went_on.exit_code == 0, went_on.stderr
+    assert exported_offsets(target) == [each for each in expected if each >= SEGMENT]
+    again = export_messages(replica, target, LocalEngine())
+    assert (again.start, again.end, again.files) == (three.end, three.end, 0)
+
+
+def test_export_begins_where_the_log_does(three: ReplicaSet, tmp_path: Path) -> None:
+    """A first one has all that there is, and nothing to accept."""
+    start = start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)
+    for _ in dropping(three.paths["n1"], start):
+        pass
+    done = export_messages(three.replicas[0], tmp_path / "out", LocalEngine())
+    assert (done.start, done.end) == (SEGMENT, three.end)
 
 
 def test_broken_off_export_is_repeated_over_the_same_ranges(tmp_path: Path) -> None:

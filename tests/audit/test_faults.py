@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
 from dledger.reading.entry import ENTRY_HEADER, HEADER_SIZE, EntryKind
 from store.dispatch import UNIT, UNIT_SIZE
+from store.files import OsFiles
+from store.log_start import StartNote
 from tests.audit.replicas import (
     BLOCK,
     SEGMENT,
@@ -26,7 +29,9 @@ from tests.audit.replicas import (
     build,
     copy_sparse,
     cut,
+    dropping,
     flip_bit,
+    start_of,
     usual_entries,
 )
 
@@ -324,6 +329,24 @@ def test_later_start_by_retention_is_not_divergent(three: ReplicaSet, engine: En
     )
     assert accepted.exit_code == ExitCode.CONSISTENT
     assert accepted.coverage[0].compared_bytes == three.end - SEGMENT
+
+
+def test_replicas_that_begin_apart_are_identical(three: ReplicaSet, engine: Engine) -> None:
+    """Whoever dropped a segment says what came before, and the others hold that."""
+    first = three.header_of(after=SEGMENT)
+    start = start_of(three.paths["n2"], first.index)
+    for _ in dropping(three.paths["n2"], start):
+        pass
+    report = audit(three.replicas, engine, WITH_DERIVED)
+    assert (report.exit_code, report.findings) == (ExitCode.CONSISTENT, ())
+    assert any(note.startswith("n2: begins later") for note in report.notes)
+    StartNote(OsFiles(), three.paths["n2"]).replace(replace(start, digest=start.digest ^ 1))
+    report = audit(three.replicas, engine)
+    assert {f.replicas for f in report.findings if f.cause is Cause.START_DIFFERS} == {
+        ("n2", "n1"),
+        ("n2", "n3"),
+    }
+    assert report.exit_code == ExitCode.INCONSISTENT
 
 
 def test_foreign_file_is_noted_and_no_fault(three: ReplicaSet, engine: Engine) -> None:

@@ -31,7 +31,10 @@ from audit.reading.live import Over, replicas_of_group
 from audit.reading.remote import NodeLog, calls
 from dledger.outcome import ExitCode
 from dledger.reading.entry import FILLER_MAGIC, HEADER_SIZE, EntryHeader, parse_header
+from dledger.reading.log_start import NOTE, LogStart
 from dledger.wire.cluster_pb2 import NodeStatus
+from store.files import OsFiles
+from store.log_start import StartNote
 from tests.audit.replicas import ReplicaSet, cut, flip_bit
 from tests.integration.group import Group, make_configs
 
@@ -242,6 +245,37 @@ def test_nodes_tell_what_their_files_show(
         assert {finding.replicas for finding in told.findings} == {("n2",)}
         assert FAULTS[hurt] in {None, *causes}
     assert rows(audited(Over.GRPC)) == rows(audited(Over.FILES))
+
+
+@pytest.mark.parametrize("lie", [0, 1], ids=["true", "another"])
+def test_node_whose_log_begins_later_says_so(
+    group: Group, audited: Callable[[Over], Report], lie: int
+) -> None:
+    """With its start note; what it says of the entry before is held against the others' logs, also
+    where their nodes have to be asked for it."""
+    folder = group.nodes["n2"].config.data_directory
+    cold = Cold(folder)
+    last = cold.headers(0)[-1]
+    end = last.physical_offset + last.total_size
+    start = LogStart(last.index, last.term, last.digest ^ lie, end, last.append_time_ms)
+    with cold.mended():
+        StartNote(OsFiles(), folder).replace(start)
+        cold.file(0).unlink()
+        try:
+            files, told = audited(Over.FILES), audited(Over.GRPC)
+        finally:
+            (folder / NOTE).unlink()
+    assert rows(told) == rows(files)
+    assert told.coverage[1].start == SEGMENT
+    if lie:
+        assert told.verdict is Verdict.DIVERGENCE
+        assert {each.cause for each in told.findings} == {
+            Cause.START_DIFFERS,
+            Cause.RETAINED_LATER,
+        }
+    else:
+        assert (told.verdict, told.findings, told.scope.start) == (Verdict.IDENTICAL, (), 0)
+        assert any(note.startswith("n2: begins later") for note in told.notes)
 
 
 def test_foreign_files_are_told(group: Group, audited: Callable[[Over], Report]) -> None:

@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,17 @@ from audit.reading.replica import Replica
 from audit.tables.export import STEP_BYTES, TableExported, export_to_table
 from audit.tables.mark import Choice, Mark
 from dledger.reading.errors import EntryDamaged
-from tests.audit.replicas import SEGMENT, Entry, LogBuilder, ReplicaSet, usual_entries
+from store.files import OsFiles
+from store.log_start import StartNote
+from tests.audit.replicas import (
+    SEGMENT,
+    Entry,
+    LogBuilder,
+    ReplicaSet,
+    dropping,
+    start_of,
+    usual_entries,
+)
 from tests.audit.tables import PACKAGES, Lake, keys_of, lake_of, use
 from tests.audit.test_table import expected_rows
 
@@ -155,6 +166,24 @@ def test_log_that_is_behind_or_begins_later_is_refused(three: ReplicaSet, lake: 
         export(lake, three.replicas[1])
 
 
+def test_table_begins_with_the_entry_that_the_log_begins_with(
+    three: ReplicaSet, lake: Lake
+) -> None:
+    """What its note says of the one before is what the first has to continue."""
+    expected = set(expected_keys(three))
+    start = start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)
+    for _ in dropping(three.paths["n1"], start):
+        pass
+    StartNote(OsFiles(), three.paths["n1"]).replace(replace(start, digest=start.digest ^ 1))
+    with pytest.raises(UsageMistake, match="another log"):
+        export(lake, three.replicas[0])
+    StartNote(OsFiles(), three.paths["n1"]).replace(start)
+    export(lake, three.replicas[0])
+    found = set(keys_of(lake.rows()))
+    assert found < expected
+    assert len(found) > 1
+
+
 def test_export_of_a_damaged_log_ends_before_the_damage(three: ReplicaSet, lake: Lake) -> None:
     """What was before is in the table, with its position; a sound replica goes on from there."""
     expected = expected_keys(three)
@@ -268,7 +297,6 @@ def test_command_refuses_names_that_lead_nowhere(three: ReplicaSet, tmp_path: Pa
         (["messages", "--format", "iceberg"], "CATALOG.NAMESPACE.TABLE"),
         (["s3://me:secret@lake/messages", "--format", "delta"], "with credentials in it"),
         ([str(tmp_path / "t"), "--format", "delta", "--engine", "spark"], "no --engine"),
-        ([str(tmp_path / "t"), "--accept-retention"], "name a --format"),
     ):
         done = CliRunner().invoke(app, ["export", *arguments, *replica])
         assert done.exit_code == 2, done.output

@@ -20,6 +20,7 @@ from broker.reading.segments import hash_blocks, slices
 from broker.replica import Replica
 from broker.services import audit
 from broker.services.audit import Meter
+from dledger.reading.log_start import LogStart
 from dledger.wire import audit_pb2 as apb
 from dledger.wire import errors_pb2 as epb
 from tests.integration.group import SEGMENT_BYTES, WAIT_S, Group, error_of, running_group
@@ -228,7 +229,8 @@ def test_a_segment_before_the_logs_begin_was_deleted_by_retention(
         node = group.nodes["n1"]
         path = file_of(node)
         path.rename(path.with_name("kept"))
-        monkeypatch.setattr(node.log, "position_of", lambda index: SEGMENT_BYTES)
+        start = LogStart(1, 1, 7, SEGMENT_BYTES - 100)
+        monkeypatch.setattr(type(node.log), "start", property(lambda self: start))
         monkeypatch.setattr(CommittedLog, "durable_end", lambda self: SEGMENT_BYTES)
         (answer,) = await digests_of(group, wanted([0, BLOCK]))
         assert answer.problem == apb.SEGMENT_RETAINED

@@ -29,11 +29,12 @@ from broker.recovery import REAL_MACHINERY, recover, site_of
 from broker.replica import Replica
 from broker.snapshots import SnapshotPace
 from dledger.level import LOG_START_LEVEL
+from dledger.reading.log_start import NOTE
 from dledger.wire import broker_pb2, cluster_pb2
 from store.backup import read_backup, write_backup
 from store.errors import BackupUnusable
 from store.files import OsFiles
-from store.log_start import INTENT, NOTE
+from store.log_start import INTENT
 from store.starting.judging import judge
 from store.starting.restoring import restore
 from tests.integration.group import WAIT_S, Group, make_configs

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.aside import Aside
 from broker.ports import Rhythm
 from broker.replica import Replica
 from broker.scrubbing import ScrubPace
@@ -21,9 +23,15 @@ from dledger.core.types import Index, NodeId
 from dledger.errors import InvalidMessage
 from dledger.wire import raft_pb2 as pb
 from store.files import OsFiles
-from store.out_of_service import FILE_NAME, mark_of
+from store.out_of_service import FILE_NAME, Divergence, mark, mark_of
 from store.starting.errors import OutOfService
-from tests.node.members import SEGMENT_BYTES, Members, members, nothing_to_shut
+from tests.node.members import (
+    SEGMENT_BYTES,
+    Members,
+    make_configs,
+    members,
+    nothing_to_shut,
+)
 from tests.node.test_repairs import Wiretap, fill, follower, rot
 from tests.node.test_replica import on_a_loop
 
@@ -96,6 +104,7 @@ async def test_member_with_another_log_takes_itself_out_and_stays_out(tmp_path: 
             name = NodeId(victim.config.node_id)
             others = {"n1", "n2", "n3"} - {name}
             assert set(found.peers) == others
+            assert dict(found.members) == dict(victim.config.peers)
             assert (found.agreed_index, found.differing_index) == (ALTERED - 1, ALTERED)
             assert found.own_term == found.peers_term == leader.driver.core.term_at(Index(ALTERED))
             directory = victim.config.data_directory
@@ -290,3 +299,19 @@ async def test_nonsense_is_refused(
         spoil(body)
         with pytest.raises(InvalidMessage):
             leader.comparison.on_message(NodeId("n2"), seal(pb.PeerMessage(digest_request=body)))
+
+
+def test_member_that_is_out_names_the_members_of_its_log(tmp_path: Path) -> None:
+    """Its configuration file may know of a group that was; where the mark is of a release before
+    there is nothing else."""
+    config = make_configs(tmp_path, 3)[0]
+    aside = Aside(config, OsFiles(), tuple)
+    members_now = (("n1", "a:1"), ("n7", "b:2"))
+    config.data_directory.mkdir(parents=True)
+    told = Divergence(compared_index=3, peers=("n7",), members=members_now)
+    mark(OsFiles(), config.data_directory, told)
+    assert mark_of(OsFiles(), config.data_directory) == told
+    named = aside._status(told, bytes(16)).peers
+    assert [(each.node_id, each.address) for each in named] == [("n7", "b:2")]
+    named = aside._status(replace(told, members=()), bytes(16)).peers
+    assert {each.node_id for each in named} == {"n2", "n3"}

@@ -6,12 +6,14 @@ import pytest
 
 from chaos.sim.disk import MachineDied
 from dledger.reading.entry import EntryKind
+from dledger.reading.log_start import FROM_THE_FIRST, LogStart
 from dledger.records.layout import file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, OutOfRange
 from store.files import make_directory
-from store.log_start import FROM_THE_FIRST, Install, LogStart, StartNote, decode_start
+from store.log_start import Install, StartNote, decode_start
 from store.scrubbing import Scrub
+from store.snapshot_files import FOLDER, RECEIVED, SnapshotFiles
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import BODIES, DATA, LOG, SEGMENT, LogUnderTest, make_log, segment_paths
 
@@ -255,3 +257,35 @@ def test_the_checkpoint_says_where_the_log_begins() -> None:
     disk.power_cut()
     state = Checkpoint(disk, DATA / "checkpoint").state
     assert (state.watermark, state.first_offset, state.consume_queue_index) == (SEGMENT, SEGMENT, 7)
+
+
+@pytest.mark.parametrize("cut", ["kill", "power"])
+def test_checkpoint_that_a_crash_left_behind_its_note_is_written_again(cut: str) -> None:
+    """Whoever reads the directory later, and has the page alone, isn't told of what is gone."""
+    made = make_log(BODIES)
+    start = made.log.start_before(4)
+    assert start is not None
+    StartNote(made.disk, DATA).replace(start)
+    if cut == "kill":
+        made.disk.kill()
+    else:
+        made.disk.power_cut()
+    again = LogUnderTest(made.disk)
+    assert again.log.checkpoint.state.first_offset == start.offset(SEGMENT)
+    again.log.close()
+    made.disk.power_cut()
+    state = Checkpoint(made.disk, DATA / "checkpoint").state
+    assert state.first_offset == start.offset(SEGMENT)
+
+
+@pytest.mark.parametrize("intended", [False, True])
+def test_what_was_received_of_a_base_is_gone_after_a_start(intended: bool) -> None:
+    """Whether it was installed or never came to that."""
+    made = make_log(BODIES)
+    snapshots = SnapshotFiles(DATA, made.disk)
+    snapshots.receive(0, b"some of it")
+    if intended:
+        Install(made.disk, DATA).intend(START)
+    made.disk.kill()
+    assert (installed(made.disk) is not None) == intended
+    assert not made.disk.exists(DATA / FOLDER / RECEIVED)

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.reading.entry import HEADER_SIZE, EntryKind
+from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name
 from store.commitlog import CommitLog, CommitLogOptions
 from store.errors import CorruptionFound, SealRefused
 from store.files import make_directory
 from store.intact import IntactRun, Marks
-from store.log_start import Install, LogStart
+from store.log_start import Install
 from store.scrubbing import Scrub
 from store.seals import decode_seal, encode_seal
 from store.starts import SPARSE_BYTES

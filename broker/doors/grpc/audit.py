@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from broker.reading.segments import SegmentProblem
 from broker.services.audit import Audit, RangeDigests, SegmentClaim, Survey
+from dledger.reading.log_start import FROM_THE_FIRST
 from dledger.wire import audit_pb2 as apb
 
 _PROBLEMS: Final[dict[SegmentProblem | None, apb.RangeProblem]] = {
@@ -80,6 +81,8 @@ def _log_survey(survey: Survey) -> apb.LogSurvey:
         checkpoint_readable=content.checkpoint is not None,
         problem=content.problem,
     )
+    if content.start is not None:
+        answer.log_start = b"" if content.start == FROM_THE_FIRST else content.start.encode()
     if content.checkpoint is not None:
         answer.checkpoint_first_offset = content.checkpoint.first_offset
         answer.checkpoint_consume_queue_index = content.checkpoint.consume_queue_index

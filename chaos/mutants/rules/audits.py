@@ -145,7 +145,7 @@ AUDITS = (
     Mutant(
         "first-digest-of-a-range-is-taken-as-it-is",
         "audit/proof/log.py",
-        "        return digest_before(self._log.survey, base)\n",
+        "        return digest_before(survey, base)\n",
         "        return None\n",
         masked=_READS_ONLY,
         tests=_RANGES,

@@ -36,11 +36,11 @@ TABLES = (
     ),
     Mutant(
         "hole-in-a-table-is-not-told",
-        "audit/tables/export.py",
-        "    if log.retained_from > mark.position and not accept_retention:\n",
+        "audit/reading/survey.py",
+        "    if log.retained_from > position and not accept_retention:\n",
         "    if False:\n",
         masked=_READS_ONLY,
-        tests=_TABLES,
+        tests=(*_TABLES, "tests/audit/test_export.py"),
     ),
     Mutant(
         "queue-in-a-table-goes-back",

@@ -1,0 +1,99 @@
+"""Keeps the log's front for members that are being filled, for a while.
+
+A member that copies slower than the log's start moves would begin anew again and again (ADR 43).
+So whoever decides that entries may go asks this: what a peer that is there still needs of them. It
+must never hold the front for one that isn't there, nor for long: a peer holds for `HOLD_S` from
+when it was first found behind until it is near the end, once; and nobody does while this node's
+disk is full, which would be the end of more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from dledger.core.types import NodeId, PeerStatistics
+
+HOLD_S: Final = 3600.0
+AWAY_S: Final = 60.0  # who was there begins anew, or changes its stream
+NEAR_ENTRIES: Final = 10_000  # behind what is committed: as good as filled
+OFFERED: Final = "snapshot"  # the state of a peer that needs what is gone
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A peer that is behind: since when, when it was there last, what it needs first, and whether
+    its time is over. Seconds of the loop's clock."""
+
+    since_s: float
+    seen_s: float
+    first_needed: int
+    is_over: bool = False
+
+
+class Filling:
+    """A `broker.log_start.Holder`, of a leader.
+
+    Args:
+        peers: as the core knows them.
+        first_index: the first entry that is held here.
+        commit_index: the last that is committed.
+        is_short: whether this node's disk is full.
+        clock: seconds.
+    """
+
+    name = "a member that is being filled"
+
+    def __init__(
+        self,
+        peers: Callable[[], Mapping[NodeId, PeerStatistics]],
+        first_index: Callable[[], int],
+        commit_index: Callable[[], int],
+        is_short: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._peers = peers
+        self._first_index = first_index
+        self._commit_index = commit_index
+        self._is_short = is_short
+        self._clock = clock
+        self._held: dict[NodeId, _Held] = {}  # one a member
+
+    def first_needed(self) -> int | None:
+        """See `Holder`."""
+        now, peers = self._clock(), self._peers()
+        for peer in self._held.keys() - peers.keys():
+            del self._held[peer]
+        for peer, each in peers.items():
+            self._look(peer, each, now)
+        if self._is_short():
+            return None
+        return min((h.first_needed for h in self._held.values() if not h.is_over), default=None)
+
+    def _look(self, peer: NodeId, told: PeerStatistics, now: float) -> None:
+        held = self._held.get(peer)
+        is_filled = told.state != OFFERED and (
+            self._commit_index() - told.match_index <= NEAR_ENTRIES
+        )
+        is_gone = not told.recently_active and (held is None or now > held.seen_s + AWAY_S)
+        if is_filled or is_gone:
+            self._held.pop(peer, None)
+            return
+        needed = self._first_index()
+        if told.state != OFFERED:
+            needed = max(needed, told.match_index + 1)
+        if held is None:
+            self._held[peer] = _Held(now, now, needed)
+            log.info("log_start_held", peer=peer, first_needed=needed, seconds=HOLD_S)
+            return
+        held.first_needed = needed
+        if told.recently_active:
+            held.seen_s = now
+        if not held.is_over and now > held.since_s + HOLD_S:
+            held.is_over = True
+            log.warning("log_start_held_no_longer", peer=peer, first_needed=needed)

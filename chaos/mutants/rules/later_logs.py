@@ -1,0 +1,117 @@
+"""Defects of members whose logs begin later than with entry 1 and are compared, begun anew or
+filled (docs/adr/0043-a-log-that-begins-later.md, 0044-the-live-divergence-alarm.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_LATER = ("tests/node/test_later_logs.py",)
+_FILLING = ("tests/broker/test_filling.py",)
+_NOT_WITH_MOVES = "logs that differ are not simulated with starts that move"
+
+LATER_LOGS = (
+    Mutant(
+        "logs-agree-before-their-first-entries",
+        "broker/comparing.py",
+        "        agreed, differing = 0, Place(own.index, own.term, digest)\n",
+        "        agreed, differing = self._log.start.index, Place(own.index, own.term, digest)\n",
+        masked=_NOT_WITH_MOVES,
+        tests=_LATER,
+    ),
+    Mutant(
+        "entry-before-the-first-not-compared",
+        "broker/comparing.py",
+        "        return max(self._log.start.index, 1)\n",
+        "        return self._log.first_index\n",
+        masked=_NOT_WITH_MOVES,
+        tests=_LATER,
+    ),
+    Mutant(
+        "own-start-note-not-read",
+        "broker/comparing.py",
+        "        if noted.index <= start.index and noted != start:\n",
+        "        if False:\n",
+        masked=_NOT_WITH_MOVES,
+        tests=_LATER,
+    ),
+    Mutant(
+        "front-goes-while-logs-are-compared",
+        "broker/replica.py",
+        "            or bool(told.suspected)\n",
+        "",
+        masked=_NOT_WITH_MOVES,
+        tests=_LATER,
+    ),
+    Mutant(
+        "begins-anew-while-logs-are-compared",
+        "broker/installing.py",
+        "        if self._around.is_compared():\n",
+        "        if False:\n",
+        masked=_NOT_WITH_MOVES,
+        tests=_LATER,
+    ),
+    Mutant(
+        "begins-anew-before-anybody-could-ask",
+        "broker/installing.py",
+        "            await asyncio.sleep(LISTEN_S)\n",
+        "",
+        masked=_NOT_WITH_MOVES,
+        tests=_LATER,
+    ),
+    Mutant(
+        "base-with-another-head-installed",
+        "broker/installing.py",
+        "        if head != _head(head.disk_id, base):\n",
+        "        if False:\n",
+        masked="a base that is offered is the one that is given",
+        tests=_LATER,
+    ),
+    Mutant(
+        "base-with-another-state-installed",
+        "broker/installing.py",
+        "        if machine.applied_index != base.index:\n",
+        "        if False:\n",
+        masked="a base that is offered is the one that is given",
+        tests=_LATER,
+    ),
+    Mutant(
+        "base-without-a-configuration",
+        "broker/log_start.py",
+        "        return start if start is not None and start.configuration_index else None\n",
+        "        return start\n",
+        masked="every simulated log has one early on",
+        tests=_LATER,
+    ),
+    Mutant(
+        "queues-begin-at-0-after-a-start",
+        "broker/recovery.py",
+        "        if not self._found.log.start.index:\n            return NO_STARTS\n",
+        "        return NO_STARTS\n",
+        masked="consumers there ask for what there is",
+        tests=_LATER,
+    ),
+    Mutant(
+        "front-goes-under-who-is-being-filled",
+        "broker/replica.py",
+        "        keeper.holders.append(filling)\n",
+        "",
+        masked="it is filled again, at the cost of time",
+        tests=_LATER,
+    ),
+    Mutant(
+        "filling-holds-the-front-for-ever",
+        "broker/filling.py",
+        "            held.is_over = True\n",
+        "",
+        masked="an hour isn't simulated",
+        tests=_FILLING,
+    ),
+    Mutant(
+        "filling-holds-a-full-disk",
+        "broker/filling.py",
+        "        if self._is_short():\n            return None\n",
+        "",
+        masked="an hour isn't simulated",
+        tests=_FILLING,
+    ),
+)

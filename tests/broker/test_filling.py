@@ -1,0 +1,107 @@
+"""Who is being filled holds the log's front: while it is there, for so long, and not on a full
+disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from structlog.testing import capture_logs
+
+from broker.filling import AWAY_S, HOLD_S, NEAR_ENTRIES, Filling
+from dledger.core.types import Index, NodeId, PeerStatistics
+
+PEER = NodeId("n2")
+LONG = 1_000_000
+
+
+def told(match_index: int, state: str = "replicate", *, is_there: bool = True) -> PeerStatistics:
+    index = Index(match_index)
+    return PeerStatistics(state, index, Index(index + 1), 0, is_there, is_short_of_space=False)
+
+
+@dataclass
+class Leader:
+    """What a leader knows, set by the test."""
+
+    peers: dict[NodeId, PeerStatistics] = field(default_factory=dict)
+    first_index: int = 500
+    now: float = 0.0
+    is_short: bool = False
+
+    def filling(self) -> Filling:
+        return Filling(
+            lambda: self.peers,
+            lambda: self.first_index,
+            lambda: LONG,
+            lambda: self.is_short,
+            lambda: self.now,
+        )
+
+
+def test_nobody_who_is_near_the_end_holds_anything() -> None:
+    leader = Leader({PEER: told(LONG - NEAR_ENTRIES)})
+    assert leader.filling().first_needed() is None
+
+
+def test_front_stays_where_a_peer_goes_on() -> None:
+    """The furthest behind decides; who is offered the base needs all that there is."""
+    leader = Leader({PEER: told(700), NodeId("n3"): told(9_000)})
+    filling = leader.filling()
+    assert filling.first_needed() == 701
+    leader.peers[NodeId("n3")] = told(0, "snapshot")
+    assert filling.first_needed() == 500
+    leader.peers = {PEER: told(LONG)}
+    assert filling.first_needed() is None
+
+
+def test_who_isnt_there_holds_nothing_but_for_a_moment() -> None:
+    """It may be opening itself again with the base; who was never there isn't waited for."""
+    leader = Leader({PEER: told(700, is_there=False)})
+    filling = leader.filling()
+    assert filling.first_needed() is None
+    leader.peers = {PEER: told(700)}
+    assert filling.first_needed() == 701
+    leader.peers = {PEER: told(700, is_there=False)}
+    leader.now = AWAY_S - 1
+    assert filling.first_needed() == 701
+    leader.now = AWAY_S + 1
+    assert filling.first_needed() is None
+
+
+def test_hold_ends_in_time_and_begins_anew_only_behind_a_filling() -> None:
+    """Whoever copies slower than everybody writes doesn't keep it for ever; it is told."""
+    leader = Leader({PEER: told(700)})
+    filling = leader.filling()
+    with capture_logs() as logged:
+        assert filling.first_needed() == 701
+        for step in range(1, 20):
+            leader.now = HOLD_S * step / 10
+            leader.peers[PEER] = told(700 + step)
+            assert (filling.first_needed() is None) == (step > 10)
+        leader.peers[PEER] = told(LONG)
+        assert filling.first_needed() is None
+        leader.peers[PEER] = told(800)
+        assert filling.first_needed() == 801
+    assert [each["event"] for each in logged] == [
+        "log_start_held",
+        "log_start_held_no_longer",
+        "log_start_held",
+    ]
+
+
+def test_full_disk_wins() -> None:
+    leader = Leader({PEER: told(700)}, is_short=True)
+    filling = leader.filling()
+    assert filling.first_needed() is None
+    leader.is_short = False
+    assert filling.first_needed() == 701
+
+
+def test_who_is_no_member_any_more_is_forgotten() -> None:
+    leader = Leader({PEER: told(700)})
+    filling = leader.filling()
+    assert filling.first_needed() == 701
+    leader.peers = {}
+    assert filling.first_needed() is None
+    leader.peers = {PEER: replace(told(700), recently_active=False)}
+    assert filling.first_needed() is None
