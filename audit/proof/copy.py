@@ -43,8 +43,13 @@ _MISSING: Final = {
     Kind.HARD_STATE_MISSING,
 }
 # What a start does without, and whoever wants to know whether all is there can't.
-_NEEDED: Final = {Kind.CHECKPOINT_MISSING, Kind.BOOT_MISSING}
-_NEEDED_WHOLE: Final = {Kind.CHECKPOINT_DAMAGED, Kind.QUEUES_AHEAD, Kind.SNAPSHOT_UNUSABLE}
+_NEEDED: Final = {Kind.CHECKPOINT_MISSING, Kind.BOOT_MISSING, Kind.HARD_STATE_MISSING}
+_NEEDED_WHOLE: Final = {
+    Kind.CHECKPOINT_DAMAGED,
+    Kind.HARD_STATE_DAMAGED,
+    Kind.QUEUES_AHEAD,
+    Kind.SNAPSHOT_UNUSABLE,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,8 @@ def test_identity_that_no_terminal_could_show(path: Path) -> None:
 
 def test_facts_as_json(path: Path) -> None:
     """The directory's, the findings', and the log's report as the other audits have it."""
-    flip_bit(path / "raft" / "hard_state", 8)
+    for name in ("hard_state", "hard_state.copy"):
+        flip_bit(path / "raft" / name, 8)
     facts = json.loads(audited(path, "--json").text)
     assert (facts["schema"], facts["verdict"], facts["exit_code"]) == (SCHEMA, "damaged", 1)
     assert facts["directory"]["node_id"] == "n1"

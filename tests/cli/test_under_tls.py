@@ -153,6 +153,7 @@ TABLE: dict[str, list[str]] = {
     "group transfer": ["n2"],
     "group priority": ["n2", "--json"],
     "topic create": ["t", "--queues", "1"],
+    "topic update": ["t", "--retention-hours", "5"],
     "topic list": ["--json"],
     "group doctor": ["--json"],
     "topic describe": ["t"],
