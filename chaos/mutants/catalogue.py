@@ -33,6 +33,7 @@ from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.retention import RETENTION
 from chaos.mutants.rules.seals import SEALS
+from chaos.mutants.rules.sending import SENDING
 from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
@@ -43,7 +44,19 @@ from chaos.mutants.rules.upkeep import UPKEEP
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
-    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *(
+        *STATE,
+        *READING,
+        *REPLICA,
+        *CLIENT,
+        *SENDING,
+        *DOORS,
+        *STRANGERS,
+        *DISKS,
+        *COPIES,
+        *JUDGING,
+        *AUDITS,
+    ),
     *MEMBERS,
     *PREFERENCE,
     *SNAPSHOTS,
@@ -61,4 +74,5 @@ MUTANTS = (
     *KEEPING,
     *FAST_WAY,
     *TOPIC_TABLES,
+    *SENDING,
 )

@@ -155,7 +155,7 @@ def test_unknown_codec_is_named(number: int) -> None:
 
 
 def test_record_of_rocketmqs_zlib_is_read() -> None:
-    """Its clients before 4.9.4 set bit 0 alone; `Deflater` at level 5 makes the stream."""
+    """Its older clients set bit 0 alone; `Deflater` at level 5 makes the stream."""
     stored = bytes.fromhex("785e2bc9485548cecf2d284a2d2e4e4d5148ca4fa9040049a80765")
     assert zlib.decompress(stored) == b"the compressed body"
     assert decompress(stored, 0x1) == b"the compressed body"
