@@ -44,19 +44,7 @@ from chaos.mutants.rules.upkeep import UPKEEP
 
 MUTANTS = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
-    *(
-        *STATE,
-        *READING,
-        *REPLICA,
-        *CLIENT,
-        *SENDING,
-        *DOORS,
-        *STRANGERS,
-        *DISKS,
-        *COPIES,
-        *JUDGING,
-        *AUDITS,
-    ),
+    *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *MEMBERS,
     *PREFERENCE,
     *SNAPSHOTS,

@@ -12,6 +12,7 @@ _LANE: Final = "tests/client/test_lane.py"
 _SENDING: Final = "tests/client/test_sending.py"
 _HOOKS: Final = "tests/client/test_hooks.py"
 _CODECS: Final = "tests/store/test_compression.py"
+_AS_DATA: Final = "tests/audit/test_compressed_bodies.py"
 
 
 def _broken(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -159,6 +160,34 @@ SENDING: Final = (
         "{0: Codec.ZLIB} | {codec.value: codec for codec in Codec}",
         "{codec.value: codec for codec in Codec}",
         _CODECS,
+    ),
+    _broken(
+        "missing-library-is-a-null",
+        "dledger/reading/columns.py",
+        "    except CodecMissing:\n        raise\n    except BodyUnreadable:\n",
+        "    except BodyUnreadable:\n",
+        _AS_DATA,
+    ),
+    _broken(
+        "compressed-bodies-as-data-are-as-stored",
+        "dledger/reading/decode.py",
+        "    if (sysflags & COMPRESSED_BIT).any():\n",
+        "    if False:\n",
+        _AS_DATA,
+    ),
+    _broken(
+        "decompressed-without-a-bound",
+        "dledger/reading/columns.py",
+        "            if size >= limit:\n",
+        "            if False:\n",
+        _AS_DATA,
+    ),
+    _broken(
+        "unreadable-body-ends-consume",
+        "dledger_cli/consume.py",
+        "            raise\n        except BodyUnreadable as error:\n",
+        "            raise\n        except ZeroDivisionError as error:\n",
+        "tests/cli/test_compressed.py",
     ),
     _broken(
         "stamp-that-fails-takes-the-message-along",
