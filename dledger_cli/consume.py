@@ -2,7 +2,8 @@
 
 An offset is committed only for what was handed to the system, once a second and at the end: a
 run that dies prints some messages again the next time and skips none. The writer's pace is the
-consumer's pace; between them lies no more than the client's prefetch.
+consumer's pace; between them lies no more than the client's prefetch. A body that can't be
+decompressed is told on standard error, left out, and seen in the exit code: the others go on.
 """
 
 from __future__ import annotations
@@ -20,10 +21,20 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from dledger.client import ALL, Client, ConsumerOptions, Message, PullConsumer, StartFrom, WhenGone
+from dledger.client import (
+    ALL,
+    BodyUnreadable,
+    Client,
+    CodecMissing,
+    ConsumerOptions,
+    Message,
+    PullConsumer,
+    StartFrom,
+    WhenGone,
+)
 from dledger.terminal.interrupts import finished_or_interrupted
 from dledger.terminal.options import JsonOption
-from dledger.terminal.outcome import ExitCode, end, errors_told, run
+from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
 from dledger.terminal.output import progress_bar
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
@@ -39,6 +50,7 @@ from dledger_cli.streams import ByteWriter, open_standard
 COMMIT_INTERVAL_S = 1.0
 STANDARD_STREAM = "-"
 STANDARD_OUTPUT = "standard output"
+TOLD_ONE_BY_ONE = 10  # bodies that can't be read; the rest are counted
 
 
 class From(StrEnum):
@@ -86,6 +98,29 @@ class Job:
         if self.as_json:
             return json.dumps(message_facts(message), ensure_ascii=False).encode() + b"\n"
         return message.body if self.raw else message.body + b"\n"
+
+
+class Unreadable:
+    """Messages that were left out, as their bodies can't be read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def line(self, job: Job, message: Message) -> bytes:
+        """What is written for a message: nothing, if it is one of them.
+
+        Raises:
+            CodecMissing: a library is missing; nobody should have to find that out line by line.
+        """
+        try:
+            return job.line(message)
+        except CodecMissing:
+            raise
+        except BodyUnreadable as error:
+            self.count += 1
+            if self.count <= TOLD_ONE_BY_ONE:
+                complain(f"left out: {error.message}")
+            return b""
 
 
 GroupOption = Annotated[
@@ -141,7 +176,9 @@ def consume(
     offset begins at the first message. With --json a line is an object; a body that isn't UTF-8
     is in base64 then, and body_encoding says so. Ctrl-C commits what was written and ends with
     130; a reader that goes away (| head) ends it with 0. Messages that had gone and were passed
-    over (--when-gone) are counted on standard error.
+    over (--when-gone) are counted on standard error. A compressed body that can't be read is
+    left out and told, and the exit code is 1 then; with --json it is there as stored, with
+    body_error.
 
     \b
     Examples:
@@ -158,8 +195,12 @@ def consume(
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
         descriptor = _open_output(output)
-    if run(_consume(addresses, descriptor, job)):
+    unreadable = Unreadable()
+    if run(_consume(addresses, descriptor, job, unreadable)):
         end(ExitCode.INTERRUPTED)
+    if unreadable.count:
+        complain(f"bodies that can't be read: {unreadable.count}")
+        end(ExitCode.FAILED)
 
 
 def _open_output(output: str) -> int:
@@ -169,11 +210,11 @@ def _open_output(output: str) -> int:
     return os.open(Path(output), flags, 0o644)
 
 
-async def _consume(addresses: list[str], descriptor: int, job: Job) -> bool:
+async def _consume(addresses: list[str], descriptor: int, job: Job, unreadable: Unreadable) -> bool:
     """Writes what there is; whether it was interrupted."""
     async with connect(addresses) as client:
         name = STANDARD_OUTPUT if job.output == STANDARD_STREAM else job.output
-        writing = Writing(client, job, ByteWriter(descriptor, name))
+        writing = Writing(client, job, ByteWriter(descriptor, name), unreadable)
         try:
             with progress_bar("messages") as progress:
                 interrupted = await finished_or_interrupted(writing.run(progress))
@@ -188,11 +229,14 @@ async def _consume(addresses: list[str], descriptor: int, job: Job) -> bool:
 class Writing:
     """One run: writes messages and keeps count of what may be committed."""
 
-    def __init__(self, client: Client, job: Job, writer: ByteWriter) -> None:
+    def __init__(
+        self, client: Client, job: Job, writer: ByteWriter, unreadable: Unreadable
+    ) -> None:
         self._client = client
         self._job = job
         self._writer = writer
         self._consumer: PullConsumer | None = None
+        self._unreadable = unreadable
         self._written = 0
         self._next_offsets: dict[int, int] = {}  # per queue, one past what was written
         self._committed: dict[int, int] = {}
@@ -232,7 +276,8 @@ class Writing:
     async def _write(self, batch: Sequence[Message]) -> None:
         if self._job.limit is not None:
             batch = batch[: self._job.limit - self._written]
-        await self._writer.write(b"".join(map(self._job.line, batch)))
+        lines = (self._unreadable.line(self._job, message) for message in batch)
+        await self._writer.write(b"".join(lines))
         self._written += len(batch)
         for message in batch:
             self._next_offsets[message.queue_id] = message.queue_offset + 1

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 
-from dledger.client import Message
+from dledger.client import BodyUnreadable, Message
 
 
 def message_facts(message: Message) -> dict[str, object]:
-    """The JSON object of a message; a body that isn't UTF-8 is in base64, and says so."""
+    """The JSON object of a message; a body that isn't UTF-8 is in base64, and says so. One that
+    can't be decompressed is there as it is stored, and `body_error` says why."""
+    error: str | None = None
     try:
         body, encoding = message.body.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
         body, encoding = base64.b64encode(message.body).decode("ascii"), "base64"
-    return {
+    except BodyUnreadable as unreadable:
+        body, encoding = base64.b64encode(message.stored_body).decode("ascii"), "base64"
+        error = unreadable.message
+    facts: dict[str, object] = {
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
@@ -26,3 +31,4 @@ def message_facts(message: Message) -> dict[str, object]:
         "body": body,
         "body_encoding": encoding,
     }
+    return facts if error is None else facts | {"body_error": error}

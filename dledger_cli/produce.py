@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -71,6 +72,20 @@ TagOption = Annotated[str | None, typer.Option("--tag", help="Tag of every messa
 KeepOption = Annotated[
     bool, typer.Option("--keep-line-ending", help="Leave each line's ending in its message.")
 ]
+
+
+class Compression(StrEnum):
+    """What bodies are compressed with."""
+
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+    ZLIB = "zlib"
+
+
+CompressionOption = Annotated[
+    Compression | None,
+    typer.Option("--compression", help="Compress bodies above 4 KiB, if that makes them smaller."),
+]
 NameOption = Annotated[
     str,
     typer.Option(
@@ -88,6 +103,7 @@ def produce(
     tag: TagOption = None,
     keep_line_ending: KeepOption = False,
     producer_name: NameOption = "",
+    compression: CompressionOption = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
@@ -106,7 +122,11 @@ def produce(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-        options = ProducerOptions(close_timeout_ms=CLOSE_AFTER_INTERRUPT_MS, name=producer_name)
+        options = ProducerOptions(
+            close_timeout_ms=CLOSE_AFTER_INTERRUPT_MS,
+            name=producer_name,
+            compression=None if compression is None else compression.value,
+        )
         descriptor = _open_input(source)
     job = Job(topic, source, key, tag, keep_line_ending)
     tally = Tally()

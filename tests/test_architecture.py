@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.limits": set(),
     "dledger.core": set(),
     "dledger.wire": set(),
-    "dledger.records": {"dledger.outcome"},
+    "dledger.records": {"dledger.limits", "dledger.outcome"},
     "dledger.reading": {"dledger.outcome", "dledger.records", "dledger.wire"},
     "dledger.spark": FLOOR
     | {"dledger.client", "dledger.credentials", "dledger.limits", "dledger.reading"}

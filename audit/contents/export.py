@@ -147,9 +147,13 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
     part = task.part
     batches: dict[tuple[str, str], list[pa.RecordBatch]] = defaultdict(list)
     for records in read_records(part, Wanted(COLUMNS, task.topics, ended=task.ended)):
-        batch = to_arrow(records)
-        for place, rows in _by_place(records):
-            batches[place].append(batch.take(pa.array(rows)))
+        at = 0
+        for batch in to_arrow(records):
+            for place, rows in _by_place(records):
+                here = rows[(rows >= at) & (rows < at + batch.num_rows)] - at
+                if here.size:
+                    batches[place].append(batch.take(pa.array(here)))
+            at += batch.num_rows
     messages = size = 0
     for (topic, day), of_place in batches.items():
         table = pa.Table.from_batches(of_place).drop_columns(["topic"])

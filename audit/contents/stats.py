@@ -19,7 +19,7 @@ from audit.contents.timeline import Timeline
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.reading.replica import Replica
 from audit.reading.survey import check_topics, committed_log
-from dledger.reading.columns import Cuts, Words
+from dledger.reading.columns import Bodies, Cuts, Words
 from dledger.reading.decode import Ended, LogRange, Records, Wanted, read_records
 from dledger.reading.lifetimes import ended_topics
 from dledger.reading.ranges import log_ranges
@@ -207,7 +207,7 @@ def _percentiles(counts: Histogram) -> dict[str, int]:
 def _count(sums: LogSum, records: Records) -> None:
     columns = records.columns
     topics, bodies = columns["topic"], columns["body"]
-    if not isinstance(topics, Words) or not isinstance(bodies, Cuts):
+    if not isinstance(topics, Words) or not isinstance(bodies, Cuts | Bodies):
         raise TypeError("topics are words and bodies cuts, whoever decoded them")
     queues = np.asarray(columns["queue_id"], dtype=np.int64)
     stored = np.asarray(columns["store_time"], dtype=np.int64)

@@ -21,7 +21,7 @@ from typing import Final
 
 from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
 from audit.delivery.judge import Anomaly, Kind, LoggedQueue
-from audit.delivery.judged import DeliveryTask, Judged, QueueCount, value_of
+from audit.delivery.judged import DeliveryTask, Judged, QueueCount, payload_of, value_of
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
@@ -183,7 +183,7 @@ def _read_log(task: DeliveryTask, story: Story) -> dict[QueueKey, LoggedQueue]:
                 if kept[key]:
                     if key not in queues:
                         queues[key] = LoggedQueue(task.begins_at_0, task.tail_is_known)
-                    queues[key].add(int(offset), value_of(body))
+                    queues[key].add(int(offset), value_of(payload_of(body)))
     return queues
 
 

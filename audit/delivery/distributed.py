@@ -31,7 +31,7 @@ from audit.delivery.history import (
     Story,
 )
 from audit.delivery.judge import LoggedQueue
-from audit.delivery.judged import DeliveryTask, Judged, value_of
+from audit.delivery.judged import DeliveryTask, Judged, payload_of, value_of
 from audit.engines.engine import Progress
 from dledger.history import event_of
 from dledger.reading.decode import LogRange, Wanted, read_records
@@ -248,7 +248,7 @@ class MessageReader:
                 for topic, queue_id, offset, body in zip(*columns, strict=True):
                     place = (topic, int(queue_id))
                     key = keys.get(place) or keys.setdefault(place, key_of(place))
-                    yield Row(key, _LOG, 0, int(offset), body)
+                    yield Row(key, _LOG, 0, int(offset), payload_of(body))
         except (ReadingError, FormatError, OSError) as error:
             yield Row(None, _LOG, 0, part.start, str(error).encode())
 

@@ -92,6 +92,11 @@ class Judged:
         )
 
 
+def payload_of(body: bytes | None) -> bytes:
+    """The body, or what no value is made of, if it can't be read: nobody has sent that."""
+    return b"\xff" if body is None else body
+
+
 def value_of(body: bytes) -> str:
     """The value of a message: its body without the blanks that fill it up to a wanted size."""
     return body.rstrip(b" ").decode("utf-8", errors="replace")

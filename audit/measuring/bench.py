@@ -294,7 +294,7 @@ def _decode_rate(replica: Replica, columns: Sequence[str]) -> float:
     began, count = time.process_time(), 0
     for part in log_ranges(log, 0, min(log.settled, DECODED_BYTES)):
         for records in read_records(part, Wanted(tuple(columns))):
-            count += to_arrow(records).num_rows
+            count += sum(batch.num_rows for batch in to_arrow(records))
     return count / (time.process_time() - began)
 
 

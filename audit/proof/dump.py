@@ -27,7 +27,8 @@ from dledger.reading.entry import (
     preamble_of,
 )
 from dledger.reading.files import opened
-from dledger.records.errors import FormatError
+from dledger.records.compression import codec_of
+from dledger.records.errors import BodyUnreadable, FormatError
 from dledger.records.layout import file_name
 from dledger.records.record import DecodedRecord, decode_records
 from dledger.wire.commands_pb2 import Command
@@ -203,6 +204,14 @@ def _batch_facts(header: EntryHeader, frame: bytes, *, with_messages: bool) -> F
     return facts
 
 
+def _codec_name(sysflag: int) -> str | None:
+    try:
+        codec = codec_of(sysflag)
+    except BodyUnreadable as error:
+        return error.codec
+    return None if codec is None else codec.name.lower()
+
+
 def _message_facts(record: DecodedRecord) -> Facts:
     return {
         "queue_offset": record.queue_offset,
@@ -211,7 +220,8 @@ def _message_facts(record: DecodedRecord) -> Facts:
         "born_time_ms": record.born_time_ms,
         "store_time_ms": record.store_time_ms,
         "size": record.size,
-        "body_size": len(record.body),
+        "body_size": len(record.stored_body),
+        "compressed_with": _codec_name(record.sysflag),
         "keys": record.keys,
         "tags": record.tags,
     }

@@ -137,7 +137,8 @@ def _rows(step: Step, topics: frozenset[str] | None, ended: Ended) -> pa.Table:
     from dledger.reading.arrow import TYPES, to_arrow
 
     wanted = Wanted(COLUMNS, topics, ended=ended)
-    batches = [to_arrow(records) for records in read_records(step.part, wanted)]
+    parts = read_records(step.part, wanted)
+    batches = [batch for records in parts for batch in to_arrow(records)]
     return pa.Table.from_batches(batches, schema=pa.schema([(n, TYPES[n]) for n in COLUMNS]))
 
 

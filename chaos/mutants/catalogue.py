@@ -33,6 +33,7 @@ from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.retention import RETENTION
 from chaos.mutants.rules.seals import SEALS
+from chaos.mutants.rules.sending import SENDING
 from chaos.mutants.rules.snapshots import SNAPSHOTS
 from chaos.mutants.rules.state import STATE
 from chaos.mutants.rules.store import STORE
@@ -61,4 +62,5 @@ MUTANTS = (
     *KEEPING,
     *FAST_WAY,
     *TOPIC_TABLES,
+    *SENDING,
 )

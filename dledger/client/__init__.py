@@ -13,12 +13,14 @@ from dledger.client.client import Client
 from dledger.client.consumer import PullConsumer
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
+    BodyUnreadable,
     BrokerGroupUnreachable,
     BufferFull,
     Busy,
     ClientClosed,
     ClientError,
     ClientFault,
+    CodecMissing,
     ConsumerInUse,
     DeadlineExceeded,
     Forked,
@@ -78,6 +80,7 @@ from dledger.outcome import Outcome
 __all__ = [
     "ALL",
     "AllQueues",
+    "BodyUnreadable",
     "BrokerGroupUnreachable",
     "BufferFull",
     "Busy",
@@ -86,6 +89,7 @@ __all__ = [
     "ClientError",
     "ClientFault",
     "ClientOptions",
+    "CodecMissing",
     "ConsumerInUse",
     "ConsumerOptions",
     "DeadlineExceeded",

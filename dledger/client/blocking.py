@@ -19,12 +19,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 from dledger.client.blocking_consumer import BlockingConsumer
-from dledger.client.blocking_producer import BlockingProducer
+from dledger.client.blocking_producer import BlockingProducer, on_loops_thread
 from dledger.client.client import Client, warn_unclosed
 from dledger.client.consumer import PullConsumer
 from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
@@ -65,6 +67,7 @@ class BlockingClient:
         self._thread: LoopThread | None = None
         self._ending = threading.RLock()  # one thread closes; the others wait until it has
         self._producers: list[BlockingProducer] = []  # of the loop's thread
+        self._consumers: WeakSet[BlockingConsumer] = WeakSet()
         self._is_leaving = False  # of the loop's thread
 
     @classmethod
@@ -104,6 +107,8 @@ class BlockingClient:
         with self._ending:
             if self._thread is None:
                 return
+            for consumer in list(self._consumers):
+                consumer._leave(kind, error, trace)
             try:
                 with suppress(ClientClosed):  # by a signal's handler, at the same time
                     thread.call(self._leave(kind, error, trace))
@@ -315,11 +320,13 @@ class BlockingClient:
         """See `Client.producer`."""
 
         thread = self._open_thread()
+        chosen = options or ProducerOptions()
 
         async def make() -> BlockingProducer:
             if self._is_leaving:
                 raise ClientClosed("the client is being closed")
-            blocking = BlockingProducer(thread, self._client.producer(options))
+            producer = self._client.producer(on_loops_thread(chosen))
+            blocking = BlockingProducer(thread, producer, chosen)
             self._producers = [known for known in self._producers if not known.is_closed]
             self._producers.append(blocking)
             return blocking
@@ -340,6 +347,7 @@ class BlockingClient:
         """See `Client.pull_consumer`."""
 
         thread = self._open_thread()
+        chosen = options or ConsumerOptions()
 
         async def make() -> PullConsumer:
             return self._client.pull_consumer(
@@ -349,9 +357,11 @@ class BlockingClient:
                 start=start,
                 queues=queues,
                 idle_timeout_s=idle_timeout_s,
-                options=options,
+                options=replace(chosen, around=None),
             )
 
-        return BlockingConsumer(thread, thread.call(make()))
+        consumer = BlockingConsumer(thread, thread.call(make()), chosen)
+        self._consumers.add(consumer)
+        return consumer
 
     consumer = pull_consumer  # its name until 0.2

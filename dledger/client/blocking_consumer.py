@@ -12,8 +12,9 @@ from typing import Generic, Self, TypeVar
 
 from dledger.client.consumer import PullConsumer
 from dledger.client.errors import ClientClosed, ConsumerInUse
+from dledger.client.hooks import Surrounding
 from dledger.client.loop_thread import LoopThread
-from dledger.client.options import StartFrom
+from dledger.client.options import ConsumerOptions, StartFrom
 from dledger.client.results import Message
 
 Item = TypeVar("Item")
@@ -39,17 +40,25 @@ class BlockingConsumer:
 
     Messages cross to the caller's thread in batches; what an interrupted call had fetched is
     given by the next one.
+
+    Args:
+        consumer: made without the hook `around`, which runs in the caller's thread.
+        options: as its user gave them.
     """
 
-    def __init__(self, thread: LoopThread, consumer: PullConsumer) -> None:
+    def __init__(
+        self, thread: LoopThread, consumer: PullConsumer, options: ConsumerOptions
+    ) -> None:
         self._thread = thread
         self._consumer = consumer
         self._taking = threading.Lock()
+        around = options.around
+        self._surrounding = None if around is None else Surrounding(around, thread.report)
 
     # --- loops --------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message]:
-        return _BlockingLoop(partial(self._step, self._consumer._next_message))
+        return _BlockingLoop(partial(self._step, self._next_message))
 
     def batches(self) -> Iterator[list[Message]]:
         """See `PullConsumer.batches`."""
@@ -62,7 +71,13 @@ class BlockingConsumer:
             ConsumerInUse: a loop over this consumer has not ended.
             ClientError: a queue can't be read any more; nothing was skipped.
         """
-        return self._step(self._consumer._next_message, None)
+        return self._step(self._next_message, None)
+
+    def _next_message(self) -> Message | None:
+        message = self._consumer._next_message()
+        if message is not None and self._surrounding is not None:
+            self._surrounding.enter(message)
+        return message
 
     def _step(self, take: Callable[[], Item | None], loop: object | None) -> Item:
         """What `take` gives; crosses to the loop's thread when nothing is here."""
@@ -72,6 +87,7 @@ class BlockingConsumer:
         try:
             self._consumer._enter(loop)
             try:
+                self._leave(None, None, None)
                 while (item := take()) is None:
                     if not self._thread.call(self._consumer._fill()):
                         raise StopIteration
@@ -83,6 +99,16 @@ class BlockingConsumer:
                 self._consumer._taking = False
         finally:
             self._taking.release()
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """The work on the message in hand is over."""
+        if self._surrounding is not None:
+            self._surrounding.leave(kind, error, trace)
 
     # --- the verbs of `PullConsumer` ----------------------------------------------------------
 
@@ -123,6 +149,7 @@ class BlockingConsumer:
 
     def close(self) -> None:
         """See `PullConsumer.close`."""
+        self._leave(None, None, None)
         with suppress(ClientClosed):
             self._thread.call(self._consumer.close())
 
@@ -135,4 +162,5 @@ class BlockingConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._leave(kind, error, trace)
         self.close()

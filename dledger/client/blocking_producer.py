@@ -1,8 +1,10 @@
 """The producer for threads; see `dledger.client.blocking`.
 
-Messages cross to the loop's thread in one go: sends made while the loop is busy wake it once. It
-owns what is on its way there, in order, and the futures of the callers' kind. It must never keep
-the loop to itself, however fast others send, nor leave a future whose message it doesn't hand on.
+Messages cross to the loop's thread in one go: sends made while the loop is busy wake it once. What
+takes time or looks at its caller (compression, the hook `stamp`) is done before, in the caller's
+thread. It owns what is on its way there, in order, and the futures of the callers' kind. It must
+never keep the loop to itself, however fast others send, nor leave a future whose message it doesn't
+hand on.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
+from dledger.client.arguments import message_arguments
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BufferFull,
@@ -29,6 +33,8 @@ from dledger.client.errors import (
 from dledger.client.failed_sends import FailedSends
 from dledger.client.faults import client_error
 from dledger.client.loop_thread import LoopThread, report_exit
+from dledger.client.options import ProducerOptions
+from dledger.client.packing import Packed, Packer
 from dledger.client.producer import Producer
 from dledger.client.results import NewMessage, ProducerStatistics, SendResult
 
@@ -62,12 +68,12 @@ class _Sent(Future[SendResult]):
 
 
 class _Crossing(NamedTuple):
-    """A send on its way to the loop's thread."""
+    """A send on its way to the loop's thread. `packed`: what has become of it already, if that was
+    asked for; `future`: None, if nobody wants to know."""
 
-    topic: str
-    body: bytes
-    labels: dict[str, Any]
-    future: _Sent
+    message: NewMessage
+    packed: Packed | ClientError | None
+    future: _Sent | None
 
 
 # What waits for everything sent before it crosses as well, and has its turn when that has.
@@ -75,16 +81,23 @@ _Step = _Crossing | asyncio.Future[None]
 
 
 class BlockingProducer:
-    """`Producer` for threads; sends of one thread keep their order."""
+    """`Producer` for threads; sends of one thread keep their order.
 
-    def __init__(self, thread: LoopThread, producer: Producer) -> None:
+    Args:
+        producer: made with `on_loops_thread(options)`.
+        options: as its user gave them.
+    """
+
+    def __init__(self, thread: LoopThread, producer: Producer, options: ProducerOptions) -> None:
         self._thread = thread
         self._producer = producer
+        self._packer = Packer(options, thread.report)
         self._crossing: deque[_Step] = deque()  # under the lock of `_moved`
         self._crossed: deque[_Step] = deque()  # of the loop's thread: next to be handed over
         self._moved = threading.Condition()
         self._mover: asyncio.Task[None] | None = None  # of the loop's thread
         self._moving = self._closed = False
+        self._refused_one_way = 0  # of the loop's thread
         self._failed: FailedSends[_Sent] = FailedSends(
             lambda sent: sent.asked, _Sent.exception, MAX_FAILED
         )
@@ -98,6 +111,7 @@ class BlockingProducer:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
+        deadline_s: float | None = None,
     ) -> Future[SendResult]:
         """Accepts a message, waiting for room if need be; see `Producer.send`.
 
@@ -105,9 +119,50 @@ class BlockingProducer:
             ProducerClosed: after `close`.
             Forked: in a process that was forked since.
         """
+        return self._accept(NewMessage(topic, body, key, tag, properties, queue_id, deadline_s))
+
+    def send_one_way(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | bytes | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Accepts a message of which nobody wants to know what becomes, waiting for room if need
+        be; see `Producer.send_one_way`.
+
+        Raises:
+            InvalidArgument: an argument is of a wrong kind, or can't be encoded.
+            MessageTooLarge: the body is over 4 MiB.
+            ProducerClosed: after `close`.
+            Forked: in a process that was forked since.
+        """
+        message = NewMessage(topic, body, key, tag, properties, queue_id, deadline_s)
+        self._cross(_Crossing(message, self._pack(message), None))
+
+    def _accept(self, message: NewMessage) -> _Sent:
+        packed: Packed | ClientError | None = None
+        if not self._packer.is_plain:
+            try:
+                packed = self._pack(message)
+            except ClientError as error:
+                packed = error
+        sent = _Sent()
+        self._cross(_Crossing(message, packed, sent))
+        return sent
+
+    def _pack(self, message: NewMessage) -> Packed:
+        topic, body, key, tag, properties, queue_id, _ = message
+        arguments = message_arguments(topic, body, key, tag, queue_id)
+        return self._packer.pack(*arguments[1:4], properties)
+
+    def _cross(self, crossing: _Crossing) -> None:
+        """It is on its way, behind what was sent before."""
         self._thread.check()
-        labels = {"key": key, "tag": tag, "properties": properties, "queue_id": queue_id}
-        crossing = _Crossing(topic, body, labels, _Sent())
         with self._moved:
             self._moved.wait_for(lambda: len(self._crossing) < MAX_CROSSING or self._closed)
             if self._closed:
@@ -116,7 +171,6 @@ class BlockingProducer:
             if not self._moving:
                 self._wake_mover()
                 self._moving = True  # not before: who is interrupted there leaves it to the next
-        return crossing.future
 
     def _wake_mover(self) -> None:
         try:
@@ -133,12 +187,7 @@ class BlockingProducer:
             for message in messages:
                 if bulk.has_failed:
                     break
-                topic, body, key, tag, properties, queue_id = message
-                bulk.watch(
-                    self.send(
-                        topic, body, key=key, tag=tag, properties=properties, queue_id=queue_id
-                    )
-                )
+                bulk.watch(self._accept(message))
             return bulk.end()
         finally:
             bulk.leave()
@@ -187,7 +236,14 @@ class BlockingProducer:
         """See `Producer.statistics`."""
 
         async def read() -> ProducerStatistics:
-            return self._producer.statistics()
+            counts = self._producer.statistics()
+            return replace(
+                counts,
+                failed=counts.failed + self._refused_one_way,
+                accepted=counts.accepted + self._refused_one_way,
+                one_way_failed=counts.one_way_failed + self._refused_one_way,
+                hook_failures=self._packer.hook_failures,
+            )
 
         return self._thread.call(read())
 
@@ -247,7 +303,7 @@ class BlockingProducer:
         self._refuse_sends()
         for step in (*self._crossed, *self._crossing):
             if isinstance(step, _Crossing):
-                self._fail(step.future, ClientClosed("the client was closed"))
+                self._refuse(step.future, ClientClosed("the client was closed"))
             else:
                 step.cancel()
         self._crossed.clear()
@@ -263,16 +319,35 @@ class BlockingProducer:
             return
         while True:
             try:
-                stored = self._producer.send(crossing.topic, crossing.body, **crossing.labels)
+                stored = self._send(crossing)
             except BufferFull:
                 with suppress(ProducerClosed):  # the next attempt says so itself
                     await self._producer.room()
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's
-                self._fail(crossing.future, client_error("sending a message", error))
+                self._refuse(crossing.future, client_error("sending a message", error))
                 return
             else:
-                stored.add_done_callback(partial(self._on_settled, crossing.future))
+                if crossing.future is not None:
+                    stored.add_done_callback(partial(self._on_settled, crossing.future))
                 return
+
+    def _send(self, crossing: _Crossing) -> asyncio.Future[SendResult]:
+        """The producer's future of a message that it has accepted."""
+        message, packed, future = crossing
+        if isinstance(packed, ClientError):
+            raise packed
+        stored = self._producer._nobody
+        if future is not None:
+            stored = self._thread.loop.create_future()
+        self._producer._send(*message, stored, packed)
+        return stored
+
+    def _refuse(self, future: _Sent | None, error: BaseException) -> None:
+        """A message that the producer never had."""
+        if future is None:
+            self._refused_one_way += 1
+        else:
+            self._fail(future, error)
 
     def _on_settled(self, future: _Sent, stored: asyncio.Future[SendResult]) -> None:
         error = stored.exception()
@@ -330,6 +405,12 @@ class BlockingProducer:
     async def _end(self) -> None:
         await self._producer.abort()
         await self._all_crossed()  # the mover finds the producer closed
+
+
+def on_loops_thread(options: ProducerOptions) -> ProducerOptions:
+    """The options of the producer behind a blocking one: what is done in callers' threads is left
+    out."""
+    return replace(options, stamp=None, compression=None, compression_level=None)
 
 
 class _Bulk:

@@ -23,12 +23,14 @@ from tenacity import (
     stop_before_delay,
     wait_exponential,
     wait_random,
+    wait_random_exponential,
 )
 
 from dledger.client.arguments import seconds
 from dledger.client.connection import Method, NodeLink, Request, Response, WhenDeposed
 from dledger.client.errors import (
     BrokerGroupUnreachable,
+    Busy,
     ClientClosed,
     ClientError,
     DeadlineExceeded,
@@ -46,7 +48,11 @@ from dledger.credentials.tls import TlsSource, open_channel
 from dledger.outcome import Outcome
 
 MAX_LINKS: Final = 64  # far above any broker group's size; a bound on what views can make us dial
-_BACKOFF = wait_exponential(multiplier=0.01, max=0.5) + wait_random(0, 0.01)  # seconds
+# Seconds. An election is over soon, so that the first attempts follow closely. Who is told that
+# there is no room waits longer each time, and as long as chance says: those who were refused
+# together must not come back together.
+_BACKOFF = wait_exponential(multiplier=0.01, max=0.5) + wait_random(0, 0.01)
+_BUSY_BACKOFF = wait_random_exponential(multiplier=0.02, max=1.0, min=0.005)
 
 
 class Effect(Enum):
@@ -235,7 +241,7 @@ class BrokerGroup:
 
         retrying = AsyncRetrying(
             retry=retry_if_exception(repeatable),
-            wait=_BACKOFF,
+            wait=_backoff,
             stop=stop_before_delay(total),
             retry_error_callback=give_up,
         )
@@ -407,6 +413,11 @@ class BrokerGroup:
                 f"no member of broker group {self._name!r} was found: {reasons}"
             )
         return BrokerGroupUnreachable(f"no member of the broker group can be reached: {reasons}")
+
+
+def _backoff(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome is not None else None
+    return _BUSY_BACKOFF(state) if isinstance(error, Busy) else _BACKOFF(state)
 
 
 def _tls_of(options: ClientOptions) -> TlsSource | None:

@@ -24,6 +24,7 @@ from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ClientClosed, ConsumerInUse, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
 from dledger.client.fetching import Chunk, Fetching
+from dledger.client.hooks import Surrounding
 from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
 from dledger.client.owner import Owner
 from dledger.client.progress import Progress
@@ -117,6 +118,9 @@ class PullConsumer:
         self._read_to: dict[int, int] = {}  # by queue: where what is decoded ends
         self._progress = Progress(topic)
         self._skipped: dict[int, int] = {}
+        told = asyncio.get_running_loop().call_exception_handler
+        around = options.around
+        self._surrounding = None if around is None else Surrounding(around, told)
 
     # --- loops --------------------------------------------------------------------------------
 
@@ -141,6 +145,8 @@ class PullConsumer:
         self._owner.check()
         self._enter(loop)
         try:
+            if self._surrounding is not None:
+                self._surrounding.leave()
             return await take()
         except BaseException:  # its traceback would keep the loop alive, which is over
             self._loop = None
@@ -163,6 +169,8 @@ class PullConsumer:
         while (message := self._next_message()) is None:
             if not await self._fill():
                 raise StopAsyncIteration
+        if self._surrounding is not None:
+            self._surrounding.enter(message)
         return message
 
     async def _batch(self) -> list[Message]:
@@ -403,6 +411,17 @@ class PullConsumer:
 
     async def close(self) -> None:
         """Stops; no task is left behind. Commits nothing."""
+        await self._close(None, None, None)
+
+    async def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes; what is around the message in hand is left with the error that ended its loop."""
+        if self._surrounding is not None:
+            self._surrounding.leave(kind, error, trace)
         self.stop()
         try:
             if self._beginning is not None:
@@ -420,7 +439,7 @@ class PullConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self._close(kind, error, trace)
 
 
 def _look(beginning: asyncio.Task[None]) -> None:

@@ -32,6 +32,7 @@ from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import SEND, NodeLink
 from dledger.client.epochs import Epochs
 from dledger.client.errors import (
+    Busy,
     ClientError,
     ClientFault,
     NotReady,
@@ -103,12 +104,18 @@ class Dispatcher:
         self._failed_link: NodeLink | None = None
         self._closed = False
         self.stored = self.failed = self.unknown = self.duplicates = 0  # messages
-        self.requests = self.batches_retried = 0
+        self.requests = self.batches_retried = self.batches_busy = 0
         broker_group.listen(self._on_target_changed)
 
     @property
     def requests_in_flight(self) -> int:
         return len(self._requests)
+
+    @property
+    def told_early(self) -> int:
+        """Messages that have failed and are still here, for the sake of the others' order."""
+        held = (batch for lane in self._active for batch in lane.batches())
+        return sum(batch.count for batch in held if batch.is_told)
 
     def lane(self, topic: str, queue_id: int, incarnation: int = 0) -> Lane:
         """A queue has one lane for as long as the producer and the topic live: its numbers must go
@@ -122,15 +129,25 @@ class Dispatcher:
 
     # --- gathering ----------------------------------------------------------------------------
 
-    def add(self, lane: Lane, record: bytes, future: asyncio.Future[SendResult]) -> None:
-        """`record` is sent with the lane's next batch. Runs once per message."""
+    def add(
+        self,
+        lane: Lane,
+        record: bytes,
+        future: asyncio.Future[SendResult],
+        timeout_s: float | None = None,
+    ) -> None:
+        """`record` is sent with the lane's next batch. Runs once per message.
+
+        Args:
+            timeout_s: its own delivery timeout: it shares a batch with others of the same.
+        """
         size = lane.gathered_bytes + len(record)
         if not lane.parts:
-            self._begin_gather(lane)
-        elif size > self._batch_bytes:
+            self._begin_gather(lane, timeout_s)
+        elif size > self._batch_bytes or lane.timeout_s != timeout_s:
             self._seal(lane)
             self._pump()
-            self._begin_gather(lane)
+            self._begin_gather(lane, timeout_s)
             size = len(record)
         if self._flush_handle is None:  # first: where it fails, the message was not accepted
             self._schedule_flush()
@@ -139,12 +156,24 @@ class Dispatcher:
         lane.futures.append(future)
 
     def add_waited(
-        self, lane: Lane, record: bytes, future: asyncio.Future[SendResult], deadline: float
+        self,
+        lane: Lane,
+        record: bytes,
+        future: asyncio.Future[SendResult],
+        deadline: float,
+        timeout_s: float | None = None,
     ) -> None:
-        """`add` for a message that has waited elsewhere already, and is due by `deadline`."""
+        """`add` for a message that has waited elsewhere already, and is due by `deadline`. With a
+        timeout of its own it is a batch of its own: others have waited longer, or less."""
         self._arm_expiry(deadline)
-        self.add(lane, record, future)
+        if timeout_s is not None:
+            self._seal(lane)
+        self.add(lane, record, future, timeout_s)
         lane.gather_deadline = min(lane.gather_deadline, deadline)
+        if timeout_s is None:
+            lane.gather_limit = min(lane.gather_limit, deadline)
+        else:
+            self._seal(lane)
 
     def seal_all(self) -> list[Batch]:
         """Sends what can be sent; every batch that is not over."""
@@ -153,15 +182,22 @@ class Dispatcher:
         self._pump()
         return [batch for lane in self._active for batch in lane.batches()]
 
-    def _begin_gather(self, lane: Lane) -> None:
-        deadline = self.deadline()
+    def _begin_gather(self, lane: Lane, timeout_s: float | None) -> None:
+        limit = self.deadline(None)
+        deadline = limit if timeout_s is None else self.deadline(timeout_s)
         self._arm_expiry(deadline)
         self._active[lane] = None
-        lane.gather_deadline = deadline
+        lane.gather_deadline, lane.gather_limit, lane.timeout_s = deadline, limit, timeout_s
 
-    def deadline(self) -> float:
-        """By when a message accepted now is settled, on the loop's clock."""
-        return self._loop.time() + self._options.delivery_timeout_ms / 1000
+    def deadline(self, timeout_s: float | None) -> float:
+        """By when a message accepted now is settled, on the loop's clock.
+
+        Args:
+            timeout_s: its own; None: the producer's.
+        """
+        if timeout_s is None:
+            timeout_s = self._options.delivery_timeout_ms / 1000
+        return self._loop.time() + timeout_s
 
     def _schedule_flush(self) -> None:
         if self._requests:
@@ -324,8 +360,8 @@ class Dispatcher:
                 lane.on_stored(batch)
                 with contained("telling results", partial(self._on_untold, batch)):
                     self._on_stored(lane, batch, result)
-        if len(errors) < len(parcel):
-            self._pause.forget()
+        if len(errors) < len(parcel) and not any(isinstance(e, Busy) for _, _, e in errors):
+            self._pause.forget()  # room for some is no reason to ask for more any sooner
         self._settle(lane for lane, _ in parcel)
         if errors:
             self._on_errors(link, errors)
@@ -341,6 +377,7 @@ class Dispatcher:
             if batch.state is not BatchState.IN_FLIGHT:
                 continue
             self.batches_retried += lane.on_error(batch, error)
+            self.batches_busy += isinstance(error, Busy)
             if isinstance(error, TopicNotFound | TopicReplaced | QueueNotFound):
                 with contained("forgetting a topic"):
                     self._sender.on_place_gone(lane)
@@ -351,6 +388,9 @@ class Dispatcher:
 
     def _on_stored(self, lane: Lane, batch: Batch, result: pb.SendResult) -> None:
         """Resolves a batch's futures: the one loop that runs per message on the way back."""
+        if batch.is_told:
+            self._end(batch)
+            return
         if result.place_forgotten:
             self._on_stored_long_ago(lane, batch)
             return
@@ -400,19 +440,26 @@ class Dispatcher:
         self._active.pop(lane, None)
 
     def _fail(self, failures: list[Failure]) -> None:
-        for batch, error, outcome in failures:
-            for future in batch.futures:
-                self._sender.fail(future, error.about_message(outcome))
-            if outcome is Outcome.DID_NOT_HAPPEN:
-                self.failed += batch.count
-            else:
-                self.unknown += batch.count
-            self._end(batch)
+        for failure in failures:
+            self._tell(failure)
+            if failure.batch.has_ended:
+                self._end(failure.batch)
+
+    def _tell(self, failure: Failure) -> None:
+        """The batch's messages have failed, and their callers hear of it, once."""
+        batch, error, outcome = failure
+        futures, batch.futures = batch.futures, []
+        for future in futures:
+            self._sender.fail(future, error.about_message(outcome))
+        if outcome is Outcome.DID_NOT_HAPPEN:
+            self.failed += len(futures)
+        else:
+            self.unknown += len(futures)
+        _wake(batch)
 
     def _end(self, batch: Batch) -> None:
         batch.futures = []
-        if batch.settled is not None and not batch.settled.done():
-            batch.settled.set_result(None)
+        _wake(batch)
         self._sender.on_over(batch.count, batch.size)
 
     # --- pauses and deadlines -----------------------------------------------------------------
@@ -468,3 +515,9 @@ class Dispatcher:
             for task in self._requests:
                 task.cancel()
             await asyncio.wait(list(self._requests))
+
+
+def _wake(batch: Batch) -> None:
+    """Who waits for the batch (flush) goes on."""
+    if batch.settled is not None and not batch.settled.done():
+        batch.settled.set_result(None)

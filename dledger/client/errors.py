@@ -8,6 +8,8 @@ have been refused *may have happened*.
     ├── InvalidArgument      the request is wrong; the same one will never work
     │   ├── MessageTooLarge  a body over 4 MiB, or over what the brokers allow
     │   └── RecordCorrupt    record bytes whose lengths or CRC lie
+    ├── BodyUnreadable       a message's body can't be decompressed
+    │   └── CodecMissing     ... here: the library for it isn't installed
     ├── TopicNotFound
     ├── TopicReplaced        the topic that was meant is gone; another one has its name
     ├── TopicExists
@@ -62,6 +64,7 @@ class Subject(Enum):
     REQUEST = ("the request", "carried out")
     MESSAGE = ("the message", "stored")
     MESSAGES = ("the messages", "stored")
+    BODY = ("the body", "read")
 
 
 class ClientError(Exception):
@@ -133,6 +136,20 @@ class RecordCorrupt(InvalidArgument):
 
     code = "RECORD_CORRUPT"
     exit_code = ExitCode.FAILED
+
+
+class BodyUnreadable(ClientError):
+    """A message's body was stored compressed and can't be decompressed: it is broken, larger than a
+    body may be, or of a codec that isn't known here. `stored_body` has it as it is stored."""
+
+    code = "BODY_UNREADABLE"
+
+
+class CodecMissing(BodyUnreadable):
+    """The library that reads and writes bodies of this codec isn't installed."""
+
+    code = "CODEC_MISSING"
+    exit_code = ExitCode.USAGE
 
 
 class TopicNotFound(ClientError):

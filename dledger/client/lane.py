@@ -31,7 +31,12 @@ five for deduplication). Rules, each held by a test:
     that the brokers have forgotten: producers are, if they are unused for long, and machines that
     lose power together under `flush = "async"` lose messages. What is gone no retry brings back,
     so: not doubtful, rule 3 without a victim and with a new epoch; doubtful, rule 4.
- 6. The deadline of the first is over: if it is in flight or doubtful, rule 4; else rule 3.
+ 6. A batch's *limit* is the end of the producer's delivery timeout, or its own deadline if that is
+    later. The limit of the first is over: if it is in flight or doubtful, rule 4; else rule 3.
+    A deadline is over before that: its messages are told at once, *may have been stored* if it is
+    in flight or doubtful, else *was not stored* (and it is REFUSED). One that has a number keeps
+    its place until it is settled or its limit is over, so that a short deadline fails nobody else
+    and what is behind is not stored ahead of it; one that has none is dropped.
  7. An empty lane moves to the producer's newest epoch, so that lanes share requests again. Under a
     name numbers go on over epochs, and the former one is fenced: once every answer is in, a lane
     moves with its window, numbers and all, and PRODUCER_FENCED of a former epoch is only RETRY.
@@ -89,6 +94,8 @@ class Batch:
         "doubtful",
         "error",
         "futures",
+        "is_told",
+        "limit",
         "records",
         "sent_first",
         "settled",
@@ -98,7 +105,11 @@ class Batch:
     )
 
     def __init__(
-        self, parts: list[bytes], futures: list[asyncio.Future[SendResult]], deadline: float
+        self,
+        parts: list[bytes],
+        futures: list[asyncio.Future[SendResult]],
+        deadline: float,
+        limit: float,
     ) -> None:
         self.records = b"".join(parts)
         self.size = len(self.records)
@@ -106,6 +117,8 @@ class Batch:
         self.futures = futures
         self.count = len(futures)
         self.deadline = deadline
+        self.limit = limit  # until when it keeps its place; the deadline at least
+        self.is_told = False  # its deadline was over before anything else was (rule 6)
         self.base_sequence = -1
         self.state = BatchState.GATHERED
         self.doubtful = False
@@ -116,11 +129,17 @@ class Batch:
     @property
     def is_over(self) -> bool:
         """Whether its futures have been told."""
+        return self.is_told or self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has left, or is about to."""
         return self.state in (BatchState.STORED, BatchState.DEAD)
 
 
 class Failure(NamedTuple):
-    """A batch that is over, and what its messages' futures are told."""
+    """What the messages' futures of a batch are told, unless they were told before; it is over, or
+    keeps its place for the sake of the others (rule 6)."""
 
     batch: Batch
     error: ClientError
@@ -141,11 +160,13 @@ class Lane:
         "epoch",
         "futures",
         "gather_deadline",
+        "gather_limit",
         "gathered_bytes",
         "incarnation",
         "parts",
         "queue_id",
         "ready",
+        "timeout_s",
         "topic",
         "window",
     )
@@ -158,6 +179,8 @@ class Lane:
         self.futures: list[asyncio.Future[SendResult]] = []
         self.gathered_bytes = 0
         self.gather_deadline = NO_DEADLINE
+        self.gather_limit = 0.0  # if that is later
+        self.timeout_s: float | None = None  # of the gather's messages; None: the producer's
         self.ready: deque[Batch] = deque()  # sealed, without a number
         self.window: deque[Batch] = deque()  # with a number
         self.epoch = epochs.newest
@@ -173,9 +196,10 @@ class Lane:
         """What was gathered is a batch now."""
         if not self.parts:
             return
-        self.ready.append(Batch(self.parts, self.futures, self.gather_deadline))
+        limit = max(self.gather_limit, self.gather_deadline)
+        self.ready.append(Batch(self.parts, self.futures, self.gather_deadline, limit))
         self.parts, self.futures, self.gathered_bytes = [], [], 0
-        self.gather_deadline = NO_DEADLINE
+        self.gather_deadline, self.gather_limit = NO_DEADLINE, 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -310,28 +334,41 @@ class Lane:
         return failures
 
     def expire(self, now: float) -> list[Failure]:
-        """Fails what is past its deadline (rule 6)."""
+        """Fails what is past its limit, and tells of what is past its deadline (rule 6)."""
         failures: list[Failure] = []
-        while self.window and self.window[0].deadline <= now:
+        while self.window and self.window[0].limit <= now:
             first = self.window[0]
             error = DeadlineExceeded(_overdue(first.error))
             if first.doubtful or first.state is BatchState.IN_FLIGHT:
                 return failures + self.break_off(error)
             first.error, first.state = error, BatchState.REFUSED
             failures += self.settle()
+        told = [self._told(batch) for batch in self.window if _is_overdue(batch, now)]
+        settled = self.settle()
+        failures += [failure for failure in told if not failure.batch.has_ended] + settled
         if self.gather_deadline <= now:
             self.seal()
-        while not self.window and self.ready and self.ready[0].deadline <= now:
-            batch = self.ready.popleft()
+        for batch in [batch for batch in self.ready if batch.deadline <= now]:
+            self.ready.remove(batch)
             error = DeadlineExceeded(_overdue(batch.error))
             failures.append(self._over(batch, error, Outcome.DID_NOT_HAPPEN))
         return failures
 
+    def _told(self, batch: Batch) -> Failure:
+        """Its deadline is over and its limit isn't: it keeps its place."""
+        batch.is_told = True
+        error: ClientError = DeadlineExceeded(_overdue(batch.error))
+        if batch.doubtful or batch.state is BatchState.IN_FLIGHT:
+            return Failure(batch, error, Outcome.MAY_HAVE_HAPPENED)
+        if batch.state is BatchState.RETRY or batch.error is None:
+            batch.state, batch.error = BatchState.REFUSED, error
+        return Failure(batch, batch.error, Outcome.DID_NOT_HAPPEN)
+
     def next_deadline(self) -> float:
         """When `expire` has something to do, on the clock of the deadlines given."""
-        for batch in chain(self.window, self.ready):
-            return batch.deadline
-        return self.gather_deadline
+        first = self.window[0].limit if self.window else NO_DEADLINE
+        untold = (batch.deadline for batch in self.batches() if not batch.is_over)
+        return min(chain(untold, (first, self.gather_deadline)))
 
     def break_off(self, error: ClientError) -> list[Failure]:
         """Fails everything here (rule 4): the first batch with `error`, the rest for its sake."""
@@ -356,7 +393,7 @@ class Lane:
         """Fails everything here without a look at any rule: one of them has failed itself. What
         has a number may have been sent."""
         self.seal()
-        left = [batch for batch in chain(self.window, self.ready) if not batch.is_over]
+        left = [batch for batch in chain(self.window, self.ready) if not batch.has_ended]
         self.window.clear()
         self.ready.clear()
         self._begin_epoch()
@@ -413,6 +450,10 @@ class Lane:
     def _over(self, batch: Batch, error: ClientError, outcome: Outcome) -> Failure:
         batch.state = BatchState.DEAD
         return Failure(batch, error, outcome)
+
+
+def _is_overdue(batch: Batch, now: float) -> bool:
+    return not batch.is_over and batch.deadline <= now
 
 
 def _overdue(last: ClientError | None) -> str:

@@ -18,7 +18,8 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from dledger.client.errors import ClientClosed, Forked, InvalidArgument
@@ -78,6 +79,11 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(act)
             except RuntimeError:  # a signal's handler has stopped it in between
                 raise ClientClosed("the client was closed") from None
+
+    def report(self, context: dict[str, Any]) -> None:
+        """The loop's exception handler hears of `context`, if there still is a loop."""
+        with suppress(ClientClosed):
+            self.post(partial(self.loop.call_exception_handler, context))
 
     def run(self, act: Callable[[], None]) -> None:
         """Has done `act` on the loop's thread."""

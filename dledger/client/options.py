@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dledger.client.errors import InvalidArgument
+from dledger.client.errors import CodecMissing, InvalidArgument
+from dledger.client.hooks import Around, Stamp, checked_hook
 from dledger.credentials.tls import TlsFiles
 from dledger.limits import MESSAGE_LENGTHS
+from dledger.records import errors as records
+from dledger.records.compression import LEVELS, Codec, check_installed
 
 MAX_SENT_BATCHES: Final = 5  # per queue; the brokers remember that many for deduplication
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{0,255}")  # of a producer
@@ -101,6 +104,12 @@ class ProducerOptions:
         name: the producer's, 1 to 255 of A-Z a-z 0-9 _ % -. Its numbers survive its process
             (`Producer.register`), and a second producer of the name ends the first one
             (ProducerFenced). Empty: none.
+        compression: "zstd", "lz4" or "zlib"; None: bodies are sent as they are. A body is sent
+            compressed only if that makes it smaller.
+        compression_level: 1 to 22, 0 to 16 or 1 to 9; None: the codec's usual one, 3, 0 or 6.
+        compress_above_bytes: smaller bodies, and those of this size, are sent as they are.
+        stamp: is called with each message's properties before it is sent, and may add to them; see
+            `dledger.client.hooks`.
     """
 
     linger_ms: float = 2.0
@@ -112,6 +121,10 @@ class ProducerOptions:
     request_timeout_ms: int = 15_000
     close_timeout_ms: int = 30_000
     name: str = ""
+    compression: str | None = None
+    compression_level: int | None = None
+    compress_above_bytes: int = 4 << 10
+    stamp: Stamp | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME_PATTERN.fullmatch(self.name):
@@ -130,6 +143,9 @@ class ProducerOptions:
         )
         _check_range("batch_bytes", self.batch_bytes, 1 << 10, 3 << 20)
         _check_range("max_inflight_requests", self.max_inflight_requests, 1, 64)
+        _check_range("compress_above_bytes", self.compress_above_bytes, 0, 1 << 32)
+        _check_compression(self.compression, self.compression_level)
+        checked_hook("stamp", self.stamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +161,8 @@ class ConsumerOptions:
         deadline_s: a queue that can't be read for this long ends the iteration with an error.
         when_gone: what happens when the next message has gone. What is passed over by that is in
             `skipped`, and covered by commits like what was read.
+        around: makes a context manager for each message that a loop is given, entered before and
+            left when the work on it is over; see `dledger.client.hooks`.
     """
 
     prefetch_bytes: int = 32 << 20
@@ -152,13 +170,32 @@ class ConsumerOptions:
     hold_ms: int = 15_000
     deadline_s: float = 60.0
     when_gone: WhenGone = WhenGone.RAISE
+    around: Around | None = None
 
     def __post_init__(self) -> None:
+        checked_hook("around", self.around)
         _check_positive(self, "prefetch_bytes", "deadline_s")
         if not isinstance(self.when_gone, WhenGone):
             raise InvalidArgument(f"when_gone is {self.when_gone!r}, no WhenGone")
         _check_range("pull_bytes", self.pull_bytes, 1, 8 << 20)
         _check_range("hold_ms", self.hold_ms, 0, 20_000)
+
+
+def _check_compression(name: object, level: int | None) -> None:
+    names = [codec.name.lower() for codec in Codec]
+    if name is None:
+        if level is not None:
+            raise InvalidArgument("compression_level is given, and compression isn't")
+        return
+    if name not in names:
+        raise InvalidArgument(f"compression is {name!r}; wanted: {', '.join(names)}, or None")
+    codec = Codec[str(name).upper()]
+    if level is not None:
+        _check_range("compression_level", level, LEVELS[codec][0], LEVELS[codec][-1])
+    try:
+        check_installed(codec)
+    except records.CodecMissing as error:
+        raise CodecMissing(f"compression {name!r}: {error}") from error
 
 
 def _is_number(value: object) -> bool:

@@ -5,7 +5,8 @@ This owns the bounds (messages, bytes), the topics' routes, and the end. It hand
 stay a few microseconds: no task, timer, event or lock per message (ADR 10).
 
 A failure that nobody looks at is told by `flush` and `close` (`dledger.client.failed_sends`).
-Cancelling a future does not take the message back.
+Cancelling a future does not take the message back. A message that was sent one way has a future
+like any other that its caller has cancelled; they all have the same one.
 """
 
 from __future__ import annotations
@@ -14,38 +15,38 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from threading import get_ident
 from time import time
 from types import TracebackType
 from typing import Final, Self
 
-from dledger.client.arguments import USUAL, message_arguments
-from dledger.client.broker_group import BrokerGroup, Effect
-from dledger.client.connection import DESCRIBE_TOPIC
+from dledger.client.arguments import USUAL, message_arguments, seconds
+from dledger.client.broker_group import BrokerGroup
 from dledger.client.dispatch import Dispatcher, Sender
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BufferFull,
     ClientError,
-    MessageTooLarge,
+    DeadlineExceeded,
     ProducerClosed,
     QueueNotFound,
     SendsFailed,
     Subject,
 )
 from dledger.client.failed_sends import Bulk, FailedSends, was_asked
-from dledger.client.faults import contained, fault
+from dledger.client.faults import contained
+from dledger.client.holding import Holder, Holding
 from dledger.client.lane import Lane
 from dledger.client.options import ProducerOptions
 from dledger.client.owner import Owner
+from dledger.client.packing import Packed, Packer, check_size
 from dledger.client.results import NewMessage, ProducerStatistics, SendResult
-from dledger.client.routing import HeldMessage, Route, for_queue, labels
+from dledger.client.routing import HeldMessage, Route, labels, labels_alone
 from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.outcome import Outcome
-from dledger.wire import broker_pb2 as pb
 
 BULK_TURN: Final = 256  # messages of a bulk between turns of the loop
+BULK_TURN_BYTES: Final = 4 << 20  # ... and of bodies, as they may have to be compressed
 
 
 class Producer:
@@ -72,19 +73,29 @@ class Producer:
             was_asked, asyncio.Future.exception, options.max_buffered_messages
         )
         self._owner = Owner()
+        packer = Packer(options, self._loop.call_exception_handler)
+        self._packer = None if packer.is_plain else packer
+        self._nobody: asyncio.Future[SendResult] = self._loop.create_future()  # of one-way sends
+        self._nobody.cancel()
         self._add = self._dispatcher.add
         self._routes: dict[str, Route] = {}
-        self._resolving: set[asyncio.Task[None]] = set()
         self._room_waiters: set[asyncio.Future[None]] = set()
         self._refused_bytes = 0
         self._messages = self._bytes = 0  # accepted and not settled; bytes of records
         self._max_messages = options.max_buffered_messages
         self._max_bytes = options.max_buffered_bytes
         self._failed_unrouted = 0
+        self._one_way_failed = 0
         self._closing = False
         self._ended = asyncio.Event()
-        # Producers should not all begin with queue 0.
-        self._first_sticky = int.from_bytes(os.urandom(2), "big")
+        self._holding = Holding(
+            broker_group,
+            self._dispatcher,
+            Holder(self._fail_one, self._forget),
+            options.delivery_timeout_ms / 1000,
+            # Producers should not all begin with queue 0.
+            first_sticky=int.from_bytes(os.urandom(2), "big"),
+        )
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -97,6 +108,7 @@ class Producer:
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
+        deadline_s: float | None = None,
     ) -> asyncio.Future[SendResult]:
         """Accepts a message; the future tells where it was stored, or why it wasn't.
 
@@ -107,15 +119,51 @@ class Producer:
             tag: for filters.
             properties: more names and values.
             queue_id: overrides the choice by key.
+            deadline_s: its own, in place of `ProducerOptions.delivery_timeout_ms`: it is settled by
+                then, retries and changes of leader included.
 
         Raises:
             BufferFull: wait for `room()`.
+            DeadlineExceeded: `deadline_s` is 0 or less.
             InvalidArgument: an argument is of a wrong kind, or can't be encoded.
             MessageTooLarge: the body is over 4 MiB.
             QueueNotFound: the topic is known to have no such queue.
             ProducerClosed: after `close`.
             WrongThread, Forked: called in another thread or process than the event loop's.
         """
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        self._send(topic, body, key, tag, properties, queue_id, deadline_s, future)
+        return future
+
+    def send_one_way(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | bytes | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Accepts a message of which nobody wants to know what becomes. It is sent, retried, stored
+        once and in order as any other; a failure is counted (`ProducerStatistics.one_way_failed`)
+        and told to nobody. Arguments and `Raises` are those of `send`."""
+        self._send(topic, body, key, tag, properties, queue_id, deadline_s, self._nobody)
+
+    def _send(
+        self,
+        topic: str,
+        body: bytes,
+        key: str | bytes | None,
+        tag: str | None,
+        properties: Mapping[str, str] | None,
+        queue_id: int | None,
+        deadline_s: float | None,
+        future: asyncio.Future[SendResult],
+        packed: Packed | None = None,
+    ) -> None:
+        """`send`, with the future that is told. `packed`: it was packed before, elsewhere."""
         if get_ident() != self._owner.thread:
             self._owner.check(Subject.MESSAGE)
         if (type(topic), type(body), type(key), type(tag), type(queue_id)) not in USUAL:
@@ -131,19 +179,39 @@ class Producer:
             or body_size > MAX_MESSAGE_BYTES
         ):
             self._refuse_size(body_size)
-        labelled = key is not None or tag is not None or properties is not None
-        encoded = labels(key, tag, properties) if labelled else b""
-        lane = self._choose(route, key, queue_id)
-        record = route.encode(lane.queue_id if lane else 0, body, encoded, int(time() * 1000))
-        future: asyncio.Future[SendResult] = self._loop.create_future()
-        if lane is None:
-            deadline = self._dispatcher.deadline()
-            self._hold(route, HeldMessage(record, key, queue_id, future, deadline))
+        if deadline_s is not None:
+            deadline_s = _time_left(deadline_s)
+        if packed is None and self._packer is None:
+            encoded, sysflag = b"", 0
+            if properties is not None:
+                encoded = labels(key, tag, properties)
+            elif key is not None or tag is not None:
+                encoded = labels_alone(key, tag)
         else:
-            self._add(lane, record, future)
+            body, sysflag, encoded = packed or self._pack(body, key, tag, properties)
+        if key is None and queue_id is None:
+            lane = route.sticky
+        else:
+            lane = self._choose(route, key, queue_id)
+        record = route.encode(
+            lane.queue_id if lane else 0, body, encoded, int(time() * 1000), 0, sysflag
+        )
+        if lane is None:
+            deadline = self._dispatcher.deadline(deadline_s)
+            self._holding.hold(
+                route, HeldMessage(record, key, queue_id, future, deadline, deadline_s)
+            )
+        else:
+            self._add(lane, record, future, deadline_s)
         self._messages += 1
         self._bytes += len(record)
-        return future
+
+    def _pack(
+        self, body: bytes, key: str | None, tag: str | None, properties: Mapping[str, str] | None
+    ) -> Packed:
+        if self._packer is None:
+            raise AssertionError("only a producer with a packer packs")
+        return self._packer.pack(body, key, tag, properties)
 
     async def send_all(self, messages: Iterable[NewMessage]) -> int:
         """Sends them in order, waiting for room; how many, once all are stored.
@@ -154,10 +222,13 @@ class Producer:
         """
         bulk = Bulk()
         try:
+            size = 0
             for number, message in enumerate(messages, 1):
                 if not await self._send_in_bulk(message, bulk):
                     break
-                if number % BULK_TURN == 0:
+                size += len(message.body)
+                if number % BULK_TURN == 0 or size >= BULK_TURN_BYTES:
+                    size = 0
                     await asyncio.sleep(0)
             await bulk.settled()
         finally:
@@ -168,12 +239,11 @@ class Producer:
 
     async def _send_in_bulk(self, message: NewMessage, bulk: Bulk) -> bool:
         """Whether the bulk goes on: the message was accepted, and none has failed so far."""
-        topic, body, key, tag, properties, queue_id = message
+        topic, body, key, tag, properties, queue_id, deadline_s = message
         while not bulk.failed:
+            future: asyncio.Future[SendResult] = self._loop.create_future()
             try:
-                future = self.send(
-                    topic, body, key=key, tag=tag, properties=properties, queue_id=queue_id
-                )
+                self._send(topic, body, key, tag, properties, queue_id, deadline_s, future)
             except BufferFull:
                 with contextlib.suppress(ProducerClosed):  # the next attempt says so itself
                     await self.room()
@@ -186,8 +256,6 @@ class Producer:
 
     def _choose(self, route: Route, key: str | None, queue_id: int | None) -> Lane | None:
         """The message's lane; None while the topic isn't known."""
-        if key is None and queue_id is None:
-            return route.sticky
         if not route.lanes:
             return None
         try:
@@ -199,11 +267,7 @@ class Producer:
 
     def _refuse_size(self, body_size: int) -> None:
         """Raises what forbids a body of this size now; an empty buffer accepts any one message."""
-        if body_size > MAX_MESSAGE_BYTES:
-            raise MessageTooLarge(
-                f"the body has {body_size} bytes, the limit is {MAX_MESSAGE_BYTES}",
-                subject=Subject.MESSAGE,
-            )
+        check_size(body_size)
         if self._messages:
             self._refused_bytes = body_size
             raise BufferFull(
@@ -256,59 +320,10 @@ class Producer:
         route = self._routes[topic] = Route(topic, self._born_host)
         return route
 
-    def _hold(self, route: Route, message: HeldMessage) -> None:
-        """Keeps a message until the topic's queues are known; the first one asks for them."""
-        if not route.held:
-            task = self._loop.create_task(self._resolve(route))
-            self._resolving.add(task)
-            task.add_done_callback(self._resolving.discard)
-        route.held.append(message)
-
-    async def _resolve(self, route: Route) -> None:
-        """Asks for the topic's queues, then lets go of what waited for them."""
-        try:
-            await self._find_lanes(route)
-        except ClientError as error:
-            self._fail_held(route, error)
-        except asyncio.CancelledError:
-            self._fail_held(route, ProducerClosed("the wait for the topic was cancelled"))
-            raise
-        except Exception as error:  # noqa: BLE001 - those who wait must hear of it
-            self._fail_held(route, fault("looking for a topic", error))
-        else:
-            held, route.held = route.held, []
-            for message in held:
-                with contained("placing a message", partial(self._fail_one, message)):
-                    self._release(route, message)
-
-    async def _find_lanes(self, route: Route) -> None:
-        request = pb.DescribeTopicRequest(name=route.topic)
-        timeout_s = self._options.delivery_timeout_ms / 1000
-        answer = await self._broker_group.call(
-            DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=timeout_s
-        )
-        lanes = [
-            self._dispatcher.lane(route.topic, queue_id, answer.topic.incarnation)
-            for queue_id in range(answer.topic.queue_count)
-        ]
-        route.resolve(lanes, self._first_sticky)
-
-    def _release(self, route: Route, message: HeldMessage) -> None:
-        try:
-            lane = route.choose(message.key, message.queue_id)
-        except QueueNotFound as error:
-            self._fail_one(message, error)
-            return
-        record = for_queue(message.record, lane.queue_id)
-        self._dispatcher.add_waited(lane, record, message.future, message.deadline)
-
-    def _fail_held(self, route: Route, error: ClientError) -> None:
-        """None of those who wait for the topic is stored; the next message asks for it again."""
+    def _forget(self, route: Route) -> None:
+        """Nothing is known of the route's topic: the next message asks again."""
         if self._routes.get(route.topic) is route:
             del self._routes[route.topic]
-        held, route.held = route.held, []
-        for message in held:
-            self._fail_one(message, error)
 
     def _fail_one(self, message: HeldMessage, error: ClientError) -> None:
         self._failed_unrouted += 1
@@ -322,6 +337,8 @@ class Producer:
         if not future.done():
             future.set_exception(error)
             self._failed.add(future)
+        elif future is self._nobody:
+            self._one_way_failed += 1
 
     def _on_sealed(self, lane: Lane) -> None:
         """A gather was closed: the next unkeyed messages go to another queue."""
@@ -365,8 +382,7 @@ class Producer:
 
     async def _settle(self) -> None:
         """Returns when everything accepted before this call is settled, well or badly."""
-        if self._resolving:
-            await asyncio.wait(list(self._resolving))
+        await self._holding.searched()
         for batch in self._dispatcher.seal_all():
             if batch.is_over:
                 continue
@@ -427,16 +443,12 @@ class Producer:
     async def _break_off(self) -> None:
         """Everything is settled before the first wait; then what still runs is ended."""
         error = ProducerClosed("the producer was closed before the message was acknowledged")
-        for route in list(self._routes.values()):
-            self._fail_held(route, error)
-        resolving = list(self._resolving)
-        for task in resolving:
-            task.cancel()
+        searches = self._holding.fail_all(error)
         try:
             await self._dispatcher.abort(error)
         finally:
-            if resolving:
-                await asyncio.wait(resolving)
+            if searches:
+                await asyncio.wait(searches)
 
     async def __aenter__(self) -> Self:
         return self
@@ -464,7 +476,7 @@ class Producer:
         sent = self._dispatcher
         failed = sent.failed + self._failed_unrouted
         return ProducerStatistics(
-            accepted=sent.stored + failed + sent.unknown + self._messages,
+            accepted=sent.stored + failed + sent.unknown + self._messages - sent.told_early,
             stored=sent.stored,
             failed=failed,
             unknown=sent.unknown,
@@ -474,4 +486,15 @@ class Producer:
             requests=sent.requests,
             requests_in_flight=sent.requests_in_flight,
             batches_retried=sent.batches_retried,
+            batches_busy=sent.batches_busy,
+            one_way_failed=self._one_way_failed,
+            hook_failures=0 if self._packer is None else self._packer.hook_failures,
         )
+
+
+def _time_left(deadline_s: object) -> float:
+    """The message's own deadline, which isn't over."""
+    left_s = seconds("deadline_s", deadline_s)
+    if left_s <= 0:
+        raise DeadlineExceeded(f"the deadline is in {left_s:g} s", subject=Subject.MESSAGE)
+    return left_s

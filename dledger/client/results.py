@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from dledger.client.errors import RecordCorrupt
+from dledger.client.errors import BodyUnreadable, CodecMissing, RecordCorrupt, Subject
 from dledger.outcome import Outcome
-from dledger.records.errors import InvalidRecord
+from dledger.records import errors as records
 from dledger.records.message_id import message_id_of
+from dledger.records.record import CompressedRecord, decode_records
 from dledger.records.record import DecodedRecord as Message
-from dledger.records.record import decode_records
 from dledger.wire import cluster_pb2 as cpb
 
 __all__ = [
@@ -66,6 +67,24 @@ def stored_before(topic: str, queue_id: int) -> SendResult:
     return SendResult(topic, queue_id, -1, -1, -1, b"", duplicate=True)
 
 
+class CompressedMessage(CompressedRecord):
+    """A `Message` whose body is compressed; the first to ask for it has it decompressed."""
+
+    @cached_property
+    def body(self) -> bytes:
+        """The body as it was sent.
+
+        Raises:
+            BodyUnreadable: it can't be decompressed.
+        """
+        try:
+            return super().body
+        except records.BodyUnreadable as error:
+            kind = CodecMissing if isinstance(error, records.CodecMissing) else BodyUnreadable
+            place = f"{self.topic}/{self.queue_id} offset {self.queue_offset}"
+            raise kind(f"{place}: {error}", subject=Subject.BODY) from error
+
+
 class NewMessage(NamedTuple):
     """A message to send; see `Producer.send`."""
 
@@ -75,6 +94,7 @@ class NewMessage(NamedTuple):
     tag: str | None = None
     properties: Mapping[str, str] | None = None
     queue_id: int | None = None
+    deadline_s: float | None = None
 
 
 class QueueOffsets(NamedTuple):
@@ -193,17 +213,20 @@ class ProducerStatistics:
     requests: int
     requests_in_flight: int
     batches_retried: int
+    one_way_failed: int = 0  # of those that failed, or may have happened: nobody was told
+    batches_busy: int = 0  # refused as the brokers had no room; of those that were sent again
+    hook_failures: int = 0  # of `stamp`
 
 
-def decode_messages(records: bytes) -> list[Message]:
+def decode_messages(content: bytes) -> list[Message]:
     """The messages in an answer's record bytes.
 
     Raises:
         RecordCorrupt: they are not whole, intact records.
     """
     try:
-        return decode_records(records)
-    except InvalidRecord as error:
+        return decode_records(content, CompressedMessage)
+    except records.InvalidRecord as error:
         raise RecordCorrupt(
             f"the node answered with bytes that are no records: {error}",
             outcome=Outcome.DID_NOT_HAPPEN,

@@ -50,12 +50,13 @@ def labels(key: str | None, tag: str | None, properties: Mapping[str, str] | Non
         InvalidArgument: a name or value can't be encoded, or a label is given twice.
     """
     if properties is None:
-        return _labels_alone(key, tag)
+        return labels_alone(key, tag)
     return _encode_labels(key, tag, properties)
 
 
 @lru_cache(maxsize=8_192)
-def _labels_alone(key: str | None, tag: str | None) -> bytes:
+def labels_alone(key: str | None, tag: str | None) -> bytes:
+    """`labels` of a message without properties; often the same."""
     return _encode_labels(key, tag, {})
 
 
@@ -91,6 +92,7 @@ class HeldMessage(NamedTuple):
     queue_id: int | None
     future: asyncio.Future[SendResult]
     deadline: float  # of the loop's clock: the wait for the topic counts
+    timeout_s: float | None  # its own, if it has one
 
 
 class Route:

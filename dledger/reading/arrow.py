@@ -1,14 +1,24 @@
 """Columns of messages as Arrow: types, and batches of them. No value becomes a Python object on
-the way. A property that stands twice in a message stands twice in its map."""
+the way, but for bodies that have to be decompressed. A property that stands twice in a message
+stands twice in its map."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from dledger.reading.columns import Column, Cuts, Integers, PropertyTable, PropertyValues, Words
+from dledger.reading.columns import (
+    Bodies,
+    Column,
+    Cuts,
+    Integers,
+    PropertyTable,
+    PropertyValues,
+    Words,
+)
 from dledger.reading.decode import Records
 from dledger.reading.schema import KINDS, Kind
 
@@ -25,10 +35,33 @@ TYPES: Final = {name: _KINDS[kind][0] for name, kind in KINDS.items()}
 SQL_TYPES: Final = {name: _KINDS[kind][1] for name, kind in KINDS.items()}
 
 
-def to_arrow(records: Records) -> pa.RecordBatch:
-    """The batch, its columns in the order they were wanted in."""
-    arrays = [_array(name, column) for name, column in records.columns.items()]
-    return pa.record_batch(arrays, names=list(records.columns))
+# Of decompressed bodies in one batch: nothing else bounds what a chunk of the log becomes.
+PIECE_BYTES: Final = 32 << 20
+
+
+def to_arrow(records: Records) -> Iterator[pa.RecordBatch]:
+    """The rows in batches, their columns in the order they were wanted in: one batch, or several
+    if bodies are compressed.
+
+    Raises:
+        CodecMissing: the library that decompresses a body isn't installed.
+    """
+    names = list(records.columns)
+    bodies = records.columns.get("body")
+    arrays = {
+        name: _array(name, column)
+        for name, column in records.columns.items()
+        if not isinstance(column, Bodies)
+    }
+    if not isinstance(bodies, Bodies):
+        yield pa.record_batch([arrays[name] for name in names], names=names)
+        return
+    at = 0
+    for piece in bodies.pieces(PIECE_BYTES):
+        cut = {name: array.slice(at, len(piece)) for name, array in arrays.items()}
+        cut["body"] = pa.array(piece, pa.binary())
+        yield pa.record_batch([cut[name] for name in names], names=names)
+        at += len(piece)
 
 
 def _array(name: str, column: Column) -> pa.Array:
@@ -43,6 +76,8 @@ def _array(name: str, column: Column) -> pa.Array:
         case PropertyValues():
             places = pa.array(column.pairs, mask=column.pairs < 0)
             return _values(column.table).take(places)
+        case Bodies():
+            raise AssertionError("compressed bodies become several batches")
         case _:
             return _integers(name, column)
 

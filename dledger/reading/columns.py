@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dledger.records.compression import decompress
+from dledger.records.errors import BodyUnreadable, CodecMissing
 from dledger.records.properties import decode_properties
 
 Integers = npt.NDArray[np.int64]
@@ -53,6 +55,55 @@ class Cuts:
     def sizes(self) -> Integers:
         """Bytes of each."""
         return self.ends - self.starts
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Bodies of which some are compressed: row i is `stored`'s, decompressed as `sysflags[i]` says.
+    One that can't be read is None, which no other body is: reading goes on behind what a producer
+    has broken. Nothing is decompressed before it is iterated."""
+
+    stored: Cuts
+    sysflags: Integers
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return (
+            _body_of(stored, sysflag)
+            for stored, sysflag in zip(self.stored, self.sysflags.tolist(), strict=True)
+        )
+
+    @property
+    def sizes(self) -> Integers:
+        """Bytes of each, as it is stored."""
+        return self.stored.sizes
+
+    def pieces(self, limit: int) -> Iterator[list[bytes | None]]:
+        """All of them, in order, in lists of about `limit` bytes: a few stored bytes may become
+        megabytes."""
+        piece: list[bytes | None] = []
+        size = 0
+        for body in self:
+            piece.append(body)
+            size += len(body or b"")
+            if size >= limit:
+                yield piece
+                piece, size = [], 0
+        if piece:
+            yield piece
+
+
+def _body_of(stored: bytes, sysflag: int) -> bytes | None:
+    """None: it can't be read.
+
+    Raises:
+        CodecMissing: it could be, if its library were installed.
+    """
+    try:
+        return decompress(stored, sysflag)
+    except CodecMissing:
+        raise
+    except BodyUnreadable:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +175,7 @@ class PropertyValues:
                 yield text[start:end].decode()
 
 
-Column = Integers | Words | Cuts | PropertyTable | PropertyValues
+Column = Integers | Words | Cuts | Bodies | PropertyTable | PropertyValues
 
 
 def _is_utf8(text: bytes) -> bool:

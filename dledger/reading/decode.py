@@ -19,12 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger.reading.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
-from dledger.reading.columns import Column, Cuts, Integers, PropertyTable, Words
+from dledger.reading.columns import Bodies, Column, Cuts, Integers, PropertyTable, Words
 from dledger.reading.dtypes import dtype_of
 from dledger.reading.entry import OLD_VERSION, EntryKind
 from dledger.reading.errors import EntryDamaged
 from dledger.reading.files import opened
 from dledger.reading.schema import COLUMNS
+from dledger.records.compression import COMPRESSED_BIT
 from dledger.records.errors import InvalidRecord
 from dledger.records.layout import BATCH, ENTRY, FIRST_RECORD_AT, FIRST_RECORD_AT_1, RECORD
 from dledger.records.record import (
@@ -49,8 +50,8 @@ __all__ = [
 ]
 
 _FIXED: Final = dtype_of(
-    RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "born_time_ms",
-    "store_time_ms", "body_length",
+    RECORD, "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "sysflag",
+    "born_time_ms", "store_time_ms", "body_length",
 )  # fmt: skip
 _CRC: Final = dtype_of(RECORD, "body_crc")
 _PREAMBLE: Final = dtype_of(BATCH, "incarnation")
@@ -158,10 +159,11 @@ def decode_pulled(content: bytes, count: int, asked: Pulled, names: tuple[str, .
     columns = _of_records(content, starts, names)
     _check_asked(columns, starts, asked)
     bodies = columns["body"]
-    assert isinstance(bodies, Cuts)
+    assert isinstance(bodies, Cuts | Bodies)
+    stored = bodies if isinstance(bodies, Cuts) else bodies.stored
     topic = bytes((len(asked.topic),)) + asked.topic.encode()
     crcs = gathered(content, starts, _CRC)["body_crc"].tolist()
-    for at, crc, body, end in zip(starts.tolist(), crcs, bodies, bodies.ends.tolist(), strict=True):
+    for at, crc, body, end in zip(starts.tolist(), crcs, stored, stored.ends.tolist(), strict=True):
         if crc32(body) & 0x7FFFFFFF != crc:
             raise InvalidRecord(at, "BODYCRC", f"{crc32(body) & 0x7FFFFFFF:08x}", f"{crc:08x}")
         if content[end : end + len(topic)] != topic:
@@ -208,6 +210,9 @@ def _of_records(content: bytes, starts: Integers, wanted: tuple[str, ...]) -> di
         "store_time": fixed["store_time_ms"].astype(np.int64),
         "body": Cuts(content, starts + FIXED_SIZE, topics_at),
     }
+    sysflags = fixed["sysflag"].astype(np.int64)
+    if (sysflags & COMPRESSED_BIT).any():
+        columns["body"] = Bodies(Cuts(content, starts + FIXED_SIZE, topics_at), sysflags)
     if not {"properties", *_PROPERTIES}.isdisjoint(wanted):
         table = PropertyTable.of(Cuts(content, properties_at, ends))
         columns["properties"] = table

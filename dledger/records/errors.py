@@ -3,6 +3,8 @@
     FormatError
     ├── InvalidRecord       bytes that a producer sent as RocketMQ records are not
     ├── InvalidProperties   a property's name or value can't be encoded
+    ├── BodyUnreadable      a compressed body can't be decompressed
+    │   └── CodecMissing    ... here: the library for it isn't installed
     ├── InvalidFrame        bytes that were taken for an entry frame are not one
     ├── AppendRefused       a frame that doesn't continue the log, or can never fit a segment
     ├── BadEvent            a line is no event of a client's history, or doesn't fit those before it
@@ -46,6 +48,25 @@ class InvalidProperties(FormatError):
         super().__init__(f"property {name!r} can't be encoded: {reason}")
         self.name = name
         self.reason = reason
+
+
+class BodyUnreadable(FormatError):
+    """A compressed body is broken, too large, or of a codec that isn't known here."""
+
+    def __init__(self, codec: str, reason: str) -> None:
+        super().__init__(f"the body, compressed with {codec}, can't be read: {reason}")
+        self.codec = codec
+        self.reason = reason
+
+
+class CodecMissing(BodyUnreadable):
+    """The library that reads and writes bodies of this codec isn't installed."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, codec: str, package: str) -> None:
+        super().__init__(codec, f"the package {package!r} isn't installed: pip install {package}")
+        self.package = package
 
 
 class InvalidFrame(FormatError):

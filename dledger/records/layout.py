@@ -241,7 +241,13 @@ RECORD: Final = Layout(
         Field(16, "i", "flag", "FLAG, the application's"),
         Field(20, "Q", "queue_offset", "QUEUEOFFSET"),
         Field(28, "Q", "physical_offset", "PHYSICALOFFSET: of byte 0 of this record"),
-        Field(36, "I", "sysflag", "SYSFLAG; bits 4 and 5 (IPv6 hosts) are refused"),
+        Field(
+            36,
+            "I",
+            "sysflag",
+            "SYSFLAG: bit 0 the body is compressed, bits 8 to 10 by what; "
+            "bits 4 and 5 (IPv6 hosts) are refused",
+        ),
         Field(40, "q", "born_time_ms", "BORNTIMESTAMP, ms"),
         Field(48, "8s", "born_host", "BORNHOST: a host"),
         Field(56, "q", "store_time_ms", "STORETIMESTAMP, ms"),

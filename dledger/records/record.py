@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from dledger.records.compression import COMPRESSED_BIT, decompress
 from dledger.records.errors import InvalidProperties, InvalidRecord
 from dledger.records.layout import BATCH, RECORD
 from dledger.records.message_id import decode_host, encode_host, message_id, parse_message_id
@@ -44,6 +45,7 @@ __all__ = [
     "TAGS",
     "TOPIC_PATTERN",
     "UNIQ_KEY",
+    "CompressedRecord",
     "DecodedRecord",
     "RecordTemplate",
     "decode_properties",
@@ -71,7 +73,7 @@ V6_HOST_BITS: Final = 0x30  # SYSFLAG bits 4 (born host) and 5 (store host).
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _NEW: Final = RECORD.struct(
-    "total_size", "magic", "body_crc", "queue_id", "flag", "born_time_ms", "born_host",
+    "total_size", "magic", "body_crc", "queue_id", "flag", "sysflag", "born_time_ms", "born_host",
     "body_length",
 )  # fmt: skip
 _CHECKED: Final = RECORD.struct(
@@ -106,15 +108,24 @@ class RecordTemplate:
         self._overhead = FIXED_SIZE + len(self._plain_tail)
 
     def encode(
-        self, queue_id: int, body: bytes, properties: bytes, born_time_ms: int, flag: int = 0
+        self,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        born_time_ms: int,
+        flag: int = 0,
+        sysflag: int = 0,
     ) -> bytes:
         """One record, the leader's fields zero.
 
         Args:
             queue_id: signed 32-bit; `set_queue_id` changes it later.
+            body: as it is stored; BODYCRC is over these bytes.
             properties: as `encode_properties` makes them.
             born_time_ms: milliseconds since the epoch.
             flag: signed 32-bit, the application's own.
+            sysflag: unsigned 32-bit; says how the body is compressed
+                (`dledger.records.compression`).
 
         Raises:
             InvalidProperties: they are longer than `MAX_PROPERTIES_BYTES`.
@@ -123,7 +134,7 @@ class RecordTemplate:
         size = self._overhead + body_size + len(properties)
         crc = crc32(body) & _CRC_MASK
         fixed = _NEW.pack(
-            size, RECORD_MAGIC, crc, queue_id, flag, born_time_ms, self._host, body_size
+            size, RECORD_MAGIC, crc, queue_id, flag, sysflag, born_time_ms, self._host, body_size
         )
         if not properties:
             return b"".join((fixed, body, self._plain_tail))
@@ -214,7 +225,8 @@ def record_starts(buf: bytes | bytearray | memoryview, start: int, count: int) -
 
 class DecodedRecord(NamedTuple):
     """A record as a consumer sees it. Times are ms since the epoch, offsets as stamped, `size` is
-    TOTALSIZE in bytes; the properties are parsed only when asked for."""
+    TOTALSIZE in bytes; the properties are parsed only when asked for. As a tuple it holds the body
+    as it is stored."""
 
     topic: str
     queue_id: int
@@ -230,6 +242,11 @@ class DecodedRecord(NamedTuple):
     reconsume_times: int
     sysflag: int
     size: int
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as it is stored: compressed, if it is."""
+        return self[8]  # `body`, which a compressed record answers otherwise
 
     @property
     def properties(self) -> dict[str, str]:
@@ -252,8 +269,28 @@ class DecodedRecord(NamedTuple):
         return message_id(self.store_host, self.physical_offset)
 
 
-def decode_records(buf: bytes) -> list[DecodedRecord]:
+class CompressedRecord(DecodedRecord):
+    """A record whose body is compressed. It is decompressed when it is asked for, once: what can't
+    be read fails whoever asks for it, and nobody else; and what waits takes no more room than it
+    does in the log."""
+
+    @cached_property
+    def body(self) -> bytes:
+        """The body as it was before it was compressed.
+
+        Raises:
+            BodyUnreadable: it can't be decompressed.
+        """
+        return decompress(self.stored_body, self.sysflag)
+
+
+def decode_records(
+    buf: bytes, compressed: type[CompressedRecord] = CompressedRecord
+) -> list[DecodedRecord]:
     """Every record in `buf`, which holds whole records back to back.
+
+    Args:
+        compressed: what becomes of records whose bodies are compressed.
 
     Raises:
         InvalidRecord: lengths, magic, host form or body CRC of one of them are wrong.
@@ -293,7 +330,7 @@ def decode_records(buf: bytes) -> list[DecodedRecord]:
             topic = topic_bytes.decode(errors="replace")
         records.append(
             make(
-                DecodedRecord,
+                compressed if sysflag & COMPRESSED_BIT else DecodedRecord,
                 (topic, queue_id, queue_offset, physical_offset,
                  born_time_ms, decode_host(born_host), store_time_ms, decode_host(store_host),
                  body, buf[properties_at:record_end], flag, reconsume_times, sysflag, size),

@@ -232,7 +232,7 @@ def _read(
     parts, ended = planned
     for part in parts:
         for records in read_records(part, replace(wanted, ended=ended)):
-            yield to_arrow(records)
+            yield from to_arrow(records)
 
 
 def _survey(path: str) -> Survey:

@@ -138,7 +138,7 @@ def read_range(reading: Reading, part: QueueRange) -> Iterator[pyarrow.RecordBat
                 at = kept if kept > at else part.end
                 continue
             asked = Pulled(part.topic, part.incarnation, part.queue_id, at)
-            yield to_arrow(decode_pulled(answer.records, answer.count, asked, reading.columns))
+            yield from to_arrow(decode_pulled(answer.records, answer.count, asked, reading.columns))
             at = answer.next_offset
 
 

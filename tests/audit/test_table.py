@@ -128,7 +128,8 @@ def test_properties_are_split_as_consumers_split_them(encoded: bytes) -> None:
 
     given = [b"X\x01y\x02", encoded, b"", encoded]
     table = PropertyTable.of(cuts_of(given))
-    column = to_arrow(Records(4, {"properties": table})).column(0).to_pylist()
+    (batch,) = to_arrow(Records(4, {"properties": table}))
+    column = batch.column(0).to_pylist()
     assert [dict(each) for each in column] == [decode_properties(each) for each in given]
 
 

@@ -408,6 +408,13 @@ def test_consumer_from_last_gets_only_what_comes(group: LocalGroup, topic: str) 
     assert consumed(group, topic, "--from", "last", "--idle-timeout", "0.2") == b""
 
 
+def test_compressed_lines_are_consumed_as_they_were(group: LocalGroup, topic: str) -> None:
+    """On real nodes, which store and check what they are given."""
+    line = b"the same line again and again, " * 400
+    produced(group, topic, [line, b"short"], "--compression", "zlib", "--key", "k")
+    assert consumed(group, topic, "--max", "2") == line + b"\nshort\n"
+
+
 def test_consumed_json_tells_everything_and_query_finds_it(group: LocalGroup, topic: str) -> None:
     """One object a message; a body that isn't text is in base64 and says so."""
     produced(group, topic, [b"text", b"\xff"], "--key", "k", "--tag", "t")

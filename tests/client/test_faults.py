@@ -28,14 +28,15 @@ from dledger.client import (
     SendResult,
     SendsFailed,
     fetching,
+    holding,
 )
 from dledger.client import consumer as consuming
 from dledger.client import dispatch as dispatching
-from dledger.client import producer as producing
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import NodeLink
 from dledger.client.dispatch import Dispatcher
 from dledger.client.fetching import Fetching
+from dledger.client.holding import Holding
 from dledger.client.lane import Lane
 from dledger.client.leader_view import LeaderBoard
 from dledger.client.progress import Progress
@@ -59,14 +60,14 @@ Scenario = Callable[[AbstractContextManager[None]], Awaitable[None]]
 
 # What the loop, a link, the group or a lane calls: owner and name.
 PRODUCING: list[tuple[Any, str]] = [
-    (Producer, "_find_lanes"),
-    (Producer, "_release"),
+    (Holding, "_find_lanes"),
+    (Holding, "_release"),
     (Producer, "_on_sealed"),
     (Producer, "_has_room"),
     (Producer, "_wake_room_waiters"),
     (Route, "choose"),
     (Route, "turn_sticky"),
-    (producing, "for_queue"),
+    (holding, "for_queue"),
     (Dispatcher, "_seal"),
     (Dispatcher, "_collect"),
     (Dispatcher, "_take"),

@@ -76,12 +76,12 @@ class Bench:
         self.epochs = Known(name)
         self.lane = Lane("t", 0, self.epochs)
 
-    def gather(self, *names: str, deadline: float = 100.0) -> None:
-        """One batch with a message for each name."""
+    def gather(self, *names: str, deadline: float = 100.0, limit: float = 0.0) -> None:
+        """One batch with a message for each name; `limit`, if that is later than its deadline."""
         for name in names:
             self.lane.parts.append(name.encode())
             self.lane.futures.append(self.loop.create_future())
-        self.lane.gather_deadline = deadline
+        self.lane.gather_deadline, self.lane.gather_limit = deadline, limit
         self.lane.seal()
 
     def take(self) -> list[Batch]:
@@ -475,6 +475,63 @@ def test_deadline_of_a_batch_in_flight_ends_the_epoch(bench: Bench) -> None:
     assert (later.base_sequence, bench.lane.epoch) == (0, 1)
 
 
+def test_own_deadline_in_flight_fails_nobody_else(bench: Bench) -> None:
+    """Rule 6: it is told that it may have been stored, and keeps its place: what is behind it goes
+    on under its numbers, and when its answer comes nobody hears of it again."""
+    bench.gather("a", deadline=5.0, limit=100.0)
+    bench.gather("b")
+    first, second = bench.take()
+    assert told(bench.lane.expire(5.0)) == [(b"a", DeadlineExceeded, MAYBE)]
+    assert (first.is_over, first.has_ended, first.state) == (True, False, BatchState.IN_FLIGHT)
+    assert told(bench.lane.expire(6.0)) == [], "once"
+    assert bench.lane.next_deadline() == 100.0
+    bench.lane.on_stored(second)
+    bench.lane.on_error(first, lost())
+    assert told(bench.lane.settle()) == []
+    assert bench.take() == [first], "for the sake of those behind it"
+    bench.lane.on_stored(first)
+    assert told(bench.lane.settle()) == []
+    assert bench.lane.is_empty
+
+
+def test_own_deadline_of_a_refused_batch_is_told_at_once(bench: Bench) -> None:
+    """Rule 6: it is certain that it isn't stored, and it is not sent again, so that it stays so."""
+    for name, deadline in (("a", 100.0), ("b", 5.0), ("c", 100.0)):
+        bench.gather(name, deadline=deadline, limit=100.0)
+    first, second, third = bench.take()
+    bench.lane.on_error(second, Busy("later"))
+    bench.lane.on_error(third, OutOfSequence("b is missing"))
+    assert told(bench.lane.expire(5.0)) == [(b"b", DeadlineExceeded, NOT_STORED)]
+    assert bench.take() == []
+    bench.lane.on_stored(first)
+    assert told(bench.lane.settle()) == [(b"b", DeadlineExceeded, NOT_STORED)], "over at last"
+    assert bench.take() == [third]
+    assert third.base_sequence == 1, "its number was never used"
+
+
+def test_own_deadline_of_what_was_never_sent_drops_it(bench: Bench) -> None:
+    """Wherever it waits, behind whatever."""
+    bench.fly(*"abcde")
+    bench.gather("f")
+    bench.gather("g", deadline=5.0, limit=100.0)
+    bench.gather("h")
+    assert told(bench.lane.expire(5.0)) == [(b"g", DeadlineExceeded, NOT_STORED)]
+    assert [batch.records for batch in bench.lane.ready] == [b"f", b"h"]
+
+
+def test_limit_of_a_batch_that_was_told_ends_it(bench: Bench) -> None:
+    """Rules 6 and 4: its place isn't kept for ever."""
+    bench.gather("a", deadline=5.0, limit=9.0)
+    bench.gather("b", deadline=20.0)
+    bench.take()
+    bench.lane.expire(5.0)
+    assert told(bench.lane.expire(9.0)) == [
+        (b"a", DeadlineExceeded, MAYBE),
+        (b"b", OutOfSequence, MAYBE),
+    ]
+    assert bench.lane.is_empty
+
+
 def test_close_tells_apart_what_was_sent_and_what_was_not(bench: Bench) -> None:
     """Honest to the end."""
     bench.fly("a")
@@ -561,7 +618,7 @@ class History:
     def note(self, failures: list[Failure]) -> None:
         for batch, _, outcome in failures:
             assert batch.records not in self.stored
-            self.verdicts[batch.records] = outcome
+            self.verdicts.setdefault(batch.records, outcome)
 
     def offer(self, copy: tuple[bytes, int, bytes]) -> ClientError | None:
         """One request arrives, the first or a late one."""
@@ -587,7 +644,8 @@ class History:
             if fate < 0.45:
                 self.bench.lane.on_error(batch, lost())
             elif error is None:
-                self.stored.add(batch.records)
+                if not batch.is_told:
+                    self.stored.add(batch.records)
                 self.bench.lane.on_stored(batch)
             else:
                 self.bench.lane.on_error(batch, error)
@@ -597,7 +655,9 @@ class History:
         """One more message, whatever is due is sent and answered in any order, old copies
         arrive, other lanes fail, time passes."""
         rng, bench = self.rng, self.bench
-        bench.gather(f"{number:03}", deadline=float(number + 1))
+        limit = float(number + 1)
+        own = limit - rng.randrange(1, 6) if rng.random() < 0.3 else limit
+        bench.gather(f"{number:03}", deadline=own, limit=limit)
         flights = [(batch, bench.epochs.producer_id(bench.lane.epoch)) for batch in bench.take()]
         if rng.random() < 0.3:
             rng.shuffle(flights)
@@ -610,7 +670,15 @@ class History:
         if rng.random() < 0.05:
             bench.epochs.after(bench.epochs.newest)  # another lane's failure
         if rng.random() < 0.05:
-            self.note(bench.lane.expire(float(number + 1 - rng.randrange(6))))
+            self.expire(float(number + 1 - rng.randrange(6)))
+
+    def expire(self, now: float) -> None:
+        """Time passes; nobody waits beyond a deadline."""
+        self.note(self.bench.lane.expire(now))
+        late = [batch for batch in self.bench.lane.batches() if batch.deadline <= now]
+        assert all(batch.is_over for batch in late)
+        assert {batch.records for batch in late} <= self.verdicts.keys() | self.stored
+        assert self.bench.lane.next_deadline() > now
 
     def check(self) -> None:
         """Once nothing is under way any more."""

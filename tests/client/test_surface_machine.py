@@ -66,6 +66,14 @@ class Sent:
         self.future = future
         self.looked = False
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it was told that it may have happened; asking here is no look at it."""
+        if not self.future.done() or self.future.cancelled():
+            return False
+        error = getattr(self.future, "_exception", None)
+        return isinstance(error, ClientError) and error.outcome is Outcome.MAY_HAVE_HAPPENED
+
     def look(self) -> ClientError | None:
         """What became of it; None: stored, or its caller has cancelled."""
         self.looked = True
@@ -86,6 +94,7 @@ class Surface(RuleBasedStateMachine):
         self.loop.set_exception_handler(lambda _, context: self.complaints.append(context))
         self.group = FakeGroup()
         self.sent: list[Sent] = []
+        self.one_way: list[bytes] = []
         self.numbers = 0
         self.finished: dict[int, int] = {}
         self.committed: dict[int, int] = {}
@@ -145,21 +154,46 @@ class Surface(RuleBasedStateMachine):
         topic=st.sampled_from(["t", "t", "t", "absent"]),
         queue_id=st.sampled_from([None, 0, 1]),
         tag=st.sampled_from([None, "a", "b"]),
+        deadline_s=st.sampled_from([None, None, 0.02, 0.1, 0.4]),
     )
-    def send(self, topic: str, queue_id: int | None, tag: str | None) -> None:
+    def send(
+        self, topic: str, queue_id: int | None, tag: str | None, deadline_s: float | None
+    ) -> None:
         async def sending() -> None:
             body = self.body()
-            pending = sum(not sent.future.done() for sent in self.sent)
             try:
-                future = self.producer.send(topic, body, tag=tag, queue_id=queue_id)
+                future = self.producer.send(
+                    topic, body, tag=tag, queue_id=queue_id, deadline_s=deadline_s
+                )
             except BufferFull:
-                assert self.producer.statistics().buffered_messages >= BUFFER
-                assert pending or any(sent.future.cancelled() for sent in self.sent)
-                await self.producer.room()
+                await self.full()
                 return
             self.sent.append(Sent(body, future))
 
         self.do(sending())
+
+    @rule(
+        topic=st.sampled_from(["t", "t", "absent"]), deadline_s=st.sampled_from([None, None, 0.02])
+    )
+    def send_one_way(self, topic: str, deadline_s: float | None) -> None:
+        async def sending() -> None:
+            body = self.body()
+            try:
+                self.producer.send_one_way(topic, body, deadline_s=deadline_s)
+            except BufferFull:
+                await self.full()
+                return
+            self.one_way.append(body)
+
+        self.do(sending())
+
+    async def full(self) -> None:
+        """The buffer is: somebody's message is under way, or is kept in its place, in doubt, or is
+        one that nobody looks at."""
+        assert self.producer.statistics().buffered_messages >= BUFFER
+        hidden = [sent for sent in self.sent if sent.future.cancelled() or sent.in_doubt]
+        assert self.one_way or hidden or any(not sent.future.done() for sent in self.sent)
+        await self.producer.room()
 
     @rule(count=st.integers(1, 2 * BUFFER))
     def send_all(self, count: int) -> None:
@@ -398,6 +432,7 @@ class Surface(RuleBasedStateMachine):
         """None lies, and what one producer's caller knows to be stored is in order."""
         log = self.log()
         assert b"never" not in log
+        assert all(log.count(body) <= 1 for body in self.one_way), "stored twice"
         for sent in self.sent:
             if sent.future.cancelled():
                 continue

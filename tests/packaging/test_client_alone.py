@@ -116,10 +116,20 @@ def test_public_classes_show_their_verbs_alone() -> None:
     }
     assert shown == {
         "Producer": {
-            *("abort", "close", "flush", "register", "room", "send", "send_all"),
+            *("abort", "close", "flush", "register", "room", "send", "send_all", "send_one_way"),
             "statistics",
         },
         "PullConsumer": {
-            *("batches", "close", "commit", "pause", "positions", "resume", "seek", "stop"),
+            *(
+                "batches",
+                "close",
+                "commit",
+                "pause",
+                "positions",
+                "resume",
+                "seek",
+                "skipped",
+                "stop",
+            ),
         },
     }

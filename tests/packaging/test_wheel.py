@@ -91,6 +91,26 @@ with BlockingFakeGroup() as group:
 """
 
 
+# Every codec that a producer somewhere may have chosen, with nothing installed but the client.
+CODECS = """
+from dledger.limits import MAX_MESSAGE_BYTES
+from dledger.records.compression import LEVELS, Codec, compress, decompress
+from dledger.records.errors import BodyUnreadable
+for codec in Codec:
+    for body in (b"", b"x", b"a line, again and again" * 1_000, bytes(MAX_MESSAGE_BYTES)):
+        for level in (LEVELS[codec][0], LEVELS[codec][-1]):
+            assert decompress(compress(body, codec, level), codec.sysflag) == body
+    stored = compress(b"a line, again and again" * 1_000, codec, 1)
+    for bad in (b"garbage", stored[:-1], stored + b"x", compress(bytes(64 << 20), codec, 1)):
+        try:
+            decompress(bad, codec.sysflag)
+        except BodyUnreadable:
+            continue
+        raise AssertionError(f"{codec}: {bad[:20]}")
+assert compress(bytes(1 << 20), Codec.LZ4, 0)[4] & 0xE1 == 0x60  # as Java's library reads it
+"""
+
+
 def guide_tried(python: Path, *arguments: str, folder: Path) -> None:
     """What the guide shows works, outside of the tree, with what is installed there."""
     guide = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
@@ -122,6 +142,8 @@ def test_base_install_is_the_client(tmp_path: Path, wheel: Path) -> None:
     done = run(*mypy, "--python-executable", python, "example.py", folder=user)
     assert done.returncode == 0, done.stdout
     guide_tried(python, TRYING_ON_FAKES, TRYING, folder=user)
+    done = run(python, "-c", CODECS, folder=user)
+    assert done.returncode == 0, done.stderr
 
 
 def test_extra_brings_the_program(tmp_path: Path, wheel: Path) -> None:

@@ -33,15 +33,15 @@ CLIENT = (
     ),
     Mutant(
         "one-bad-message-takes-those-behind-it",
-        "dledger/client/producer.py",
-        'with contained("placing a message", partial(self._fail_one, message)):',
+        "dledger/client/holding.py",
+        'with contained("placing a message", partial(self._holder.fail, message)):',
         "if message:",
         masked=_NO_SUCH_CLIENT,
         tests=_FAULTS,
     ),
     Mutant(
         "search-for-a-topic-breaks-in-silence",
-        "dledger/client/producer.py",
+        "dledger/client/holding.py",
         "        except Exception as error:  # noqa: BLE001 - those who wait must hear of it\n",
         "        except NotImplementedError as error:\n",
         masked=_NO_SUCH_CLIENT,
@@ -50,7 +50,7 @@ CLIENT = (
     Mutant(
         "flush-forgets-who-waits-for-a-topic",
         "dledger/client/producer.py",
-        "        if self._resolving:\n            await asyncio.wait(list(self._resolving))\n",
+        "        await self._holding.searched()\n",
         "",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_producer.py",),
