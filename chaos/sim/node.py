@@ -526,7 +526,10 @@ class SimNode:
         if self.life is None:
             return
         log = self.life.replica.log
-        known = [(log.position_of(first), log.position_of(last)) for first, last in log.passed_over]
+        known = [
+            (log.position_of(first), log.position_of(last) + log.header_at(last).total_size)
+            for first, last in log.passed_over
+        ]
         for (path, at), before in self.rot.items():
             if path.parent.name != "commitlog":
                 continue

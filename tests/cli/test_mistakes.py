@@ -48,6 +48,7 @@ NEEDED = {
     "hosts": ["--host", "localhost"],
     "ids": ["n1"],
     "members": ["n4", "127.0.0.1:7004"],
+    "retention_hours": ["--retention-hours", "5"],
 }
 NUMBERS = ["x", "", "1.5.2", "0x10", "1e", "-", "９９x", "9" * 400 + "x"]
 NO_NUMBERS = ["nan", "inf", "-inf", "1e999"]  # of those with a fraction Python knows these
