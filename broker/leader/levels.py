@@ -50,14 +50,15 @@ class LevelKeeper:
         self._others = others
         self._links = links
         self._under_way: asyncio.Future[Refusal | None] | None = None
-        self._ticks_to_wait = 0
+        self._ticks_to_wait = 0  # until the next attempt, if this one comes to nothing
+        self._raised_from = 0
 
     def on_tick(self) -> None:
         """Proposes the next level if everybody knows it."""
         current = self._current()
         if current >= self._known or not self._serves():
             return
-        if self._ticks_to_wait:
+        if self._ticks_to_wait and current <= self._raised_from:
             self._ticks_to_wait -= 1
             return
         if self._under_way is not None and not self._under_way.done():
@@ -66,7 +67,7 @@ class LevelKeeper:
         told = [links[peer].level if peer in links else 0 for peer in self._others()]
         if min(told, default=self._known) <= current:
             return
-        self._ticks_to_wait = RETRY_TICKS
+        self._ticks_to_wait, self._raised_from = RETRY_TICKS, current
         try:
             self._under_way = asyncio.ensure_future(self._commands.raise_level(current + 1))
         except BrokerError as error:

@@ -323,7 +323,8 @@ def test_replica_that_would_not_start_is_not_identical(
 ) -> None:
     """Though every byte of log and queues is: without term and vote no node starts."""
     target = copy_of("n2")
-    (target / "raft" / "hard_state").unlink()
+    for name in ("hard_state", "hard_state.copy"):
+        (target / "raft" / name).unlink()
     report = audited({**stopped.replicas, "n2": target}, derived=True)
     (finding,) = report.findings
     assert (finding.cause, finding.replicas) == (Cause.WOULD_NOT_START, ("n2",))

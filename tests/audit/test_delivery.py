@@ -25,7 +25,7 @@ from dledger.history import Outcome
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import LogDamaged
 from dledger.reading.survey import Position
-from tests.audit.replicas import SEGMENT, Entry, build, flip_bit
+from tests.audit.replicas import SEGMENT, Entry, build, dropping, flip_bit, start_of
 from tests.chaos.histories import Story
 
 Told = tuple[str, int | None, str]
@@ -234,9 +234,11 @@ def test_what_retention_took_is_counted_and_not_judged(tmp_path: Path) -> None:
     """The first segment is gone; what lay in it is neither lost nor a phantom."""
     values = [f"v{number}" for number in range(150)]
     replica = log_of(tmp_path, *values)
-    (Path(replica.path) / "commitlog" / f"{0:020d}").unlink()
+    start = start_of(Path(replica.path), 150)
+    for _ in dropping(Path(replica.path), start):
+        pass
     assert replica.position is not None
-    replica = replace(replica, position=replace(replica.position, first_index=2))
+    replica = replace(replica, position=replace(replica.position, first_index=start.first_index))
     story = Story()
     for at, value in enumerate(values):
         story.send(value, at=at)
