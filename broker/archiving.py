@@ -75,7 +75,7 @@ class Archiver:
         self._is_full = is_full
         self._clock = clock
         self._given: set[Path] = set()
-        self._failed_s: dict[Path, float] = {}  # first; of one segment, as others wait for it
+        self._handed_s: dict[Path, float] = {}  # when each of those that wait was to go first
         self._not_before_s = 0.0
         self._why = ""
         self._archived = self._failed = self._unarchived = 0
@@ -92,6 +92,8 @@ class Archiver:
         """
         paths = list(segments) if self._command else []
         self._given &= set(paths)
+        now_s = self._clock()
+        self._handed_s = {path: self._handed_s.get(path, now_s) for path in paths}
         for path in paths:
             if path in self._given:
                 continue
@@ -108,25 +110,21 @@ class Archiver:
         self._why = await self._run(arguments, TIMEOUT_S)
         if not self._why:
             self._archived += 1
-            self._failed_s.pop(path, None)
             log.info("segment_archived", file=path.name)
             return True
         self._failed += 1
-        self._failed_s.setdefault(path, self._clock())
         self._not_before_s = self._clock() + RETRY_S
         log.warning("segment_not_archived", file=path.name, reason=self._why, retry_s=RETRY_S)
         if not self._may_be_lost(path):
             return False
         self._unarchived += 1
-        del self._failed_s[path]
         self._not_before_s = 0.0
         log.error("segment_lost_to_the_archive", file=path.name, reason=self._why)
         return True
 
     def _may_be_lost(self, path: Path) -> bool:
-        """Whether it has been held for long enough, or the disk can't wait for it."""
-        first_s = self._failed_s.get(path)
-        return self._is_full() or (first_s is not None and self._clock() - first_s >= self._hold_s)
+        """Whether it has been held for long enough, behind others too, or the disk can't wait."""
+        return self._is_full() or self._clock() - self._handed_s[path] >= self._hold_s
 
 
 async def run_command(arguments: Sequence[str], timeout_s: float, /) -> str:

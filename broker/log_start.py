@@ -13,6 +13,7 @@ is forgotten. It must never give up an entry that a start may need, nor one that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -215,6 +216,8 @@ class LogStartKeeper:
         if refusal is not None:
             self._hold(f"the state as of entry {start.index} isn't what was written: {refusal}")
             return
+        with contextlib.suppress(OSError):  # without space for it there is one; the scrub tries on
+            await self._hand.run(partial(front.base.files.mend_base, start.index))
         if front.is_hindered():
             return
         try:

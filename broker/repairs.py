@@ -43,8 +43,9 @@ from dledger.sparing import Sparing
 from dledger.wire import raft_pb2 as pb
 from store.commitlog import CommitLog
 from store.damage import Damage, Extent, Refill
+from store.doubt import DoubtNote, Place
 from store.errors import BeyondRepair, CorruptionFound, OutOfRange
-from store.files import FULL_ERRNOS, Handle
+from store.files import FULL_ERRNOS, PASSING_ERRNOS, Handle
 from store.repair_journal import RepairJournal
 
 GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
@@ -136,12 +137,19 @@ class Repairs:
     """All repairs of one replica, on its event loop, from `start` to `stop`."""
 
     def __init__(
-        self, source: CommitLog, journal: RepairJournal, hand: Hand, around: Surroundings
+        self,
+        source: CommitLog,
+        journal: RepairJournal,
+        hand: Hand,
+        around: Surroundings,
+        note: DoubtNote,
     ) -> None:
         self._log = source
         self._journal = journal
         self._hand = hand
         self._around = around
+        self._note = note
+        self._noting: asyncio.Task[None] | None = None
         self._places: list[Extent] = []
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
@@ -222,6 +230,26 @@ class Repairs:
         )
         self._around.doubt(is_in_doubt=True)
         self._begin()
+        self._note_places()
+
+    def recall(self) -> None:
+        """What a process before has found, and not put right, is in doubt from the first moment on.
+        To be called once, when the core runs.
+
+        Raises:
+            BeyondRepair: it can't be put right.
+            OSError: the note can't be read.
+        """
+        for name, offset in self._note.read():
+            file = str(self._log.path_of(name))
+            try:
+                place = self._log.damages.place_of(file, offset)
+                damage = self._damage_in(place)
+            except OutOfRange:
+                continue
+            if damage is not None and place not in self._places:
+                error = CorruptionFound(file, offset, "what was written", "rot, before this start")
+                self._add(place, damage, error)
 
     # --- life -------------------------------------------------------------------------------
 
@@ -241,6 +269,31 @@ class Repairs:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._noting is not None:
+            await self._noting
+
+    def _note_places(self) -> None:
+        """The places are written down, as soon as the disk's hand comes to it."""
+        if self._noting is None or self._noting.done():
+            loop = asyncio.get_running_loop()
+            self._noting = loop.create_task(self._keep_note(), name="doubt-note")
+
+    async def _keep_note(self) -> None:
+        written: list[Place] | None = None
+        try:
+            while (places := self._named()) != written:
+                await self._hand.run(partial(self._note.write, places))
+                written = places
+        except OSError as error:
+            if error.errno not in PASSING_ERRNOS:
+                self._around.failed(error)
+                return
+            self._wait("no space for the note of it", str(error))
+        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+            self._around.failed(error)
+
+    def _named(self) -> list[Place]:
+        return [(each.path.name, each.start) for each in self._places]
 
     def _begin(self) -> None:
         if self._is_started and self._places and (self._task is None or self._task.done()):
@@ -253,6 +306,7 @@ class Repairs:
                 await self._mend(place)
                 self._places.remove(place)
                 self._repaired += 1
+                self._note_places()
                 if not self._places:  # who is told may read, and find the next one at once
                     self._around.doubt(is_in_doubt=False)
         except Exception as error:  # noqa: BLE001  nobody else would hear of it

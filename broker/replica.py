@@ -74,9 +74,11 @@ from dledger.greeting import Identity
 from dledger.level import LOG_START_LEVEL
 from dledger.promises import NOBODY, Start
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, walk_frames
+from dledger.reading.log_start import LogStart
 from dledger.records.errors import InvalidFrame
 from dledger.wire import raft_pb2
 from store.directory import DirectoryState
+from store.doubt import DoubtNote
 from store.errors import BeyondRepair, CorruptionFound, StoreError
 from store.files import FULL_ERRNOS
 from store.keepsakes import Keepsake, constant_file
@@ -142,7 +144,12 @@ class Replica:
         self.disk_usage = DiskUsage(ports.files, config.data_directory, ports.machinery.clock)
         self.driver = self._make_driver(probe)
         self.snapshots = self._make_snapshots()
-        self.sealer = Sealer(self.log.seals, lambda: self.snapshots.statistics().index, ports.hand)
+        self.sealer = Sealer(
+            self.log.seals,
+            # Not over what is known to be rotten.
+            lambda: 0 if self.repairs.is_at_work else self.snapshots.statistics().index,
+            ports.hand,
+        )
         self.installer = self._make_installer()
         self.archiver = self._make_archiver()
         self.log_start = self._make_log_start()
@@ -370,6 +377,16 @@ class Replica:
             queues,
         )
 
+    def _noted_start(self) -> LogStart:
+        """Where the start note says that the log begins; what it should say, where it can't be
+        read: that is rot or want of something, and no other log."""
+        note = StartNote(self._ports.files, self.config.data_directory)
+        try:
+            note.mend(self.log.start)
+            return note.read()
+        except (StoreError, OSError):
+            return self.log.start
+
     def _mend_note(self) -> bool:
         return StartNote(self._ports.files, self.config.data_directory).mend(self.log.start)
 
@@ -455,7 +472,8 @@ class Replica:
             failed=self.fail,
         )
         journal = RepairJournal(self._ports.files, self.config.data_directory)
-        return Repairs(self.log, journal, self._ports.hand, around)
+        note = DoubtNote(self._ports.files, self.config.data_directory)
+        return Repairs(self.log, journal, self._ports.hand, around, note)
 
     def _make_comparison(self) -> Comparison:
         """As the repairs, it speaks to parts that are made later."""
@@ -464,7 +482,7 @@ class Replica:
             durable=lambda: min(self.driver.core.durable_index, self.log.synced_index),
             term_at=lambda index: self.driver.core.term_at(Index(index)),
             configuration=lambda: self.driver.core.configuration,
-            noted_start=StartNote(self._ports.files, self.config.data_directory).read,
+            noted_start=self._noted_start,
             links=self.transport.links,
             request=self.transport.send_request,
             answer=self.transport.send_answer,
@@ -530,6 +548,7 @@ class Replica:
         """The replica takes part in its broker group."""
         self.transport.start()
         self.driver.start()
+        self._recall_doubt()
         self.ticker.start()
         self.housekeeping.start(self._ports.rhythm.housekeeping_s)
         self.mender.start()
@@ -539,6 +558,13 @@ class Replica:
         self.log_start.start()
         self.retention.start()
         log.info("node_started", listen=self.config.listen, last_index=self.log.last_index)
+
+    def _recall_doubt(self) -> None:
+        """Before anything is said to anybody."""
+        try:
+            self.repairs.recall()
+        except (StoreError, OSError) as error:
+            self.fail(error)
 
     def ask_to_stop(self) -> None:
         """`wait` returns; safe from a signal handler."""

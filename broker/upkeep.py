@@ -32,7 +32,7 @@ from dledger.records.layout import UNIT
 from store.files import FileSystem
 from store.keepsakes import Keepsake
 from store.queue_look import STEP_BYTES, QueueLook
-from store.seals import Seals
+from store.seals import SealLook, Seals
 from store.snapshot_files import BaseFound, SnapshotFiles
 
 QUEUES_A_STEP: Final = 64
@@ -118,7 +118,8 @@ class Upkeep:
         """
         for each in self._keepsakes:
             yield await self._small_file(each)
-        yield await self._look_at_seals()
+        for look in self._seals.looks():
+            yield await self._look_at_seals(look)
         for index in await self._hand.run(self._indexes):
             yield await self._snapshot(index)
         if self._base_index():
@@ -135,9 +136,9 @@ class Upkeep:
             log.error("file_rotted", file=keepsake.file, became="written again")
         return int(was_mended)
 
-    async def _look_at_seals(self) -> int:
+    async def _look_at_seals(self, look: SealLook) -> int:
         try:
-            wrong = await self._hand.run(self._seals.look().run)
+            wrong = self._seals.wrong(await self._hand.run(look.run))
         except OSError as error:
             return _not_now(self._seals.folder, error)
         self._seals.forget(wrong)

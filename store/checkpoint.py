@@ -40,8 +40,8 @@ class Checkpoint:
         existed = files.exists(path)
         self._handle = files.open(path) if existed else files.create(path)
         try:
-            page = files.pread(self._handle, PAGE_SIZE + 1, 0)
-            if len(page) < PAGE_SIZE:
+            page = self._read()
+            if len(page) < PAGE_SIZE and files.size(self._handle) < PAGE_SIZE:
                 # Its space is had before anything depends on it; all later writes lie within.
                 files.fallocate(self._handle, PAGE_SIZE)
                 files.fsync(self._handle)
@@ -63,13 +63,7 @@ class Checkpoint:
         """Whether the page was found to be something else than what was written last; then it is
         written again. Raises OSError: it can't be."""
         with self._lock:
-            try:
-                found = decode_checkpoint(self._files.pread(self._handle, PAGE_SIZE + 1, 0))
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                found = None
-            if found == self._state:
+            if decode_checkpoint(self._read()) == self._state:
                 return False
             self._files.truncate(self._handle, PAGE_SIZE)
             self._write(self._state)
@@ -143,6 +137,15 @@ class Checkpoint:
 
     def close(self) -> None:
         self._files.close(self._handle)
+
+    def _read(self) -> bytes:
+        """The page, and a byte behind it if there is one; nothing where it can't be read."""
+        try:
+            return self._files.pread(self._handle, PAGE_SIZE + 1, 0)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return b""
 
     def _write(self, state: CheckpointState) -> None:
         write_all(self._files, self._handle, [encode_checkpoint(state)], 0)

@@ -513,6 +513,10 @@ class CommitLog:
         self._check_held(first)
         return self._reader.last_that_fits(first, min(last, self.last_index), max_bytes)
 
+    def path_of(self, name: str) -> Path:
+        """The segment file of that name."""
+        return self._directory / "commitlog" / name
+
     # --- the front --------------------------------------------------------------------------
 
     def start_before(self, index: int) -> LogStart | None:
@@ -562,7 +566,7 @@ class CommitLog:
 
         Args:
             is_clean: False where the node stops because it can't trust what it has read: the next
-                start then verifies all of it.
+                start then verifies all that no seal speaks of.
 
         What was appended and never submitted is lost. `on_durable` may still be called, on the
         calling thread, for what was submitted and not yet flushed. After a failure nothing more

@@ -385,26 +385,37 @@ def read_upto(files: FileSystem, handle: Handle, size: int, offset: int, name: s
 
 def zero_range(files: FileSystem, handle: Handle, start: int, end: int) -> int:
     """`[start, end)` reads as zeros, written from the end backwards and only where it did not
-    already; returns how many bytes were written. Not yet durable."""
+    already, or couldn't be read; returns how many bytes were written. Not yet durable."""
     zeroed = 0
     for data_start, data_end in reversed(list(files.data_ranges(handle, start, end))):
         at = data_end
         while at > data_start:
             size = min(CHUNK_BYTES, at - data_start)
             at -= size
-            if any_nonzero(files.pread(handle, size, at)):
+            if any_nonzero(_readable(files, handle, size, at)):
                 zeroed += write_all(files, handle, [memoryview(_ZEROS)[:size]], at)
     return zeroed
 
 
 def first_nonzero(files: FileSystem, handle: Handle, start: int, end: int) -> int | None:
-    """The offset of the first byte in `[start, end)` that isn't zero; None if all are."""
+    """The offset of the first byte in `[start, end)` that isn't zero, or of a block that can't be
+    read; None if all are."""
     for data_start, data_end in files.data_ranges(handle, start, end):
         for at in range(data_start, data_end, CHUNK_BYTES):
-            chunk = files.pread(handle, min(CHUNK_BYTES, data_end - at), at)
+            chunk = _readable(files, handle, min(CHUNK_BYTES, data_end - at), at)
             if any_nonzero(chunk):
                 return at + len(chunk) - len(chunk.lstrip(b"\x00"))
     return None
+
+
+def _readable(files: FileSystem, handle: Handle, size: int, at: int) -> bytes:
+    """`size` bytes from `at`; something that isn't zero where the disk can't give them."""
+    try:
+        return files.pread(handle, size, at)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b"\xff" * size
 
 
 def any_nonzero(chunk: bytes) -> bool:
@@ -442,7 +453,7 @@ class AtomicFile:
             return None
         handle = self._files.open(self._path)
         try:
-            stored = self._files.pread(handle, MAX_ATOMIC_BYTES, 0)
+            stored = read_upto(self._files, handle, MAX_ATOMIC_BYTES, 0, str(self._path))
         finally:
             self._files.close(handle)
         content, crc = stored[: -_CRC.size], stored[-_CRC.size :]

@@ -69,8 +69,8 @@ class StartNote:
         return FROM_THE_FIRST if content is None else decode_start(content, str(self._path))
 
     def mend(self, start: LogStart) -> bool:
-        """Whether the note of a log that begins at `start` was found to say nothing; then it is
-        written again. One that says something else was written since.
+        """Whether the note of a log that begins at `start` was found to be gone, or to say nothing;
+        then it is written again. One that says more was written since: notes only go forward.
 
         Raises:
             OSError: it can't be.
@@ -78,14 +78,13 @@ class StartNote:
         if start == FROM_THE_FIRST:
             return False
         try:
-            self.read()
+            if self.read().index >= start.index:
+                return False
         except (CorruptionFound, NotARegularFile):
             pass
         except OSError as error:
             if error.errno not in LOST_ERRNOS:
                 raise
-        else:
-            return False
         self.replace(start)
         return True
 

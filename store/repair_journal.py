@@ -111,6 +111,8 @@ class RepairJournal:
             if not _HEAD.size + _CRC.size <= size <= _HEAD.size + MAX_DAMAGE_BYTES + _CRC.size:
                 return None
             stored = read_exactly(self._files, handle, size, 0, str(self._path))
+        except CorruptionFound:  # a sector that can't be read
+            return None
         finally:
             self._files.close(handle)
         magic, version, place, length = _HEAD.unpack_from(stored)

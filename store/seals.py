@@ -48,6 +48,7 @@ from store.segments import Segment, SegmentTable
 
 FOLDER: Final = "seal"
 MAX_SEAL_BYTES: Final = 16 << 20  # marks of the largest segment are 256 KiB; more is none
+SEALS_A_LOOK: Final = 8
 _MAGIC: Final = SEAL.constant("magic")
 _VERSION: Final = SEAL.constant("version")
 _HEAD: Final = SEAL.struct()
@@ -236,7 +237,9 @@ class SealLook:
         wrong: list[int] = []
         for base in self.bases:
             try:
-                decode_seal(_content(self.files, self.folder / file_name(base)))
+                content = _content(self.files, self.folder / file_name(base))
+                if content[-_CRC.size :] != _CRC.pack(crc32c(content[: -_CRC.size])):
+                    wrong.append(base)
             except (NotARegularFile, SealRefused, CorruptionFound):
                 wrong.append(base)
             except OSError as error:
@@ -311,9 +314,16 @@ class Seals:
         """The file of the seal of the segment that begins at `base`."""
         return str(self._folder / file_name(base))
 
-    def look(self) -> SealLook:
-        """At every seal that is there; for any thread."""
-        return SealLook(self._files, self._folder, tuple(self._sealed))
+    def looks(self) -> Iterator[SealLook]:
+        """At the seals that are there, a few at a time; each for any thread."""
+        bases = sorted(self._sealed)
+        for at in range(0, len(bases), SEALS_A_LOOK):
+            yield SealLook(self._files, self._folder, tuple(bases[at : at + SEALS_A_LOOK]))
+
+    def wrong(self, bases: Iterable[int]) -> list[int]:
+        """Those of what a look has found that should be there."""
+        first = self._table.segments[0].base
+        return [base for base in bases if base >= first and base in self._sealed]
 
     def forget(self, bases: Iterable[int]) -> None:
         """The seals of these segments are none; they are written anew."""

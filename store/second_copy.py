@@ -55,10 +55,16 @@ class SecondCopy:
         """From now on it is start number `boot_number` that writes; `content` is what holds.
 
         Raises:
-            OSError: it isn't there.
+            OSError: it isn't there. What could be taken for it has to be made void then.
         """
         self._boot_number = boot_number
         self.write(content)
+
+    def void(self) -> None:
+        """There is no copy, durably: nobody keeps it up. Raises OSError: there may be one."""
+        if self._files.exists(self._path):
+            self._files.unlink(self._path)
+            self._files.fsync_directory(self._path.parent)
 
     def write(self, content: bytes) -> None:
         """It holds `content`, durably. Raises OSError."""

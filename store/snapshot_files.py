@@ -195,12 +195,23 @@ class SnapshotFiles:
             return BaseFound.SOUND
         if content is not None:
             was_there = self._files.exists(copy)
-            replace_file(self._files, copy, content)
+            self._keep(copy, content, self._reserve_bytes)
             return BaseFound.MENDED if was_there else BaseFound.SOUND
         if copied is None:
             return BaseFound.LOST
-        replace_file(self._files, path, copied)
+        self._keep(path, copied, 0)
         return BaseFound.MENDED
+
+    def _keep(self, path: Path, content: bytes, reserve_bytes: int) -> None:
+        """The file holds `content`. Raises OSError: it doesn't, and nothing is left of trying."""
+        if reserve_bytes and self._files.free_bytes(self._folder) < reserve_bytes + len(content):
+            raise OSError(errno.ENOSPC, "less is free than is kept for the log")
+        try:
+            replace_file(self._files, path, content)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.unlink(path.with_name(path.name + ".tmp"))
+            raise
 
     def _whole(self, path: Path, index: int) -> bytes | None:
         """The bytes of a file that is a snapshot as of entry `index`; None if it isn't."""
@@ -316,13 +327,21 @@ class SnapshotFiles:
         failed: list[str] = []
         for name in sorted(self._files.listdir(self._folder)) if self.indexes() else ():
             path = self._folder / name
-            is_ours = FILE_NAME.fullmatch(path.stem) and path.suffix in ("", COPY)
-            if is_ours and int(path.stem) not in kept:
+            index, _, rest = name.partition(".")
+            is_unfinished = rest.endswith("tmp")  # nobody is at it: this is the disk's one hand
+            is_ours = FILE_NAME.fullmatch(index) and (is_unfinished or rest in ("", COPY[1:]))
+            if is_ours and (is_unfinished or int(index) not in kept):
                 try:
                     self._files.unlink(path)
                 except OSError as error:
                     failed.append(f"{path}: {error}")
         return failed
+
+    def remove_copies(self) -> None:
+        """Nothing is kept twice: its space is needed more. Raises OSError: not now."""
+        for name in self._files.listdir(self._folder) if self.indexes() else ():
+            if name.endswith(COPY):
+                self._files.unlink(self._folder / name)
 
     def remove(self, index: int) -> None:
         """The snapshot as of entry `index` is gone. Raises OSError: not now."""

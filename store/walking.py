@@ -22,6 +22,7 @@ from dledger.reading.entry import (
 )
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
+from store.errors import CorruptionFound
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_upto
 from store.history import History
 from store.intact import NOTHING_KNOWN, IntactRun, Known
@@ -87,6 +88,13 @@ class LogWalker:
 
     def _walk_segment(self, segment: Segment, window: _Window) -> Stop | None:
         """Why the walk ends in this segment; None if it goes on in the next."""
+        try:
+            return self._walk_entries(segment, window)
+        except CorruptionFound as error:  # a sector that can't be read
+            expected = f"entry {self._history.last_index + 1}"
+            return Stop(str(segment.path), segment.used, expected, str(error.found))
+
+    def _walk_entries(self, segment: Segment, window: _Window) -> Stop | None:
         at = 0
         while True:
             size, magic = FILLER_HEADER.unpack(window.read(at, FILLER_HEADER_SIZE))
@@ -212,7 +220,11 @@ class _Window:
     def _fill(self, at: int, size: int) -> None:
         wanted = max(size, self._chunk_size)
         handle, name = self._segment.handle, str(self._segment.path)
-        chunk = read_upto(self._files, handle, wanted, at, name)
+        try:
+            chunk = read_upto(self._files, handle, wanted, at, name)
+        except CorruptionFound:  # perhaps behind what is asked for
+            wanted = size
+            chunk = read_upto(self._files, handle, wanted, at, name)
         while len(chunk) < size:
             behind = at + len(chunk)
             more = read_upto(self._files, handle, wanted - len(chunk), behind, name)

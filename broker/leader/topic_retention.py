@@ -82,17 +82,18 @@ class TopicRetention:
         topics = self._wishing()
         if not topics:
             return
-        measured = await now()
+        measured, loop = await now(), asyncio.get_running_loop()
         left = QUEUES_A_LOOK
         for topic, wish_ms in self._in_turn(topics):
             starts: list[tuple[int, int]] = []
             first = self._next[1] if self._next[0] == topic.incarnation else 0
             last = min(len(topic.next_offsets), first + left)
             for queue_id in range(first, last):
+                began_s = loop.time()
                 start = self._start(topic, queue_id, measured, wish_ms)
                 if start is not None:
                     starts.append((queue_id, start))
-                await asyncio.sleep(0)
+                await asyncio.sleep(loop.time() - began_s)  # the oldest are the coldest on the disk
             left -= last - first
             is_through = last == len(topic.next_offsets)
             self._next = (topic.incarnation + is_through, 0 if is_through else last)

@@ -126,14 +126,15 @@ class QueueReader:
             CorruptionFound: the log has rotted.
         """
         low, high = self.bounds(topic, queue_id)
+        middle = low  # whoever asks for what is old is mostly answered by the first
         while low < high:
-            middle = (low + high) // 2
             record, _ = _finish(self._prove(self.topic(topic), queue_id, middle, 1, 1))
             (stored,) = STORE_TIME.unpack_from(record, STORE_TIME_AT)
             if stored < time_ms:
                 low = middle + 1
             else:
                 high = middle
+            middle = (low + high) // 2
         return low
 
     def pull(

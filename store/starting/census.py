@@ -43,11 +43,11 @@ _QUEUE_FILES: Final = _Folder(FILE_NAME, _NOTHING)
 _TOPIC_FOLDER: Final = _Folder(_NOTHING, _NOTHING, ((_QUEUE, _QUEUE_FILES),))
 _ROOT: Final = _Folder(
     re.compile(
-        r"LOCK|abort|checkpoint|formation\.json|identity\.json|install|log_start"
+        r"LOCK|abort|checkpoint|doubt\.json|formation\.json|identity\.json|install|log_start"
         r"|out-of-service\.json|repair|restore|truncation(\.spare)?"
     ),
     re.compile(
-        r"(formation\.json|identity\.json|install|log_start|out-of-service\.json|repair|restore"
+        r"(doubt\.json|formation\.json|identity\.json|install|log_start|out-of-service\.json|repair|restore"
         r"|truncation)\.tmp"
     ),
     (

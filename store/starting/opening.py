@@ -146,11 +146,12 @@ def open_member(site: Site) -> Opened:
         base = base_configuration(site, founding)
         check_own_disk(directory, summary, base, founding)
         snapshots = SnapshotFiles(site.path, site.files)
-        if log.start.index and not snapshots.is_whole(log.start.index):
-            snapshots.mend_base(log.start.index)
+        if log.start.index:
+            with contextlib.suppress(OSError):  # without space for a second copy there is one
+                snapshots.mend_base(log.start.index)
         check_base(snapshots, log, directory.disk.disk_id)
         boot_number = directory.next_boot()
-        _keep_copy(hard_state, boot_number)
+        keep_copy(hard_state, boot_number)
     except BaseException:
         opened.close()
         raise
@@ -251,13 +252,15 @@ def _copied(site: Site, copy: SecondCopy) -> HardState | None:
         return None
 
 
-def _keep_copy(found: FoundHardState, boot_number: int) -> None:
-    """From now on there are two of them; without space for the second there is one, as before."""
+def keep_copy(found: FoundHardState, boot_number: int) -> None:
+    """From now on there are two of them; without space for the second there is one, as before, and
+    none that a later start could take for a second: it would be older than what is promised."""
     try:
         found.copy.begin(boot_number, encode_hard_state(found.state))
     except OSError as error:
         if error.errno not in FULL_ERRNOS:
             raise
+        found.copy.void()
         return
     found.store.keep_copy(found.copy, found.state)
 

@@ -84,17 +84,23 @@ def test_failure_holds_the_segment_and_those_behind_it_until_the_command_works()
 
 
 def test_segment_goes_when_it_has_been_held_for_long_enough() -> None:
-    """The next one is tried, and held for as long itself."""
+    """And those that have been held as long behind it; one that comes later is held as long."""
     archive = Archive()
     archive.failing = "exit code 1"
     assert archive.held_s(PATHS[0]) == HOUR_S
-    assert archive.counts()[2] == 1
-    assert PATHS[1].name in archive.release()
-    assert archive.held_s(PATHS[1]) == HOUR_S
-    assert archive.counts()[2] == 2
+    assert archive.release() == ""
+    assert archive.counts()[2] == len(PATHS)
+    later = PATHS[0].with_name(f"{1 << 40:020d}")
+    began_s = archive.now_s
+    while archive.release(later):
+        archive.now_s += RETRY_S
+        assert archive.now_s - began_s <= 2 * HOUR_S
+    assert archive.now_s - began_s == HOUR_S
+    another = PATHS[0].with_name(f"{1 << 41:020d}")
+    assert another.name in archive.release(another)
     archive.failing = ""
     archive.now_s += RETRY_S
-    assert archive.release() == ""
+    assert archive.release(another) == ""
     assert archive.counts()[0] == 1
 
 

@@ -23,6 +23,7 @@ from dledger.records.layout import file_name
 from dledger.wire import raft_pb2 as pb
 from store import damage as damage_module
 from store.commitlog import CommitLog, CommitLogOptions
+from store.doubt import DoubtNote
 from store.errors import BeyondRepair, CorruptionFound, OutOfRange
 from store.repair_journal import RepairJournal
 from tests.node.test_replica import on_a_loop
@@ -89,7 +90,8 @@ class Member:
             doubt=self._doubt,
             failed=self.failures.append,
         )
-        self.repairs = Repairs(self.log, RepairJournal(disk, DATA), InlineHand(), around)
+        note = DoubtNote(disk, DATA)
+        self.repairs = Repairs(self.log, RepairJournal(disk, DATA), InlineHand(), around, note)
 
     def term_at(self, index: int) -> int:
         runs = self.log.term_runs()

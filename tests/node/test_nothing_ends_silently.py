@@ -308,6 +308,7 @@ PLACES: Final = {
     "broker/reading/held.py: _begin_turn": NOTHING_ELSE,
     "broker/reading/held.py: _in_next_turn": NOTHING_ELSE,
     "broker/repairs.py: _begin": ENDS,
+    "broker/repairs.py: _note_places": ENDS,
     "broker/scrubbing.py: start": ENDS,
     "broker/ticker.py: start": ENDS,
     "broker/ticker.py: _on_due": ENDS,

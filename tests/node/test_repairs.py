@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from broker.ports import Rhythm
 from broker.replica import Replica
 from broker.scrubbing import ScrubPace
+from broker.snapshots import SnapshotPace
 from dledger.applying import MENDED_RETRY_TICKS, Applier
 from dledger.checksum import seal
 from dledger.core.types import Index, NodeId, Role
@@ -29,6 +30,7 @@ from tests.node.test_replica import on_a_loop
 N1, N2 = NodeId("n1"), NodeId("n2")
 ENTRIES = 40
 QUICK = Rhythm(housekeeping_s=0.02, scrub=ScrubPace(between_s=0.02))
+SEALING = Rhythm(housekeeping_s=0.02, snapshots=SnapshotPace(10), scrub=ScrubPace(between_s=0.02))
 RARELY = Rhythm(housekeeping_s=0.02, scrub=ScrubPace(between_s=3600.0))
 
 
@@ -258,7 +260,7 @@ async def test_an_answer_to_another_question_is_none(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_a_stop_with_rot_in_the_log_is_not_clean(tmp_path: Path) -> None:
-    """The next start has to read all of it, and find what is rotten."""
+    """The next start has to know of it."""
     async with members(tmp_path, 3, QUICK) as group:
         leader = await fill(group)
         victim = follower(group, leader)
@@ -267,8 +269,35 @@ async def test_a_stop_with_rot_in_the_log_is_not_clean(tmp_path: Path) -> None:
         await group.until(lambda: victim.repairs.is_at_work)
         await group.stop(NodeId(victim.config.node_id))
         assert (victim.config.data_directory / "abort").exists()
+        assert (victim.config.data_directory / "doubt.json").exists()
         with pytest.raises(CorruptionFound):
             group.open(NodeId(victim.config.node_id))
+
+
+@on_a_loop
+async def test_who_was_in_doubt_is_in_doubt_after_a_restart(tmp_path: Path) -> None:
+    """Though its start passes over the place by a seal: until a peer has given the bytes."""
+    async with members(tmp_path, 3, SEALING) as group:
+        leader = await fill(group)
+        victim = follower(group, leader)
+        name = NodeId(victim.config.node_id)
+        seals = victim.config.data_directory / "seal"
+        await group.until(lambda: seals.exists() and victim.log.seals.due(30) is None)
+        before = content(victim)
+        tap = Wiretap(group)
+        tap.change = without_answers
+        rot(victim, 20)
+        await group.until(lambda: victim.repairs.is_at_work)
+        await group.until((victim.config.data_directory / "doubt.json").exists)
+        await group.stop(name)
+        group.start(name)
+        again = group.replicas[name]
+        assert again.repairs.is_at_work
+        assert again.driver.core.is_in_doubt
+        tap.change = lambda _, message: message
+        await group.until(lambda: not again.repairs.is_at_work)
+        assert content(again)[: len(before)] == before
+        await group.until(lambda: not (again.config.data_directory / "doubt.json").exists())
 
 
 @on_a_loop

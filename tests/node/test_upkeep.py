@@ -27,6 +27,7 @@ from store.keepsakes import Keepsake, constant_file
 from store.seals import decode_seal
 from store.second_copy import SecondCopy
 from store.snapshot_files import BaseFound, SnapshotFiles, SnapshotHead
+from store.starting.opening import FoundHardState, keep_copy
 from tests.broker.leader import batch
 from tests.node.members import Inline, Members, members
 from tests.node.test_repairs import fill, follower
@@ -201,9 +202,7 @@ async def test_a_queue_is_suspected_for_what_it_still_must_hold(meanwhile: str) 
     machine: Any = SimpleNamespace(topics=topics)
     files: Any = made_disk()
     queues = KeptQueues(files, Path("/data/cq"), 100, machine, lambda: starts, mender)
-    nothing: Any = SimpleNamespace(
-        kept=list, indexes=list, look=lambda: SimpleNamespace(run=list), forget=lambda bases: None
-    )
+    nothing: Any = SimpleNamespace(kept=list, indexes=list, looks=list)
     upkeep = Upkeep(hand, [], nothing, nothing, nothing, lambda: 0, queues)
     found = sum([each async for each in upkeep.round()])
     expected = [(topic, 0)] if meanwhile == "nothing" else []
@@ -270,6 +269,23 @@ def test_a_copy_of_another_start_is_none() -> None:
     kept_twice(disk, 4)
     assert copied(disk, 4) == OLD
     assert copied(disk, 5) is None
+
+
+@pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
+def test_a_copy_that_cannot_be_kept_up_is_none(call: str) -> None:
+    """A full disk: what was written of it is whole, and would be older than what is promised."""
+    disk = made_disk()
+    store = kept_twice(disk, 4)
+
+    def refuse(operation: str, name: str) -> None:
+        if (operation, name) == (call, COPY.name):
+            raise OSError(errno.ENOSPC, "refused")
+
+    disk.before = refuse
+    keep_copy(FoundHardState(store, OLD, SecondCopy(disk, COPY)), 5)
+    disk.before = lambda _operation, _name: None
+    assert copied(disk, 5) is None
+    assert copied(disk, 4) is None
 
 
 @pytest.mark.parametrize("at", [0, 5, 9, 17, 25, 40])

@@ -174,8 +174,8 @@ REFUSED: dict[str, tuple[Damage, Kind, str]] = {
     ),
     "an empty log": (lambda path: emptied(path), Kind.LOG_MISSING, ""),
     "a pipe among the queues": (
-        lambda path: replaced_by_pipe(path / f"consumequeue/orders@5/0/{0:020d}"),
-        Kind.NOT_A_FILE, f"consumequeue/orders@5/0/{0:020d}",
+        lambda path: replaced_by_pipe(path / f"consumequeue/orders@6/0/{0:020d}"),
+        Kind.NOT_A_FILE, f"consumequeue/orders@6/0/{0:020d}",
     ),
     "a file among the topics": (
         lambda path: (path / "consumequeue" / "stray").touch(), Kind.UNREADABLE,

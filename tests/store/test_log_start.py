@@ -60,6 +60,9 @@ def test_a_note_is_mended_only_where_it_says_nothing() -> None:
     disk.bytes_of(DATA / "log_start")[20] ^= 1
     assert note.mend(START)
     assert note.read() == START
+    disk.unlink(DATA / "log_start")
+    assert note.mend(START)
+    assert note.read() == START
 
 
 @pytest.mark.parametrize("content", [b"", START.encode()[:20], START.encode() + b"x", bytes(80)])

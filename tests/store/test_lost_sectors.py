@@ -14,7 +14,7 @@ from dledger.records.layout import file_name
 from store.commitlog import CommitLog
 from store.damage import Damage, Refill
 from store.errors import CorruptionFound
-from store.files import read_exactly, read_upto
+from store.files import AtomicFile, read_exactly, read_upto
 from store.repair_journal import RepairJournal
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA, LOG, SEGMENT, LogUnderTest, make_log
@@ -129,3 +129,72 @@ def test_a_start_refuses_a_lost_sector_as_it_does_rot() -> None:
         LogUnderTest(made.disk)
     assert found.value.file == str(PATH)
     assert made.log.end_offset < SEGMENT
+
+
+def test_a_lost_sector_above_the_watermark_is_cut_off() -> None:
+    """Nobody was promised what lay there; a power cut is likeliest to leave such a one."""
+    made = make_log(SMALL_BODIES[:10])
+    page = bytes(made.disk.bytes_of(DATA / "checkpoint"))
+    end = made.log.end_offset
+    for body in SMALL_BODIES[10:]:
+        made.append(body)
+        made.flush()
+    made.disk.kill()
+    made.disk.bytes_of(DATA / "checkpoint")[:] = page
+    made.disk.lose_sector(PATH, end + 600)
+    log = LogUnderTest(made.disk).log
+    assert 10 <= log.last_index < len(SMALL_BODIES)
+    assert log.read(1, log.last_index)
+
+
+def test_a_lost_sector_that_nobody_asks_for_is_in_nobodys_way() -> None:
+    """What follows the first entry of a segment that a seal speaks of isn't read by a start."""
+    made = make_log(SMALL_BODIES)
+    while (step := made.log.seals.due(20)) is not None:
+        step.run()
+        made.log.seals.finish(step)
+    made.disk.kill()
+    made.disk.lose_sector(PATH, 1300)
+    log = LogUnderTest(made.disk).log
+    assert log.last_index == 20
+    with pytest.raises(CorruptionFound):
+        scrub_all(log)
+
+
+def scrub_all(log: CommitLog) -> None:
+    log.scrub.begin(log.last_index)
+    scrub(log)
+
+
+def test_a_filler_that_cannot_be_read_is_written_again() -> None:
+    made = make_log([b"x" * 2500, b"y" * 2500])
+    made.disk.kill()
+    log = LogUnderTest(made.disk).log
+    made.disk.lose_sector(PATH, 2560)
+    with pytest.raises(CorruptionFound) as found:
+        scrub_all(log)
+    damage = log.damages.locate(found.value.file, found.value.offset)
+    assert damage is not None
+    assert damage.is_filler
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "repair", "raft/hard_state"])
+def test_a_small_file_that_cannot_be_read_is_like_one_that_has_rotted(name: str) -> None:
+    """And no failure of the disk that ends a start."""
+    made = make_log(SMALL_BODIES)
+    path = DATA / name
+    if name == "repair":
+        made.disk.create(path)
+    if name == "raft/hard_state":
+        made.disk.mkdir(path.parent)
+        AtomicFile(made.disk, path).replace(b"content")
+    handle = made.disk.open(path)
+    made.disk.pwritev(handle, [bytes(100)], made.disk.size(handle))
+    made.disk.kill()
+    made.disk.lose_sector(path, 0)
+    log = LogUnderTest(made.disk).log
+    assert log.last_index == 20
+    assert log.checkpoint.readable == (name != "checkpoint")
+    if name == "raft/hard_state":
+        with pytest.raises(CorruptionFound):
+            AtomicFile(made.disk, path).read()

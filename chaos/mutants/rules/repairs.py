@@ -51,6 +51,14 @@ REPAIRS = (
         under="log-rot",
     ),
     Mutant(
+        "doubt-forgotten-by-a-start",
+        "broker/replica.py",
+        "        self._recall_doubt()\n",
+        "",
+        masked="whoever promises meanwhile is soon found in doubt by the scrub",
+        tests=_MEMBERS,
+    ),
+    Mutant(
         "memory-vouches-for-a-lost-sector",
         "store/damage.py",
         "        if segment.base + at >= self._written_end() and self._reader.is_cached(index):\n",

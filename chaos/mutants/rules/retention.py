@@ -110,8 +110,16 @@ RETENTION = (
     Mutant(
         "segment-held-for-ever",
         "broker/archiving.py",
-        "first_s is not None and self._clock() - first_s >= self._hold_s",
-        "first_s is not None and self._clock() < 0",
+        "self._clock() - self._handed_s[path] >= self._hold_s",
+        "self._clock() < 0",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "segments-held-one-after-the-other",
+        "broker/archiving.py",
+        "{path: self._handed_s.get(path, now_s) for path in paths}",
+        "{path: self._handed_s.get(path, now_s) for path in paths[:1]}",
         masked=_ARCHIVED,
         tests=_ARCHIVE,
     ),

@@ -19,6 +19,14 @@ UPKEEP = (
         tests=(*_STARTS, *_NODE),
     ),
     Mutant(
+        "copy-that-nobody-keeps-up-left-behind",
+        "store/starting/opening.py",
+        "        found.copy.void()\n",
+        "",
+        masked="a disk of a run that is full refuses before anything is written",
+        tests=_NODE,
+    ),
+    Mutant(
         "vote-acted-on-before-it-is-copied",
         "dledger/hard_state.py",
         "                self._copy.write(self._saved)\n",
@@ -54,9 +62,8 @@ UPKEEP = (
     Mutant(
         "note-of-before-written-over-a-new-one",
         "store/log_start.py",
-        "        else:\n            return False\n"
-        "        self.replace(start)\n        return True\n",
-        "        self.replace(start)\n        return True\n",
+        "            if self.read().index >= start.index:\n",
+        "            if self.read() == start:\n",
         masked="it takes a look between two steps of one move",
         tests=("tests/store/test_log_start.py",),
     ),
@@ -104,7 +111,7 @@ UPKEEP = (
     Mutant(
         "base-kept-once",
         "store/snapshot_files.py",
-        "            replace_file(self._files, copy, content)\n",
+        "            self._keep(copy, content, self._reserve_bytes)\n",
         "            pass\n",
         masked=_MENDED,
         tests=_NODE,
