@@ -87,28 +87,34 @@ async def await_repair(blow: Blow) -> str:
     Raises:
         LocalGroupError: it isn't, in time.
     """
-    done: list[str] = []
-    for victim in blow.victims:
-        if victim not in blow.arena.rotten:
-            continue
-        for _ in range(round(REPAIRED_S / LOOK_S)):
-            if not blow.arena.is_running(victim) or all(map(_is_sound, _meant(blow, victim))):
-                break
-            await asyncio.sleep(LOOK_S)
-        if not blow.arena.is_running(victim):
-            raise LocalGroupError(f"{victim} ended over a closed segment that has rotted")
-        if not all(map(_is_sound, _meant(blow, victim))):
-            raise LocalGroupError(f"{victim} runs on a closed segment that has rotted")
-        blow.arena.rotten.discard(victim)
-        done.append(f"{victim} has got it back")
+    done = [await _got_back(blow, victim) for victim in blow.victims if victim in blow.arena.rotten]
     return "; ".join(done)
 
 
-async def replace_rotten(blow: Blow) -> str:
-    """Nodes with a rotten closed segment refuse to start. Each gets an empty disk.
+async def _got_back(blow: Blow, victim: str) -> str:
+    """Whichever closed segment it was, it is sound again.
 
     Raises:
-        LocalGroupError: one starts all the same, or doesn't start for another reason.
+        LocalGroupError: it isn't, in time.
+    """
+    for _ in range(round(REPAIRED_S / LOOK_S)):
+        if not blow.arena.is_running(victim) or all(map(_is_sound, _closed(blow, victim))):
+            break
+        await asyncio.sleep(LOOK_S)
+    if not blow.arena.is_running(victim):
+        raise LocalGroupError(f"{victim} ended over a closed segment that has rotted")
+    if not all(map(_is_sound, _closed(blow, victim))):
+        raise LocalGroupError(f"{victim} runs on a closed segment that has rotted")
+    blow.arena.rotten.discard(victim)
+    return f"{victim} has got it back"
+
+
+async def replace_rotten(blow: Blow) -> str:
+    """Nodes with a rotten closed segment refuse to start, and each gets an empty disk; or they get
+    the bytes back, where they had written down what they knew of the segment (ADR 37).
+
+    Raises:
+        LocalGroupError: one starts and doesn't, or doesn't start for another reason.
     """
     done: list[str] = []
     for victim in blow.victims:
@@ -121,7 +127,8 @@ async def replace_rotten(blow: Blow) -> str:
             await blow.arena.gone(victim)
         refused = await _refuses(blow, victim)
         if is_rotten and not refused:
-            raise LocalGroupError(f"{victim} starts with a closed segment that has rotted")
+            done.append(await _got_back(blow, victim))
+            continue
         done.append(await _outcome(blow, victim, refused=refused))
     return "; ".join(done)
 
@@ -211,8 +218,13 @@ def _meant(blow: Blow, victim: str) -> list[Path]:
     nobody lets go soon."""
     if blow.options["which"] == WHICH[0]:
         return [_oldest(blow, victim)]
-    closed = [each for each in _segments(blow, victim) if _is_used(each)][:-1]
+    closed = _closed(blow, victim)
     return closed[len(closed) // 2 :]
+
+
+def _closed(blow: Blow, victim: str) -> list[Path]:
+    """All segments but the one that is written to."""
+    return [each for each in _segments(blow, victim) if _is_used(each)][:-1]
 
 
 def _is_closed(blow: Blow, victim: str) -> bool:

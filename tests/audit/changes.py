@@ -115,7 +115,11 @@ class Map:
         self.base = Path("snapshot") / f"{start.index:020d}"  # what a later start begins with
         # Without either no node starts on a log that begins later.
         self.sealed += [Path(NOTE), self.base] if start.index else []
-        kept = {p.relative_to(data) for p in (data / "snapshot").glob("0*")}
+        kept = {
+            path.relative_to(data)
+            for path in (data / "snapshot").glob("0*")
+            if FILE_NAME.fullmatch(path.name)
+        }
         self.snapshots = sorted(kept - {*self.sealed})
         self.alone_below = 0  # where others begin whose logs begin later
         self.files = [
@@ -358,11 +362,15 @@ def allowed(change: Change, known: Map, target: Path, *, derived: bool) -> froze
 def noted(known: Map, target: Path) -> list[str]:
     """The snapshots that are there and not what they were, as a report has to name them."""
     known_paths = {known.data / path for path in (*known.snapshots, known.base)}
+    kept_twice = {known.base.name, f"{known.base.name}.copy"}  # a start has the one of the other
     return [
         f"snapshot/{path.name}"
         for path in sorted((target / "snapshot").glob("0*"))
-        if (known.data / "snapshot" / path.name) not in known_paths
-        or path.read_bytes() != (known.data / "snapshot" / path.name).read_bytes()
+        if path.name not in kept_twice
+        and (
+            (known.data / "snapshot" / path.name) not in known_paths
+            or path.read_bytes() != (known.data / "snapshot" / path.name).read_bytes()
+        )
     ]
 
 
@@ -437,7 +445,8 @@ def _of_start(path: Path, known: Map, target: Path) -> frozenset[Verdict]:
     if path in known.sealed:
         after = (target / path).read_bytes() if (target / path).exists() else b""
         if not after.startswith((known.data / path).read_bytes()):
-            return LACKS
+            is_there_twice = (target / f"{path}.copy").exists()
+            return LACKS | NO_MATTER if is_there_twice else LACKS
     return NO_MATTER
 
 

@@ -346,6 +346,12 @@ def test_segment_whose_digests_break_is_no_run(path: Path) -> None:
     assert judged(path, read(path)) == judged(path)
 
 
+def settled(found: Judgement) -> Judgement:
+    """Without what is drawn: a start gives a disk of the format before an identity of its own."""
+    is_drawn = found.facts.state == "legacy"
+    return replace(found, facts=replace(found.facts, disk_id="")) if is_drawn else found
+
+
 @settings(
     max_examples=DRAWS,
     deadline=None,
@@ -368,4 +374,4 @@ def test_what_was_read_changes_no_judgement(
             for each in read(path)
             if segment(path, each.base // SEGMENT).stat().st_nlink == 1  # as `state_of` has it
         )
-        assert judged(path, known) == judged(path)
+        assert settled(judged(path, known)) == settled(judged(path))

@@ -175,15 +175,19 @@ def test_node_with_a_rotten_segment_is_replaced(arena: FakeArena, how: str) -> N
     assert first_segment(arena).read_bytes() != before
 
 
-def test_node_that_starts_on_a_rotten_segment_is_a_finding(arena: FakeArena) -> None:
-    """It was down when the bit flipped: its start reads everything."""
+def test_node_that_starts_on_a_rotten_segment_and_keeps_it_is_a_finding(
+    arena: FakeArena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was down when the bit flipped: its start reads it, or its scrub does soon."""
+    monkeypatch.setattr(damage, "REPAIRED_S", 0.04)
+    monkeypatch.setattr(damage, "LOOK_S", 0.01)
 
     async def strike_and_heal() -> None:
         each = blow(arena, {"how": "flip"})
         await rot(each)
         await replace_rotten(each)
 
-    with pytest.raises(LocalGroupError, match="n1 starts with a closed segment that has rotted"):
+    with pytest.raises(LocalGroupError, match="n1 runs on a closed segment that has rotted"):
         asyncio.run(strike_and_heal())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from dledger.level import KNOWN_LEVEL
 from dledger.wire import cluster_pb2 as cpb
 from tests.integration.group import Group, free_ports, running_group
 
@@ -77,6 +78,9 @@ def test_status_tells_the_same_everywhere(shared: Group, loop: asyncio.AbstractE
     """Every node names the same leader and term; committed digests agree."""
 
     async def scenario() -> None:
+        leader = await shared.leader()
+        while leader.machine.level.current < KNOWN_LEVEL:
+            await asyncio.sleep(0.01)
         await shared.applied_everywhere()
         answers = [
             await shared.call(name, "Cluster", "GetStatus", cpb.GetStatusRequest())
