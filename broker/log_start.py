@@ -13,7 +13,6 @@ is forgotten. It must never give up an entry that a start may need, nor one that
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +33,7 @@ from dledger.reading.log_start import LogStart
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueues
 from store.errors import CorruptionFound
-from store.files import FULL_ERRNOS, FileSystem
+from store.files import FULL_ERRNOS, PASSING_ERRNOS, FileSystem
 from store.log_start import StartNote
 from store.segments import Segment
 from store.snapshot_files import SnapshotHead
@@ -216,8 +215,11 @@ class LogStartKeeper:
         if refusal is not None:
             self._hold(f"the state as of entry {start.index} isn't what was written: {refusal}")
             return
-        with contextlib.suppress(OSError):  # without space for it there is one; the scrub tries on
+        try:
             await self._hand.run(partial(front.base.files.mend_base, start.index))
+        except OSError as error:  # without space for a second one there is one; the scrub tries on
+            if error.errno not in PASSING_ERRNOS:
+                raise
         if front.is_hindered():
             return
         try:

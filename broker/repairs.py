@@ -242,14 +242,14 @@ class Repairs:
         """
         for name, offset in self._note.read():
             file = str(self._log.path_of(name))
-            try:
-                place = self._log.damages.place_of(file, offset)
-                damage = self._damage_in(place)
-            except OutOfRange:
-                continue
+            if not self._log.holds_byte(file, offset):
+                continue  # the log has been cut since, or begun anew, or its front has gone
+            place = self._log.damages.place_of(file, offset)
+            damage = self._damage_in(place)
             if damage is not None and place not in self._places:
                 error = CorruptionFound(file, offset, "what was written", "rot, before this start")
                 self._add(place, damage, error)
+        self._note_places()
 
     # --- life -------------------------------------------------------------------------------
 

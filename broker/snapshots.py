@@ -14,7 +14,6 @@ it hold the event loop: only copying what changes is one turn, the rest goes in 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -218,8 +217,12 @@ class SnapshotKeeper:
         """All are gone but what the log begins with, or is to: a start has that, and the log."""
         self._newest = self._before = self._taken = None
         await self._remove_others()
-        with contextlib.suppress(OSError):
+        try:
             await self._hand.run(self._files.remove_copies)
+        except OSError as error:
+            if error.errno in DISK_ERRNOS:
+                raise
+            log.warning("snapshot_not_removed", reason=str(error))
 
     async def step(self) -> None:
         """One is taken if it is due, and written and named if it may be.

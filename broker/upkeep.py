@@ -13,7 +13,6 @@ again in the next pass. Only a disk that fails ends it (ADR 8).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -120,7 +119,7 @@ class Upkeep:
             yield await self._small_file(each)
         for look in self._seals.looks():
             yield await self._look_at_seals(look)
-        for index in await self._hand.run(self._indexes):
+        for index in await self._listed():
             yield await self._snapshot(index)
         if self._base_index():
             yield await self._base(self._base_index())
@@ -146,11 +145,16 @@ class Upkeep:
             log.error("file_rotted", file=self._seals.path(base), became="made anew")
         return len(wrong)
 
+    async def _listed(self) -> list[int]:
+        try:
+            return await self._hand.run(self._indexes)
+        except OSError as error:
+            _not_now(str(self._files.path(0).parent), error)
+            return []
+
     def _indexes(self) -> list[int]:
-        """Of which entries there are, or should be, snapshots. Blocks."""
-        with contextlib.suppress(OSError):  # what has the folder's name is none, or not now
-            return sorted({*self._files.indexes(), *self._snapshots.kept()})
-        return []
+        """Of which entries there are, or should be, snapshots. Blocks. Raises OSError: not now."""
+        return sorted({*self._files.indexes(), *self._snapshots.kept()})
 
     async def _snapshot(self, index: int) -> int:
         """One that isn't what was written counts no more, and the next is due."""

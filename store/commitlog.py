@@ -513,6 +513,16 @@ class CommitLog:
         self._check_held(first)
         return self._reader.last_that_fits(first, min(last, self.last_index), max_bytes)
 
+    def holds_byte(self, file: str, offset: int) -> bool:
+        """Whether the byte of that segment file is an entry's, or of the filler behind a segment's
+        last one."""
+        segments = self._table.segments
+        found = next((each for each in segments if str(each.path) == file), None)
+        if found is None:
+            return False
+        end = found.used if found is self._table.last else self._segment_size
+        return 0 <= offset < end
+
     def path_of(self, name: str) -> Path:
         """The segment file of that name."""
         return self._directory / "commitlog" / name

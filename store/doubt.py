@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from dledger.records.layout import FILE_NAME
 from store.directory import read_sealed, write_sealed
 from store.errors import CorruptionFound, NotARegularFile
 from store.files import FileSystem
@@ -37,12 +38,13 @@ class DoubtNote:
         try:
             if not self._files.exists(self._path):
                 return []
-            stored = read_sealed(self._files, self._path).get("places")
+            stored = read_sealed(self._files, self._path)
         except (CorruptionFound, NotARegularFile):
             return []
-        if not isinstance(stored, list):
+        places = stored.get("places")
+        if stored.get("format_version") != FORMAT_VERSION or not isinstance(places, list):
             return []
-        return [(str(file), int(at)) for file, at in stored]
+        return [(each[0], each[1]) for each in places if _is_place(each)]
 
     def write(self, places: Iterable[Place]) -> None:
         """It holds these, durably; without any there is none. Raises OSError: it may or may not."""
@@ -53,3 +55,10 @@ class DoubtNote:
         elif self._files.exists(self._path):
             self._files.unlink(self._path)
             self._files.fsync_directory(self._path.parent)
+
+
+def _is_place(found: object) -> bool:
+    match found:
+        case [str() as file, int() as at]:
+            return FILE_NAME.fullmatch(file) is not None and at >= 0
+    return False

@@ -53,7 +53,7 @@ from store.directory import (
     stored_boot_number,
 )
 from store.errors import CorruptionFound, StorageFull
-from store.files import FULL_ERRNOS, AtomicFile, FileSystem, make_directory
+from store.files import FULL_ERRNOS, PASSING_ERRNOS, AtomicFile, FileSystem, make_directory
 from store.intact import NOTHING_KNOWN, Known
 from store.log_start import Install
 from store.out_of_service import mark_of
@@ -147,8 +147,7 @@ def open_member(site: Site) -> Opened:
         check_own_disk(directory, summary, base, founding)
         snapshots = SnapshotFiles(site.path, site.files)
         if log.start.index:
-            with contextlib.suppress(OSError):  # without space for a second copy there is one
-                snapshots.mend_base(log.start.index)
+            _keep_base_twice(snapshots, log.start.index)
         check_base(snapshots, log, directory.disk.disk_id)
         boot_number = directory.next_boot()
         keep_copy(hard_state, boot_number)
@@ -241,6 +240,15 @@ def open_hard_state(site: Site) -> FoundHardState:
             raise
         free = files.free_bytes(path)
         raise StorageFull(str(path / "raft"), HARD_STATE_SPARE_BYTES, free) from error
+
+
+def _keep_base_twice(snapshots: SnapshotFiles, index: int) -> None:
+    """Without space for a second copy there is one."""
+    try:
+        snapshots.mend_base(index)
+    except OSError as error:
+        if error.errno not in PASSING_ERRNOS:
+            raise
 
 
 def _copied(site: Site, copy: SecondCopy) -> HardState | None:

@@ -21,9 +21,12 @@ from dledger.applying import MENDED_RETRY_TICKS, Applier
 from dledger.checksum import seal
 from dledger.core.types import Index, NodeId, Role
 from dledger.errors import InvalidMessage
+from dledger.level import KNOWN_LEVEL
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import raft_pb2 as pb
+from store.directory import write_sealed
 from store.errors import CorruptionFound
+from store.files import OsFiles
 from tests.node.members import Members, make_configs, members, nothing_to_shut
 from tests.node.test_replica import on_a_loop
 
@@ -37,6 +40,8 @@ RARELY = Rhythm(housekeeping_s=0.02, scrub=ScrubPace(between_s=3600.0))
 async def fill(group: Members) -> Replica:
     """Entries that every member has applied; the leader."""
     leader = await group.leader()
+    # Its raises are entries as well, and smaller than those that are meant to rot.
+    await group.until(lambda: leader.machine.level.current == KNOWN_LEVEL)
     for number in range(ENTRIES):
         create = kpb.CreateTopicCommand(name=f"topic-{number}", queue_count=1)
         assert await leader.appender.submit(kpb.Command(create_topic=create)) is None
@@ -272,6 +277,32 @@ async def test_a_stop_with_rot_in_the_log_is_not_clean(tmp_path: Path) -> None:
         assert (victim.config.data_directory / "doubt.json").exists()
         with pytest.raises(CorruptionFound):
             group.open(NodeId(victim.config.node_id))
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [["00000000000000999424", 5]],  # a segment that has gone, or is to come
+        [[f"{0:020}", 1 << 40]],
+        [[f"{0:020}", -1]],
+        [["../identity.json", 0]],
+        [[5, "x"], "x", None, [f"{0:020}"]],
+        {"no": "list"},
+    ],
+)
+@on_a_loop
+async def test_a_note_of_what_is_no_more_ends_nobody(tmp_path: Path, places: object) -> None:
+    """The log was cut, its front went, it was begun anew; or it is no note of ours."""
+    async with members(tmp_path, 3, QUICK) as group:
+        victim = follower(group, await fill(group))
+        name, path = NodeId(victim.config.node_id), victim.config.data_directory / "doubt.json"
+        await group.stop(name)
+        write_sealed(OsFiles(), path, {"format_version": 1, "places": places})
+        group.start(name)
+        again = group.replicas[name]
+        await group.until(lambda: not path.exists())
+        assert not again.repairs.is_at_work
+        assert again.failure is None
 
 
 @on_a_loop

@@ -15,6 +15,7 @@ from dledger.reading.entry import HEADER_SIZE, EntryKind
 from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name
 from store.commitlog import CommitLog, CommitLogOptions
+from store.doubt import DoubtNote
 from store.errors import CorruptionFound, SealRefused
 from store.files import make_directory
 from store.intact import IntactRun, Marks
@@ -319,10 +320,12 @@ def test_seals_go_with_their_segments() -> None:
     assert [path.name for path in made.disk.paths() if path.parent == SEAL] == [file_name(8192)]
 
 
-def test_a_log_that_begins_anew_has_no_seals() -> None:
+def test_a_log_that_begins_anew_has_no_seals_and_no_doubt() -> None:
     """What they speak of is another log's from then on, in files of the same names."""
     disk = sealed_disk()
     make_directory(disk, DATA / "snapshot")
+    DoubtNote(disk, DATA).write([(file_name(0), 7)])
     Install(disk, DATA).intend(LogStart(7, 1, 1, 4000, 1_007, 1, 1, b"a configuration"))
     Install(disk, DATA).settle(4096)
     assert [path for path in disk.paths() if path.parent == SEAL] == []
+    assert DoubtNote(disk, DATA).read() == []
