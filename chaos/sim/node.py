@@ -49,6 +49,7 @@ from dledger.peers import Ears, LinkPace
 from dledger.promises import Start
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
+from store.doubt import DoubtNote
 from store.errors import (
     BeyondRepair,
     CorruptionFound,
@@ -438,6 +439,7 @@ class SimNode:
             self._check_rot_was_found()
         self._world.on_boot(self)
         replica.start()
+        self._check_doubt(replica)
         process = loop.create_task(self._live(life))
         process.add_done_callback(partial(_tell_of_crash, loop))
 
@@ -537,6 +539,20 @@ class SimNode:
             is_known = any(start <= place < end for start, end in known)
             if not is_known and self.disk.content(path)[at : at + 1] != bytes((before,)):
                 raise Defect("rot not found", f"{self.name}: {path.name} at byte {at}")
+
+    def _check_doubt(self, replica: Replica) -> None:
+        """Whoever has written down that its log is rotten promises nothing until it isn't, in this
+        life as in the one before."""
+        for name, offset in DoubtNote(self.disk, DATA).read():
+            file = DATA / "commitlog" / name
+            if replica.repairs.is_at_work or not replica.log.holds_byte(str(file), offset):
+                continue
+            place = replica.log.damages.place_of(str(file), offset)
+            content = self.disk.content(file)
+            for (path, at), before in self.rot.items():
+                is_there = path == file and place.start <= at < place.end
+                if is_there and content[at : at + 1] != bytes((before,)):
+                    raise Defect("doubt forgotten", f"{self.name}: {name} at byte {at} is rotten")
 
     def _failed_to_start(self, error: Exception) -> None:
         self._world.log(self.name, f"failed to start: {error}")

@@ -55,8 +55,7 @@ REPAIRS = (
         "broker/replica.py",
         "        self._recall_doubt()\n",
         "",
-        masked="whoever promises meanwhile is soon found in doubt by the scrub",
-        tests=_MEMBERS,
+        under="log-rot",
     ),
     Mutant(
         "memory-vouches-for-a-lost-sector",
