@@ -97,7 +97,8 @@ def recover(
     site = site_of(config, files or OsFiles(), machinery)
     found = open_member(site)
     if found.hard_state_was_mended:
-        log.error("hard_state_mended", term=found.hard_state.term)
+        older = found.hard_state_was_older
+        log.error("hard_state_mended", term=found.hard_state.term, was_older=older)
     try:
         # Whoever is no member has been refused by now: it only remembers what it was formed as.
         member = Member(found.directory, site.files, site.options, config.peers)

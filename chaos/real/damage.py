@@ -5,9 +5,9 @@ an empty disk while all others run, as docs/operations.md says. One that runs ge
 Derived files are no reason to refuse (ADR 7): a node whose ConsumeQueue is an old copy starts, and
 derives it again.
 
-Old copies of term and vote are found only where the log holds a newer term. Where it doesn't, the
-node may vote twice in a term, and no check of its own could know: a schedule that puts `hard-state`
-back must see to a new term first, as `disk` does.
+An old file of term and vote is known by its second copy, or by a newer term in the log. Where there
+is neither, the node may vote twice in a term, and no check of its own could know: a schedule that
+puts `hard-state` back must see to a new term first, as `disk` does.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Kind(StrEnum):
     SEGMENT_MISSING = "segment missing"
     HARD_STATE_DAMAGED = "term and vote damaged"
     HARD_STATE_MISSING = "term and vote missing"
-    HARD_STATE_OLDER = "term and vote older than the log"
+    HARD_STATE_OLDER = "old term and vote"
     DISK_REPLACED = "the log names another disk"
     BASE_MISSING = "state before the log's start missing"
     START_DAMAGED = "log start damaged"

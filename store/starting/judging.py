@@ -222,13 +222,19 @@ class _Judge:
         self._learn(disk_id=disk.disk_id.hex(), state=disk.state.value)
         self._learn(term=opened.hard_state.term, vote=opened.hard_state.vote)
         if opened.hard_state_was_mended:
-            is_there = (self._path / "raft" / "hard_state").exists()
-            kind = Kind.HARD_STATE_DAMAGED if is_there else Kind.HARD_STATE_MISSING
+            kind = self._what_was_wrong(is_older=opened.hard_state_was_older)
             detail = "its second copy is as new"
             self._findings.add(kind, Effect.MENDED, "raft/hard_state", detail)
         self._learn_boot(opened.boot_number - 1, opened.log)
         self._learn_log(opened.log)
         self._look_at_snapshots(site, opened.log, disk.disk_id)
+
+    def _what_was_wrong(self, *, is_older: bool) -> Kind:
+        """With the file of term and vote, which a copy has stood in for."""
+        if is_older:
+            return Kind.HARD_STATE_OLDER
+        is_there = (self._path / "raft" / "hard_state").exists()
+        return Kind.HARD_STATE_DAMAGED if is_there else Kind.HARD_STATE_MISSING
 
     def _directory(self, site: Site) -> None:
         disk = opening.open_directory(site).disk

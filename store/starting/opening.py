@@ -99,18 +99,20 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class FoundHardState:
-    """Term and vote, where they are kept, and whether the copy had to stand in for the file."""
+    """Term and vote, where they are kept, and whether the copy had to stand in for the file:
+    `was_older`, which is whole, but was put back from before."""
 
     store: HardStateStore
     state: HardState
     copy: SecondCopy
     was_mended: bool = False
+    was_older: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A member's store, open. `base`: the configuration in force where the log holds none;
-    `hard_state_was_mended`: its file had rotted, and a copy is as new."""
+    `hard_state_was_mended`: its file had rotted, or was an older one, and a copy is as new."""
 
     directory: DataDirectory
     log: CommitLog
@@ -120,6 +122,7 @@ class Opened:
     base: Configuration
     boot_number: int
     hard_state_was_mended: bool
+    hard_state_was_older: bool
 
 
 def open_member(site: Site) -> Opened:
@@ -163,6 +166,7 @@ def open_member(site: Site) -> Opened:
         base,
         boot_number,
         hard_state.was_mended,
+        hard_state.was_older,
     )
 
 
@@ -223,18 +227,24 @@ def open_hard_state(site: Site) -> FoundHardState:
     file = AtomicFile(files, path / "raft" / "hard_state", HARD_STATE_SPARE_BYTES)
     copy = SecondCopy(files, path / "raft" / "hard_state.copy")
     store = HardStateStore(file)
+    was_older = False
     try:
         copied = _copied(site, copy)
+        found = None
         try:
             if file.settle() is not None:
-                return FoundHardState(store, store.load(), copy)
+                found = store.load()
         except (CorruptionFound, HardStateCorrupt):
             if copied is None:
                 raise
+        if found is not None:
+            was_older = copied is not None and _is_newer(copied, found)
+            if not was_older:
+                return FoundHardState(store, found, copy)
         state = copied or HardState()
         store.save(state)
         file.keep_space()
-        return FoundHardState(store, state, copy, was_mended=copied is not None)
+        return FoundHardState(store, state, copy, copied is not None, was_older)
     except OSError as error:
         if error.errno not in FULL_ERRNOS:
             raise
@@ -249,6 +259,23 @@ def _keep_base_twice(snapshots: SnapshotFiles, index: int) -> None:
     except OSError as error:
         if error.errno not in PASSING_ERRNOS:
             raise
+
+
+def _is_newer(one: HardState, other: HardState) -> bool:
+    """Whether `one` promises what `other` has not promised yet. The copy is written after the file,
+    so a file that is older was put back.
+
+    Raises:
+        HardStateCorrupt: each has voted for somebody else in the same term.
+    """
+    if one.term != other.term:
+        return one.term > other.term
+    if one.vote is not None and other.vote is not None and one.vote != other.vote:
+        raise HardStateCorrupt(
+            f"one vote in term {one.term}",
+            f"one for {other.vote}, and one for {one.vote} in its copy",
+        )
+    return one.vote is not None and other.vote is None
 
 
 def _copied(site: Site, copy: SecondCopy) -> HardState | None:

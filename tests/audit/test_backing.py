@@ -33,10 +33,8 @@ FIRST = 2 * SEGMENT // MESSAGE + 20
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.run_until_complete(made.shutdown_default_executor())
-    made.close()
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
 
 
 class Live:

@@ -170,10 +170,8 @@ FAULTS: dict[Hurt, Cause | None] = {
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     """The event loop that the nodes live on."""
-    made = asyncio.new_event_loop()
-    yield made
-    made.run_until_complete(made.shutdown_default_executor())
-    made.close()
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
 
 
 @pytest.fixture(scope="module")

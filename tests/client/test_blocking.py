@@ -44,7 +44,8 @@ class GroupThread:
     """A fake group on a loop of its own, as far away as another process."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner()
+        self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.group = self.run(self._make())
@@ -59,7 +60,7 @@ class GroupThread:
         self.run(self.group.__aexit__())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
+        self._runner.close()
 
 
 @pytest.fixture

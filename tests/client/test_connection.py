@@ -115,12 +115,12 @@ def test_client_of_a_loop_that_is_over_says_so() -> None:
         with pytest.raises(WrongThread, match="another event loop"):
             await client.close()
 
-    first, group = asyncio.new_event_loop(), FakeGroup()
-    client = first.run_until_complete(open_client(group))
-    asyncio.run(elsewhere(client))
-    first.run_until_complete(client.close())
-    first.run_until_complete(group.__aexit__())
-    first.close()
+    group = FakeGroup()
+    with asyncio.Runner() as first:
+        client = first.run(open_client(group))
+        asyncio.run(elsewhere(client))
+        first.run(client.close())
+        first.run(group.__aexit__())
 
 
 @async_test

@@ -13,9 +13,8 @@ from tests.integration.group import Group, make_configs
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     """The event loop that the shared group lives on."""
-    loop = asyncio.new_event_loop()
-    yield loop
-    loop.close()
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
 
 
 @pytest.fixture(scope="module")

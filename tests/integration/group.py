@@ -25,6 +25,7 @@ from broker.recovery import StoreMachinery
 from broker.replica import Replica
 from chaos.forming import form_disks
 from dledger.core.types import DiskId
+from dledger.level import KNOWN_LEVEL
 from dledger.wire import broker_pb2, cluster_pb2, errors_pb2, raft_pb2
 from store.directory import DISK_ID_BYTES, Birth
 from store.files import OsFiles
@@ -146,6 +147,14 @@ class Group:
                 return
             await asyncio.sleep(0.005)
         raise AssertionError("a node does not catch up")
+
+    async def at_its_level(self) -> None:
+        """All levels are raised: who serves writes nothing by itself any more."""
+        deadline = time.monotonic() + WAIT_S
+        while (await self.leader()).machine.level.current < KNOWN_LEVEL:
+            assert time.monotonic() < deadline, "the level isn't raised"
+            await asyncio.sleep(0.005)
+        await self.applied_everywhere()
 
     def channel(self, name: str) -> Any:
         """A channel to a node, kept."""

@@ -34,6 +34,7 @@ def run_in(directory: Path, story: Callable[[Group], Any], **changes: Any) -> No
     async def play() -> None:
         async with running_group(directory, 1, **changes) as group:
             await group.create_topic()
+            await group.at_its_level()  # nothing is appended to the log by itself from now on
             for sequence in range(8):
                 await group.send(sequence, bytes((65 + sequence,)) * 20_000)
             await story(group)

@@ -128,6 +128,20 @@ def begin_of(node: Replica) -> int:
     return first - first % node.log.options.segment_size_bytes
 
 
+async def settled(group: Group, kept: int) -> None:
+    """Nobody holds more than `kept` bytes, all begin at the same entry, and nothing goes on."""
+    deadline = time.monotonic() + WAIT_S
+    seen: set[tuple[int, int]] = set()
+    while True:
+        before, nodes = seen, group.nodes.values()
+        seen = {(each.machine.log_start.first_index, each.driver.applied_index) for each in nodes}
+        too_much = any(each.log.end_offset - begin_of(each) > kept for each in nodes)
+        if not too_much and len(seen) == 1 and seen == before:
+            return
+        assert time.monotonic() < deadline, "the log's front doesn't go"
+        await asyncio.sleep(4 * BUSY.retention_s)
+
+
 async def retained(directory: Path) -> None:
     kept = 24 << 20
     configs = make_configs(directory, retention={"bytes": kept})
@@ -143,16 +157,13 @@ async def retained(directory: Path) -> None:
             await asyncio.sleep(0.01)
             if sequence % 15 == 0:
                 await asyncio.to_thread(take_backup, kept_ones, addresses, None, unshown)
-        deadline = time.monotonic() + WAIT_S
-        while any(node.log.end_offset - begin_of(node) > kept for node in group.nodes.values()):
-            assert time.monotonic() < deadline, "the log's front doesn't go"
-            await asyncio.sleep(0.05)
-        assert len({node.machine.log_start.first_index for node in group.nodes.values()}) == 1
+        await settled(group, kept)
         for name, node in group.nodes.items():
             assert node.log.end_offset - begin_of(node) > kept - size, "no more than had to go"
             folder = group.configs[name].data_directory / "commitlog"
             assert min(folder.iterdir()).name == f"{begin_of(node):020d}"
         await group.send(60, BODY)
+        await settled(group, kept)
         taken = await asyncio.to_thread(take_backup, kept_ones, addresses, None, unshown)
         total = verify_log(open_log(kept_ones))
         assert (total.verdict, total.first_index) == (Soundness.SOUND, 1)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
-from dledger.core.types import HardState, Term
+from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import encode_hard_state
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.records.layout import BOOT
@@ -103,9 +103,15 @@ def test_what_is_judged_to_start_starts_and_nothing_else(
 Damage = Callable[[Path], object]
 
 
-def hard_state(term: int) -> Damage:
-    content = encode_hard_state(HardState(Term(term)))
-    return lambda path: AtomicFile(OsFiles(), path / "raft" / "hard_state").replace(content)
+def put_back(path: Path, state: HardState) -> None:
+    """Term and vote are these; the copy beside them is left."""
+    AtomicFile(OsFiles(), path / "raft" / "hard_state").replace(encode_hard_state(state))
+
+
+def both(path: Path, state: HardState) -> None:
+    """Term and vote are these, and there is no copy."""
+    put_back(path, state)
+    (path / "raft" / "hard_state.copy").unlink()
 
 
 def segment(number: int) -> str:
@@ -135,8 +141,13 @@ REFUSED: dict[str, tuple[Damage, Kind, str]] = {
     "no term and vote": (
         both_gone, Kind.HARD_STATE_MISSING, "",
     ),
-    "an old term": (hard_state(2), Kind.HARD_STATE_OLDER, ""),
-    "an impossible term": (hard_state((1 << 62) + 5), Kind.HARD_STATE_DAMAGED, ""),
+    "an old term": (lambda path: both(path, HardState(Term(2))), Kind.HARD_STATE_OLDER, ""),
+    "another vote": (
+        lambda path: put_back(path, HardState(Term(5), NodeId("n2"))), Kind.HARD_STATE_DAMAGED, "",
+    ),
+    "an impossible term": (
+        lambda path: both(path, HardState(Term((1 << 62) + 5))), Kind.HARD_STATE_DAMAGED, "",
+    ),
     "a bit of the boot number": (
         lambda path: flip_bit(path / "raft" / "boot", 9), Kind.BOOT_DAMAGED, "raft/boot",
     ),
@@ -329,6 +340,19 @@ def test_one_of_two_copies_of_term_and_vote_is_enough(
     kinds = [(each.kind, each.effect) for each in said.findings]
     kind = Kind.HARD_STATE_MISSING if harm is Path.unlink else Kind.HARD_STATE_DAMAGED
     assert ((kind, Effect.MENDED) in kinds) == (file == "hard_state")
+
+
+@pytest.mark.parametrize("older", [HardState(Term(2)), HardState(Term(5))])
+def test_the_newer_of_two_copies_of_term_and_vote_counts(path: Path, older: HardState) -> None:
+    """A file put back from before: of an older term, or from before it voted in this one."""
+    before = judged(path).facts
+    assert (before.term, before.vote) == (5, "n1")
+    put_back(path, older)
+    said = judged(path)
+    assert said.starts
+    assert (said.facts.term, said.facts.vote) == (5, "n1")
+    (found,) = said.findings
+    assert (found.kind, found.effect) == (Kind.HARD_STATE_OLDER, Effect.MENDED)
 
 
 def test_a_copy_of_an_older_start_is_none(path: Path) -> None:

@@ -27,6 +27,14 @@ UPKEEP = (
         tests=_NODE,
     ),
     Mutant(
+        "older-file-believed-beside-a-newer-copy",
+        "store/starting/opening.py",
+        "            was_older = copied is not None and _is_newer(copied, found)\n",
+        "            was_older = False\n",
+        masked="a run puts back whole disks",
+        tests=_STARTS,
+    ),
+    Mutant(
         "vote-acted-on-before-it-is-copied",
         "dledger/hard_state.py",
         "                self._copy.write(self._saved)\n",
