@@ -11,6 +11,7 @@ import functools
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,11 @@ settings.load_profile("any-machine")
 
 # A traceback in colours, with every variable, takes longer than most tests that make one.
 _PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN])
+# What nodes of this process say is no part of what a command beside them prints.
+structlog.configure(
+    processors=[*structlog.get_config()["processors"][:-1], _PLAIN],
+    logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
+)
 
 
 class Complaints(logging.Handler):

@@ -18,18 +18,23 @@ from audit.proof.beginnings import Beginnings, as_of_now, compare_beginnings, sc
 from audit.proof.chain import Chain
 from audit.proof.compare import Comparison, compare, file_findings, survey_findings
 from audit.proof.derived import check_derived, read_logs
-from audit.proof.digest import PartDigests
 from audit.proof.findings import Cause, Finding, by_gravity
 from audit.proof.intact import read_runs
-from audit.proof.locate import Located, locate, scan_tasks
+from audit.proof.locate import locate, scan_tasks
 from audit.proof.merging import merged_ranges, with_second_look
 from audit.proof.notes import notes_of
 from audit.proof.passes import Passes, Reading
-from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, SegmentPlan, digest_tasks, make_plan
+from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, digest_tasks, make_plan
 from audit.proof.report import Audit, Coverage, DerivedSummary, Report, Timings, verdict_of
 from audit.proof.scan import scan_segment
-from audit.proof.scope import Files, Scope, not_located, scope_findings, scope_of
-from audit.proof.starting import judge_starts, snapshots_asked, start_findings, start_notes
+from audit.proof.scope import Files, not_located, scope_findings, scope_of
+from audit.proof.starting import (
+    StartJudged,
+    judge_starts,
+    snapshots_asked,
+    start_findings,
+    start_notes,
+)
 from audit.reading.replica import Replica, check_replicas
 from audit.reading.survey import SurveyTask, survey
 from dledger.reading.objects import is_object
@@ -105,65 +110,152 @@ def audit_replicas(
     Raises:
         UsageMistake: the replicas can't be compared with each other.
     """
-    options = options or Options()
-    passes = passes or Reading(options.bytes_per_s)
     check_replicas(list(replicas))
-    files = _files(replicas, options)
-    clock = _Clock()
-    hosts = {replica.id: replica.host for replica in replicas}
-    surveys = engine.run(
-        survey, [SurveyTask(each) for each in replicas], started("survey", len(replicas))
-    )
-    plan = make_plan(surveys, options.block_size)
-    scope = scope_of(surveys, files, accept_retention=options.accept_retention)
-    clock.finished("survey")
-    parts, digested = _digest(plan, engine, hosts, passes, started)
-    comparison = compare(plan, parts)
-    clock.finished("digest")
-    located, skipped = _locate(plan, scope, comparison, engine, hosts, options, started)
-    clock.finished("locate")
-    chains: list[Chain] = []
-    if files is Files.ALL:
-        chains = read_logs(plan, comparison, engine, replicas, passes, started)
-    plan = as_of_now(plan, engine, replicas)
-    found = [
-        *survey_findings(plan),
-        *([] if options.is_copy else scope_findings(plan, scope)),
-        *_position_findings(replicas),
-        *file_findings(plan, parts),
-        *located.findings,
-        *not_located(plan, comparison, skipped),
-    ]
-    derived: DerivedSummary | None = None
-    if files is Files.ALL:
-        more, derived = check_derived(plan, chains, engine, hosts)
-        found = with_second_look(found, more)
-    beginnings = compare_beginnings(plan, comparison, scope, engine, replicas)
-    plan = beginnings.plan
-    if not options.accept_retention:
-        scope = replace(scope, start=scope_start(plan, beginnings, scope.start))
-    found += _of_beginnings(beginnings, options)
-    runs = read_runs(parts, chains)
-    clock.finished("derived")
-    is_asked = files is Files.ALL and not options.is_copy
-    # Nobody who was found anything wrong with is believed to have anything right.
-    named = {replica for finding in found for replica in finding.replicas}
-    runs = {replica: read for replica, read in runs.items() if replica not in named}
-    judged = judge_starts(plan, engine, replicas, runs, started) if is_asked else []
-    found += start_findings(judged, found)
-    snapshots = snapshots_asked([each.judgement for each in judged])
-    scope = replace(scope, starts=bool(judged), snapshots=snapshots, believed=passes.believed())
-    clock.finished("start")
-    found.sort(key=by_gravity)
-    standings = tuple(each.standing for each in replicas if each.standing)
-    notes = (
-        *standings,
-        *notes_of(plan, scope, located),
-        *beginnings.notes,
-        *start_notes(judged),
-    )
-    seen = _Seen(plan, scope, comparison, tuple(found), notes, len(skipped), derived)
-    return Audit(_report(replicas, engine, seen, clock.timings(digested)), plan, comparison)
+    options = options or Options()
+    course = _Course(replicas, engine, options, started, passes or Reading(options.bytes_per_s))
+    course.survey()
+    course.digest()
+    course.locate()
+    course.look_at_derived()
+    course.judge_starts()
+    return course.audit()
+
+
+class _Course:
+    """One audit: its passes, in the order in which they are defined here, and what they found."""
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        engine: Engine,
+        options: Options,
+        started: PassStarted,
+        passes: Passes,
+    ) -> None:
+        self._replicas = replicas
+        self._engine = engine
+        self._options = options
+        self._started = started
+        self._passes = passes
+        self._files = _files(replicas, options)
+        self._clock = _Clock()
+        self._hosts = {replica.id: replica.host for replica in replicas}
+        self._derived: DerivedSummary | None = None
+
+    def survey(self) -> None:
+        """What there is, and what of it can be compared."""
+        tasks = [SurveyTask(each) for each in self._replicas]
+        surveys = self._engine.run(survey, tasks, self._started("survey", len(tasks)))
+        accepts = self._options.accept_retention
+        self._plan = make_plan(surveys, self._options.block_size)
+        self._scope = scope_of(surveys, self._files, accept_retention=accepts)
+        self._clock.finished("survey")
+
+    def digest(self) -> None:
+        """Which blocks differ."""
+        plan = self._plan
+        total = sum(each.end - each.retained_from for each in plan.surveys if each.end)
+        share = -(-total // (2 * self._engine.parallelism))
+        part_bytes = max(min(share, self._engine.task_bytes), plan.block_size)
+        tasks = digest_tasks(plan, self._hosts, part_bytes)
+        self._digested = sum(task.weight for task in tasks)
+        shown = self._started("digest", self._digested)
+        results = self._passes.digests(self._engine, tasks, shown)
+        self._parts = [part for parts in results for part in parts]
+        self._comparison = compare(plan, self._parts)
+        self._clock.finished("digest")
+
+    def locate(self) -> None:
+        """What is in the differing blocks; and which of them were too many to look into, or
+        couldn't be read again."""
+        blocks = self._comparison.differing_blocks()
+        wanted = blocks[: self._options.located_blocks]
+        tasks = scan_tasks(self._plan, wanted, self._hosts)
+        shown = self._started("locate", sum(task.weight for task in tasks))
+        scans = self._engine.run(scan_segment, tasks, shown)
+        self._located = locate(self._plan, wanted, scans, self._scope.end)
+        self._skipped = [*self._located.unread, *blocks[len(wanted) :]]
+        self._clock.finished("locate")
+
+    def look_at_derived(self) -> None:
+        """What each log says by itself, and whether what is derived from it agrees; where replicas
+        begin apart, what shows that they are of one log."""
+        engine, replicas, is_whole = self._engine, self._replicas, self._files is Files.ALL
+        chains: list[Chain] = []
+        if is_whole:
+            chains = read_logs(
+                self._plan, self._comparison, engine, replicas, self._passes, self._started
+            )
+        plan = as_of_now(self._plan, engine, replicas)
+        found = [
+            *survey_findings(plan),
+            *([] if self._options.is_copy else scope_findings(plan, self._scope)),
+            *_position_findings(replicas),
+            *file_findings(plan, self._parts),
+            *self._located.findings,
+            *not_located(plan, self._comparison, self._skipped),
+        ]
+        if is_whole:
+            more, self._derived = check_derived(plan, chains, engine, self._hosts)
+            found = with_second_look(found, more)
+        self._beginnings = compare_beginnings(plan, self._comparison, self._scope, engine, replicas)
+        self._plan = self._beginnings.plan
+        if not self._options.accept_retention:
+            start = scope_start(self._plan, self._beginnings, self._scope.start)
+            self._scope = replace(self._scope, start=start)
+        self._found = [*found, *_of_beginnings(self._beginnings, self._options)]
+        self._runs = read_runs(self._parts, chains)
+        self._clock.finished("derived")
+
+    def judge_starts(self) -> None:
+        """Whether a node would start on each. Nobody who was found anything wrong with is believed
+        to have anything right."""
+        is_asked = self._files is Files.ALL and not self._options.is_copy
+        named = {replica for finding in self._found for replica in finding.replicas}
+        runs = {replica: read for replica, read in self._runs.items() if replica not in named}
+        judged: list[StartJudged] = []
+        if is_asked:
+            judged = judge_starts(self._plan, self._engine, self._replicas, runs, self._started)
+        self._found += start_findings(judged, self._found)
+        self._scope = replace(
+            self._scope,
+            starts=bool(judged),
+            snapshots=snapshots_asked([each.judgement for each in judged]),
+            believed=self._passes.believed(),
+        )
+        self._start_notes = start_notes(judged)
+        self._clock.finished("start")
+
+    def audit(self) -> Audit:
+        """All that was found, the gravest first."""
+        notes = (
+            *(each.standing for each in self._replicas if each.standing),
+            *notes_of(self._plan, self._scope, self._located),
+            *self._beginnings.notes,
+            *self._start_notes,
+        )
+        found = tuple(sorted(self._found, key=by_gravity))
+        return Audit(self._report(found, notes), self._plan, self._comparison)
+
+    def _report(self, findings: tuple[Finding, ...], notes: tuple[str, ...]) -> Report:
+        plan, comparison = self._plan, self._comparison
+        blocks = comparison.differing_blocks()
+        ranges = [(segment.edges[b], segment.edges[b + 1]) for segment, b in blocks]
+        return Report(
+            engine=self._engine.name,
+            group=next((each.broker_group for each in plan.surveys if each.broker_group), None),
+            segment_size=plan.segment_size,
+            block_size=plan.block_size,
+            blocks=sum(len(segment.edges) - 1 for segment in plan.segments),
+            scope=self._scope,
+            coverage=tuple(_coverage(each, plan, comparison, findings) for each in self._replicas),
+            differing=merged_ranges(ranges, len(ranges)),
+            findings=findings,
+            notes=notes,
+            not_located=len(self._skipped),
+            derived=self._derived,
+            timings=self._clock.timings(self._digested),
+        )
 
 
 def _of_beginnings(beginnings: Beginnings, options: Options) -> list[Finding]:
@@ -197,41 +289,6 @@ def _files(replicas: Sequence[Replica], options: Options) -> Files:
     return Files.LOG if derived is False or asked or stored else Files.ALL
 
 
-def _digest(
-    plan: Plan,
-    engine: Engine,
-    hosts: dict[str, str | None],
-    passes: Passes,
-    started: PassStarted,
-) -> tuple[list[PartDigests], int]:
-    """All digests, and how many bytes they stand for."""
-    total = sum(each.end - each.retained_from for each in plan.surveys if each.end)
-    share = -(-total // (2 * engine.parallelism))
-    tasks = digest_tasks(plan, hosts, max(min(share, engine.task_bytes), plan.block_size))
-    digested = sum(task.weight for task in tasks)
-    results = passes.digests(engine, tasks, started("digest", digested))
-    return [part for parts in results for part in parts], digested
-
-
-def _locate(
-    plan: Plan,
-    scope: Scope,
-    comparison: Comparison,
-    engine: Engine,
-    hosts: dict[str, str | None],
-    options: Options,
-    started: PassStarted,
-) -> tuple[Located, list[tuple[SegmentPlan, int]]]:
-    """What is in the differing blocks; and those of them that were too many to look into, or
-    couldn't be read again."""
-    blocks = comparison.differing_blocks()
-    wanted = blocks[: options.located_blocks]
-    tasks = scan_tasks(plan, wanted, hosts)
-    scans = engine.run(scan_segment, tasks, started("locate", sum(task.weight for task in tasks)))
-    located = locate(plan, wanted, scans, scope.end)
-    return located, [*located.unread, *blocks[len(wanted) :]]
-
-
 def _position_findings(replicas: Sequence[Replica]) -> list[Finding]:
     """Nodes that committed the same entry and say different digests of the log up to it."""
     said: dict[int, dict[int, list[str]]] = {}
@@ -251,40 +308,6 @@ def _position_findings(replicas: Sequence[Replica]) -> list[Finding]:
         for index, digests in sorted(said.items())
         if len(digests) > 1
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the passes gave; `skipped`: blocks that nothing more is known of."""
-
-    plan: Plan
-    scope: Scope
-    comparison: Comparison
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    skipped: int
-    derived: DerivedSummary | None
-
-
-def _report(replicas: Sequence[Replica], engine: Engine, seen: _Seen, timings: Timings) -> Report:
-    plan = seen.plan
-    blocks = seen.comparison.differing_blocks()
-    ranges = [(segment.edges[b], segment.edges[b + 1]) for segment, b in blocks]
-    return Report(
-        engine=engine.name,
-        group=next((each.broker_group for each in plan.surveys if each.broker_group), None),
-        segment_size=plan.segment_size,
-        block_size=plan.block_size,
-        blocks=sum(len(segment.edges) - 1 for segment in plan.segments),
-        scope=seen.scope,
-        coverage=tuple(_coverage(each, plan, seen.comparison, seen.findings) for each in replicas),
-        differing=merged_ranges(ranges, len(ranges)),
-        findings=seen.findings,
-        notes=seen.notes,
-        not_located=seen.skipped,
-        derived=seen.derived,
-        timings=timings,
-    )
 
 
 def _coverage(

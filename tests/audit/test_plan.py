@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -67,6 +68,10 @@ def test_block_number_of_a_part_is_its_place_in_the_segment() -> None:
             assert edges[part.first_block] == part.edges[0]
 
 
+def stateless(parts: list[PartDigests]) -> list[PartDigests]:
+    return [replace(part, state=None) for part in parts]
+
+
 def test_pool_gives_what_one_process_gives(three: ReplicaSet) -> None:
     """The same digests in the same order, and no process left behind."""
     from audit.reading.survey import SurveyTask, survey
@@ -76,11 +81,12 @@ def test_pool_gives_what_one_process_gives(three: ReplicaSet) -> None:
     done: list[int] = []
     pool = LocalEngine(processes=2, inline_bytes=0)
     try:
-        pooled = pool.run(digest_blocks, tasks, done.append)
+        pooled: list[list[PartDigests]] = pool.run(digest_blocks, tasks, done.append)
     finally:
         pool.close()
     alone: list[list[PartDigests]] = LocalEngine(processes=1).run(digest_blocks, tasks)
-    assert pooled == alone
+    # What the file's state tells depends on how long ago it was written.
+    assert [stateless(parts) for parts in pooled] == [stateless(parts) for parts in alone]
     assert sum(done) == sum(task.weight for task in tasks)
 
 
