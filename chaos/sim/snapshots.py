@@ -168,13 +168,15 @@ def compare(check: str, node: SimNode, expected: StateMachine, found: StateMachi
 
 def picture(machine: StateMachine) -> dict[str, object]:
     """The replicated state, field by field, whatever owners the machine has and whatever fields
-    they have: what is added is compared from then on."""
+    they have: what is added is compared from then on, but for what says itself that it is none of
+    the state (`compare=False`)."""
     found: dict[str, object] = {}
     for name, value in vars(machine).items():
         if name.startswith("_"):  # where it writes to and whom it tells
             continue
         if is_dataclass(value):
-            found |= {f"{name}.{each.name}": getattr(value, each.name) for each in fields(value)}
+            kept = [each.name for each in fields(value) if each.compare]
+            found |= {f"{name}.{each}": getattr(value, each) for each in kept}
         else:
             found[name] = value
     return found

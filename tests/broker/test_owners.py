@@ -220,11 +220,16 @@ def token(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-def producers_after(steps: Iterable[tuple[str, int, str, int]]) -> Producers:
-    """Steps of `(what, number, name, milliseconds later)`, as a leader would make them."""
+def producers_after(
+    steps: Iterable[tuple[str, int, str, int]], at: Callable[[int, Producers], None] | None = None
+) -> Producers:
+    """Steps of `(what, number, name, milliseconds later)`, as a leader would make them; `at` is
+    called before each, with its index."""
     producers = Producers(BOUNDS)
     now_ms = 0
     for index, (step, number, name, later_ms) in enumerate(steps, 1):
+        if at is not None:
+            at(index, producers)
         now_ms += later_ms
         known = list(producers)
         if step == "register":
@@ -257,6 +262,22 @@ def test_producers_outlive_a_snapshot(steps: list[tuple[str, int, str, int]]) ->
     again.restore(1, producers.snapshot().payloads)
     assert list(again) == list(producers)
     assert again.forgettable(1 << 40, 9) == producers.forgettable(1 << 40, 9)
+
+
+@given(PRODUCER_STEPS, st.sets(st.integers(1, 60)))
+def test_snapshots_of_producers_show_when_they_were_taken(
+    steps: list[tuple[str, int, str, int]], moments: set[int]
+) -> None:
+    """Whatever is applied until their payloads are made, and however many are under way."""
+    taken: list[tuple[Section, list[bytes]]] = []
+
+    def at(index: int, producers: Producers) -> None:
+        if index in moments:
+            taken.append((producers.snapshot(), list(producers.snapshot().payloads)))
+
+    producers_after(steps, at)
+    for section, payloads in taken:
+        assert list(section.payloads) == payloads
 
 
 def registered(

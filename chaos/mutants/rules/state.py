@@ -178,8 +178,14 @@ STATE = (
     Mutant(
         "snapshot-loses-who-was-used-last",
         "broker/state/producers.py",
-        "            for p in self\n        ]\n",
-        "            for p in sorted(self, key=lambda each: each.producer_id)\n        ]\n",
+        "pack(_records(tuple(self)))",
+        "pack(_records(sorted(self, key=lambda each: each.producer_id)))",
+    ),
+    Mutant(
+        "producer-that-a-snapshot-shows-is-changed",
+        "broker/state/producers.py",
+        "        if producer.snapshots == self._snapshots:\n",
+        "        if True:\n",
     ),
     Mutant(
         "restored-producer-remembers-one-batch",
