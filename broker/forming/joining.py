@@ -87,13 +87,26 @@ async def change(
             await calls.join(newcomer.address, itself.disk_id)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
+    asked = leader
     while not is_fulfilled(wish, members) and loop.time() < deadline:
         await asyncio.sleep(POLL_S)
         try:
-            members = await calls.list_members(leader)
+            heard = await calls.list_members(asked)
         except (MemberUnreachable, FormationRefused):
-            break  # It may have been taken out itself, and stopped; another finishes it.
+            # It may have been taken out itself, or stopped; whoever leads then finishes it.
+            asked = _next_address(members, asked)
+            continue
+        if heard.configuration_index >= members.configuration_index:
+            members = heard
     return members, is_fulfilled(wish, members)
+
+
+def _next_address(members: cpb.Members, asked: str) -> str:
+    """Whom to ask instead: each member in turn."""
+    known = [each.address for each in members.members if each.address]
+    if not known:
+        return asked
+    return known[(known.index(asked) + 1) % len(known) if asked in known else 0]
 
 
 def is_fulfilled(wish: Wish, members: cpb.Members) -> bool:

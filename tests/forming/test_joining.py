@@ -1,0 +1,90 @@
+"""Who waits for members to be as wished, when whoever led at the beginning is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from broker.forming import joining
+from broker.forming.errors import MemberUnreachable
+from broker.forming.joining import Wish, change
+from broker.forming.planning import FORMED, Description
+from dledger.wire import cluster_pb2 as cpb
+
+ADDRESSES = {"n1": "a:1", "n2": "a:2", "n3": "a:3"}
+
+
+def members(index: int, *, n3: str, committed: bool = True) -> cpb.Members:
+    roles = {"n1": "voter", "n2": "voter", "n3": n3}
+    return cpb.Members(
+        members=[
+            cpb.MemberStatus(node_id=name, role=role, address=ADDRESSES[name])
+            for name, role in roles.items()
+        ],
+        configuration_index=index,
+        committed=committed,
+    )
+
+
+class Calls:
+    """Nodes that answer what each of them knows; None: it doesn't answer."""
+
+    def __init__(self, known: Callable[[str, int], cpb.Members | None]) -> None:
+        self.asked: list[str] = []
+        self._known = known
+
+    async def describe(self, address: str) -> Description:
+        return Description("g", "n1", 1 << 20, b"d" * 16, 0, FORMED, None, 7, 1, ())
+
+    async def join(self, address: str, disk_id: bytes) -> None:
+        raise AssertionError("nobody joins")
+
+    async def change_members(self, address: str, request: cpb.ChangeMembersRequest) -> cpb.Members:
+        return members(7, n3="learner", committed=False)
+
+    async def list_members(self, address: str) -> cpb.Members:
+        self.asked.append(address)
+        told = self._known(address, len(self.asked))
+        if told is None:
+            raise MemberUnreachable(address, "gone")
+        return told
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "POLL_S", 0.001)
+
+
+def carried_out(calls: Calls, wait_s: float = 10.0) -> tuple[cpb.Members, bool]:
+    return asyncio.run(change(calls, "a:1", Wish(promote=("n3",)), wait_s))
+
+
+def test_others_are_asked_when_the_leader_is_gone() -> None:
+    def known(address: str, count: int) -> cpb.Members | None:
+        if address != "a:3":
+            return None
+        return members(8, n3="voter") if count > 5 else members(7, n3="learner")
+
+    calls = Calls(known)
+    told, is_done = carried_out(calls)
+    assert (is_done, told.configuration_index) == (True, 8)
+    assert calls.asked[:3] == ["a:1", "a:2", "a:3"]
+
+
+def test_who_knows_an_older_configuration_isnt_believed() -> None:
+    """There n3 voted once, before it was demoted."""
+
+    def known(address: str, count: int) -> cpb.Members | None:
+        if address == "a:1":
+            return None
+        return members(9, n3="voter") if count > 4 else members(5, n3="voter")
+
+    told, is_done = carried_out(Calls(known))
+    assert (is_done, told.configuration_index) == (True, 9)
+
+
+def test_what_is_known_is_told_when_nobody_answers_any_more() -> None:
+    told, is_done = carried_out(Calls(lambda *_: None), wait_s=0.05)
+    assert (is_done, told.configuration_index) == (False, 7)
