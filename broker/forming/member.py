@@ -21,13 +21,8 @@ from store.commitlog import CommitLog, CommitLogOptions
 from store.directory import DataDirectory, DirectoryState
 from store.errors import CorruptionFound
 from store.files import AtomicFile, FileSystem, make_directory
-from store.starting.founding import (
-    Founding,
-    begins_with,
-    end_of_unformed,
-    read_founding,
-    write_founding,
-)
+from store.starting.founding import Founding, read_founding, write_founding
+from store.starting.unformed import begins_with, end_of_unformed
 from store.worker import ManualWorker
 
 FIRST_TERM: Final = Term(1)

@@ -20,11 +20,9 @@ from google.protobuf.message import DecodeError
 from dledger.codec import decode_configuration, encode_configuration
 from dledger.core.types import Configuration, DiskId, NodeId
 from dledger.wire import raft_pb2
-from store.commitlog import CommitLog, CommitLogOptions
-from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
+from store.directory import read_sealed, write_sealed
 from store.errors import CorruptionFound
 from store.files import FileSystem
-from store.worker import ManualWorker
 
 FORMAT_VERSION: Final = 1
 FILE: Final = "formation.json"
@@ -117,39 +115,3 @@ def read_founding(path: Path, files: FileSystem) -> Founding | None:
     except (KeyError, ValueError, DecodeError, struct.error) as error:
         raise CorruptionFound(str(file), 0, "a founding", error) from error
     return founding
-
-
-def end_of_unformed(
-    directory: DataDirectory,
-    founding: Founding | None,
-    files: FileSystem,
-    options: CommitLogOptions,
-) -> tuple[int, int]:
-    """Index and term of the last entry in the log of one who isn't a member. If the log begins
-    with the founding, all that was missing is the mark: the directory is formed now.
-
-    Raises:
-        CorruptionFound: the log is damaged, or isn't the founding's.
-    """
-    commitlog = directory.path / "commitlog"
-    if not files.exists(commitlog) or not files.listdir(commitlog):
-        return 0, 0
-    # Nothing runs beside this: what is submitted is done by `close`.
-    log = CommitLog.open(directory.path, options, files, workers=ManualWorker)
-    try:
-        end = log.last_index, log.last_term
-        begins = begins_with(log, founding)
-    finally:
-        log.close()
-    if end[0] == 0 or directory.disk.state is DirectoryState.LEGACY:
-        return end
-    if not begins:
-        raise CorruptionFound(str(commitlog), 0, "the founding as entry 1", "another log")
-    directory.mark(DirectoryState.FORMED)
-    return end
-
-
-def begins_with(log: CommitLog, founding: Founding | None) -> bool:
-    """Whether entry 1 is the founding's."""
-    entries = log.configuration_entries()
-    return founding is not None and entries[:1] == [(1, founding.configuration)]

@@ -60,8 +60,9 @@ from store.out_of_service import mark_of
 from store.second_copy import SecondCopy
 from store.snapshot_files import SnapshotFiles
 from store.starting.errors import DiskReplaced, LogMissing, NotAMember, OutOfService
-from store.starting.founding import Founding, end_of_unformed, read_founding
+from store.starting.founding import Founding, read_founding
 from store.starting.snapshots import check_base
+from store.starting.unformed import end_of_unformed
 from store.worker import ThreadWorker, WorkerFactory
 
 HARD_STATE_SPARE_BYTES: Final = 512  # a term and a vote, whatever the node's name
