@@ -18,7 +18,7 @@ from audit.proof.beginnings import Beginnings, as_of_now, compare_beginnings, sc
 from audit.proof.chain import Chain
 from audit.proof.compare import Comparison, compare, file_findings, survey_findings
 from audit.proof.derived import check_derived, read_logs
-from audit.proof.findings import Cause, Finding, by_gravity
+from audit.proof.findings import Cause, Finding, Verdict, by_gravity
 from audit.proof.intact import read_runs
 from audit.proof.locate import locate, scan_tasks
 from audit.proof.merging import merged_ranges, with_second_look
@@ -314,6 +314,11 @@ def _coverage(
     replica: Replica, plan: Plan, comparison: Comparison, findings: tuple[Finding, ...]
 ) -> Coverage:
     survey_ = plan.survey_of(replica.id)
+    compared = comparison.compared_bytes()[replica.id]
+    verdict = verdict_of(replica.id, findings)
+    has_log = survey_.end > survey_.retained_from
+    if verdict is Verdict.IDENTICAL and has_log and not compared and len(plan.surveys) > 1:
+        verdict = Verdict.INCOMPLETE  # With nobody: the others couldn't be read.
     return Coverage(
         replica=replica.id,
         path=replica.path,
@@ -322,8 +327,8 @@ def _coverage(
         end=survey_.end,
         settled=survey_.settled,
         segments=len(survey_.segments),
-        compared_bytes=comparison.compared_bytes()[replica.id],
+        compared_bytes=compared,
         foreign=survey_.foreign,
         checkpoint_readable=survey_.checkpoint_readable,
-        verdict=verdict_of(replica.id, findings),
+        verdict=verdict,
     )

@@ -164,9 +164,13 @@ def is_foreign(name: str) -> bool:
 
 
 def commitlog_of(path: str) -> str:
-    """The folder with the segments: `path/commitlog` if there is one, else `path` itself."""
+    """The folder with the segments: `path/commitlog` if there is one, or if what is there is a data
+    directory, which may have no log yet; else `path` itself."""
     inner = os.path.join(path, "commitlog")
-    return inner if is_folder(inner) else path
+    if is_folder(inner):
+        return inner
+    is_data = not is_object(path) and os.path.exists(os.path.join(path, "identity.json"))
+    return inner if is_data else path
 
 
 def walk_headers(

@@ -58,6 +58,10 @@ def errors_told(*, unreadable: ExitCode = ExitCode.FAILED) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         end(ExitCode.INTERRUPTED)
+    except BrokenPipeError as error:
+        if error.filename is not None:  # of a file that the command works on
+            complain(_in_words(error))
+        end(ExitCode.FAILED)  # nobody reads its output any more, so there is nobody to be told
     except Exception as error:
         code = exit_code_of(error, unreadable)
         if code is None:

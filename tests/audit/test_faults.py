@@ -368,6 +368,25 @@ def test_unreadable_path_is_incomplete(three: ReplicaSet, engine: Engine) -> Non
     assert report.coverage[0].compared_bytes == three.end
 
 
+def test_who_was_compared_with_nobody_isnt_called_identical(
+    three: ReplicaSet, engine: Engine
+) -> None:
+    gone = Replica("n4", str(three.root / "nowhere"))
+    report = audit([three.replicas[0], gone], engine)
+    assert [each.compared_bytes for each in report.coverage] == [0, 0]
+    assert [each.verdict for each in report.coverage] == [Verdict.INCOMPLETE, Verdict.INCOMPLETE]
+
+
+def test_data_directory_without_a_log_is_one(three: ReplicaSet, engine: Engine) -> None:
+    """What lies beside the log that it will have isn't taken for what lies in a log."""
+    folder = three.root / "n4"
+    folder.mkdir()
+    (folder / "identity.json").write_text("{}")
+    report = audit([*three.replicas, Replica("n4", str(folder))], engine)
+    assert only_finding(report).cause is Cause.UNREADABLE_REPLICA
+    assert not report.notes
+
+
 def test_folder_without_a_log_is_incomplete(three: ReplicaSet, engine: Engine) -> None:
     """An empty folder is a replica that holds nothing."""
     (three.root / "n4").mkdir()
