@@ -16,6 +16,7 @@ from broker.forming.planning import FORMED, JOINING, UNFORMED, Description
 from dledger.wire import cluster_pb2 as cpb
 
 POLL_S: Final = 0.1
+LEADER_WITHIN_S: Final = 3.0  # elections take less
 
 
 class JoiningCalls(Protocol):
@@ -98,7 +99,33 @@ async def change(
             continue
         if heard.configuration_index >= members.configuration_index:
             members = heard
-    return members, is_fulfilled(wish, members)
+    if not is_fulfilled(wish, members):
+        return members, False
+    return await _as_its_leader_sees_them(calls, members), True
+
+
+async def _as_its_leader_sees_them(calls: JoiningCalls, members: cpb.Members) -> cpb.Members:
+    """Who led may be a member no more, and then knows of nobody's connection: the next leader
+    does. For a while; then as they are known."""
+    loop = asyncio.get_running_loop()
+    deadline, asked = loop.time() + LEADER_WITHIN_S, ""
+    while not _is_of_leader(members) and loop.time() < deadline:
+        asked = _next_address(members, asked)
+        try:
+            heard = await calls.list_members(asked)
+        except (MemberUnreachable, FormationRefused):
+            continue
+        finally:
+            await asyncio.sleep(POLL_S)
+        if heard.configuration_index >= members.configuration_index and _is_of_leader(heard):
+            return heard
+    return members
+
+
+def _is_of_leader(members: cpb.Members) -> bool:
+    """Whether it knows how far the others are: only a leader does."""
+    known = sum(each.match_index > 0 for each in members.members)
+    return known > 1 or len(members.members) == known
 
 
 def _next_address(members: cpb.Members, asked: str) -> str:

@@ -16,11 +16,13 @@ from dledger.wire import cluster_pb2 as cpb
 ADDRESSES = {"n1": "a:1", "n2": "a:2", "n3": "a:3"}
 
 
-def members(index: int, *, n3: str, committed: bool = True) -> cpb.Members:
+def members(index: int, *, n3: str, committed: bool = True, is_leaders: bool = True) -> cpb.Members:
     roles = {"n1": "voter", "n2": "voter", "n3": n3}
     return cpb.Members(
         members=[
-            cpb.MemberStatus(node_id=name, role=role, address=ADDRESSES[name])
+            cpb.MemberStatus(
+                node_id=name, role=role, address=ADDRESSES[name], match_index=int(is_leaders)
+            )
             for name, role in roles.items()
         ],
         configuration_index=index,
@@ -83,6 +85,19 @@ def test_who_knows_an_older_configuration_isnt_believed() -> None:
 
     told, is_done = carried_out(Calls(known))
     assert (is_done, told.configuration_index) == (True, 9)
+
+
+def test_members_are_told_as_the_next_leader_sees_them() -> None:
+    """Who led was taken out, and answers still; who follows knows of itself alone."""
+
+    def known(address: str, count: int) -> cpb.Members:
+        told = members(8, n3="voter", is_leaders=address == "a:2" and count > 4)
+        if address == "a:3":
+            told.members[2].match_index = 1
+        return told
+
+    told, is_done = carried_out(Calls(known))
+    assert (is_done, [each.match_index for each in told.members]) == (True, [1, 1, 1])
 
 
 def test_what_is_known_is_told_when_nobody_answers_any_more() -> None:
