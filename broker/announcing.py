@@ -7,10 +7,13 @@ one: one line a cause, once in a while; the metric counts all of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import structlog
 
 from broker.leader.append import Appender
 from broker.reading.held import HeldPulls
+from broker.state.compound import Judged
 from broker.state.listening import QueueKey
 from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
@@ -41,6 +44,20 @@ class Announcer:
 
     def topic_deleted(self, topic: TopicState) -> None:
         self._held.wake_topic(topic.incarnation)
+
+    def units_applied(self, index: int, units: Sequence[Judged]) -> None:
+        for number, unit in enumerate(units):
+            if unit.refusal is None or not unit.batches:
+                continue
+            if (unreported := self._sparing.due("unit_voided")) is not None:
+                log.warning(
+                    "unit_voided",
+                    index=index,
+                    unit=number,
+                    refusal=unit.refusal,
+                    unreported=unreported,
+                )
+        self._appender.on_units(index, units)
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         self._appender.on_command(index, refusal)

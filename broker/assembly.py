@@ -140,6 +140,7 @@ def committed_log(parts: Parts) -> CommittedLog:
         parts.log,
         applied_index=lambda: parts.driver.applied_index,
         core=parts.driver.core.statistics,
+        took_effect=parts.reader.took_effect,
     )
 
 

@@ -17,7 +17,7 @@ from broker.leader.append import Proposer
 from dledger.core.types import EntryKind, Event, Index, Proposed
 from dledger.driver import Stamp
 from dledger.errors import ApplyPaused, ApplyStopped
-from dledger.ports import Observer, StateMachine, never_enough
+from dledger.ports import USUAL_VERSION, Observer, StateMachine, never_enough
 
 SAMPLE_EVERY_S = 0.005
 log = structlog.get_logger(__name__)
@@ -47,12 +47,17 @@ class CommitProbe:
         self._observer = observer
 
     def propose(
-        self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
+        self,
+        kind: EntryKind,
+        record_count: int,
+        body: bytes | bytearray,
+        stamp: Stamp | None,
+        version: int = USUAL_VERSION,
     ) -> Proposed:
         """`Proposer.propose`, timed."""
         if self._proposer is None:
             raise RuntimeError("attach() comes first")
-        placed = self._proposer.propose(kind, record_count, body, stamp)
+        placed = self._proposer.propose(kind, record_count, body, stamp, version)
         now = time.perf_counter()
         if now >= self._next_sample:
             self._next_sample = now + SAMPLE_EVERY_S

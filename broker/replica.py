@@ -716,6 +716,7 @@ class Replica:
             self.driver.tick()
             self.levels.on_tick()
             self.membership.on_tick()
+            self.appender.units.go_on()
         except Exception as error:  # noqa: BLE001  the loop would tell it, and tick on
             self.fail(error)
 

@@ -16,7 +16,6 @@ from zlib import crc32
 from dledger.reading.entry import (
     HEADER_SIZE,
     EntryHeader,
-    EntryKind,
     build_frame,
     verify_frame,
 )
@@ -104,7 +103,7 @@ def _frame_at(blob: bytes, at: int) -> EntryHeader | None:
 def _with_another_byte(header: EntryHeader, frame: bytearray, chance: Random) -> bytes:
     """A byte of one of its messages is another one, with the checksum that fits; of one without
     a byte, its flag; of an entry without messages, its last byte."""
-    if header.kind != EntryKind.DATA:
+    if not header.is_batch:
         frame[-1] ^= 2
         return bytes(frame)
     start = chance.choice(record_starts(frame, header.first_record_at, header.record_count))

@@ -72,7 +72,7 @@ from dledger.doubt import Doubt
 from dledger.errors import InvalidMessage, LogBehind, LogFull
 from dledger.incoming import check_continuity, held_of, is_to_be_appended
 from dledger.log_clock import ClockStatistics, LogClock
-from dledger.ports import H, Ports
+from dledger.ports import USUAL_VERSION, H, Ports
 from dledger.reads import ReadDone, Reads
 from dledger.room import Room
 from dledger.wire.raft_pb2 import PeerMessage
@@ -246,7 +246,12 @@ class RaftDriver(Generic[H]):
         self._schedule()
 
     def propose(
-        self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
+        self,
+        kind: EntryKind,
+        record_count: int,
+        body: bytes | bytearray,
+        stamp: Stamp | None,
+        version: int = USUAL_VERSION,
     ) -> Proposed:
         """Appends an entry and starts replicating it in this loop turn.
 
@@ -255,13 +260,14 @@ class RaftDriver(Generic[H]):
             record_count: records in `body`, 0 for a command.
             body: the entry's body; the driver keeps it, the caller must not touch it again.
             stamp: is called before the frame is built, to write positions into `body`.
+            version: of the entry.
 
         Raises:
             ProposalRefused: nothing happened; see `dledger.core.errors`.
             LogFull: nothing happened; no space.
             LogBehind: nothing happened; the disk is far behind.
         """
-        return self._append(kind, record_count, body, stamp, None)
+        return self._append(kind, record_count, body, stamp, None, version)
 
     def _append(
         self,
@@ -270,6 +276,7 @@ class RaftDriver(Generic[H]):
         body: bytes | bytearray,
         stamp: Stamp | None,
         configuration: Configuration | None,
+        version: int = USUAL_VERSION,
     ) -> Proposed:
         if self._stopped:
             raise NotLeader(None)
@@ -285,7 +292,7 @@ class RaftDriver(Generic[H]):
             append_time_ms = self._clock.read_ms(self._now_us())
             if stamp is not None:
                 stamp(log.next_position(size), append_time_ms)
-            log.append(kind, placed.index, placed.term, append_time_ms, record_count, body)
+            log.append(kind, placed.index, placed.term, append_time_ms, record_count, body, version)
         except Exception as error:
             # The core has the entry and the log hasn't, as when the flusher has just failed and
             # its news is still on the way: nothing may be sent or answered from here on.

@@ -12,4 +12,5 @@ FIRST_LEVEL: Final = 1  # in use from the first entry on
 MEMBERS_CHANGE_LEVEL: Final = 2  # configurations that are joint, observers, new members (ADR 41)
 LOG_START_LEVEL: Final = 3  # logs that begin later than entry 1 (ADR 43)
 TOPIC_RETENTION_LEVEL: Final = 4  # topics that wish for a retention of their own (ADR 48)
-KNOWN_LEVEL: Final = 4  # the highest that this program understands
+COMPOUND_LEVEL: Final = 5  # entries that hold units (ADR 54)
+KNOWN_LEVEL: Final = 5  # the highest that this program understands

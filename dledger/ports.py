@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from dledger.core.types import (
     Configuration,
@@ -22,7 +22,10 @@ from dledger.core.types import (
 )
 from dledger.disk_figures import DiskFigure
 from dledger.hard_state import HardStateStore
+from dledger.records.layout import ENTRY
 from dledger.wire.raft_pb2 import PeerMessage
+
+USUAL_VERSION: Final = ENTRY.constant("version")  # of entries, whose bodies it says how to read
 
 
 class FrameHeader(Protocol):
@@ -83,6 +86,7 @@ class ReplicatedLog(Protocol[Header]):
         append_time_ms: int,
         record_count: int,
         body: bytes | bytearray,
+        version: int = USUAL_VERSION,
     ) -> int:
         """Builds the frame of a new entry at the end; returns its physical offset, bytes."""
         ...

@@ -107,6 +107,7 @@ class LogEnd:
         append_time_ms: int,
         record_count: int,
         body: bytes | bytearray,
+        version: int = ENTRY_VERSION,
     ) -> int:
         """See `CommitLog.append`; StorageFailed is its matter."""
         history = self._history
@@ -117,13 +118,21 @@ class LogEnd:
         size = HEADER_SIZE + len(body)
         position = self.next_position(size)
         head, digest = build_frame(
-            kind, index, term, position, append_time_ms, record_count, body, history.last_digest
+            kind,
+            index,
+            term,
+            position,
+            append_time_ms,
+            record_count,
+            body,
+            history.last_digest,
+            version,
         )
         self._require_segments(position)
         header = EntryHeader(
             size,
             kind,
-            ENTRY_VERSION,
+            version,
             record_count,
             0,
             index,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger.reading.entry import EntryHeader, parse_header, walk_frames
+from dledger.reading.entry import ENTRY_VERSION, EntryHeader, parse_header, walk_frames
 from dledger.reading.log_start import LogStart
 from store.appending import LogEnd
 from store.checkpoint import Checkpoint
@@ -330,6 +330,7 @@ class CommitLog:
         append_time_ms: int,
         record_count: int,
         body: bytes | bytearray,
+        version: int = ENTRY_VERSION,
     ) -> int:
         """A new entry is the last one; returns its physical offset. The leader's way in.
 
@@ -342,7 +343,7 @@ class CommitLog:
             StorageFailed: the log takes no more work.
         """
         self._queue.refuse_if_failed()
-        position = self._end.append(kind, index, term, append_time_ms, record_count, body)
+        position = self._end.append(kind, index, term, append_time_ms, record_count, body, version)
         self._after_append()
         return position
 

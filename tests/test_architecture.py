@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.core": set(),
     "dledger.wire": set(),
     "dledger.records": {"dledger.limits", "dledger.outcome"},
-    "dledger.reading": {"dledger.outcome", "dledger.records", "dledger.wire"},
+    "dledger.reading": {"dledger.limits", "dledger.outcome", "dledger.records", "dledger.wire"},
     "dledger.spark": FLOOR
     | {"dledger.client", "dledger.credentials", "dledger.limits", "dledger.reading"}
     | {"dledger.records", "dledger.wire"},

@@ -27,8 +27,16 @@ from audit.errors import EngineUnavailable, UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import check_reaches, check_topics, committed_log
 from dledger.reading.columns import Integers, Words
-from dledger.reading.decode import COLUMNS, Ended, LogRange, Records, Wanted, read_records
-from dledger.reading.lifetimes import ended_topics
+from dledger.reading.decode import (
+    COLUMNS,
+    NOTHING_LEFT_OUT,
+    LeftOut,
+    LogRange,
+    Records,
+    Wanted,
+    read_records,
+)
+from dledger.reading.lifetimes import readable
 from dledger.reading.ranges import log_ranges
 
 STATE_FILE: Final = "_export.json"
@@ -66,7 +74,7 @@ class ExportTask:
     target: str
     topics: frozenset[str] | None
     host: str | None = None
-    ended: Ended = ()
+    left_out: LeftOut = NOTHING_LEFT_OUT
 
     @property
     def weight(self) -> int:
@@ -96,7 +104,7 @@ def export_messages(
         LogDamaged: the replica's log is damaged; nothing of this run counts as done.
     """
     _require_pyarrow()
-    log = committed_log(replica)
+    log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
     broker_group = log.broker_group or ""
     check_topics(log, topics)
     try:
@@ -120,9 +128,8 @@ def export_messages(
     if log.settled < end:
         raise UsageMistake(f"{replica.id} is committed to {log.settled}; {end} was begun before")
     write_state(target, replace(state, pending=end))
-    ended = () if includes_deleted else ended_topics(log)
     tasks = [
-        ExportTask(part, str(target), topics, replica.host, ended)
+        ExportTask(part, str(target), topics, replica.host, left_out)
         for part in log_ranges(log, begin, end)
         if part.start < part.end
     ]
@@ -146,7 +153,7 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
 
     part = task.part
     batches: dict[tuple[str, str], list[pa.RecordBatch]] = defaultdict(list)
-    for records in read_records(part, Wanted(COLUMNS, task.topics, ended=task.ended)):
+    for records in read_records(part, Wanted(COLUMNS, task.topics, left_out=task.left_out)):
         at = 0
         for batch in to_arrow(records):
             for place, rows in _by_place(records):

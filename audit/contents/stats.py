@@ -20,8 +20,15 @@ from audit.engines.engine import Engine, Progress, no_progress
 from audit.reading.replica import Replica
 from audit.reading.survey import check_topics, committed_log
 from dledger.reading.columns import Bodies, Cuts, Words
-from dledger.reading.decode import Ended, LogRange, Records, Wanted, read_records
-from dledger.reading.lifetimes import ended_topics
+from dledger.reading.decode import (
+    NOTHING_LEFT_OUT,
+    LeftOut,
+    LogRange,
+    Records,
+    Wanted,
+    read_records,
+)
+from dledger.reading.lifetimes import readable
 from dledger.reading.ranges import log_ranges
 
 MAX_KEYS: Final = 10_000
@@ -93,7 +100,7 @@ class StatsTask:
     part: LogRange
     topics: frozenset[str] | None
     host: str | None = None
-    ended: Ended = ()
+    left_out: LeftOut = NOTHING_LEFT_OUT
 
     @property
     def weight(self) -> int:
@@ -119,9 +126,9 @@ def sum_log(
     """
     log = committed_log(replica)
     check_topics(log, topics)
-    ended = () if includes_deleted else ended_topics(log)
+    log, left_out = readable(log, includes_deleted=includes_deleted)
     tasks = [
-        StatsTask(part, topics, replica.host, ended)
+        StatsTask(part, topics, replica.host, left_out)
         for part in log_ranges(log, log.retained_from, log.settled)
         if part.start < part.end
     ]
@@ -134,7 +141,7 @@ def sum_log(
 def sum_range(task: StatsTask) -> LogSum:
     """The sums of one range."""
     sums = LogSum()
-    for records in read_records(task.part, Wanted(_WANTED, task.topics, ended=task.ended)):
+    for records in read_records(task.part, Wanted(_WANTED, task.topics, left_out=task.left_out)):
         _count(sums, records)
         sums.forget_rare_keys()
     return sums

@@ -29,6 +29,7 @@ from audit.reading.survey import committed_log
 from dledger.outcome import ExitCode
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import LogDamaged, ReadingError
+from dledger.reading.lifetimes import readable
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 from dledger.records.errors import FormatError, HistoryCorrupt
@@ -91,6 +92,7 @@ def audit_delivery(
     started = time.monotonic()
     size = sum(_size_of(path) for path in histories)
     replica, log = _furthest(replicas)
+    log, left_out = readable(log, includes_deleted=True)
     answered = sum(each.position is not None for each in replicas)
     tail_is_known = replica.position is not None and 2 * answered > len(replicas)
     shares = max(engine.parallelism, -(-size // share_bytes))
@@ -103,6 +105,7 @@ def audit_delivery(
         1,
         size + log.settled - log.retained_from,
         replica.host,
+        left_out,
     )
     judged = _judge(whole, shares, engine, progress)
     if mistake := next((each.mistake for each in judged if each.mistake), ""):
@@ -172,7 +175,7 @@ def _read_log(task: DeliveryTask, story: Story) -> dict[QueueKey, LoggedQueue]:
     """The share's queues of the histories' topics, as the log has them."""
     queues: dict[QueueKey, LoggedQueue] = {}
     kept: dict[QueueKey, bool] = {}
-    wanted = Wanted(_COLUMNS, frozenset(story.topics - story.deleted))
+    wanted = Wanted(_COLUMNS, frozenset(story.topics - story.deleted), left_out=task.left_out)
     for part in task.parts:
         for records in read_records(part, wanted):
             columns = [records.columns[name] for name in _COLUMNS]

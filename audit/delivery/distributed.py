@@ -135,7 +135,8 @@ def _judge(
         told.mistake = _as_a_person_counts(task.histories, *min(mistakes))
         return [told]
     topics = frozenset(set().union(*(each.topics for each in summaries)) - set(told.deleted))
-    messages = _generated(session, task.parts, MessageReader(Wanted(_COLUMNS, topics)))
+    wanted = Wanted(_COLUMNS, topics, left_out=task.left_out)
+    messages = _generated(session, task.parts, MessageReader(wanted))
     by_queue = operations.where("key is not null").union(messages).repartition(partitions, "key")
     judge = QueueJudge(task.begins_at_0, task.tail_is_known, topics)
     judged = _mapped(by_queue.sortWithinPartitions(*_ORDER), judge)

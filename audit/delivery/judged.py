@@ -16,7 +16,7 @@ import xxhash
 from audit.delivery.history import QueueKey, QueueStory
 from audit.delivery.judge import Anomaly, LoggedQueue, expired_messages, judge_queue
 from dledger.history import Outcome
-from dledger.reading.decode import LogRange
+from dledger.reading.decode import NOTHING_LEFT_OUT, LeftOut, LogRange
 
 MAX_ANOMALIES: Final = 1_000  # A task tells so many in full; all are counted.
 
@@ -33,6 +33,7 @@ class DeliveryTask:
     shares: int
     weight: int
     host: str | None = None
+    left_out: LeftOut = NOTHING_LEFT_OUT
 
     def keeps(self, queue: QueueKey) -> bool:
         """Whether the queue is in the share; the same in every process."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from audit.errors import KeptUnreadable
 from audit.keeping.stamps import FileStamp, Place
-from audit.proof.chain import Chain
+from audit.proof.chain import Chain, Settled
 from audit.proof.digest import DIGEST_DTYPE
 from audit.proof.invariants import Lane, SegmentEnds
 from audit.proof.unit_runs import UnitRun
@@ -103,6 +103,7 @@ def encode_chain(chain: Chain) -> bytes:
         "ends": [[_lane(lane), *rest] for lane, *rest in ends.ends],
         "names": sorted(ends.deleted),
         "units": [[*run.queue, *run[1:]] for run in chain.units or ()],
+        "settled": [chain.settled.through, sorted(chain.settled.refused)],
         "counts": [chain.entries, chain.records, chain.verified_bytes],
     }
     return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
@@ -132,6 +133,7 @@ def _chain(fields: Any, place: Place) -> Chain:
     replica, base = place
     begins_whole, ends_whole, is_whole = fields["whole"]
     entries, records, verified_bytes = fields["counts"]
+    through, refused = fields.get("settled", (0, ()))  # older releases know of no units
     return Chain(
         replica=replica,
         base=base,
@@ -163,6 +165,7 @@ def _chain(fields: Any, place: Place) -> Chain:
         entries=entries,
         records=records,
         verified_bytes=verified_bytes,
+        settled=Settled(through, frozenset((index, unit) for index, unit in refused)),
     )
 
 

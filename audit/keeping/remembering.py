@@ -199,7 +199,7 @@ def _is_clean(chain: Chain) -> bool:
     """Everything in the segment is as it was written, and its runs tell its units."""
     ends = chain.ends
     return (
-        not (chain.faults or chain.more or chain.gaps)
+        not (chain.faults or chain.more or chain.gaps or chain.open_units)
         and chain.units is not None
         and chain.first_digest is not None
         and chain.last_digest is not None

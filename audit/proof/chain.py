@@ -7,7 +7,9 @@ when both have been read.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -90,6 +92,50 @@ class Fault:
     last_end: int = 0
 
 
+class SeenUnit(NamedTuple):
+    """A batch of unit `unit` of a compound entry, as its ConsumeQueue has it: void or not. Of one
+    that isn't settled within its segment (ADR 54)."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks this for
+    unit: int
+    is_void: bool
+    term: int
+    start: int
+    size: int
+    queue: QueueKey
+
+    def fault(self) -> Fault:
+        """What is wrong where the log says otherwise."""
+        said = "is void there, and the log says that it took effect"
+        if not self.is_void:
+            said = "isn't void there, and the log says that it was refused"
+        detail = f"{self.queue[0]}/{self.queue[1]}: unit {self.unit} of entry {self.index} {said}"
+        return Fault(
+            Cause.QUEUE_WRONG, self.start, self.size, self.index, self.term, detail, self.queue
+        )
+
+
+class Settled(NamedTuple):
+    """What a segment says of units before it: up to entry `through` (0: nothing), which of them
+    were refused."""
+
+    through: int = 0
+    refused: frozenset[tuple[int, int]] = frozenset()
+
+    def judge(self, seen: Iterable[SeenUnit]) -> tuple[list[Fault], list[SeenUnit]]:
+        """What is wrong with those that it speaks of, and the others."""
+        faults, left = [], []
+        for each in seen:
+            if each.index > self.through:
+                left.append(each)
+            elif each.is_void != ((each.index, each.unit) in self.refused):
+                faults.append(each.fault())
+        return faults, left
+
+
+NOTHING_SETTLED: Final = Settled()
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """What one segment holds. `first_digest` is that of its first entry, `last_digest` that of
@@ -116,6 +162,8 @@ class Chain:
     records: int
     verified_bytes: int
     run: IntactRun | None = None
+    open_units: tuple[SeenUnit, ...] = ()
+    settled: Settled = NOTHING_SETTLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +196,25 @@ def check_seam(task: SeamTask) -> Fault | None:
     return digest_fault(task.base, header, digest)
 
 
-def deletion_in(frame: bytes) -> DeleteTopicCommand | None:
-    """The deletion that the command entry holds, if it is one."""
+def deletion_in(body: bytes) -> DeleteTopicCommand | None:
+    """The deletion that the command is, if it is one."""
     try:
-        command = Command.FromString(frame[HEADER_SIZE:])
+        command = Command.FromString(body)
     except DecodeError:
         return None
     return command.delete_topic if command.WhichOneof("body") == "delete_topic" else None
+
+
+def settlement_in(body: bytes) -> Settled | None:
+    """What the command says of units, if it does."""
+    try:
+        command = Command.FromString(body)
+    except DecodeError:
+        return None
+    if command.WhichOneof("body") != "settle_units":
+        return None
+    said = command.settle_units
+    return Settled(said.through, frozenset((each.index, each.unit) for each in said.refused))
 
 
 def again_met(first: Fault, again: Fault) -> Fault:

@@ -25,6 +25,7 @@ from audit.proof.chain import (
     Fault,
     ReadTask,
     SeamTask,
+    SeenUnit,
     broken_fault,
     check_seam,
 )
@@ -78,6 +79,7 @@ def check_derived(
     for survey in plan.surveys:
         own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
         found += [_finding(survey, plan, fault) for fault in _lasting(own)]
+        found += [_finding(survey, plan, fault) for fault in _wrong_units(own)]
         found += _not_named(survey, own)
         ends = [chain.ends for chain in own]
         start = survey.retained_from
@@ -142,6 +144,17 @@ def _lasting(chains: Sequence[Chain]) -> Iterable[Fault]:
         for fault in chain.faults:
             if fault.queue is None or not is_deleted(fault.queue[0], deleted):
                 yield fault
+
+
+def _wrong_units(chains: Sequence[Chain]) -> Iterable[Fault]:
+    """Units that are void in a ConsumeQueue, or aren't, and the log says otherwise in a later
+    segment. What it doesn't say yet nobody reads."""
+    unsettled: list[SeenUnit] = []
+    for number, chain in enumerate(chains):
+        deleted = {topic for later in chains[number:] for topic, _ in later.deleted}
+        faults, unsettled = chain.settled.judge(unsettled)
+        yield from (f for f in faults if f.queue and not is_deleted(f.queue[0], deleted))
+        unsettled += chain.open_units
 
 
 def _not_named(survey: Survey, chains: Sequence[Chain]) -> Iterable[Finding]:

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from audit.proof.log import OpenedLog
 from audit.proof.ranges import EVERYTHING, Missing, bases_from, missing_of
 from audit.proof.scan import Item, ItemKind, ScanTask, Window, next_item
+from dledger.reading.compound import as_entry, unit_spans
 from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     HEADER_SIZE,
@@ -130,7 +131,8 @@ def _entry(
     if not wanted.first <= header.index <= wanted.last:
         return
     facts = {**_header_facts(path, offset, header), **_body_facts(header, frame, wanted)}
-    if wanted.topic in (None, facts.get("topic")) or "problem" in facts:
+    topics = (facts.get("topic"), *facts.get("topics", ()))
+    if wanted.topic is None or wanted.topic in topics or "problem" in facts:
         yield Dumped(facts, is_intact="problem" not in facts)
 
 
@@ -170,6 +172,8 @@ def _body_facts(header: EntryHeader, frame: bytes, wanted: Wanted) -> Facts:
     body = frame[HEADER_SIZE:]
     try:
         match header.kind:
+            case EntryKind.DATA if header.is_compound:
+                return _unit_facts(header, frame, with_messages=wanted.messages)
             case EntryKind.DATA:
                 return _batch_facts(header, frame, with_messages=wanted.messages)
             case EntryKind.COMMAND:
@@ -181,6 +185,23 @@ def _body_facts(header: EntryHeader, frame: bytes, wanted: Wanted) -> Facts:
                 return {}
     except (FormatError, DecodeError, ValueError) as error:
         return {"problem": f"its body can't be read: {error}"}
+
+
+def _unit_facts(header: EntryHeader, frame: bytes, *, with_messages: bool) -> Facts:
+    """What the entry's units hold. Which of them were refused a later entry says."""
+    units: list[Facts] = []
+    topics: list[str] = []
+    for number, span in enumerate(unit_spans(header, frame)):
+        batches = []
+        for batch in (as_entry(header, frame, number, each) for each in span.batches):
+            facts = _batch_facts(batch.header, batch.frame, with_messages=with_messages)
+            batches.append({"records": batch.header.record_count, **facts})
+            topics.append(str(facts.get("topic", "")))
+        commands = [MessageToDict(Command.FromString(each)) for each in span.commands]
+        units.append({"batches": batches, "commands": commands})
+    problems = [b["problem"] for unit in units for b in unit["batches"] if "problem" in b]
+    found: Facts = {"units": units, "topics": sorted(set(topics))}
+    return found | ({"problem": problems[0]} if problems else {})
 
 
 def _batch_facts(header: EntryHeader, frame: bytes, *, with_messages: bool) -> Facts:

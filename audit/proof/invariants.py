@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from dledger.reading.compound import as_entry, unit_spans
 from dledger.reading.entry import (
     HEADER_SIZE,
     OLD_VERSION,
@@ -32,7 +33,7 @@ from dledger.reading.entry import (
     preamble_of,
 )
 from dledger.reading.log_start import LogStart
-from dledger.records.errors import FormatError
+from dledger.records.errors import FormatError, InvalidFrame
 from dledger.records.layout import RECORD
 from dledger.records.record import FIXED_SIZE, validate_records
 from dledger.wire.commands_pb2 import Command
@@ -46,6 +47,7 @@ _STORE_TIME: Final = RECORD.run("store_time_ms")
 _STORE_TIME_AT: Final = RECORD.at("store_time_ms")
 _SIGNED: Final = (1 << 63) - 1  # a record's time is signed, an entry's isn't
 _EPOCH_BYTES: Final = 8
+NO_PRODUCER: Final = bytes(16)
 
 
 class Lane(NamedTuple):
@@ -131,8 +133,10 @@ class SegmentRules:
             frame: the whole entry, whose CRC is right.
         """
         found = self._follow(header)
-        if header.kind == EntryKind.DATA and header.is_known:
+        if header.is_batch:
             found += self._data(header, frame)
+        elif header.is_compound:
+            found += self._units(header, frame)
         else:
             found += self._other(header, frame[HEADER_SIZE:])
         return found
@@ -185,15 +189,42 @@ class SegmentRules:
             yield f"a no-op with a body of {len(body)} bytes"
         try:
             if header.kind == EntryKind.COMMAND:
-                command = Command.FromString(body)
-                if command.WhichOneof("body") is None:
-                    yield "a command that says nothing known here"
-                elif command.HasField("delete_topic"):
-                    self._forget(command.delete_topic.name)
+                yield from self._command(body)
             if header.kind == EntryKind.CONFIGURATION and not _voters(body):
                 yield "a configuration without voters"
         except DecodeError:
             yield f"its body is none of kind {header.kind}"
+
+    def _command(self, body: bytes) -> Iterator[str]:
+        """A command, of an entry of its own or of a unit.
+
+        Raises:
+            DecodeError: it is none.
+        """
+        command = Command.FromString(body)
+        if command.WhichOneof("body") is None:
+            yield "a command that says nothing known here"
+        elif command.HasField("delete_topic"):
+            self._forget(command.delete_topic.name)
+
+    def _units(self, header: EntryHeader, frame: bytes) -> Iterator[str]:
+        """Units: each batch as if it were alone, and commands."""
+        try:
+            spans = unit_spans(header, frame)
+        except InvalidFrame as error:
+            yield f"its units can't be read: {error}"
+            return
+        for number, unit in enumerate(spans):
+            for span in unit.batches:
+                batch = as_entry(header, frame, number, span)
+                if preamble_of(batch.header, batch.frame)[:2] != (NO_PRODUCER, 0):
+                    yield f"a batch of unit {number} has a producer"
+                yield from self._data(batch.header, batch.frame)
+            try:
+                for command in unit.commands:
+                    yield from self._command(command)
+            except DecodeError:
+                yield f"a command of unit {number} is none"
 
     def _forget(self, topic: str) -> None:
         """What entries of the first version said of the name is over."""

@@ -24,10 +24,13 @@ from audit.proof.chain import (
     ChainTask,
     Fault,
     ReadTask,
+    SeenUnit,
+    Settled,
     again_met,
     deletion_in,
     digest_fault,
     entry_fault,
+    settlement_in,
     unit_fault,
 )
 from audit.proof.findings import Cause
@@ -46,11 +49,12 @@ from audit.proof.runs import (
 from audit.proof.scan import ItemKind, ScanTask, Window, next_item
 from audit.proof.unit_runs import UnitRuns
 from audit.reading.pace import Pace
+from dledger.reading.compound import batches_in as unit_batches
+from dledger.reading.compound import commands_in
 from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     HEADER_SIZE,
     EntryHeader,
-    EntryKind,
     claim_of,
     digest_of,
     preamble_of,
@@ -62,6 +66,7 @@ from dledger.records.layout import file_name, topic_folder
 from store.dispatch import UNIT_SIZE, units_for_entry
 from store.errors import DivergenceFound
 from store.intact import IntactRun
+from store.voiding import voided
 
 RUN_BYTES: Final = 4 << 20  # What is looked at at once; an entry that is larger is taken alone.
 WORTH: Final = 8  # A run is a try worth that is at least this part of what was searched.
@@ -132,6 +137,8 @@ class _SegmentReader:
         self._units = UnitRuns()
         self._intact = Growing()
         self._deleted: dict[str, int] = {}
+        self._open_units: list[SeenUnit] = []
+        self._settled = Settled()
         self._entries = self._records = self._verified = 0
 
     def close(self) -> None:
@@ -157,6 +164,8 @@ class _SegmentReader:
             self._records,
             self._verified,
             self._run(),
+            tuple(self._open_units),
+            self._settled,
         )
 
     def _run(self) -> IntactRun | None:
@@ -264,10 +273,35 @@ class _SegmentReader:
                 self._keep(entry_fault(Cause.POSITION_DIGEST, header, detail))
         for why in self._rules.broken_by(header, frame):
             self._keep(entry_fault(Cause.NO_LEADERS, header, why))
-        if header.kind == EntryKind.DATA:
+        if header.is_batch:
             self._check_units(header, frame)
-        elif header.kind == EntryKind.COMMAND:
-            self._note_deletion(header, frame)
+        elif header.is_known:
+            self._take_parts(header, frame)
+
+    def _take_parts(self, header: EntryHeader, frame: bytes) -> None:
+        """What units hold, and commands of their own; units that lie are told by the rules."""
+        if header.is_compound and header.record_count and self._is_shared:
+            raise _NotAlike  # Each member's queues say which of them are void.
+        try:
+            batches = unit_batches(header, frame) if header.is_compound else ()
+            for batch in batches:
+                self._check_units(batch.header, batch.frame, batch.unit)
+            for body in commands_in(header, frame):
+                self._note_deletion(header, body)
+                self._note_settled(body)
+        except InvalidFrame:
+            return
+
+    def _note_settled(self, body: bytes) -> None:
+        """What the log says of units is what this segment's are, as far as they are in it."""
+        said = settlement_in(body)
+        if said is None:
+            return
+        faults, self._open_units = said.judge(self._open_units)
+        for fault in faults:
+            self._count(fault)
+        refused = self._settled.refused | said.refused
+        self._settled = Settled(max(said.through, self._settled.through), refused)
 
     def _verify(self, frame: bytes, at: int) -> EntryHeader | None:
         """The header of an intact entry that lies where it says; its digest is checked too."""
@@ -316,7 +350,10 @@ class _SegmentReader:
         self._previous = None
         self._rules.damaged()
 
-    def _check_units(self, header: EntryHeader, frame: bytes) -> None:
+    def _check_units(self, header: EntryHeader, frame: bytes, unit: int | None = None) -> None:
+        """Args:
+        unit: of a compound entry that the batch is of: its units are void where it was refused.
+        """
         try:
             topic, queue_id, base, expected = units_for_entry(header, frame)
             incarnation = preamble_of(header, frame).incarnation
@@ -326,6 +363,8 @@ class _SegmentReader:
         queues = self._queues[0]
         queue = (queues.folder(topic, incarnation, header.index), queue_id)
         self._ends[queue] = base + header.record_count
+        if unit is not None and header.index <= self._task.derived_index:
+            expected = self._seen(header, unit, queue, (base, expected))
         self._units.expect(queue, base, expected)
         if not incarnation:
             self._units.give_up()  # Its folder is a guess from those that are there now.
@@ -337,9 +376,23 @@ class _SegmentReader:
         if found == expected:
             return
         for number in range(header.record_count):
-            unit = slice(number * UNIT_SIZE, (number + 1) * UNIT_SIZE)
-            if found[unit] != expected[unit]:
-                self._count(unit_fault(header, queue, base + number, expected[unit], found[unit]))
+            here = slice(number * UNIT_SIZE, (number + 1) * UNIT_SIZE)
+            if found[here] != expected[here]:
+                self._count(unit_fault(header, queue, base + number, expected[here], found[here]))
+
+    def _seen(
+        self, header: EntryHeader, unit: int, queue: QueueKey, units: tuple[int, bytes]
+    ) -> bytes:
+        """What the ConsumeQueue is to hold of a batch: as it does, if that is void; what the log
+        says of the unit comes later, and is compared then."""
+        base, expected = units
+        void = voided(expected, base)
+        found = self._queues[0].units(queue, base, header.record_count)
+        if found in (void, expected):
+            place = header.physical_offset, header.total_size
+            seen = SeenUnit(header.index, unit, found == void, header.term, *place, queue)
+            self._open_units.append(seen)
+        return void if found == void else expected
 
     def _check_alike(
         self, header: EntryHeader, queue: QueueKey, units: tuple[int, int, bytes]
@@ -352,9 +405,9 @@ class _SegmentReader:
         if not incarnation or not self._have(queue, wanted):
             raise _NotAlike
 
-    def _note_deletion(self, header: EntryHeader, frame: bytes) -> None:
+    def _note_deletion(self, header: EntryHeader, body: bytes) -> None:
         """Queues of a deleted topic are rightly gone, and may begin again at offset 0."""
-        deletion = deletion_in(frame)
+        deletion = deletion_in(body)
         if deletion is None:
             return
         gone, incarnation = deletion.name, deletion.incarnation
@@ -365,6 +418,7 @@ class _SegmentReader:
         self._ends = {
             queue: end for queue, end in self._ends.items() if not is_deleted(queue[0], [gone])
         }
+        self._open_units = [u for u in self._open_units if not is_deleted(u.queue[0], [gone])]
         self._of_queues = {
             key: f for key, f in self._of_queues.items() if not is_deleted(key[1][0], [gone])
         }

@@ -21,14 +21,16 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from audit.proof.chain import deletion_in
+from audit.proof.chain import deletion_in, settlement_in
 from audit.proof.invariants import Batch
 from audit.proof.queue_files import QueueKey
 from audit.proof.tags import tags_codes
 from dledger.reading.chunks import HEADER, gathered, intact_entries
 from dledger.reading.columns import Integers
+from dledger.reading.compound import commands_in
 from dledger.reading.dtypes import dtype_of
 from dledger.reading.entry import (
+    COMPOUND_VERSION,
     ENTRY_VERSION,
     HEADER_SIZE,
     OLD_VERSION,
@@ -37,7 +39,7 @@ from dledger.reading.entry import (
     Preamble,
     digest_of,
 )
-from dledger.records.errors import InvalidRecord
+from dledger.records.errors import InvalidFrame, InvalidRecord
 from dledger.records.layout import BATCH, FIRST_RECORD_AT, RECORD, topic_folder
 from dledger.records.record import (
     FIXED_SIZE,
@@ -81,9 +83,10 @@ class Framed:
     scanned: int
 
     def upto_deletion(self) -> Framed:
-        """The same, up to the first entry that deletes a topic: what follows depends on it."""
+        """The same, up to the first entry that deletes a topic, as what follows depends on it, or
+        that says what became of units, which is looked at one by one."""
         for number, header in enumerate(self.headers):
-            if header.kind == EntryKind.COMMAND and deletion_in(self.frame(number)) is not None:
+            if _is_looked_at(header, self, number):
                 kept = self.starts[:number], self.headers[:number], self.starts[number]
                 return Framed(self.content, *kept, self.scanned)
         return self
@@ -108,6 +111,17 @@ class Batches:
         return self.units[self.bounds[number] * UNIT_SIZE : self.bounds[number + 1] * UNIT_SIZE]
 
 
+def _is_looked_at(header: EntryHeader, framed: Framed, number: int) -> bool:
+    """Whether one of the entry's commands is of those that the fast way leaves alone."""
+    if header.kind != EntryKind.COMMAND and not header.is_compound:
+        return False
+    try:
+        bodies = list(commands_in(header, framed.frame(number)))
+    except InvalidFrame:
+        return True
+    return any(deletion_in(body) is not None or settlement_in(body) is not None for body in bodies)
+
+
 def framed_in(content: bytes, place: int) -> Framed:
     """The entries that `content` begins with, up to the first that isn't as `Framed` says.
 
@@ -123,9 +137,12 @@ def framed_in(content: bytes, place: int) -> Framed:
     columns = gathered(content, places, HEADER) if starts else np.zeros(0, dtype=HEADER)
     kinds, versions = columns["kind"], columns["version"]
     good = (kinds >= EntryKind.NOOP) & (kinds <= EntryKind.CONFIGURATION)
-    good &= (versions >= OLD_VERSION) & (versions <= ENTRY_VERSION)
-    # Batches of the first version have another preamble, and are rare: entry by entry.
-    good &= (kinds != EntryKind.DATA) | (versions == ENTRY_VERSION)
+    good &= (versions >= OLD_VERSION) & (versions <= COMPOUND_VERSION)
+    # Batches of the first version have another preamble, and are rare: entry by entry. So are
+    # units with records, of which the queue says which are void.
+    holds_none = (versions == COMPOUND_VERSION) & (columns["record_count"] == 0)
+    good &= (kinds != EntryKind.DATA) | (versions == ENTRY_VERSION) | holds_none
+    good &= (kinds == EntryKind.DATA) | (versions <= ENTRY_VERSION)
     good &= columns["physical_offset"] == places.astype(np.uint64) + np.uint64(place)
     count = len(starts) if good.all() else int(good.argmin())
     size = starts[count] if count < len(starts) else scanned
@@ -149,7 +166,7 @@ def digests_continue(framed: Framed, before: int | None) -> bool:
 
 def batches_in(framed: Framed) -> Batches | None:
     """What the data entries hold, every record checked; None unless all is right."""
-    numbers = [number for number, each in enumerate(framed.headers) if each.kind == EntryKind.DATA]
+    numbers = [number for number, each in enumerate(framed.headers) if each.is_batch]
     found: list[Batch | None] = [None] * len(framed.headers)
     bounds = [0] * (len(framed.headers) + 1)
     if not numbers:

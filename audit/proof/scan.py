@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from dledger.reading.compound import batches_in
 from dledger.reading.entry import (
     FILLER_HEADER,
     FILLER_HEADER_SIZE,
@@ -294,6 +295,12 @@ def _leads_on(reader: Reader, task: ScanTask, at: int) -> bool:
 
 def _first_record(frame: bytes, header: EntryHeader) -> tuple[str, int, int | None]:
     """Topic, queue and queue offset of the entry's first record, as far as the bytes tell."""
+    if header.is_compound:
+        try:
+            first = next(batches_in(header, frame), None)
+        except InvalidFrame:
+            first = None
+        return ("", 0, None) if first is None else _first_record(first.frame, first.header)
     at = header.first_record_at
     if header.kind != EntryKind.DATA or len(frame) < at + FIXED_SIZE + 1:
         return "", 0, None

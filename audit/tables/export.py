@@ -17,8 +17,8 @@ from audit.reading.replica import Replica
 from audit.reading.survey import check_reaches, check_topics, committed_log
 from audit.tables.mark import Choice, Mark, Queue
 from audit.tables.steps import Step, steps
-from dledger.reading.decode import COLUMNS, Ended, Wanted, read_records
-from dledger.reading.lifetimes import ended_topics
+from dledger.reading.decode import COLUMNS, LeftOut, Wanted, read_records
+from dledger.reading.lifetimes import readable
 from dledger.reading.survey import Survey
 
 if TYPE_CHECKING:
@@ -90,20 +90,19 @@ def export_to_table(
         UsageMistake: replica, table and choice don't belong together.
         LogDamaged: the replica's log is; what was before that is in the table.
     """
-    log = committed_log(replica)
     topics, includes_deleted = choice
+    log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
     check_topics(log, topics)
     wanted = Choice(log.broker_group or "", topics, includes_deleted)
     mark = table.opened(wanted)
     start = _start(log, table.name, mark, accept_retention=accept_retention)
-    ended = () if includes_deleted else ended_topics(log)
     digest = mark.digest if mark is not None and mark.position == start else None
     if digest is None and log.start is not None:  # where the log begins: behind what is gone
         digest = log.start.digest
     messages = commits = 0
     reached = at = start
     for step in steps(log, start, log.settled, step_bytes, digest):
-        rows = _rows(step, topics, ended)
+        rows = _rows(step, topics, left_out)
         at = step.part.end
         # Without rows, a commit every now and then keeps the next run from reading all of it again.
         if step.digest is not None and (rows.num_rows or at - reached >= STEP_BYTES):
@@ -130,13 +129,13 @@ def _start(log: Survey, name: str, mark: Mark | None, *, accept_retention: bool)
     return max(mark.position, log.retained_from)
 
 
-def _rows(step: Step, topics: frozenset[str] | None, ended: Ended) -> pa.Table:
+def _rows(step: Step, topics: frozenset[str] | None, left_out: LeftOut) -> pa.Table:
     """The step's wanted messages."""
     import pyarrow as pa
 
     from dledger.reading.arrow import TYPES, to_arrow
 
-    wanted = Wanted(COLUMNS, topics, ended=ended)
+    wanted = Wanted(COLUMNS, topics, left_out=left_out)
     parts = read_records(step.part, wanted)
     batches = [batch for records in parts for batch in to_arrow(records)]
     return pa.Table.from_batches(batches, schema=pa.schema([(n, TYPES[n]) for n in COLUMNS]))

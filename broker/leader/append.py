@@ -38,8 +38,10 @@ from broker.leader.numbering import (
     room_for,
 )
 from broker.leader.pending import PendingSend, Waiting
+from broker.leader.units import Units
 from broker.leader.voided import refused_batch, voided
-from broker.state.machine import NO_PRODUCER, StateMachine
+from broker.state.compound import NO_PRODUCER, Judged
+from broker.state.machine import StateMachine
 from broker.state.refusals import BatchRefusal, Refusal
 from broker.state.sequences import StoredBatch
 from broker.state.topics import TopicState
@@ -47,6 +49,7 @@ from dledger.core.errors import NotLeader, ProposalRefused, TooMuchUncommitted
 from dledger.core.types import EntryKind, Proposed
 from dledger.driver import LogBehind, LogFull, Stamp
 from dledger.limits import MAX_SEND_BATCHES
+from dledger.ports import USUAL_VERSION
 from dledger.reading.entry import HEADER_SIZE
 from dledger.records.errors import FormatError
 from dledger.records.layout import HOST, RECORD
@@ -65,7 +68,12 @@ class Proposer(Protocol):
     """The driver, as far as proposals go."""
 
     def propose(
-        self, kind: EntryKind, record_count: int, body: bytes | bytearray, stamp: Stamp | None
+        self,
+        kind: EntryKind,
+        record_count: int,
+        body: bytes | bytearray,
+        stamp: Stamp | None,
+        version: int = USUAL_VERSION,
     ) -> Proposed: ...
 
 
@@ -111,6 +119,7 @@ class Appender:
         self._rules = BatchRules(max_message_bytes)
         self.check_in_steps = self._rules.check_in_steps
         self._flight = InFlight()
+        self.units = Units(self._propose, machine, lambda: self._flight, self._rules, store_host)
         self._waiting: dict[int, list[Waiting]] = {}
         self._commands: dict[int, asyncio.Future[Refusal | None]] = {}
         self._applied = 0
@@ -122,11 +131,13 @@ class Appender:
         """This node leads and has applied everything in its log: start from the applied state."""
         self._forget()
         self._applied = applied_index
+        self.units.begin()
 
     def end(self, error: BrokerError) -> None:
         """Leadership is lost: everybody who waits is told `error`."""
         waiting, commands = self._waiting, self._commands
         self._forget()
+        self.units.end(error)
         for batches in waiting.values():
             for batch in batches:
                 batch.send.finish_one(batch.position, error.failure)
@@ -143,12 +154,13 @@ class Appender:
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return not self._waiting and not self._commands
+        return not self._waiting and not self._commands and not self.units.futures()
 
     async def idled(self) -> None:
         """Returns when nobody waits for anything any more, as of the call."""
         futures: list[asyncio.Future[Any]] = list(self._commands.values())
         futures += {batch.send.done for waiting in self._waiting.values() for batch in waiting}
+        futures += self.units.futures()
         if futures:
             await asyncio.wait(futures)
 
@@ -247,10 +259,15 @@ class Appender:
         return stored, index
 
     def _propose(
-        self, kind: EntryKind, count: int, body: bytes | bytearray, stamp: Stamp | None
+        self,
+        kind: EntryKind,
+        count: int,
+        body: bytes | bytearray,
+        stamp: Stamp | None,
+        version: int = USUAL_VERSION,
     ) -> int:
         try:
-            return self._proposer.propose(kind, count, body, stamp).index
+            return self._proposer.propose(kind, count, body, stamp, version).index
         except (TooMuchUncommitted, LogBehind) as error:
             raise BrokerError(ErrorCode.BUSY, str(error)) from error
         except NotLeader as error:
@@ -361,6 +378,11 @@ class Appender:
         if future is not None and not future.done():
             future.set_result(refusal)
 
+    def on_units(self, index: int, units: Sequence[Judged]) -> None:
+        """The state machine has applied the units of the entry at `index`, or refused them."""
+        self._flight.retire_command(index)
+        self.units.on_applied(index, units)
+
     def on_batch_voided(self, index: int, refusal: BatchRefusal) -> None:
         """Whoever waits for the batch at `index` learns that it was not stored, and why."""
         self._flight.void(index)
@@ -373,14 +395,16 @@ class Appender:
 
     def on_applied(self, index: int) -> None:
         """Everything up to `index` is applied: answer those who wait for it."""
-        if self._flight.is_empty and not self._waiting:
-            self._applied = max(self._applied, index)  # a follower, or nothing but commands
-            return
+        if not self._flight.is_empty or self._waiting:  # else a follower, or nothing but commands
+            self._answer(index)
+        self._applied = max(self._applied, index)
+        self.units.go_on()
+
+    def _answer(self, index: int) -> None:
         for applied in range(self._applied + 1, index + 1):
             self._flight.retire(applied)
             for batch in self._waiting.pop(applied, ()):
                 batch.send.finish_one(batch.position, batch.result)
-        self._applied = max(self._applied, index)
 
     def meant_for(self) -> dict[int, int]:
         """The incarnation of its topic that each batch on its way is for, by index."""
@@ -390,7 +414,7 @@ class Appender:
         """A frozen picture, as of now."""
         return AppenderStatistics(
             sends_pending=sum(len(batches) for batches in self._waiting.values()),
-            commands_pending=len(self._commands),
+            commands_pending=len(self._commands) + len(self.units.futures()),
             batches_appended=self._batches,
             messages_appended=self._messages,
             bytes_appended=self._bytes,

@@ -81,6 +81,10 @@ class BatchRules:
         self._max_record = max_message_bytes + MAX_RECORD_OVERHEAD
         self._max_batch = max_message_bytes + BATCH_SLACK_BYTES
 
+    def takes_unit(self, size: int) -> bool:
+        """Whether a unit may be so large: no larger than the largest data entry."""
+        return size <= self._max_batch
+
     def record_starts(self, batch: Batch) -> list[int]:
         """Where each record of the batch begins; every length and CRC in them is right.
 

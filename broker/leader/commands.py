@@ -7,10 +7,11 @@ The one place where a caller's wish becomes the bytes that lie in the log for ev
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
+from broker.leader.units import ProposedUnit, UnitResult
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
 from broker.state.registration import Registration
@@ -43,8 +44,20 @@ def makes_room(kind: int, body: bytes | bytearray | memoryview) -> bool:
         return False
 
 
+class UnitTaker(Protocol):
+    """`broker.leader.units.Units`, as far as units of one command go."""
+
+    @property
+    def are_taken(self) -> bool: ...
+
+    def propose(self, wanted: ProposedUnit) -> Awaitable[UnitResult]: ...
+
+
 class Submitter(Protocol):
     """The appender, as far as commands go."""
+
+    @property
+    def units(self) -> UnitTaker: ...
 
     def submit(self, command: Command) -> Awaitable[Refusal | None]: ...
 
@@ -95,7 +108,7 @@ class Commands:
     def delete_topic(self, topic: TopicRef) -> Awaitable[Refusal | None]:
         """Proposes the end of a topic."""
         command = DeleteTopicCommand(name=topic.name, incarnation=topic.incarnation)
-        return self._submitter.submit(Command(delete_topic=command))
+        return self._share(Command(delete_topic=command), is_named=bool(topic.incarnation))
 
     def commit_offsets(self, commit: OffsetCommit) -> Awaitable[Refusal | None]:
         """Proposes a consumer group's offsets."""
@@ -106,7 +119,7 @@ class Commands:
             reset=commit.is_reset,
             topic_incarnation=commit.incarnation,
         )
-        return self._submitter.submit(Command(commit_offsets=command))
+        return self._share(Command(commit_offsets=command), is_named=bool(commit.incarnation))
 
     def register_producer(self, wanted: Registration) -> Awaitable[Refusal | None]:
         """Proposes a producer."""
@@ -114,3 +127,16 @@ class Commands:
             token=wanted.token, name=wanted.name, previous=wanted.previous
         )
         return self._submitter.submit(Command(register_producer=command))
+
+    def _share(self, command: Command, *, is_named: bool) -> Awaitable[Refusal | None]:
+        """Proposes a command as a unit, which shares an entry with others; where the level in use
+        has none, or the command doesn't name its topic's incarnation, as an entry of its own."""
+        units = self._submitter.units
+        if not is_named or not units.are_taken:
+            return self._submitter.submit(command)
+        return _refusal_in(units.propose(ProposedUnit(commands=(command,))))
+
+
+async def _refusal_in(result: Awaitable[UnitResult]) -> Refusal | None:
+    # A unit without batches is refused as commands are.
+    return cast("Refusal | None", (await result).refusal)

@@ -40,6 +40,14 @@ class Lane(NamedTuple):
         return self.incarnation, self.queue_id
 
 
+class UnitEnd(NamedTuple):
+    """Where a batch of a unit ends: the queue, and the offset behind it."""
+
+    incarnation: int
+    queue_id: int
+    end: int
+
+
 @dataclass(slots=True)
 class SequenceInFlight:
     """A producer's batches to one queue that are proposed and not yet applied."""
@@ -55,24 +63,29 @@ class InFlight:
     _lanes: dict[int, Lane] = field(default_factory=dict)  # index -> whose batch
     _ends: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _sequences: dict[Lane, SequenceInFlight] = field(default_factory=dict)
-    _deletes: dict[int, str] = field(default_factory=dict)  # index -> topic
+    _units: dict[int, tuple[UnitEnd, ...]] = field(default_factory=dict)  # index -> their batches
+    _deletes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # index -> topics
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
 
     @property
     def is_empty(self) -> bool:
         """Whether no batch is on its way."""
-        return not self._lanes
+        return not self._lanes and not self._units
 
     def meant_for(self) -> dict[int, int]:
-        """The incarnation that each batch on its way was proposed for, by index."""
+        """The incarnation that each batch on its way was proposed for, by index; not of units."""
         return {index: lane.incarnation for index, lane in self._lanes.items()}
 
     # --- batches ------------------------------------------------------------------------------
 
     def next_offset(self, lane: Lane) -> int | None:
+        """See `end_of`."""
+        return self.end_of(lane.place)
+
+    def end_of(self, place: tuple[int, int]) -> int | None:
         """The queue's next offset; None if nothing is on its way: then the applied state has it."""
-        end = self._ends.get(lane.place)
+        end = self._ends.get(place)
         return None if end is None else end[1]
 
     def sequence(self, lane: Lane) -> SequenceInFlight | None:
@@ -92,8 +105,18 @@ class InFlight:
             flight.next_sequence = batch.base_sequence + batch.record_count
             flight.batches.append((index, batch))
 
+    def add_units(self, index: int, batches: Iterable[UnitEnd]) -> None:
+        """Units are proposed, as entry `index`, with these batches."""
+        self._units[index] = tuple(batches)
+        for batch in self._units[index]:
+            self._ends[batch.incarnation, batch.queue_id] = index, batch.end
+
     def retire(self, index: int) -> None:
         """The entry is applied: from here on the applied state knows."""
+        for batch in self._units.pop(index, ()):
+            end = self._ends.get(batch[:2])
+            if end is not None and end[0] <= index:
+                del self._ends[batch[:2]]
         lane = self._lanes.pop(index, None)
         if lane is None:
             return
@@ -112,9 +135,17 @@ class InFlight:
         well: the next batch starts from the applied state."""
         lane = self._lanes.get(index)
         if lane is not None:
-            self._ends.pop(lane.place, None)
-            for other in [each for each in self._sequences if each.place == lane.place]:
-                del self._sequences[other]
+            self._void(lane.place)
+
+    def void_units(self, places: Iterable[tuple[int, int]]) -> None:
+        """So it is with these queues, whose offsets units were to take and haven't taken."""
+        for place in places:
+            self._void(place)
+
+    def _void(self, place: tuple[int, int]) -> None:
+        self._ends.pop(place, None)
+        for other in [each for each in self._sequences if each.place == place]:
+            del self._sequences[other]
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -122,7 +153,10 @@ class InFlight:
         """The command is proposed, as entry `index`."""
         match command.WhichOneof("body"):
             case "delete_topic":
-                self._deletes[index] = command.delete_topic.name
+                self._deletes[index] = (
+                    *self._deletes.get(index, ()),
+                    command.delete_topic.name,
+                )
             case "register_producer":
                 self._registering[index] = command.register_producer.name
             case "forget_producers":
@@ -139,7 +173,7 @@ class InFlight:
     def is_deleting(self, topic: str) -> bool:
         """Whether any delete of that name is on its way: of this incarnation, or of one that is
         made by a creation on its way."""
-        return topic in self._deletes.values()
+        return any(topic in each for each in self._deletes.values())
 
     def is_closed(self, producer: bytes, name: str) -> bool:
         """Whether the producer's forgetting, or another registration of its name, is on its way:

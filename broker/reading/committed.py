@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dledger.core.types import CoreStatistics, EntryKind
-from dledger.reading.entry import EntryHeader
+from dledger.reading.compound import data_in
+from dledger.reading.entry import EntryHeader, preamble_of
 from dledger.reading.log_start import LogStart
-from dledger.records.record import record_starts
+from dledger.records.errors import InvalidFrame
+from dledger.records.record import DecodedRecord, decode_records, record_starts
 from store.errors import StoreError
 
 
@@ -44,6 +46,10 @@ class LogEnds:
     committed_digest: int
 
 
+def _always(record: DecodedRecord, incarnation: int) -> bool:
+    return True
+
+
 class CommittedLog:
     """A replica's log and how far it has come."""
 
@@ -53,7 +59,13 @@ class CommittedLog:
         *,
         applied_index: Callable[[], int],
         core: Callable[[], CoreStatistics],
+        took_effect: Callable[[DecodedRecord, int], bool] = _always,
     ) -> None:
+        """Args:
+        took_effect: whether a record of a unit, of the topic with that incarnation, did so with
+            it (ADR 54).
+        """
+        self._took_effect = took_effect
         self._log = log
         self._applied_index = applied_index
         self._core = core
@@ -100,12 +112,29 @@ class CommittedLog:
         except StoreError:
             return None
         header = self._log.header_at(index)
-        if header.kind != EntryKind.DATA:
+        if not header.is_known or header.kind != EntryKind.DATA:
             return None
-        frame = self._log.read(index, index)
-        at = physical_offset - header.physical_offset
-        starts = record_starts(frame, header.first_record_at, header.record_count)
-        if at not in starts:
-            return None
-        end = starts[starts.index(at) + 1] if at != starts[-1] else len(frame)
-        return frame[at:end]
+        try:
+            batches = list(data_in(header, self._log.read(index, index)))
+        except InvalidFrame:
+            return None  # void, with all that is in it
+        for alone, frame in batches:
+            record = _record_in(alone, frame, physical_offset - alone.physical_offset)
+            if record is not None:
+                if header.is_compound:
+                    incarnation = preamble_of(alone, frame).incarnation
+                    if not self._took_effect(decode_records(record)[0], incarnation):
+                        return None
+                return record
+        return None
+
+
+def _record_in(header: EntryHeader, frame: bytes, at: int) -> bytes | None:
+    """The record that begins at byte `at` of a data entry; None if none does."""
+    if not header.first_record_at <= at < len(frame):
+        return None
+    starts = record_starts(frame, header.first_record_at, header.record_count)
+    if at not in starts:
+        return None
+    end = starts[starts.index(at) + 1] if at != starts[-1] else len(frame)
+    return frame[at:end]

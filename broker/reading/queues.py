@@ -4,7 +4,8 @@ A pull costs two look-ups: units of the ConsumeQueue give physical offsets and s
 of adjacent records are read from the CommitLog as they lie (ADR 5). Consumers see what the state
 machine has applied and nothing else. A ConsumeQueue is derived, and no witness: what a unit points
 to is given to nobody unless the record there bears it out (`proof`). A queue that is found wrong is
-told, and whoever asked for what it hides is refused for now. This reads; it never writes.
+told, and whoever asked for what it hides is refused for now. Void units are passed over. This
+reads; it never writes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from broker.reading.proof import Place, plausible, proven
 from broker.state.machine import StateMachine
 from broker.state.topics import MAX_QUEUES, TopicRef, TopicState
 from dledger.records import layout
+from dledger.records.record import DecodedRecord
 from store.errors import OutOfRange
+from store.voiding import is_void, leading_voids
 
 T = TypeVar("T")
 
@@ -54,8 +57,9 @@ Suspect = Callable[[TopicState, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a pull found. `next_offset` is where the next pull goes on; `incarnation` is that of the
-    topic that was looked at."""
+    """What a pull found: `count` records that follow each other, behind `void_count` offsets that
+    nobody may read (ADR 54). `next_offset` is where the next pull goes on; `incarnation` is that of
+    the topic that was looked at."""
 
     records: bytes
     count: int
@@ -63,6 +67,7 @@ class Found:
     min_offset: int
     max_offset: int
     incarnation: int
+    void_count: int = 0
 
 
 class QueueReader:
@@ -128,20 +133,40 @@ class QueueReader:
         low, high = self.bounds(topic, queue_id)
         middle = low  # whoever asks for what is old is mostly answered by the first
         while low < high:
-            record, _ = _finish(self._prove(self.topic(topic), queue_id, middle, 1, 1))
-            (stored,) = STORE_TIME.unpack_from(record, STORE_TIME_AT)
-            if stored < time_ms:
+            if self._stored_at(self.topic(topic), queue_id, middle) < time_ms:
                 low = middle + 1
             else:
                 high = middle
             middle = (low + high) // 2
         return low
 
+    def _stored_at(self, topic: TopicState, queue_id: int, offset: int) -> int:
+        """When the message there was stored; one that is void has its time as well."""
+        record, _, voids = _finish(self._prove(topic, queue_id, offset, 1, 1))
+        if voids:
+            unit = self._queues.units(topic.folder, queue_id, offset, 1)
+            at = UNIT.unpack(unit)[0] + STORE_TIME_AT
+            return int(STORE_TIME.unpack(self._log.read_at(at, STORE_TIME.size))[0])
+        return int(STORE_TIME.unpack_from(record, STORE_TIME_AT)[0])
+
+    def took_effect(self, record: DecodedRecord, incarnation: int) -> bool:
+        """Whether a record that lies in the log in a unit is a message: its queue is there, and
+        doesn't have it as void."""
+        topic = self._machine.topics.get(record.topic)
+        if topic is None or topic.incarnation != incarnation:
+            return False
+        low, high = self.bounds(TopicRef(topic.name, incarnation), record.queue_id)
+        if not low <= record.queue_offset < high:
+            return False
+        place = topic.folder, record.queue_id, record.queue_offset
+        return not is_void(self._queues.units(*place, 1), record.queue_offset)
+
     def pull(
         self, topic: TopicRef, queue_id: int, offset: int, max_messages: int, max_bytes: int
     ) -> Found:
         """The records from `offset` on: at most `max_messages`, at most `max_bytes` unless the
-        first one alone is longer; none at the end of the queue.
+        first one alone is longer; none at the end of the queue, or where all that it looked at are
+        void. It ends in front of the next void one.
 
         Raises:
             BrokerError: see `check_offset`; NOT_READY where the ConsumeQueue is wrong.
@@ -163,20 +188,29 @@ class QueueReader:
             return Found(b"", 0, offset, low, high, state.incarnation)
         max_bytes = min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
         steps = self._prove(state, queue_id, offset, wanted, max_bytes)
-        records, count = yield from steps
-        return Found(records, count, offset + count, low, high, state.incarnation)
+        records, count, voids = yield from steps
+        return Found(records, count, offset + voids + count, low, high, state.incarnation, voids)
 
     def _prove(
         self, topic: TopicState, queue_id: int, offset: int, wanted: int, max_bytes: int
-    ) -> Generator[None, None, tuple[bytes, int]]:
-        """Records from `offset` on up to the first whose unit is wrong, and how many; one at least.
+    ) -> Generator[None, None, tuple[bytes, int, int]]:
+        """Records behind void units from `offset` on, up to the first whose unit is wrong or void;
+        how many, one at least unless all are void; and how many void ones are before.
 
         Raises:
             BrokerError: NOT_READY, the first one is wrong.
         """
         units = self._queues.units(topic.folder, queue_id, offset, wanted)
-        count = plausible(units)
-        is_wrong = count < wanted
+        count, voids = plausible(units), 0
+        if not count and (voids := leading_voids(units, offset)):
+            if voids == wanted:
+                return b"", 0, voids
+            units, offset = units[voids * UNIT.size :], offset + voids
+            count = plausible(units)
+        is_wrong = count < wanted - voids
+        if is_wrong and count:
+            behind = units[count * UNIT.size : (count + 1) * UNIT.size]
+            is_wrong = not is_void(behind, offset + count)
         runs, taken = yield from _runs(units[: count * UNIT.size], max_bytes)
         is_wrong = is_wrong and taken == count
         place = Place(topic.name.encode(), queue_id, offset, self._created_at(topic))
@@ -197,7 +231,7 @@ class QueueReader:
         if good < taken:
             sizes = (size for _, size, _ in UNIT.iter_unpack(units[: good * UNIT.size]))
             records = records[: sum(sizes)]
-        return records, good
+        return records, good, voids
 
     def _created_at(self, topic: TopicState) -> int:
         """Where the topic's creation lies; -1: before the log begins. Kept: of an old entry that is

@@ -222,17 +222,24 @@ class Pulls:
         wanted_ms = self._hold.default_ms if request.hold_ms is None else request.hold_ms
         now = asyncio.get_running_loop().time
         deadline = now() + min(wanted_ms, self._hold.max_ms) / 1000
+        passed = 0
         while True:
             self._gate.check_serving()
             found = await self._pull_once(request)
+            passed += found.void_count
             left = deadline - now()
-            if found.count or left <= 0:
+            is_asked = request.max_messages == 0 or request.max_messages > found.void_count
+            if found.count or not is_asked or (left <= 0 and not found.void_count):
                 self._account(len(found.records), call)
-                return found
+                return replace(found, void_count=passed)
             # Once it has waited for one topic it is told nothing of a later one of the name.
             topic = TopicRef(request.topic.name, found.incarnation)
             request = replace(request, topic=topic)
-            await self._held.wait((found.incarnation, request.queue_id), left)
+            if found.void_count:
+                request = _behind(request, found)
+                await self._turns.pause()
+            else:
+                await self._held.wait((found.incarnation, request.queue_id), left)
 
     def _account(self, size: int, call: Call) -> None:
         """The answer's bytes count until the call is over: a client may be slow to read."""
@@ -267,6 +274,12 @@ class Pulls:
                     is_enough = self._turns.share()
         finally:
             self.budget.give_back(taken)
+
+
+def _behind(request: PullRequest, found: Found) -> PullRequest:
+    """The rest of a request of which what was found is void: nobody waits at that."""
+    left = request.max_messages and request.max_messages - found.void_count
+    return replace(request, offset=found.next_offset, max_messages=left)
 
 
 # --- single messages ---------------------------------------------------------------------------
@@ -320,10 +333,11 @@ class Lookups:
         await self._gate.confirm()
         found = self._soundness.read(lambda: self._reader.pull(topic, queue_id, offset, 1, 1))
         if not found.count:
-            raise BrokerError(
-                ErrorCode.MESSAGE_NOT_FOUND,
-                f"{topic.name}/{queue_id} ends at offset {found.max_offset}",
-            )
+            place = f"{topic.name}/{queue_id}"
+            text = f"{place} ends at offset {found.max_offset}"
+            if found.void_count:
+                text = f"offset {offset} of {place} is void: what was to be there was refused"
+            raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, text)
         return found.records
 
     def _record_at(self, physical_offset: int) -> bytes | None:

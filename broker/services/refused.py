@@ -6,10 +6,12 @@ from typing import assert_never
 
 from broker.errors import BrokerError, ErrorCode, replaced
 from broker.state.refusals import (
+    KeyTaken,
     LevelNotNext,
     LogStartNotMoved,
     Malformed,
     OffsetOutOfRange,
+    OutcomesDiffer,
     ProducerFenced,
     QueueStartNotMoved,
     Refusal,
@@ -71,6 +73,12 @@ def refused(refusal: Refusal) -> BrokerError:
             return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         case QueueStartNotMoved(queue_id, offset):
             text = f"queue {queue_id} can't begin at offset {offset}"
+            return BrokerError(ErrorCode.INTERNAL, text)
+        case KeyTaken(topic, what):
+            text = f"another unit is about the {what or 'whole'} of topic {topic!r}"
+            return BrokerError(ErrorCode.INTERNAL, text)
+        case OutcomesDiffer(through):
+            text = f"what became of units up to entry {through} is something else"
             return BrokerError(ErrorCode.INTERNAL, text)
         case Malformed(why):
             return BrokerError(ErrorCode.INTERNAL, f"the leader's entry is void: {why}")

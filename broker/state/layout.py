@@ -73,6 +73,25 @@ QUEUE_START: Final = Layout(
     "Start of a queue", 8, (Field(0, "Q", "offset", "the first offset that may be read"),)
 )
 
+OUTCOMES_SECTION: Final = Layout(
+    "Section unit-outcomes",
+    12,
+    (
+        Field(0, "Q", "through", "index of the last compound entry with records, unsettled"),
+        Field(8, "I", "count", "count c of refused units in this record, at most 1,024"),
+        Field(12, "", "refused", "refused units", length="12c"),
+    ),
+)
+
+REFUSED_UNIT: Final = Layout(
+    "Refused unit",
+    12,
+    (
+        Field(0, "Q", "index", "index of its entry; ascending"),
+        Field(8, "I", "unit", "its number in the entry, from 0; ascending"),
+    ),
+)
+
 LIVED_TIME_SECTION: Final = Layout(
     "Section lived-time", 8, (Field(0, "Q", "lived_ms", "lived time as of the last entry, ms"),)
 )
@@ -169,6 +188,8 @@ STATE_LAYOUTS: Final = (
     LOG_START_SECTION,
     TOPIC_RETENTION_SECTION,
     QUEUE_START,
+    OUTCOMES_SECTION,
+    REFUSED_UNIT,
     LIVED_TIME_SECTION,
     TOPICS_SECTION,
     TOPIC_QUEUE,

@@ -21,7 +21,7 @@ from broker.state.layout import LEVEL_SECTION
 from broker.state.refusals import LevelNotNext
 from broker.state.snapshot import Section, pack, single_record
 from dledger.core.errors import InvariantViolation
-from dledger.level import FIRST_LEVEL, LOG_START_LEVEL, TOPIC_RETENTION_LEVEL
+from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, LOG_START_LEVEL, TOPIC_RETENTION_LEVEL
 
 SECTION: Final = "level"
 VERSION: Final = 1
@@ -38,6 +38,7 @@ COMMAND_LEVELS: Final = {
     "move_log_start": LOG_START_LEVEL,
     "retain_topic": TOPIC_RETENTION_LEVEL,
     "move_queue_starts": TOPIC_RETENTION_LEVEL,
+    "settle_units": COMPOUND_LEVEL,
 }
 
 

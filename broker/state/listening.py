@@ -6,8 +6,10 @@ raise, and it may read the state and never change it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from broker.state.compound import Judged
 from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
 
@@ -18,7 +20,7 @@ class Listener(Protocol):
     """Who is told what was applied, while it is applied."""
 
     def arrived(self, queue: QueueKey) -> None:
-        """The queue got messages."""
+        """The queue got messages, or goes on through void ones."""
         ...
 
     def batch_voided(self, index: int, refusal: BatchRefusal) -> None:
@@ -35,6 +37,10 @@ class Listener(Protocol):
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """The command at `index` took effect, or was refused."""
+        ...
+
+    def units_applied(self, index: int, units: Sequence[Judged]) -> None:
+        """Each unit of the compound entry at `index` took effect, or was refused."""
         ...
 
 
@@ -54,4 +60,7 @@ class Nobody:
         return None
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
+        return None
+
+    def units_applied(self, index: int, units: Sequence[Judged]) -> None:
         return None

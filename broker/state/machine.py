@@ -17,6 +17,7 @@ with it).
     entry                what it does
     data                 queue files, then the topic's queue, then its producer's numbers
     data that is void    nothing; whoever waits for it is told why
+    units                each by itself, as one: queue files, queues, its commands (ADR 54)
     create topic         topics
     delete topic         queue files, then topics, offsets, producers
     commit offsets       offsets, bounded by where the topic's queues end
@@ -25,6 +26,7 @@ with it).
     move log start       log_start: entries before it may go (ADR 43)
     retain topic         topic_retention: how long its messages are wanted (ADR 48)
     move queue starts    topic_retention: what may be read of a topic's queues
+    settle units         outcomes: the log says which units were refused; only in a unit
     raise level          level; stops in front of one that this program doesn't know (ADR 23)
     no-op, configuration nothing
     anything else        nothing: void, and told
@@ -40,7 +42,7 @@ ADR 25); if one ever does, all replicas refuse it alike and go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Protocol, Self
@@ -52,17 +54,20 @@ from broker.state import (
     lived_time,
     log_start,
     offsets,
+    outcomes,
     producers,
     topic_retention,
     topics,
 )
+from broker.state.compound import NO_PRODUCER, Judged, commit_of, judge, settlement_of
 from broker.state.errors import SnapshotAppliedOtherwise, SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import APPLYING, MACHINE_SECTION
 from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.listening import Listener, Nobody
 from broker.state.lived_time import LivedTime
 from broker.state.log_start import RetiredThrough
-from broker.state.offsets import OffsetCommit, Offsets
+from broker.state.offsets import Offsets
+from broker.state.outcomes import Outcomes
 from broker.state.producers import Producers
 from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound, TopicReplaced
 from broker.state.registration import (
@@ -79,7 +84,7 @@ from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused, ApplyStopped
-from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, KNOWN_LEVEL
 from dledger.ports import never_enough
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
 from dledger.records.errors import FormatError
@@ -93,7 +98,6 @@ from dledger.wire.commands_pb2 import (
 from store.dispatch import units_for_entry
 from store.errors import DivergenceFound, StorageFull
 
-NO_PRODUCER: Final = bytes(16)
 SECTION: Final = "machine"
 _OWN: Final = MACHINE_SECTION.struct()
 SECTIONS: Final = (
@@ -105,7 +109,7 @@ SECTIONS: Final = (
     producers.SECTION,
 )
 # Behind them, in this order, if there is anything to say.
-OPTIONAL_SECTIONS: Final = (log_start.SECTION, topic_retention.SECTION)
+OPTIONAL_SECTIONS: Final = (log_start.SECTION, topic_retention.SECTION, outcomes.SECTION)
 
 
 class _LevelUnknown(Exception):
@@ -177,6 +181,7 @@ class StateMachine:
         self.level = Level()
         self.log_start = RetiredThrough()
         self.topic_retention = TopicRetentions()
+        self.outcomes = Outcomes()
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
@@ -229,8 +234,10 @@ class StateMachine:
         try:
             if not header.is_known:
                 self._void(header.index, _unknown(header))
-            elif header.kind == EntryKind.DATA:
+            elif header.is_batch:
                 self._apply_data(header, frames[at : at + header.total_size])
+            elif header.is_compound:
+                self._apply_units(header, frames[at : at + header.total_size])
             elif header.kind == EntryKind.COMMAND:
                 body = frames[at + HEADER_SIZE : at + header.total_size]
                 refusal = self._apply_command(header, body)
@@ -285,6 +292,65 @@ class StateMachine:
             self.producers.remember(producer, place, batch, self.lived_time.lived_ms)
         self.messages_applied += count
         self._listener.arrived((topic.incarnation, queue_id))
+
+    # --- units --------------------------------------------------------------------------------
+
+    def _apply_units(self, header: EntryHeader, frame: bytes) -> None:
+        """Applies each unit of a compound entry, or refuses it; see `broker.state.compound`."""
+        if self.level.current < COMPOUND_LEVEL:
+            self._void(header.index, Malformed("units are of a level above the one in use"))
+            return
+        try:
+            units = judge(self, header, frame)
+        except FormatError as error:
+            self._void(header.index, Malformed(str(error)))
+            return
+        if header.index > self._derived_through:
+            self._derive_units(units)
+        for unit in units:
+            for batch in unit.batches:
+                self.topics.advance(batch.topic, batch.queue_id, batch.end)
+                self.topics.derive(batch.topic, batch.queue_id, batch.units)
+                self.messages_applied += batch.record_count
+        for unit in units:
+            for command in unit.commands:
+                self._take_effect(command)
+        if header.record_count:
+            refused = (n for n, each in enumerate(units) if each.refusal and each.batches)
+            self.outcomes.note(header.index, refused)
+        for unit in units:
+            for batch in unit.batches:
+                self._listener.arrived((batch.topic.incarnation, batch.queue_id))
+        self._listener.units_applied(header.index, units)
+
+    def _derive_units(self, units: Sequence[Judged]) -> None:
+        """All that the entry does to files. Done again after a disk was full it is the same."""
+        ended = {
+            command.delete_topic.name
+            for unit in units
+            for command in unit.commands
+            if command.HasField("delete_topic")
+        }
+        for unit in units:
+            for batch in unit.batches:
+                if batch.topic.name not in ended:
+                    folder = batch.topic.folder
+                    self._queues.dispatch(folder, batch.queue_id, batch.base, batch.units)
+        for name in sorted(ended):
+            self._queues.delete_topic(self.topics[name].folder)
+
+    def _take_effect(self, command: Command) -> None:
+        """A command of a unit that was judged; all files are as they are to be."""
+        match command.WhichOneof("body"):
+            case "commit_offsets":
+                body = command.commit_offsets
+                refusal = self.offsets.commit(commit_of(body), self.topics[body.topic].next_offsets)
+                if refusal is not None:
+                    raise InvariantViolation(f"a unit's commit was judged, and is {refusal}")
+            case "delete_topic":
+                self._end_topic(self.topics[command.delete_topic.name])
+            case "settle_units":
+                self.outcomes.settle(settlement_of(command.settle_units))
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -370,25 +436,27 @@ class StateMachine:
         return self.topic_retention.move(topic.incarnation, starts, topic.next_offsets)
 
     def _delete_topic(self, header: EntryHeader, meant: TopicRef) -> Refusal | None:
-        topic, name = self._meant(meant), meant.name
+        topic = self._meant(meant)
         if not isinstance(topic, TopicState):
             return topic
         if header.index > self._derived_through:
             self._queues.delete_topic(topic.folder)
-        self.topics.delete(name)
-        self.offsets.on_topic_deleted(name)
+        self._end_topic(topic)
+        return None
+
+    def _end_topic(self, topic: TopicState) -> None:
+        """Nothing is left of it; its files are gone already."""
+        self.topics.delete(topic.name)
+        self.offsets.on_topic_deleted(topic.name)
         self.producers.on_topic_deleted(topic.incarnation)
         self.topic_retention.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(topic)
-        return None
 
     def _commit_offsets(self, command: CommitOffsetsCommand) -> Refusal | None:
         topic = self._meant(TopicRef(command.topic, command.topic_incarnation))
         if not isinstance(topic, TopicState):
             return topic
-        wanted = tuple((each.queue_id, each.offset) for each in command.offsets)
-        commit = OffsetCommit(command.group, command.topic, wanted, is_reset=command.reset)
-        return self.offsets.commit(commit, topic.next_offsets)
+        return self.offsets.commit(commit_of(command), topic.next_offsets)
 
     def _register(self, header: EntryHeader, command: RegisterProducerCommand) -> Refusal | None:
         wanted = Registration(command.token, command.name, command.previous)
@@ -409,6 +477,7 @@ class StateMachine:
             self.producers.snapshot(),
             *self.log_start.snapshot(),
             *self.topic_retention.snapshot(),
+            *self.outcomes.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -475,6 +544,8 @@ class StateMachine:
                 self.log_start.restore(first.version, payloads)
             case topic_retention.SECTION:
                 self.topic_retention.restore(first.version, payloads)
+            case outcomes.SECTION:
+                self.outcomes.restore(first.version, payloads)
             case producers.SECTION:
                 self.producers.restore(first.version, payloads)
             case _ if name == SECTION:
@@ -497,6 +568,7 @@ class StateMachine:
         """
         self.level.check_invariants()
         self.log_start.check_invariants(self.applied_index)
+        self.outcomes.check_invariants(self.applied_index)
         self.lived_time.check_invariants(self.append_time_ms)
         self.topics.check_invariants()
         if any(topic.incarnation > self.applied_index for topic in self.topics.values()):

@@ -85,6 +85,22 @@ class Offsets:
 
     # --- transitions --------------------------------------------------------------------------
 
+    def is_new(self, command: OffsetCommit) -> bool:
+        """Whether the group has committed nothing in the topic yet."""
+        return command.group not in self._topics.get(command.topic, {})
+
+    def refusal_of(
+        self, command: OffsetCommit, ends: Sequence[int], new: int = 0
+    ) -> Refusal | None:
+        """Why nothing of the commit takes effect, where `new` pairs of group and topic come before
+        it; None if it does."""
+        for queue_id, offset in command.wanted:
+            if queue_id >= len(ends) or offset > ends[queue_id]:
+                return OffsetOutOfRange(command.topic, queue_id, offset)
+        if self.is_new(command) and self._progress_count + new >= self.max_progress:
+            return TooMuchProgress(self.max_progress)
+        return None
+
     def commit(self, command: OffsetCommit, ends: Sequence[int]) -> Refusal | None:
         """The offsets are committed, each where it moves forward; or why none is.
 
@@ -92,12 +108,10 @@ class Offsets:
             command: what is wanted.
             ends: one past the last message of each queue of the topic.
         """
-        for queue_id, offset in command.wanted:
-            if queue_id >= len(ends) or offset > ends[queue_id]:
-                return OffsetOutOfRange(command.topic, queue_id, offset)
+        refusal = self.refusal_of(command, ends)
+        if refusal is not None:
+            return refusal
         before = self._topics.get(command.topic, {}).get(command.group)
-        if before is None and self._progress_count >= self.max_progress:
-            return TooMuchProgress(self.max_progress)
         after = dict(before or {})
         for queue_id, offset in command.wanted:
             if command.is_reset or offset > after.get(queue_id, -1):

@@ -157,6 +157,25 @@ class QueueStartNotMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyTaken:
+    """Another unit of the entry, or the same one, is about the same: `what` of the topic, or all of
+    it where that is empty."""
+
+    topic: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomesDiffer:
+    """Up to entry `through`, `known` units were refused or it isn't unsettled; what was said is
+    something else, with `said` of them."""
+
+    through: int
+    known: int
+    said: int
+
+
+@dataclass(frozen=True, slots=True)
 class Malformed:
     """The entry isn't what its kind says, or is none that the level in use has: a leader wrote what
     no leader may (ADR 23)."""
@@ -175,6 +194,8 @@ Refusal = (
     | LogStartNotMoved
     | RetentionOutOfRange
     | QueueStartNotMoved
+    | KeyTaken
+    | OutcomesDiffer
     | Malformed
     | ProducerFenced
     | RegistrationMalformed

@@ -138,16 +138,24 @@ class Topics:
         self._queue_count -= len(self._topics.pop(name).next_offsets)
 
     def refusal_of(
-        self, topic: TopicState, queue_id: int, base: int, *, incarnation: int
+        self,
+        topic: TopicState,
+        queue_id: int,
+        base: int,
+        *,
+        incarnation: int,
+        end: int | None = None,
     ) -> TopicReplaced | QueueNotFound | OffsetTaken | None:
         """Why a batch that starts at offset `base` of the queue doesn't continue it; None if it
-        does. `incarnation`: for which topic of the name it is; 0: for this one."""
+        does. `incarnation`: for which topic of the name it is; 0: for this one. `end`: where the
+        queue ends by then; None: where it does now."""
         if incarnation not in (0, topic.incarnation):  # `TopicRef.means`, once for each batch
             return TopicReplaced(topic.name, incarnation, topic.incarnation)
         if not 0 <= queue_id < len(topic.next_offsets):
             return QueueNotFound(topic.name, queue_id, len(topic.next_offsets))
-        if base != topic.next_offsets[queue_id]:
-            return OffsetTaken(topic.name, queue_id, base, topic.next_offsets[queue_id])
+        expected = topic.next_offsets[queue_id] if end is None else end
+        if base != expected:
+            return OffsetTaken(topic.name, queue_id, base, expected)
         return None
 
     def advance(self, topic: TopicState, queue_id: int, end: int) -> None:

@@ -26,6 +26,7 @@ from chaos.real.processes import kill
 from chaos.real.workload import TOPIC
 from dledger.core.types import EntryKind
 from dledger.reading.entry import (
+    COMPOUND_VERSION,
     ENTRY_MAGIC,
     FILLER_MAGIC,
     HEADER_SIZE,
@@ -292,7 +293,7 @@ def _places(segment: Path, where: str) -> list[range]:
         record = at + (FIRST_RECORD_AT_1 if version == OLD_VERSION else FIRST_RECORD_AT)
         if where == "anywhere":
             found.append(range(at, at + size))
-        elif kind == EntryKind.DATA:
+        elif kind == EntryKind.DATA and version != COMPOUND_VERSION:
             spoiled = SPOILED[where]
             found.append(range(record + spoiled.start, record + spoiled.stop))
         at += size

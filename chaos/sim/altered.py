@@ -18,7 +18,7 @@ from chaos.sim.copies import may_harm, voters_for_now
 from chaos.sim.node import DATA, Defect, SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.world import NOBODY, World
-from dledger.reading.entry import EntryHeader, EntryKind
+from dledger.reading.entry import EntryHeader
 from store.out_of_service import FILE_NAME
 
 LOOK_US: Final = 100_000
@@ -69,7 +69,7 @@ class AlteredLogs:
         log, watch = life.replica.log, self._world.watch
         for _ in range(TRIES):
             header = log.header_at(chance.randint(1, life.replica.driver.settled_index))
-            if header.kind != EntryKind.DATA or header.total_size <= header.first_record_at:
+            if not header.is_batch or header.total_size <= header.first_record_at:
                 continue
             if all(
                 watch.durable_digest(each.disk, header, needs_platter=True) == header.digest

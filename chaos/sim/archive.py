@@ -8,15 +8,16 @@ nobody can read any more with what producers were told. It reads, and changes no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+from broker.state.compound import Judged
 from broker.state.listening import Nobody, QueueKey
 from broker.state.machine import MachineOptions, StateMachine
 from chaos.checkers.history import History, Poll
 from chaos.sim.node import NEWER_LEVEL, Defect, Life, SimNode
 from chaos.sim.snapshots import NoQueues
-from dledger.core.types import EntryKind
 from dledger.history import Outcome
+from dledger.reading.compound import data_in
 from dledger.reading.entry import parse_header
 from dledger.records.record import decode_records
 
@@ -93,10 +94,11 @@ class Archive:
         whole.listen(listener)
         for frame in self.frames:
             header = parse_header(frame, 0)
-            listener.arrived_in.clear()
+            listener.places.clear()
             whole.apply(frame)
-            for queue in listener.arrived_in if header.kind == EntryKind.DATA else ():
-                records = decode_records(frame[header.first_record_at :])
+            batches = list(data_in(header, frame)) if header.is_known else []
+            for (queue, is_void), (alone, batch) in zip(listener.places, batches, strict=True):
+                records = [] if is_void else decode_records(batch[alone.first_record_at :])
                 told = found.setdefault(queue, [])
                 told += [(r.queue_offset, r.body.rstrip(b".").decode()) for r in records]
         for topic in [each for each in machine.topics.values() if each.name in topics]:
@@ -114,10 +116,17 @@ class Archive:
 
 
 class _Arrivals(Nobody):
-    """Notes to which queue an entry's messages went."""
+    """Notes to which queue each batch of an entry went, and whether it is void."""
 
     def __init__(self) -> None:
-        self.arrived_in: list[QueueKey] = []
+        self.places: list[tuple[QueueKey, bool]] = []
 
     def arrived(self, queue: QueueKey) -> None:
-        self.arrived_in.append(queue)
+        self.places.append((queue, False))
+
+    def units_applied(self, index: int, units: Sequence[Judged]) -> None:
+        self.places = [
+            ((batch.topic.incarnation, batch.queue_id), unit.refusal is not None)
+            for unit in units
+            for batch in unit.batches
+        ]

@@ -137,6 +137,14 @@ class Client:
         assert isinstance(answer, pb.RegisterProducerResponse)
         return answer
 
+    async def incarnation(self, name: str) -> int:
+        """Of the topic that has the name now; 0 if there is none, or nobody says."""
+        try:
+            answer = await self.call("describe_topic", pb.DescribeTopicRequest(name=name))
+        except CallFailed:
+            return 0
+        return int(answer.topic.incarnation)
+
     async def end(self, topic: str, queue_id: int) -> Operation:
         """Asks for the queue's maximum offset."""
         request = pb.GetQueueOffsetsRequest(topic=topic, queue_id=queue_id)

@@ -9,9 +9,19 @@ left no offsets and no sequences at that moment.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from broker.state.compound import Judged
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
-from broker.state.refusals import BatchRefusal, Malformed, Refusal
+from broker.state.refusals import (
+    BatchRefusal,
+    KeyTaken,
+    Malformed,
+    OffsetTaken,
+    QueueNotFound,
+    Refusal,
+)
 from broker.state.topics import TopicState
 from chaos.sim.node import Defect, Life, SimNode
 from dledger.reading.entry import EntryHeader
@@ -85,8 +95,8 @@ class Witness:
 
     def arrived(self, queue: QueueKey) -> None:
         """`Listener`: in the topic that the batch was proposed for."""
-        if self.header is None:
-            return
+        if self.header is None or self.header.is_compound:
+            return  # of units `check_units` and the racers know
         meant = self._meant.get((self.header.index, self.header.term), queue[0])
         if meant != queue[0]:
             raise Defect(
@@ -109,6 +119,12 @@ class Witness:
         numbered = {place[0] for each in self._machine.producers for place in each.queues}
         if topic.name in self._machine.offsets.topics() or numbered - there:
             raise Defect("deleted topic left behind", f"offsets or sequences of {topic.folder}")
+
+    def units_applied(self, index: int, units: Sequence[Judged]) -> None:
+        """`Listener`: what a unit writes goes on where its queue ends, whatever becomes of it."""
+        for unit in units:
+            if isinstance(unit.refusal, OffsetTaken | QueueNotFound | Malformed | KeyTaken):
+                raise Defect("void unit", f"entry {index}: {unit.refusal}")
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """`Listener`: a refusal changes nothing."""

@@ -23,6 +23,7 @@ from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.ending import ending_of
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.units import ProposedUnit
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
 from broker.replica import Replica
@@ -66,6 +67,7 @@ DATA = Path("/data")
 GROUP = "sim"
 NEWER_LEVEL = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 DRAIN_S = 1.0
+WRITE_UNIT = "write_unit"
 SNAPSHOT_RETRY_S = 0.5
 SCRUB_PAUSE_S = 0.005
 SCRUB_BESIDE_EVERY = 8  # each look reads every queue, and the next pass is close
@@ -772,7 +774,7 @@ class SimNode:
             BrokerError: as the client learns it.
         """
         life = self._alive
-        handler = getattr(life.door, method)
+        handler = self._write_unit if method == WRITE_UNIT else getattr(life.door, method)
         context = _CallContext()
         self._calls += 1
         number = self._calls
@@ -788,6 +790,12 @@ class SimNode:
         finally:
             del life.calls[number]
             context.finish()
+
+    async def _write_unit(self, wanted: object, context: object) -> bool:
+        """Whether a unit took effect, written past the door, which has no such call yet."""
+        assert isinstance(wanted, ProposedUnit)
+        result = await self._alive.replica.appender.units.propose(wanted)
+        return result.refusal is None
 
     def _birth(self) -> Birth:
         """A disk that is used for the first time."""

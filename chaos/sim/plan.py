@@ -137,6 +137,7 @@ def bounds(producers: int) -> ProducerBounds:
 
 ROOMY = bounds(1_000)
 RACERS_SHARE = 0.35  # of the seeds
+UNIT_WRITERS_SHARE = 0.5  # of the seeds
 UPGRADED_SHARE = 0.25
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
@@ -201,6 +202,7 @@ class Plan:
     queues: int = 3
     admin: bool = True
     racers: int = 0
+    unit_writers: int = 0
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     weather: Weather = FAIR
     tuning: Tuning = SMALL
@@ -254,7 +256,8 @@ def draw_plan(
     plan = _with_log_rot(_with_snapshots(plan))
     if churn:
         plan = _with_moves(_with_altered_logs(_with_priorities(_with_churn(plan, nodes))))
-    return replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
+    plan = replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
+    return _with_unit_writers(plan)
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -402,6 +405,14 @@ def _with_racers(plan: Plan) -> Plan:
     if chance.random() >= RACERS_SHARE:
         return plan
     return replace(plan, racers=chance.randint(1, 3))
+
+
+def _with_unit_writers(plan: Plan) -> Plan:
+    """Some groups have clients that write units."""
+    chance = plan.random("unit writers")
+    if chance.random() >= UNIT_WRITERS_SHARE:
+        return plan
+    return replace(plan, unit_writers=chance.randint(1, 2))
 
 
 def _with_crowds(plan: Plan) -> Plan:

@@ -103,7 +103,7 @@ class Racer(Client):
         if registered is None:
             return
         producer_id = registered.producer_id
-        incarnation = await self._incarnation(name) if self.chance.random() < NAMING else 0
+        incarnation = await self.incarnation(name) if self.chance.random() < NAMING else 0
         template = RecordTemplate(name, BORN)
         for sequence in range(2):
             self._sent += 1
@@ -119,14 +119,6 @@ class Racer(Client):
             if not await self._deliver(request):
                 return
             self._track.settled_us[value] = self.shared.group.now_us
-
-    async def _incarnation(self, name: str) -> int:
-        """Of the topic that has the name now; 0 if there is none, or nobody says."""
-        try:
-            answer = await self.call("describe_topic", pb.DescribeTopicRequest(name=name))
-        except CallFailed:
-            return 0
-        return int(answer.topic.incarnation)
 
     async def _deliver(self, request: pb.SendRequest) -> bool:
         """Whether it was stored. An attempt that nobody answered may arrive later still: where no
@@ -179,7 +171,7 @@ class Racer(Client):
                 continue
             # A leader that was succeeded without knowing it answers from the topic as it was: what
             # the present one says decides, and that one was made after the deletion.
-            if await self._incarnation(name) == answer.topic_incarnation:
+            if await self.incarnation(name) == answer.topic_incarnation:
                 raise Defect(
                     "message of an earlier topic",
                     f"{value} was stored before {name} was deleted, and is in the one made anew",

@@ -29,6 +29,7 @@ from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
 from chaos.sim.replicas import compare_replicas
 from chaos.sim.timeline import Livelock
+from chaos.sim.unit_writers import UnitBook, UnitWriter, check_units
 from chaos.sim.world import Line, World
 from dledger.core.quorum import has_quorum
 from dledger.core.types import Configuration
@@ -103,7 +104,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
     )
 
 
-AnyClient = Producer | Consumer | Doubter | Administrator | Racer
+AnyClient = Producer | Consumer | Doubter | Administrator | Racer | UnitWriter
 
 
 class _Run:
@@ -116,6 +117,7 @@ class _Run:
         history = self.world.history
         self.shared = Shared(self.world, history, moves_start=plan.moves_start)
         self.nemesis = Nemesis(self.world)
+        self.units = UnitBook()
         self._tasks: list[asyncio.Task[None]] = []
 
     def to_the_end(self) -> Failure | None:
@@ -214,6 +216,10 @@ class _Run:
         for i in range(plan.racers):
             name = f"racer-{i}"
             clients.append(Racer(name, shared, plan.random(name), interval_s, track))
+        for i in range(plan.unit_writers):
+            name = f"units-{i}"
+            books = self.units, track
+            clients.append(UnitWriter(name, shared, plan.random(name), interval_s, books))
         return clients
 
     async def _create_topic(self) -> None:
@@ -304,6 +310,8 @@ class _Run:
             return False
         if any(_is_changing(life.core.configuration) for life in lives):
             return False
+        if any(life.replica.machine.outcomes.to_settle() for life in lives):
+            return False  # the log hasn't said of all units what became of them
         ends = {
             (life.core.last_index, life.core.durable_index, life.replica.driver.applied_index)
             for life in lives
@@ -356,6 +364,7 @@ class _Run:
         for node in self.world.nodes.values():
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
+                check_units(self.units, node, world.archive)
         compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
 
 

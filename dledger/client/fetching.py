@@ -245,6 +245,7 @@ class Fetching:
         """What the queue has next, as soon as it has anything."""
         try:
             while not (answer := await self._pull(reader)).count:
+                reader.next_offset += answer.void_count
                 self._changed.set()
         except OffsetOutOfRange as error:
             skipped = self._skippable(reader.next_offset, error)

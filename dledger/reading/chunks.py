@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dledger.reading.columns import Integers
 from dledger.reading.dtypes import dtype_of
 from dledger.reading.entry import (
+    COMPOUND_VERSION,
     ENTRY_MAGIC,
     ENTRY_VERSION,
     FILLER_HEADER,
@@ -129,7 +130,8 @@ def _chunk(part: LogRange, at: int, content: bytes, starts: list[int]) -> Chunk:
     offsets = headers["physical_offset"].astype(np.int64)
     # Of a later release: there may be messages in it, and data must not have unseen holes.
     versions = headers["version"]
-    good = (versions >= OLD_VERSION) & (versions <= ENTRY_VERSION)
+    newest = np.where(kinds == EntryKind.DATA, COMPOUND_VERSION, ENTRY_VERSION)
+    good = (versions >= OLD_VERSION) & (versions <= newest)
     good &= offsets == places + part.base + at
     good &= (kinds >= EntryKind.NOOP) & (kinds <= EntryKind.CONFIGURATION)
     if not good.all():
@@ -176,6 +178,7 @@ def _damage(part: LogRange, at: int, content: bytes) -> EntryDamaged:
         return EntryDamaged(part.path, at, expected, error.found)
     if not header.is_known:
         expected = f"a kind up to {EntryKind.CONFIGURATION:d}, a version up to {ENTRY_VERSION}"
+        expected += f" ({COMPOUND_VERSION} of data)"
         found = f"kind {header.kind}, version {header.version}: a later release wrote it"
         return EntryDamaged(part.path, at, expected, found)
     expected = f"the entry of offset {part.base + at}"

@@ -2,8 +2,8 @@
 
 Entries come verified, a chunk at a time (`dledger.reading.chunks`); everything else is done with
 numpy over the whole chunk: where records begin, their fixed fields, where topics, bodies and
-properties lie (`dledger.reading.columns`). Only properties are copied. An entry holds records of
-one topic with one store time, so whole entries are passed over when a topic or a time isn't wanted.
+properties lie (`dledger.reading.columns`). Only properties are copied. A batch holds records of
+one topic with one store time, so whole batches are passed over when a topic or a time isn't wanted.
 A damaged entry ends the reading with its place, and so does a record that lies about its sizes
 behind a good CRC: data that is read as data must not have holes that nobody sees.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -20,13 +20,14 @@ import numpy.typing as npt
 
 from dledger.reading.chunks import CHUNK_BYTES, Chunk, LogRange, gathered, read_chunks
 from dledger.reading.columns import Bodies, Column, Cuts, Integers, PropertyTable, Words
+from dledger.reading.compound import unit_spans
 from dledger.reading.dtypes import dtype_of
-from dledger.reading.entry import OLD_VERSION, EntryKind
+from dledger.reading.entry import COMPOUND_VERSION, OLD_VERSION, EntryKind, parse_header
 from dledger.reading.errors import EntryDamaged
 from dledger.reading.files import opened
 from dledger.reading.schema import COLUMNS
 from dledger.records.compression import COMPRESSED_BIT
-from dledger.records.errors import InvalidRecord
+from dledger.records.errors import InvalidFrame, InvalidRecord
 from dledger.records.layout import BATCH, ENTRY, FIRST_RECORD_AT, FIRST_RECORD_AT_1, RECORD
 from dledger.records.record import (
     FIXED_SIZE,
@@ -38,9 +39,22 @@ from dledger.records.record import (
 # Topics that were deleted: the name, the index that created it and the one that deleted it.
 Ended = tuple[tuple[str, int, int], ...]
 
+
+class LeftOut(NamedTuple):
+    """Messages that are none: of topics that have `ended`, and of units that were `refused`, by
+    the index of their entry and their number in it (ADR 54)."""
+
+    ended: Ended = ()
+    refused: frozenset[tuple[int, int]] = frozenset()
+
+
+NOTHING_LEFT_OUT: Final = LeftOut()
+
 __all__ = [
     "COLUMNS",
+    "NOTHING_LEFT_OUT",
     "Ended",
+    "LeftOut",
     "LogRange",
     "Pulled",
     "Records",
@@ -55,6 +69,7 @@ _FIXED: Final = dtype_of(
 )  # fmt: skip
 _CRC: Final = dtype_of(RECORD, "body_crc")
 _PREAMBLE: Final = dtype_of(BATCH, "incarnation")
+_INCARNATION: Final = BATCH.run("incarnation")
 _TOTAL_SIZE: Final = RECORD.run("total_size")
 _TOTAL_SIZE_DTYPE: Final = dtype_of(RECORD, "total_size")["total_size"]
 # What `_check_records` reads byte by byte: the lengths on both sides of the topic.
@@ -65,14 +80,14 @@ _PROPERTIES: Final = {"keys": b"KEYS", "tags": b"TAGS"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages: of `topics` (None: all) and stored in `[from_ms, until_ms)`, but for those of
-    topics that have `ended`; and which of their `COLUMNS`."""
+    """Which messages: of `topics` (None: all) and stored in `[from_ms, until_ms)`, but for those
+    that are `left_out`; and which of their `COLUMNS`."""
 
     columns: tuple[str, ...] = COLUMNS
     topics: frozenset[str] | None = None
     from_ms: int | None = None
     until_ms: int | None = None
-    ended: Ended = ()
+    left_out: LeftOut = NOTHING_LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +112,7 @@ def read_records(
         for chunk in read_chunks(descriptor, part, chunk_bytes):
             try:
                 records = _decode(chunk, wanted)
-            except InvalidRecord as error:
+            except (InvalidFrame, InvalidRecord) as error:
                 at = chunk.at + error.position
                 found = f"{error.field} {error.found}"
                 raise EntryDamaged(part.path, at, error.expected, found) from error
@@ -222,32 +237,99 @@ def _of_records(content: bytes, starts: Integers, wanted: tuple[str, ...]) -> di
     return columns
 
 
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """The batches of a chunk: of which header's entry each is, where its first record begins and
+    where it ends, how many records it has, for which topic it is, and in which unit of its entry;
+    0 for an entry that is one batch."""
+
+    owners: Integers
+    firsts: Integers
+    ends: Integers
+    counts: Integers
+    incarnations: Integers
+    units: Integers
+
+    def __getitem__(self, which: npt.NDArray[np.bool_] | Integers) -> _Batches:
+        return _Batches(*(getattr(self, name)[which] for name in self.__slots__))
+
+
 def _lay_out(chunk: Chunk, wanted: Wanted) -> _Layout | None:
-    """Finds the records of the wanted entries; None if there are none.
+    """Finds the records of the wanted batches; None if there are none.
 
     Raises:
-        InvalidRecord: an entry's records don't fill it.
+        InvalidRecord: a batch's records don't fill it.
+        InvalidFrame: an entry's units don't.
     """
-    is_data = (chunk.headers["kind"] == EntryKind.DATA) & (chunk.headers["record_count"] > 0)
-    headers, entries = chunk.headers[is_data], chunk.starts[is_data]
+    batches = _batches(chunk)
+    headers = chunk.headers[batches.owners]
+    topics, codes = _topics(chunk.content, batches.firsts, batches.ends)
+    chosen = _chosen(wanted, topics, codes, _store_times(chunk.content, batches.firsts))
+    chosen &= _of_living(wanted.left_out.ended, topics, codes, headers["index"].astype(np.int64))
+    if wanted.left_out.refused:
+        places = zip(headers["index"].tolist(), batches.units.tolist(), strict=True)
+        refused = [place in wanted.left_out.refused for place in places]
+        chosen &= ~np.array(refused, dtype=np.bool_)
+    if not chosen.any():
+        return None
+    headers, batches, codes = headers[chosen], batches[chosen], codes[chosen]
+    counts = batches.counts
+    entry_of = np.repeat(np.arange(len(counts)), counts)
+    starts = _record_starts(chunk.content, batches.firsts, counts, batches.ends)
+    return _Layout(chunk.content, headers, topics, codes, batches.incarnations, starts, entry_of)
+
+
+def _batches(chunk: Chunk) -> _Batches:
+    """All batches of the chunk, in their order."""
+    headers = chunk.headers
+    holds_records = (headers["kind"] == EntryKind.DATA) & (headers["record_count"] > 0)
+    is_compound = headers["version"] == COMPOUND_VERSION
+    single = _single_batches(chunk, np.flatnonzero(holds_records & ~is_compound))
+    compound = np.flatnonzero(holds_records & is_compound)
+    if not len(compound):
+        return single
+    rows = [row for number in compound.tolist() for row in _unit_batches(chunk, number)]
+    columns = np.array(rows, dtype=np.int64).reshape(-1, len(_Batches.__slots__)).T
+    together = _Batches(
+        *(
+            np.concatenate([getattr(single, name), column])
+            for name, column in zip(_Batches.__slots__, columns, strict=True)
+        )
+    )
+    return together[np.argsort(together.firsts, kind="stable")]
+
+
+def _single_batches(chunk: Chunk, owners: Integers) -> _Batches:
+    """Of the entries that are one batch."""
+    headers, entries = chunk.headers[owners], chunk.starts[owners]
     is_old = headers["version"] == OLD_VERSION
     openings = np.where(is_old, FIRST_RECORD_AT_1, FIRST_RECORD_AT)
-    firsts, sizes = entries + openings, headers["total_size"].astype(np.int64)
+    sizes = headers["total_size"].astype(np.int64)
     short = sizes < openings + MIN_RECORD_SIZE
     if short.any():
         at = int(np.argmax(short))
         raise InvalidRecord(int(entries[at]), "TOTALSIZE", "room for a record", int(sizes[at]))
-    topics, codes = _topics(chunk.content, firsts, entries + sizes)
-    chosen = _chosen(wanted, topics, codes, _store_times(chunk.content, firsts))
-    chosen &= _of_living(wanted.ended, topics, codes, headers["index"].astype(np.int64))
-    if not chosen.any():
-        return None
-    headers, firsts, codes = headers[chosen], firsts[chosen], codes[chosen]
+    incarnations = _incarnations(chunk.content, entries, is_old)
     counts = headers["record_count"].astype(np.int64)
-    entry_of = np.repeat(np.arange(len(counts)), counts)
-    starts = _record_starts(chunk.content, firsts, counts, (entries + sizes)[chosen])
-    incarnations = _incarnations(chunk.content, entries[chosen], is_old[chosen])
-    return _Layout(chunk.content, headers, topics, codes, incarnations, starts, entry_of)
+    units = np.zeros(len(owners), dtype=np.int64)
+    return _Batches(owners, entries + openings, entries + sizes, counts, incarnations, units)
+
+
+def _unit_batches(chunk: Chunk, number: int) -> Iterator[tuple[int, ...]]:
+    """Of an entry that holds units, a row for each."""
+    start = int(chunk.starts[number])
+    header = parse_header(chunk.content, start)
+    frame = chunk.content[start : start + header.total_size]
+    try:
+        spans = unit_spans(header, frame)
+    except InvalidFrame as error:
+        at = start + error.position
+        raise InvalidFrame(at, error.field, error.expected, error.found) from error
+    for unit, span in enumerate(spans):
+        for first, end, count in span.batches:
+            at = start + first - BATCH.size
+            (incarnation,) = _INCARNATION.unpack_from(chunk.content, at + BATCH.at("incarnation"))
+            yield number, start + first, start + end, count, incarnation, unit
 
 
 def _incarnations(content: bytes, entries: Integers, is_old: npt.NDArray[np.bool_]) -> Integers:

@@ -41,6 +41,7 @@ ENTRY_MAGIC: Final = ENTRY.constant("magic")
 FILLER_MAGIC: Final = FILLER.constant("magic")
 ENTRY_VERSION: Final = ENTRY.constant("version")
 OLD_VERSION: Final = 1  # Its data entries have a shorter preamble; the rest is the same.
+COMPOUND_VERSION: Final = 3  # of a data entry: it holds units (`dledger.reading.compound`).
 MAX_RECORD_COUNT: Final = 65_535
 
 ENTRY_HEADER: Final = ENTRY.struct()
@@ -95,7 +96,18 @@ class EntryHeader(NamedTuple):
     @property
     def is_known(self) -> bool:
         """Whether this release knows what the body means."""
-        return self.kind <= EntryKind.CONFIGURATION and self.version <= ENTRY_VERSION
+        newest = COMPOUND_VERSION if self.kind == EntryKind.DATA else ENTRY_VERSION
+        return self.kind <= EntryKind.CONFIGURATION and self.version <= newest
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the body is one batch of records."""
+        return self.kind == EntryKind.DATA and self.version <= ENTRY_VERSION
+
+    @property
+    def is_compound(self) -> bool:
+        """Whether the body is units, each of batches and commands."""
+        return self.kind == EntryKind.DATA and self.version == COMPOUND_VERSION
 
     @property
     def first_record_at(self) -> int:
@@ -135,6 +147,7 @@ def build_frame(
     record_count: int,
     body: Buffer,
     previous_digest: int,
+    version: int = ENTRY_VERSION,
 ) -> tuple[bytes, int]:
     """The header bytes of an entry, and its digest. Header and body together are the frame.
 
@@ -145,13 +158,14 @@ def build_frame(
         append_time_ms: milliseconds since the epoch.
         record_count: how many records a data entry's body holds; 0 for other kinds.
         previous_digest: the digest of entry `index - 1`; 0 for index 1.
+        version: `COMPOUND_VERSION` for a data entry that holds units.
 
     Raises:
         AppendRefused: more than `MAX_RECORD_COUNT` records.
     """
     if not 0 <= record_count <= MAX_RECORD_COUNT:
         raise AppendRefused("record count", f"0 to {MAX_RECORD_COUNT}", record_count)
-    head = _HEAD.pack(HEADER_SIZE + len(body), ENTRY_MAGIC, kind, ENTRY_VERSION, record_count)
+    head = _HEAD.pack(HEADER_SIZE + len(body), ENTRY_MAGIC, kind, version, record_count)
     place = _PLACE.pack(index, term, physical_offset, append_time_ms)
     digest = _digest(place, head, body, previous_digest)
     tail = place + _DIGEST.pack(digest)

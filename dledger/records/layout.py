@@ -25,6 +25,10 @@ __all__ = [
     "BATCH_1",
     "BOOT",
     "CHECKPOINT",
+    "COMPOUND",
+    "COMPOUND_BATCH",
+    "COMPOUND_COMMAND",
+    "COMPOUND_UNIT",
     "ENTRY",
     "FILE_GLOB",
     "FILE_NAME",
@@ -48,6 +52,7 @@ __all__ = [
     "UNFINISHED_NAME",
     "UNIT",
     "UNITS_PER_FILE",
+    "VOID_UNIT",
     "Field",
     "Layout",
     "file_name",
@@ -173,7 +178,7 @@ ENTRY: Final = Layout(
         Field(0, "I", "total_size", "total size: header and body"),
         Field(4, "I", "magic", "magic", value=0xDAA320D1),
         Field(8, "B", "kind", "kind: 1 no-op, 2 data, 3 command, 4 configuration"),
-        Field(9, "B", "version", "version (1 by older releases)", value=2),
+        Field(9, "B", "version", "version (1 by older releases, 3 of compound data)", value=2),
         Field(10, "H", "record_count", "record count; 0 but for data"),
         Field(12, "I", "crc", "CRC32C over bytes [0,12) and [16,total)"),
         Field(16, "Q", "index", "index, from 1"),
@@ -228,6 +233,46 @@ BATCH_1: Final = Layout(
     ),
 )
 FIRST_RECORD_AT_1: Final = ENTRY.size + BATCH_1.size
+
+# The body of a compound entry: a data entry of version 3, which holds units (ADR 54).
+COMPOUND: Final = Layout(
+    "Body of a compound entry",
+    2,
+    (
+        Field(0, "H", "unit_count", "count of the units, 1 to 1,024"),
+        Field(2, "", "units", "units", length="…"),
+    ),
+)
+
+COMPOUND_UNIT: Final = Layout(
+    "Unit of a compound entry",
+    8,
+    (
+        Field(0, "I", "size", "size of the unit, these bytes included"),
+        Field(4, "H", "batch_count", "count of its batches, at most 64"),
+        Field(6, "H", "command_count", "count of its commands, at most 64; one or the other is"),
+        Field(8, "", "parts", "batches, then commands", length="…"),
+    ),
+)
+
+COMPOUND_BATCH: Final = Layout(
+    "Batch of a unit",
+    6,
+    (
+        Field(0, "I", "size", "size of the batch, these bytes included"),
+        Field(4, "H", "record_count", "count of its records, at least 1"),
+        Field(6, "", "batch", "body as that of a data entry of version 2", length="…"),
+    ),
+)
+
+COMPOUND_COMMAND: Final = Layout(
+    "Command of a unit",
+    4,
+    (
+        Field(0, "I", "size", "size of the command, these bytes included"),
+        Field(4, "", "command", "command, as the body of a command entry", length="…"),
+    ),
+)
 
 # RocketMQ's record, v1 with 8-byte hosts.
 RECORD: Final = Layout(
@@ -299,6 +344,17 @@ UNIT: Final = Layout(
             "tags code: Java's `String.hashCode` of the TAGS property, sign-extended; "
             "0 without one",
         ),
+    ),
+)
+
+# The unit of a record that was refused with its unit of a compound entry: no reader returns it.
+VOID_UNIT: Final = Layout(
+    "Void unit",
+    20,
+    (
+        Field(0, "Q", "physical_offset", "physical offset of the record"),
+        Field(8, "I", "size", "no size", value=0),
+        Field(12, "Q", "mark", "XXH3-64 over the queue offset (8 bytes) and bytes [0,8)"),
     ),
 )
 
@@ -531,10 +587,15 @@ LAYOUTS: Final = (
     FILLER,
     BATCH,
     BATCH_1,
+    COMPOUND,
+    COMPOUND_UNIT,
+    COMPOUND_BATCH,
+    COMPOUND_COMMAND,
     RECORD,
     HOST,
     MESSAGE_ID,
     UNIT,
+    VOID_UNIT,
     CHECKPOINT,
     ATOMIC_FILE,
     TRUNCATION_INTENT,

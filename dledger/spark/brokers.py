@@ -223,13 +223,15 @@ class Brokers:
         )
         until = time.monotonic() + self._access.timeout_s
         while not (answer := self._call(PULL, request, Effect.NONE)).count:
+            if answer.void_count:
+                break
             self._check_more(request)
             if time.monotonic() > until:
                 raise DeadlineExceeded(f"nobody gives offset {offset} of {topic}/{queue_id}")
             time.sleep(_PAUSE_S)
         if (
-            answer.count > request.max_messages
-            or answer.next_offset != offset + answer.count
+            answer.void_count + answer.count > request.max_messages
+            or answer.next_offset != offset + answer.void_count + answer.count
             or answer.topic_incarnation != incarnation
         ):
             told = f"{answer.count} messages, up to {answer.next_offset}"

@@ -40,7 +40,7 @@ from pyspark.sql.types import StructType
 
 from dledger.reading.arrow import to_arrow
 from dledger.reading.chunks import LogRange
-from dledger.reading.decode import Ended, Wanted, read_records
+from dledger.reading.decode import LeftOut, Wanted, read_records
 from dledger.reading.errors import LogDamaged
 from dledger.reading.ranges import checked_log, entry_end_after, log_ranges
 from dledger.reading.survey import Survey, survey_folder
@@ -101,10 +101,10 @@ class CommitLogReader(DataSourceReader):
                 self.wanted = narrowed
 
     def partitions(self) -> Sequence[InputPartition]:
+        from dledger.reading.lifetimes import readable  # Executors may do without protobuf.
+
         log = _survey(self._path)
-        deleted = _lifetimes(log)
-        if self._leaves_out_deleted:
-            deleted.follow(log)
+        log, left_out = readable(log, includes_deleted=not self._leaves_out_deleted)
         groups: list[list[LogRange]] = []
         size = 0
         for part in log_ranges(log, log.retained_from, log.settled):
@@ -113,7 +113,7 @@ class CommitLogReader(DataSourceReader):
                 size = 0
             groups[-1].append(part)
             size += part.end - part.start
-        return [InputPartition((group, deleted.ended)) for group in groups]
+        return [InputPartition((group, left_out)) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return _read(partition.value, self.wanted)
@@ -158,10 +158,10 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What commits from now on is another run's."""
-        self._target = self._log().settled
+        self._target = self._readable().settled
 
     def reportLatestOffset(self) -> dict[str, int]:
-        return {"offset": self._log().settled}
+        return {"offset": self._readable().settled}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """As far as `limit` lets a batch go, and one entry at least, if there is one.
@@ -169,7 +169,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             LogDamaged: retention has taken what comes next.
         """
-        log = self._log()
+        log = self._readable()
         if self._target is not None:
             log = replace(log, settled=min(log.settled, self._target))
         at = self._next(log, start["offset"])
@@ -192,11 +192,15 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         log = self._log()
         parts = log_ranges(log, self._next(log, start["offset"]), end["offset"])
+        left_out = self._followed(log).left_out(includes_deleted=not self._leaves_out_deleted)
+        return [InputPartition(([part], left_out)) for part in parts]
+
+    def _followed(self, log: Survey) -> Lifetimes:
+        """What is no message, as far as the log is settled now."""
         if self._lifetimes is None:
             self._lifetimes = _lifetimes(log)
-        if self._leaves_out_deleted:
-            self._lifetimes.follow(log)
-        return [InputPartition(([part], self._lifetimes.ended)) for part in parts]
+        self._lifetimes.follow(log)
+        return self._lifetimes
 
     def _next(self, log: Survey, at: int) -> int:
         """`at`, or where the log begins if that is behind it and the user knows of it."""
@@ -209,6 +213,11 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _log(self) -> Survey:
         return _survey(self._path)
+
+    def _readable(self) -> Survey:
+        """The log up to where all of it is known to be messages, or none."""
+        log = self._log()
+        return self._followed(log).cut(log)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return _read(partition.value, self._wanted)
@@ -227,11 +236,11 @@ def _lifetimes(log: Survey) -> Lifetimes:
 
 
 def _read(
-    planned: tuple[Sequence[LogRange], Ended], wanted: Wanted
+    planned: tuple[Sequence[LogRange], LeftOut], wanted: Wanted
 ) -> Iterator[pyarrow.RecordBatch]:
-    parts, ended = planned
+    parts, left_out = planned
     for part in parts:
-        for records in read_records(part, replace(wanted, ended=ended)):
+        for records in read_records(part, replace(wanted, left_out=left_out)):
             yield from to_arrow(records)
 
 

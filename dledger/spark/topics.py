@@ -137,7 +137,8 @@ def read_range(reading: Reading, part: QueueRange) -> Iterator[pyarrow.RecordBat
                 kept = _first_kept(brokers, part)
                 at = kept if kept > at else part.end
                 continue
-            asked = Pulled(part.topic, part.incarnation, part.queue_id, at)
+            first = at + answer.void_count
+            asked = Pulled(part.topic, part.incarnation, part.queue_id, first)
             yield from to_arrow(decode_pulled(answer.records, answer.count, asked, reading.columns))
             at = answer.next_offset
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64ledger/wire/commands.proto\x12\ndledger.v1\"\xa9\x04\n\x07\x43ommand\x12\x36\n\x0c\x63reate_topic\x18\x01 \x01(\x0b\x32\x1e.dledger.v1.CreateTopicCommandH\x00\x12\x36\n\x0c\x64\x65lete_topic\x18\x02 \x01(\x0b\x32\x1e.dledger.v1.DeleteTopicCommandH\x00\x12:\n\x0e\x63ommit_offsets\x18\x03 \x01(\x0b\x32 .dledger.v1.CommitOffsetsCommandH\x00\x12\x34\n\x0braise_level\x18\x04 \x01(\x0b\x32\x1d.dledger.v1.RaiseLevelCommandH\x00\x12@\n\x11register_producer\x18\x05 \x01(\x0b\x32#.dledger.v1.RegisterProducerCommandH\x00\x12>\n\x10\x66orget_producers\x18\x06 \x01(\x0b\x32\".dledger.v1.ForgetProducersCommandH\x00\x12\x39\n\x0emove_log_start\x18\x07 \x01(\x0b\x32\x1f.dledger.v1.MoveLogStartCommandH\x00\x12\x36\n\x0cretain_topic\x18\x08 \x01(\x0b\x32\x1e.dledger.v1.RetainTopicCommandH\x00\x12?\n\x11move_queue_starts\x18\t \x01(\x0b\x32\".dledger.v1.MoveQueueStartsCommandH\x00\x42\x06\n\x04\x62ody\"M\n\x12RetainTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x04\"c\n\x16MoveQueueStartsCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06starts\x18\x03 \x03(\x0b\x32\x16.dledger.v1.QueueStart\".\n\nQueueStart\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"*\n\x13MoveLogStartCommand\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\"\"\n\x11RaiseLevelCommand\x12\r\n\x05level\x18\x01 \x01(\r\"7\n\x12\x43reateTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\"7\n\x12\x44\x65leteTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"3\n\x0f\x43ommittedOffset\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\x8c\x01\n\x14\x43ommitOffsetsCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12,\n\x07offsets\x18\x03 \x03(\x0b\x32\x1b.dledger.v1.CommittedOffset\x12\r\n\x05reset\x18\x04 \x01(\x08\x12\x19\n\x11topic_incarnation\x18\x05 \x01(\x04\"H\n\x17RegisterProducerCommand\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08previous\x18\x03 \x01(\x0c\".\n\x16\x46orgetProducersCommand\x12\x14\n\x0cproducer_ids\x18\x01 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64ledger/wire/commands.proto\x12\ndledger.v1\"\xe1\x04\n\x07\x43ommand\x12\x36\n\x0c\x63reate_topic\x18\x01 \x01(\x0b\x32\x1e.dledger.v1.CreateTopicCommandH\x00\x12\x36\n\x0c\x64\x65lete_topic\x18\x02 \x01(\x0b\x32\x1e.dledger.v1.DeleteTopicCommandH\x00\x12:\n\x0e\x63ommit_offsets\x18\x03 \x01(\x0b\x32 .dledger.v1.CommitOffsetsCommandH\x00\x12\x34\n\x0braise_level\x18\x04 \x01(\x0b\x32\x1d.dledger.v1.RaiseLevelCommandH\x00\x12@\n\x11register_producer\x18\x05 \x01(\x0b\x32#.dledger.v1.RegisterProducerCommandH\x00\x12>\n\x10\x66orget_producers\x18\x06 \x01(\x0b\x32\".dledger.v1.ForgetProducersCommandH\x00\x12\x39\n\x0emove_log_start\x18\x07 \x01(\x0b\x32\x1f.dledger.v1.MoveLogStartCommandH\x00\x12\x36\n\x0cretain_topic\x18\x08 \x01(\x0b\x32\x1e.dledger.v1.RetainTopicCommandH\x00\x12?\n\x11move_queue_starts\x18\t \x01(\x0b\x32\".dledger.v1.MoveQueueStartsCommandH\x00\x12\x36\n\x0csettle_units\x18\x14 \x01(\x0b\x32\x1e.dledger.v1.SettleUnitsCommandH\x00\x42\x06\n\x04\x62ody\"O\n\x12SettleUnitsCommand\x12\x0f\n\x07through\x18\x01 \x01(\x04\x12(\n\x07refused\x18\x02 \x03(\x0b\x32\x17.dledger.v1.RefusedUnit\"*\n\x0bRefusedUnit\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04unit\x18\x02 \x01(\r\"M\n\x12RetainTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x04\"c\n\x16MoveQueueStartsCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06starts\x18\x03 \x03(\x0b\x32\x16.dledger.v1.QueueStart\".\n\nQueueStart\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"*\n\x13MoveLogStartCommand\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\"\"\n\x11RaiseLevelCommand\x12\r\n\x05level\x18\x01 \x01(\r\"7\n\x12\x43reateTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\"7\n\x12\x44\x65leteTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"3\n\x0f\x43ommittedOffset\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\x8c\x01\n\x14\x43ommitOffsetsCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12,\n\x07offsets\x18\x03 \x03(\x0b\x32\x1b.dledger.v1.CommittedOffset\x12\r\n\x05reset\x18\x04 \x01(\x08\x12\x19\n\x11topic_incarnation\x18\x05 \x01(\x04\"H\n\x17RegisterProducerCommand\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08previous\x18\x03 \x01(\x0c\".\n\x16\x46orgetProducersCommand\x12\x14\n\x0cproducer_ids\x18\x01 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,27 +32,31 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.wire.commands_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMMAND']._serialized_start=44
-  _globals['_COMMAND']._serialized_end=597
-  _globals['_RETAINTOPICCOMMAND']._serialized_start=599
-  _globals['_RETAINTOPICCOMMAND']._serialized_end=676
-  _globals['_MOVEQUEUESTARTSCOMMAND']._serialized_start=678
-  _globals['_MOVEQUEUESTARTSCOMMAND']._serialized_end=777
-  _globals['_QUEUESTART']._serialized_start=779
-  _globals['_QUEUESTART']._serialized_end=825
-  _globals['_MOVELOGSTARTCOMMAND']._serialized_start=827
-  _globals['_MOVELOGSTARTCOMMAND']._serialized_end=869
-  _globals['_RAISELEVELCOMMAND']._serialized_start=871
-  _globals['_RAISELEVELCOMMAND']._serialized_end=905
-  _globals['_CREATETOPICCOMMAND']._serialized_start=907
-  _globals['_CREATETOPICCOMMAND']._serialized_end=962
-  _globals['_DELETETOPICCOMMAND']._serialized_start=964
-  _globals['_DELETETOPICCOMMAND']._serialized_end=1019
-  _globals['_COMMITTEDOFFSET']._serialized_start=1021
-  _globals['_COMMITTEDOFFSET']._serialized_end=1072
-  _globals['_COMMITOFFSETSCOMMAND']._serialized_start=1075
-  _globals['_COMMITOFFSETSCOMMAND']._serialized_end=1215
-  _globals['_REGISTERPRODUCERCOMMAND']._serialized_start=1217
-  _globals['_REGISTERPRODUCERCOMMAND']._serialized_end=1289
-  _globals['_FORGETPRODUCERSCOMMAND']._serialized_start=1291
-  _globals['_FORGETPRODUCERSCOMMAND']._serialized_end=1337
+  _globals['_COMMAND']._serialized_end=653
+  _globals['_SETTLEUNITSCOMMAND']._serialized_start=655
+  _globals['_SETTLEUNITSCOMMAND']._serialized_end=734
+  _globals['_REFUSEDUNIT']._serialized_start=736
+  _globals['_REFUSEDUNIT']._serialized_end=778
+  _globals['_RETAINTOPICCOMMAND']._serialized_start=780
+  _globals['_RETAINTOPICCOMMAND']._serialized_end=857
+  _globals['_MOVEQUEUESTARTSCOMMAND']._serialized_start=859
+  _globals['_MOVEQUEUESTARTSCOMMAND']._serialized_end=958
+  _globals['_QUEUESTART']._serialized_start=960
+  _globals['_QUEUESTART']._serialized_end=1006
+  _globals['_MOVELOGSTARTCOMMAND']._serialized_start=1008
+  _globals['_MOVELOGSTARTCOMMAND']._serialized_end=1050
+  _globals['_RAISELEVELCOMMAND']._serialized_start=1052
+  _globals['_RAISELEVELCOMMAND']._serialized_end=1086
+  _globals['_CREATETOPICCOMMAND']._serialized_start=1088
+  _globals['_CREATETOPICCOMMAND']._serialized_end=1143
+  _globals['_DELETETOPICCOMMAND']._serialized_start=1145
+  _globals['_DELETETOPICCOMMAND']._serialized_end=1200
+  _globals['_COMMITTEDOFFSET']._serialized_start=1202
+  _globals['_COMMITTEDOFFSET']._serialized_end=1253
+  _globals['_COMMITOFFSETSCOMMAND']._serialized_start=1256
+  _globals['_COMMITOFFSETSCOMMAND']._serialized_end=1396
+  _globals['_REGISTERPRODUCERCOMMAND']._serialized_start=1398
+  _globals['_REGISTERPRODUCERCOMMAND']._serialized_end=1470
+  _globals['_FORGETPRODUCERSCOMMAND']._serialized_start=1472
+  _globals['_FORGETPRODUCERSCOMMAND']._serialized_end=1518
 # @@protoc_insertion_point(module_scope)

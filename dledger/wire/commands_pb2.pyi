@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "settle_units")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class Command(_message.Message):
     MOVE_LOG_START_FIELD_NUMBER: _ClassVar[int]
     RETAIN_TOPIC_FIELD_NUMBER: _ClassVar[int]
     MOVE_QUEUE_STARTS_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_UNITS_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
     commit_offsets: CommitOffsetsCommand
@@ -26,7 +27,24 @@ class Command(_message.Message):
     move_log_start: MoveLogStartCommand
     retain_topic: RetainTopicCommand
     move_queue_starts: MoveQueueStartsCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ...) -> None: ...
+    settle_units: SettleUnitsCommand
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ...) -> None: ...
+
+class SettleUnitsCommand(_message.Message):
+    __slots__ = ("through", "refused")
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    through: int
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedUnit]
+    def __init__(self, through: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[RefusedUnit, _Mapping]]] = ...) -> None: ...
+
+class RefusedUnit(_message.Message):
+    __slots__ = ("index", "unit")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    unit: int
+    def __init__(self, index: _Optional[int] = ..., unit: _Optional[int] = ...) -> None: ...
 
 class RetainTopicCommand(_message.Message):
     __slots__ = ("name", "incarnation", "retention_ms")

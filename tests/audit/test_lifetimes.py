@@ -13,7 +13,7 @@ from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.reading.decode import Wanted, read_records
 from dledger.reading.entry import EntryKind
-from dledger.reading.lifetimes import Lifetimes, ended_topics
+from dledger.reading.lifetimes import Lifetimes, readable
 from dledger.reading.ranges import log_ranges
 from dledger.wire import commands_pb2 as pb
 from tests.audit.replicas import Entry, LogBuilder, build
@@ -63,13 +63,13 @@ def bodies(replica: Replica, wanted: Wanted) -> list[bytes]:
 
 def test_topics_end_with_the_command_that_deletes_them(replica: Replica) -> None:
     """And begin with the one that creates them; void commands change nothing."""
-    assert ended_topics(committed_log(replica)) == (("a", 2, 9), ("b", 3, 12))
+    assert readable(committed_log(replica))[1].ended == (("a", 2, 9), ("b", 3, 12))
 
 
 def test_messages_of_the_living_are_left(replica: Replica) -> None:
     """A topic of the same name that was made anew lives; and all of them, if that is asked."""
-    ended = ended_topics(committed_log(replica))
-    assert bodies(replica, Wanted(("body",), ended=ended)) == [b"a3"]
+    _, left_out = readable(committed_log(replica))
+    assert bodies(replica, Wanted(("body",), left_out=left_out)) == [b"a3"]
     assert bodies(replica, Wanted(("body",))) == [b"a1", b"a2", b"b1", b"a3"]
 
 

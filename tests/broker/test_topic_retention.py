@@ -367,6 +367,8 @@ def test_refusal_is_told_and_no_end() -> None:
     """As of a disk without room, or a leader that leads no more; and rot is left to its repair."""
 
     class Refusing:
+        units = filled().appender.units
+
         def submit(self, command: Command) -> Awaitable[None]:
             raise BrokerError(ErrorCode.STORAGE_FULL, "no room")
 

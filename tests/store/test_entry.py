@@ -126,7 +126,16 @@ def test_no_entry_is_of_kind_or_version_zero(at: int, field: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "version", "is_known"),
-    [(1, 1, True), (4, 2, True), (5, 2, False), (255, 2, False), (2, 3, False), (1, 255, False)],
+    [
+        (1, 1, True),
+        (4, 2, True),
+        (5, 2, False),
+        (255, 2, False),
+        (2, 3, True),
+        (2, 4, False),
+        (3, 3, False),
+        (1, 255, False),
+    ],
 )
 def test_entries_of_later_releases_are_kept_and_not_understood(
     kind: int, version: int, is_known: bool

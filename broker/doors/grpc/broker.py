@@ -90,6 +90,7 @@ class BrokerDoor:
             min_offset=found.min_offset,
             max_offset=found.max_offset,
             topic_incarnation=found.incarnation,
+            void_count=found.void_count,
         )
 
     async def get_message(
