@@ -38,6 +38,7 @@ BEYOND = 1 << 40  # an offset that no queue reaches
 REFUSED_SHARE = 0.3
 RACED_SHARE = 0.2
 MAX_TASKS = 12
+MAX_ATTEMPTS = 8
 READ_MESSAGES = 7  # at once: void ones come first, in the middle and last
 
 Place = tuple[int, int]  # queue id, offset
@@ -62,7 +63,7 @@ class UnitBook:
 
 
 class UnitWriter(Client):
-    """Writes units, several at once, each one time."""
+    """Writes units, several at once, each until it is known whether it took effect, or can't be."""
 
     def __init__(
         self,
@@ -121,13 +122,20 @@ class UnitWriter(Client):
             _batch(TOPIC, self._book.incarnation, queue_id, value)
             for queue_id, value in zip(queues, values, strict=True)
         )
-        try:
-            unit.took_effect = await self.call(WRITE_UNIT, ProposedUnit(batches, tuple(commands)))
-        except CallFailed as failure:
-            if not failure.may_have_happened:
-                unit.took_effect = False
+        unit.took_effect = await self._propose(ProposedUnit(batches, tuple(commands)))
         if unit.took_effect and not is_meant:
             raise Defect("half a unit", f"{number} took effect, and one of its commands can't")
+
+    async def _propose(self, wanted: ProposedUnit) -> bool | None:
+        """Whether it took effect; None: nobody knows. Again only where it surely didn't happen."""
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                return bool(await self.call(WRITE_UNIT, wanted))
+            except CallFailed as failure:
+                if failure.may_have_happened:
+                    return None
+            await self.back_off()
+        return False
 
     async def _race(self, name: str, value: str) -> None:
         """A unit for a topic that may be another one by then."""
@@ -137,11 +145,8 @@ class UnitWriter(Client):
         self._track.meant[value] = incarnation
         batch = _batch(name, incarnation, self.chance.randrange(MAX_QUEUES), value)
         commands = (self._commit(name, incarnation, f"race-{self.chance.randrange(3)}", 0),)
-        try:
-            if await self.call(WRITE_UNIT, ProposedUnit((batch,), commands)):
-                self._track.settled_us[value] = self.shared.group.now_us
-        except CallFailed:
-            return
+        if await self._propose(ProposedUnit((batch,), commands)):
+            self._track.settled_us[value] = self.shared.group.now_us
 
     def _commit(self, topic: str, incarnation: int, group: str, offset: int) -> Command:
         return Command(

@@ -452,7 +452,7 @@ def test_many_refused_units_are_settled_in_parts() -> None:
     t = log.topic()
     base = 0
     for _ in range(2):
-        units: list[tuple[Sequence[Placed], Sequence[Command]]] = []
+        units: list[tuple[list[Placed], list[Command]]] = []
         for _ in range(700):
             units.append(([Placed(base, b"a", incarnation=t)], [commit("g", 9_999, t)]))
             base += 1

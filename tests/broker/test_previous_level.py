@@ -1,5 +1,5 @@
-"""Data directories of a group of the release before this one (level 1): they open, are served, and
-audit identical, before and after.
+"""Data directories of groups of releases before this one: they open, are served, and audit
+identical, before and after.
 
 What is in them and who made it: `tests.integration.older_program`. How members of both releases
 work together: `tests/integration/test_rolling_upgrade.py`.
@@ -18,19 +18,34 @@ from broker.config import NodeConfig
 from broker.recovery import recover
 from broker.services.messages import PullRequest
 from broker.state.topics import TopicRef
-from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.level import KNOWN_LEVEL
 from dledger.reading.decode import Wanted, read_records
 from dledger.reading.ranges import checked_log, log_ranges
 from dledger.reading.survey import survey_folder
-from tests.integration.older_program import ANEW, COMMITTED, DATA, GONE, KEPT, SEGMENT, unpacked
+from tests.integration.older_program import (
+    ANEW,
+    COMMITTED,
+    GONE,
+    KEPT,
+    LEVELS,
+    SEGMENT,
+    data_of,
+    unpacked,
+)
 from tests.node.members import Members, make_configs
 from tests.node.test_replica import Call
 
 
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> int:
+    """Of the older release."""
+    return int(request.param)
+
+
 @pytest.fixture
-def configs(tmp_path: Path) -> list[NodeConfig]:
+def configs(tmp_path: Path, level: int) -> list[NodeConfig]:
     """The three nodes', on what the older release left."""
-    unpacked(DATA, tmp_path)
+    unpacked(data_of(level), tmp_path)
     return [
         config.model_copy(
             update={
@@ -69,7 +84,7 @@ def check_identical(configs: list[NodeConfig]) -> None:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_each_opens_with_all_its_state(configs: list[NodeConfig], number: int) -> None:
+def test_each_opens_with_all_its_state(configs: list[NodeConfig], level: int, number: int) -> None:
     """Topics, offsets, producers and messages are those that the older release had."""
     found = recover(configs[number])
     try:
@@ -78,7 +93,7 @@ def test_each_opens_with_all_its_state(configs: list[NodeConfig], number: int) -
         assert found.machine.offsets.of("readers", "kept") == {1: COMMITTED}
         assert found.machine.messages_applied == len(WRITTEN)
         assert len(found.machine.producers) == 2
-        assert found.machine.level.current == FIRST_LEVEL
+        assert found.machine.level.current == level
     finally:
         found.log.close()
         found.directory.close()

@@ -1,9 +1,10 @@
-"""The release before this one, as a program that runs, and what it wrote.
+"""Releases before this one, as programs that run, and what they wrote.
 
 `tests/fixtures/program-of-level-1.tar.xz` are the modules that `dledger node` of the last commit
-of level 1 imports, as they were. `tests/fixtures/level-1.tar.xz` are the data directories of a
-group of three of its nodes, stopped by SIGTERM; `python -m tests.integration.older_program FILE`
-makes the like of it, and did.
+of level 1 imports, as they were; `program-of-level-4.tar.xz` those of the last commit of level 4.
+`tests/fixtures/level-1.tar.xz` and `level-4.tar.xz` are the data directories of a group of three of
+its nodes, stopped by SIGTERM; `python -m tests.integration.older_program LEVEL FILE` makes the like
+of it, and did.
 
 What they held: the topic `kept` with 2 queues and 40 messages in the second one, of which the group
 `readers` has committed 25; and `gone`, which got 7 messages, was deleted, and was made anew with
@@ -22,12 +23,12 @@ from pathlib import Path
 from broker.local_group import GroupOptions, LocalGroup, LocalNode
 from broker.local_group.group import program
 from dledger.client import Client
+from dledger.level import FIRST_LEVEL
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-PROGRAM = FIXTURES / "program-of-level-1.tar.xz"
-DATA = FIXTURES / "level-1.tar.xz"
+LEVELS = (1, 4)  # of the programs that are kept
 SEGMENT = 8 << 20
-# Of a configuration, to that release; ours are their defaults.
+# Of a configuration, to the release of level 1; ours are their defaults.
 UNKNOWN_KEYS = (
     *("scrub_percent", "[retention]", "age_hours =", "bytes =", "disk_percent ="),
     *("archive =", "archive_hold_hours ="),
@@ -43,6 +44,16 @@ _SHIM = (
 )
 
 
+def program_of(level: int) -> Path:
+    """The modules of the last program of a level."""
+    return FIXTURES / f"program-of-level-{level}.tar.xz"
+
+
+def data_of(level: int) -> Path:
+    """What that program wrote."""
+    return FIXTURES / f"level-{level}.tar.xz"
+
+
 def unpacked(archive: Path, folder: Path) -> Path:
     with tarfile.open(archive) as opened:
         opened.extractall(folder, filter="data")
@@ -52,8 +63,12 @@ def unpacked(archive: Path, folder: Path) -> Path:
 class MixedGroup:
     """A local group, each of whose nodes is started by the older program until it is upgraded."""
 
-    def __init__(self, folder: Path) -> None:
-        older = unpacked(PROGRAM, folder / "older")
+    def __init__(self, folder: Path, level: int = FIRST_LEVEL) -> None:
+        """Args:
+        level: of the older program.
+        """
+        self.level = level
+        older = unpacked(program_of(level), folder / "older")
         self.upgraded: set[str] = set()
 
         def command(node: LocalNode) -> list[str]:
@@ -66,7 +81,8 @@ class MixedGroup:
         for node in self.local.nodes:
             file = Path(node.config)
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            known = [line for line in lines if not line.startswith(UNKNOWN_KEYS)]
+            unknown = UNKNOWN_KEYS if level == FIRST_LEVEL else ()
+            known = [line for line in lines if not line.startswith(unknown)]
             file.write_text("".join(known), encoding="utf-8")
 
     async def stop(self, node_id: str) -> None:
@@ -93,12 +109,13 @@ async def fill(group: LocalGroup) -> None:
         await client.commit_offsets("readers", "kept", {1: COMMITTED})
 
 
-async def make(target: Path) -> None:
+async def make(level: int, target: Path) -> None:
     """Data directories, by the older program alone."""
     with tempfile.TemporaryDirectory() as folder:
-        mixed = MixedGroup(Path(folder))
+        mixed = MixedGroup(Path(folder), level)
         try:
             await mixed.local.up()
+            await asyncio.sleep(3)  # the level is raised as far as the program knows
             await fill(mixed.local)
             await asyncio.sleep(3)  # all is applied and noted everywhere
             await mixed.local.down()
@@ -110,4 +127,4 @@ async def make(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(make(Path(sys.argv[1])))
+    asyncio.run(make(int(sys.argv[1]), Path(sys.argv[2])))
