@@ -229,10 +229,12 @@ def _check_step(
         detail = f"{said}: offset {after} after {before}"
         yield case.anomaly(back, after, value, poll.process, detail)
         return
-    first, behind = max(before + 1, case.start), min(after, case.end)
-    if first < behind:
-        value = case.log.values.get(first, "")
-        detail = f"not delivered: offset {after} after {before}, the log has {behind - first} more"
+    between = range(max(before + 1, case.start), min(after, case.end))
+    missing = [offset for offset in between if offset in case.log.values]  # others are void
+    if missing:
+        first = missing[0]
+        value = case.log.values[first]
+        detail = f"not delivered: offset {after} after {before}, the log has {len(missing)} more"
         yield case.anomaly(Kind.LOST, first, value, poll.process, detail)
 
 

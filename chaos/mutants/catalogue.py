@@ -40,6 +40,7 @@ from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
 from chaos.mutants.rules.tables import TABLES
 from chaos.mutants.rules.topic_tables import TOPIC_TABLES
+from chaos.mutants.rules.units import UNITS
 from chaos.mutants.rules.upkeep import UPKEEP
 
 MUTANTS = (
@@ -63,4 +64,5 @@ MUTANTS = (
     *FAST_WAY,
     *TOPIC_TABLES,
     *SENDING,
+    *UNITS,
 )

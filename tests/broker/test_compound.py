@@ -393,7 +393,7 @@ def test_files_come_before_any_state(calls: int) -> None:
     log.units(([Placed(0, b"0", topic="u", incarnation=u)], []))
     before = list(log.machine.snapshot())
     log.files.full_in = calls
-    units = (
+    units: tuple[tuple[list[Placed], list[Command]], ...] = (
         ([Placed(0, b"a", incarnation=t)], [commit("g", 0, t)]),
         ([Placed(1, b"b", incarnation=t)], [commit("h", 99, t)]),
         ([Placed(0, b"c", queue_id=1, incarnation=t)], []),

@@ -9,6 +9,7 @@ import pytest
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, Placed
 from broker.leader.units import MAX_WAITING, SHARED_BYTES, ProposedUnit, UnitResult
+from broker.reading.committed import CommittedLog
 from broker.state.refusals import OffsetOutOfRange, Refusal, TopicNotFound
 from broker.state.topics import TopicRef
 from dledger.core.types import EntryKind
@@ -332,6 +333,35 @@ def test_readers_pass_over_what_is_void() -> None:
     assert [reader.offset_by_time(topic, 0, each) for each in times] == messages
     assert reader.offset_by_time(topic, 0, 0) == 0
     assert reader.offset_by_time(topic, 0, times[-1] + 10_000_000) == len(kinds)
+
+
+def test_what_is_void_is_found_by_no_id() -> None:
+    """Its record lies in the log, and is nobody's message; nor is one of a topic that has gone."""
+    bench = raised()
+    refused = (commit("g", 99, incarnation(bench)),)
+    put(bench, unit(unnumbered(b"a"), commands=refused))
+    (taken,) = put(bench, unit(unnumbered(b"b", b"c")))
+    bench.commit()
+    log = CommittedLog(
+        bench.log,
+        applied_index=lambda: bench.machine.applied_index,
+        core=bench.node.driver.core.statistics,
+        took_effect=bench.reader.took_effect,
+    )
+    (placed,) = taken.result().placed
+    record = log.record_at(placed.base_physical_offset)
+    assert record is not None
+    assert decode_records(record)[0].body == b"b"
+    second = log.record_at(placed.base_physical_offset + len(record))
+    assert second is not None
+    assert decode_records(second)[0].body == b"c"
+    assert log.record_at(placed.base_physical_offset + 1) is None
+    void = int.from_bytes(bench.units()[:8], "big")
+    assert bench.log.read_at(void, 100)
+    assert log.record_at(void) is None
+    put(bench, unit(commands=(delete(incarnation(bench)),)))
+    bench.commit()
+    assert log.record_at(placed.base_physical_offset) is None
 
 
 def test_rot_in_a_void_unit_is_told_and_mended() -> None:

@@ -123,7 +123,7 @@ LEADER = (
     Mutant(
         "void-batch-keeps-its-queue-offset",
         "broker/leader/flight.py",
-        "            self._ends.pop(lane.place, None)\n",
+        "        self._ends.pop(place, None)\n",
         "",
         masked="a leader proposes nothing that would be void",
         tests=("tests/broker/test_flight.py",),

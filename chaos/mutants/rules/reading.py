@@ -28,10 +28,11 @@ READING = (
     Mutant(
         "pull-skips-a-message",
         "broker/reading/queues.py",
-        "        return Found(records, count, offset + count, low, high, state.incarnation)\n",
-        "        at = _runs(units, 1)[0][0][1] if count > 5 else 0\n"
-        "        return Found("
-        "records[at:], count - (at > 0), offset + count, low, high, state.incarnation)\n",
+        "        return Found(records, count, offset + voids + count, low, high, "
+        "state.incarnation, voids)\n",
+        "        at = int.from_bytes(records[:4], 'big') if count > 5 else 0\n"
+        "        return Found(records[at:], count - (at > 0), offset + voids + count, low, high, "
+        "state.incarnation, voids)\n",
     ),
     Mutant(
         "rotten-unit-served",

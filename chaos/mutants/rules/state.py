@@ -45,7 +45,7 @@ STATE = (
     Mutant(
         "deleted-topic-leaves-its-offsets",
         "broker/state/machine.py",
-        "        self.offsets.on_topic_deleted(name)\n",
+        "        self.offsets.on_topic_deleted(topic.name)\n",
         "",
     ),
     Mutant(
