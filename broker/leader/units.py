@@ -142,13 +142,14 @@ class Units:
         self._waiting_bytes = 0
         self._under_way: tuple[int, list[_Unit]] | None = None  # index, units
         self._settling: asyncio.Future[UnitResult] | None = None
+        self._refused: Settlement | None = None  # of this term, by the state
 
     # --- leadership ---------------------------------------------------------------------------
 
     def begin(self) -> None:
         """This node leads and has applied everything in its log."""
         self._waiting, self._waiting_bytes, self._under_way = [], 0, None
-        self._settling = None
+        self._settling = self._refused = None
         self._is_leading = True
         self.go_on()
 
@@ -387,7 +388,7 @@ class Units:
             return
         if self._settling is None or self._settling.done():
             settlement = self._machine.outcomes.to_settle()
-            if settlement is not None:
+            if settlement is not None and settlement != self._refused:
                 self._settle(settlement)
         self._propose_next()
 
@@ -401,7 +402,15 @@ class Units:
         try:
             self._settling = self.propose(wanted, is_internal=True)
         except BrokerError:
-            self._settling = None  # full of units: it is tried again when the next one is applied
+            self._settling = None  # full of units: it is tried again at the next tick
+            return
+
+        def on_done(done: asyncio.Future[UnitResult]) -> None:
+            # What the state has refused it would refuse again, and again, for ever.
+            if not done.exception() and done.result().refusal is not None:
+                self._refused = settlement
+
+        self._settling.add_done_callback(on_done)
 
 
 def _invalid(text: str) -> BrokerError:

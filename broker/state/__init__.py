@@ -6,6 +6,8 @@
     producers.py    who is registered and what each stored last, so that a retry is stored once
     registration.py what a producer registers with, and how many there may be
     sequences.py    what producers.py keeps of one producer in one queue
+    outcomes.py     which units were refused, until the log says so
+    compound.py     what becomes of each unit of an entry, judged before anything is done
     machine.py      gives each entry to its owners; the only one that knows them all
     refusals.py     why a command took no effect
     snapshot.py     the state as chunks of bytes: what each owner writes, in one envelope

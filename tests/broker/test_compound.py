@@ -212,7 +212,7 @@ def test_a_unit_takes_effect_whole() -> None:
 
 
 def test_a_refused_unit_changes_nothing_and_keeps_its_offsets() -> None:
-    """What comes behind it in its queue counts on them (D13); its neighbours are not harmed."""
+    """What comes behind it in its queue counts on them; its neighbours are not harmed."""
     log = Log()
     t = log.topic()
     refusals = log.units(

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from broker.assembly import committed_log
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, Placed
 from broker.leader.units import MAX_WAITING, SHARED_BYTES, ProposedUnit, UnitResult
-from broker.reading.committed import CommittedLog
 from broker.state.refusals import OffsetOutOfRange, Refusal, TopicNotFound
 from broker.state.topics import TopicRef
 from dledger.core.types import EntryKind
@@ -342,12 +342,7 @@ def test_what_is_void_is_found_by_no_id() -> None:
     put(bench, unit(unnumbered(b"a"), commands=refused))
     (taken,) = put(bench, unit(unnumbered(b"b", b"c")))
     bench.commit()
-    log = CommittedLog(
-        bench.log,
-        applied_index=lambda: bench.machine.applied_index,
-        core=bench.node.driver.core.statistics,
-        took_effect=bench.reader.took_effect,
-    )
+    log = committed_log(bench.node.replica.parts)
     (placed,) = taken.result().placed
     record = log.record_at(placed.base_physical_offset)
     assert record is not None

@@ -1,4 +1,4 @@
-"""A rolling upgrade, on real processes: the program of level 1 as it was, and this one.
+"""Rolling upgrades, on real processes: the programs of levels 1 and 4 as they were, and this one.
 
 The older program is the kept one (`tests.integration.older_program`), so this shows what releases
 do together, and not what this one does with its level held down (`tests/node/test_levels.py`).
@@ -25,8 +25,10 @@ from broker.doctor.finding import Kind
 from broker.doctor.judging import judge
 from broker.local_group.status import GroupStatus
 from dledger.client import Client, ClientOptions, StartFrom
-from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, KNOWN_LEVEL
 from dledger.outcome import ExitCode
+from dledger.reading.chunks import intact_entries
+from dledger.reading.entry import parse_header
 from tests.integration.older_program import MixedGroup
 
 pytestmark = pytest.mark.slow
@@ -36,7 +38,7 @@ TOPIC = "t"
 
 
 class Load:
-    """Somebody who sends all the time, one message after the other."""
+    """Somebody who sends all the time, one message after the other, and a group that follows."""
 
     def __init__(self, client: Client) -> None:
         self.sent: list[bytes] = []
@@ -49,6 +51,8 @@ class Load:
                 body = b"%d" % len(self.sent)
                 await producer.send(TOPIC, body)
                 self.sent.append(body)
+                if len(self.sent) % 5 == 0:
+                    await self._client.commit_offsets("readers", TOPIC, {0: len(self.sent)})
                 await asyncio.sleep(0.02)
 
     async def goes_on(self) -> None:
@@ -223,9 +227,57 @@ async def check_put_back_too_late(group: MixedGroup, load: Load, node_id: str, o
     await load.goes_on()
 
 
-def run(folder: Path, scenario: Callable[[MixedGroup], Awaitable[None]]) -> None:
+def test_member_of_level_four_keeps_units_that_it_cannot_read(tmp_path: Path) -> None:
+    """Put back after the raise, it stops in front of it, takes the entries of units, counts for a
+    majority with them, serves its log to who lacks it, and goes on with the newer program."""
+
+    async def scenario(group: MixedGroup) -> None:
+        await group.local.up()
+        async with loaded(group) as load:
+            await until(lambda: _has(group, {4}))
+            await load.goes_on()
+            assert not units_in(group)
+            names = [each.id for each in (await whole(group)).nodes]
+            for name in names:
+                await upgrade(group, name)
+            await until(lambda: _has(group, {KNOWN_LEVEL}))
+            await load.goes_on()
+            older, other, third = names
+            await put_back(group, older)
+            reason = (await members(group))[older].apply_stopped
+            assert f"raises the level of formats and commands to {COMPOUND_LEVEL}" in reason
+            await group.stop(other)  # no majority without the older one
+            await load.goes_on()
+            await put_up(group, other)
+            await group.stop(third)
+            await load.goes_on()
+            await put_up(group, third)
+            await upgrade(group, older)
+            await until(lambda: _has(group, {KNOWN_LEVEL}))
+            await load.goes_on()
+        await group.local.down()
+        assert units_in(group)
+        audit(group)
+
+    run(tmp_path, scenario, level=4)
+
+
+def units_in(group: MixedGroup) -> int:
+    """How many entries that hold units the first member's log has."""
+    data = Path(group.local.nodes[0].config).parent / "data"
+    found = 0
+    for path in sorted((data / "commitlog").glob("0" * 12 + "*")):
+        content = path.read_bytes()
+        starts, _ = intact_entries(content)
+        found += sum(parse_header(content, at).is_compound for at in starts)
+    return found
+
+
+def run(
+    folder: Path, scenario: Callable[[MixedGroup], Awaitable[None]], level: int = FIRST_LEVEL
+) -> None:
     async def within() -> None:
-        group = MixedGroup(folder)
+        group = MixedGroup(folder, level)
         try:
             await scenario(group)
         finally:

@@ -49,7 +49,7 @@ UNITS = (
         "batches-of-a-unit-without-its-commands",
         _MACHINE,
         "            for command in unit.commands:\n                self._take_effect(command)\n",
-        "            for command in unit.commands[1:]:\n"
+        "            for command in () if unit.batches else unit.commands:\n"
         "                self._take_effect(command)\n",
     ),
     Mutant(
