@@ -30,7 +30,6 @@ from dledger.core.types import EntryKind
 from dledger.driver import Stamp
 from dledger.level import COMPOUND_LEVEL
 from dledger.reading.compound import (
-    MAX_UNITS,
     UnitBody,
     build_body,
     exceeds,
@@ -44,6 +43,8 @@ from store.stamping import stamp_records
 MAX_WAITING: Final = 16_384  # units; more are told to come again
 MAX_WAITING_BYTES: Final = 16 << 20
 SHARED_BYTES: Final = 256 << 10  # an entry is given units up to here, and one at least
+SHARED_UNITS: Final = 256  # of an entry: it is applied in one turn
+LOOKED_AT: Final = 2_048  # units that wait, for one entry: what is behind them waits on
 
 
 def holds() -> None:
@@ -236,9 +237,12 @@ class Units:
     def _propose_next(self) -> None:
         """Those whose turn it is are on their way, in one entry."""
         while self._is_leading and self._under_way is None and self._waiting:
+            waited = len(self._waiting)
             chosen = self._chosen()
-            if not chosen:
+            if not chosen and len(self._waiting) == waited:
                 return
+            if not chosen:
+                continue  # those that were looked at are answered
             try:
                 self._propose_entry(chosen)
             except BrokerError as error:
@@ -251,10 +255,10 @@ class Units:
         chosen: list[_Unit] = []
         left: list[_Unit] = []
         size = records = 0
-        for unit in self._waiting:
+        for unit in self._waiting[:LOOKED_AT]:
             is_free = claims.conflict(unit.keys) is None
             fits = not chosen or (
-                len(chosen) < MAX_UNITS
+                len(chosen) < SHARED_UNITS
                 and size + unit.body.size <= SHARED_BYTES
                 and records + unit.body.record_count <= MAX_RECORD_COUNT
             )
@@ -268,7 +272,7 @@ class Units:
                 records += unit.body.record_count
             else:
                 left.append(unit)
-        self._waiting = left
+        self._waiting = left + self._waiting[LOOKED_AT:]
         self._waiting_bytes -= size
         return chosen
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from broker.assembly import committed_log
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, Placed
-from broker.leader.units import MAX_WAITING, SHARED_BYTES, ProposedUnit, UnitResult
+from broker.leader.units import (
+    LOOKED_AT,
+    MAX_WAITING,
+    SHARED_BYTES,
+    SHARED_UNITS,
+    ProposedUnit,
+    UnitResult,
+)
 from broker.state.refusals import OffsetOutOfRange, Refusal, TopicNotFound
 from broker.state.topics import TopicRef
 from dledger.core.types import EntryKind
@@ -248,7 +256,31 @@ def test_entries_are_bounded_and_so_is_what_waits() -> None:
         put(bench, unit(commands=(commit("more", 0, t),)))
     assert refused.value.failure.code is ErrorCode.BUSY
     bench.commit()
-    assert max(entries(bench, before)) == 1_024
+    assert max(entries(bench, before)) == SHARED_UNITS
+    assert bench.appender.idle
+
+
+def test_many_of_one_key_hold_up_only_those_behind_what_is_looked_at() -> None:
+    """One of them an entry, in their order; each entry costs so much looking and no more."""
+    bench = raised()
+    t, before = incarnation(bench), bench.log.last_index
+    asked: list[int] = []
+
+    def condition(number: int) -> Refusal | None:
+        asked.append(number)
+        return OffsetOutOfRange("t", 0, number) if number > 3 else None
+
+    put(
+        bench,
+        *(
+            ProposedUnit((), (commit("g", 0, t),), partial(condition, number))
+            for number in range(LOOKED_AT + 9)
+        ),
+        unit(commands=(commit("other", 0, t),)),
+    )
+    bench.commit()
+    assert asked == list(range(LOOKED_AT + 9))
+    assert entries(bench, before)[:3] == [1, 1, 1]
     assert bench.appender.idle
 
 
