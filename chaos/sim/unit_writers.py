@@ -77,6 +77,7 @@ class UnitWriter(Client):
         self._interval_s = interval_s
         self._book, self._track = books
         self._written = 0
+        self._found: dict[str, int] = {}  # raced topics, as they were
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     async def run(self) -> None:
@@ -138,13 +139,17 @@ class UnitWriter(Client):
         return False
 
     async def _race(self, name: str, value: str) -> None:
-        """A unit for a topic that may be another one by then."""
-        incarnation = await self.incarnation(name)
+        """A unit for a topic that may be another one by then, or is: some are for the one that had
+        the name when it was first looked for."""
+        incarnation = self._found.get(name, 0)
+        if not incarnation or self.chance.random() < 0.5:
+            incarnation = self._found[name] = await self.incarnation(name)
         if not incarnation:
             return
         self._track.meant[value] = incarnation
         batch = _batch(name, incarnation, self.chance.randrange(MAX_QUEUES), value)
-        commands = (self._commit(name, incarnation, f"race-{self.chance.randrange(3)}", 0),)
+        group = f"race-{self.chance.randrange(3)}"
+        commands = (self._commit(name, incarnation, group, 0),) * self.chance.randrange(2)
         if await self._propose(ProposedUnit((batch,), commands)):
             self._track.settled_us[value] = self.shared.group.now_us
 

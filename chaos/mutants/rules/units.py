@@ -139,7 +139,7 @@ UNITS = (
     Mutant(
         "nothing-is-settled",
         _LEADER,
-        "            if settlement is not None:\n",
+        "            if settlement is not None and settlement != self._refused:\n",
         "            if False:\n",
     ),
     Mutant(
