@@ -17,6 +17,7 @@ from audit.commands.app import app
 from broker.config import NodeConfig
 from broker.recovery import recover
 from broker.services.messages import PullRequest
+from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
 from dledger.level import KNOWN_LEVEL
 from dledger.reading.decode import Wanted, read_records
@@ -105,8 +106,8 @@ def test_they_audit_identical_as_they_are(configs: list[NodeConfig]) -> None:
 
 
 def test_they_are_served_and_audit_identical_afterwards(configs: list[NodeConfig]) -> None:
-    """The level goes up, as all three are of this release; not a byte of what there was is
-    another one."""
+    """The level goes up, as all three are of this release, and they go on writing, units too; not a
+    byte of what there was is another one."""
 
     async def serve() -> None:
         group = Members(configs)
@@ -120,6 +121,12 @@ def test_they_are_served_and_audit_identical_afterwards(configs: list[NodeConfig
         pulled = await leader.services.pulls.pull(asked, Call())
         assert pulled.records
         await group.until(lambda: not leader.mender.is_at_work)
+        commit = OffsetCommit("readers", "kept", ((1, len(KEPT)),), is_reset=False)
+        assert await leader.services.offsets.commit(commit)
+        last = leader.log.header_at(leader.log.last_index)
+        assert last.is_compound
+        await group.until(lambda: all(e.machine.applied_index >= last.index for e in replicas))
+        assert {e.machine.offsets.of("readers", "kept")[1] for e in replicas} == {len(KEPT)}
         await asyncio.gather(*(group.stop(name) for name in list(group.replicas)))
 
     before = [_log(each) for each in configs]

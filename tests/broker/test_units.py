@@ -18,7 +18,8 @@ from broker.leader.units import (
     ProposedUnit,
     UnitResult,
 )
-from broker.state.refusals import OffsetOutOfRange, Refusal, TopicNotFound
+from broker.state.outcomes import Outcomes
+from broker.state.refusals import OffsetOutOfRange, OutcomesDiffer, Refusal, TopicNotFound
 from broker.state.topics import TopicRef
 from dledger.core.types import EntryKind
 from dledger.level import COMPOUND_LEVEL
@@ -329,6 +330,24 @@ def test_what_was_refused_is_written_down_and_a_new_leader_goes_on() -> None:
     bench.commit()
     assert bench.machine.outcomes.to_settle() is None
     assert [body for _, body in pulled(bench)] == [b"a", b"c"]
+
+
+def test_a_settlement_that_is_refused_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that takes none, as no program's should, would have its log filled with them."""
+    bench = raised()
+    refusal = OutcomesDiffer(1, 0, 0)
+    monkeypatch.setattr(Outcomes, "refusal_of", lambda outcomes, said: refusal)
+    put(bench, unit(unnumbered(b"a")))
+    bench.commit()
+    last = bench.log.last_index
+    for _ in range(3):
+        bench.later(1_000)
+        bench.commit()
+    assert bench.log.last_index == last
+    monkeypatch.undo()
+    put(bench, unit(unnumbered(b"b")))  # says more than what was refused
+    bench.commit()
+    assert bench.machine.outcomes.to_settle() is None
 
 
 def test_readers_pass_over_what_is_void() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,7 +15,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.replica import Replica
 from broker.services.messages import PullRequest
 from broker.state.topics import TopicRef
-from dledger.core.types import NodeId, Role
+from dledger.core.types import EntryKind, NodeId, Role
 from dledger.wire import commands_pb2 as kpb
 from tests.node.members import Members, make_configs
 from tests.node.test_replica import Call, on_a_loop, topic
@@ -83,6 +84,23 @@ async def test_member_that_is_away_holds_the_level_back(tmp_path: Path) -> None:
     group.known_levels[N3] = 2
     group.start(N3)
     await group.until(lambda: levels(group) == {2})
+    await stop(group)
+
+
+@on_a_loop
+async def test_entries_of_later_releases_are_copied_and_void(tmp_path: Path) -> None:
+    """Of a kind, of a version, and of both: no member refuses an append for what it can't read."""
+    group = await started(tmp_path, n1=1, n2=1, n3=1)
+    leader = await group.leader()
+    later = cast("EntryKind", 9)
+    last = 0
+    for kind, count, version in ((later, 0, 2), (EntryKind.DATA, 0, 77), (later, 3, 77)):
+        last = leader.driver.propose(kind, count, b"of a later release", None, version).index
+    await group.until(
+        lambda: all(each.machine.applied_index >= last for each in group.replicas.values())
+    )
+    assert {each.machine.statistics().entries_void for each in group.replicas.values()} == {3}
+    assert len({each.log.digest_at(last) for each in group.replicas.values()}) == 1
     await stop(group)
 
 

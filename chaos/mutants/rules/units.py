@@ -220,4 +220,20 @@ UNITS = (
         masked="no client of the simulator looks messages up by id",
         tests=(_LED + "test_what_is_void_is_found_by_no_id",),
     ),
+    Mutant(
+        "append-with-a-later-kind-refused",
+        "dledger/codec.py",
+        "    return EntryKind(kind) if kind in _KINDS else EntryKind.COMMAND\n",
+        "    return EntryKind(kind)\n",
+        masked="no release that is simulated has such a kind",
+        tests=("tests/node/test_levels.py::test_entries_of_later_releases_are_copied_and_void",),
+    ),
+    Mutant(
+        "refused-settlement-again-and-again",
+        _LEADER,
+        "                self._refused = settlement\n",
+        "                pass\n",
+        masked="the state refuses none",
+        tests=(_LED + "test_a_settlement_that_is_refused_is_not_repeated",),
+    ),
 )
