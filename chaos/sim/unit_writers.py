@@ -26,17 +26,19 @@ from chaos.sim.archive import Archive
 from chaos.sim.clients import BORN, Client, Shared
 from chaos.sim.node import WRITE_UNIT, Defect, SimNode
 from chaos.sim.racers import MAX_QUEUES, NAMES, Track
-from dledger.reading.compound import batches_in, commands_in
+from dledger.reading.compound import batches_in, commands_in, data_in
 from dledger.reading.entry import parse_header
 from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
 
 TOPIC = "units"
+_NAME = TOPIC.encode()
 QUEUES = 2
 BEYOND = 1 << 40  # an offset that no queue reaches
 REFUSED_SHARE = 0.3
 RACED_SHARE = 0.2
+SENT_SHARE = 0.3  # of the rest
 MAX_TASKS = 12
 MAX_ATTEMPTS = 8
 READ_MESSAGES = 7  # at once: void ones come first, in the middle and last
@@ -59,6 +61,7 @@ class UnitBook:
     """All units of one run that are for the topic which nobody deletes."""
 
     units: list[Unit] = field(default_factory=list)
+    sent: set[str] = field(default_factory=set)  # by themselves, and acknowledged
     incarnation: int = 0
 
 
@@ -110,6 +113,9 @@ class UnitWriter(Client):
         if self.chance.random() < RACED_SHARE:
             await self._race(self.chance.choice(NAMES), number)
             return
+        if self.chance.random() < SENT_SHARE:
+            await self._send(number)
+            return
         queues = [self.chance.randrange(QUEUES) for _ in range(self.chance.randint(1, 3))]
         values = tuple(f"{number}.{n}" for n in range(len(queues)))
         is_meant = self.chance.random() >= REFUSED_SHARE
@@ -137,6 +143,23 @@ class UnitWriter(Client):
                     return None
             await self.back_off()
         return False
+
+    async def _send(self, value: str) -> None:
+        """A message by itself, between those of units."""
+        batch = _batch(TOPIC, self._book.incarnation, self.chance.randrange(QUEUES), value)
+        wire = pb.SendBatch(
+            topic=TOPIC,
+            topic_incarnation=batch.incarnation,
+            queue_id=batch.queue_id,
+            count=1,
+            records=batch.records,
+        )
+        try:
+            answer = await self.call("send", pb.SendRequest(batches=[wire]))
+        except CallFailed:
+            return
+        if not answer.results[0].HasField("error"):
+            self._book.sent.add(value)
 
     async def _race(self, name: str, value: str) -> None:
         """A unit for a topic that may be another one by then, or is: some are for the one that had
@@ -198,6 +221,8 @@ def check_units(book: UnitBook, node: SimNode, archive: Archive | None) -> None:
             differing = sorted(set(found.items()) ^ set(told.items()))[:5]
             raise Defect("void message", f"{TOPIC}/{queue_id} of {node.name}: {differing}")
     known = set(placed.values()) - refused
+    if book.sent - known:
+        raise Defect("lost message", f"{sorted(book.sent - known)[:5]} on {node.name}")
     for unit in book.units:
         there = [value in known for value in unit.values]
         is_committed = bool(machine.offsets.of(unit.group, TOPIC))
@@ -220,17 +245,21 @@ def _said(frames: Iterable[bytes], incarnation: int) -> tuple[dict[Place, str], 
     placed: dict[Place, str] = {}
     of_units: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     refused: set[str] = set()
-    for frame in frames:
+    held = list(frames)
+    for frame in held:
         header = parse_header(frame, 0)
-        if not header.is_compound:
+        if _NAME not in frame or not header.is_known:
             continue
-        for batch in batches_in(header, frame):
-            for record in decode_records(batch.frame[batch.header.first_record_at :]):
+        units = [each.unit for each in batches_in(header, frame)] if header.is_compound else [0]
+        for unit, (alone, batch) in zip(units, data_in(header, frame), strict=False):
+            for record in decode_records(batch[alone.first_record_at :]):
                 if record.topic == TOPIC:
                     value = record.body.decode()
                     placed[record.queue_id, record.queue_offset] = value
-                    of_units[header.index, batch.unit].append(value)
-        for body in commands_in(header, frame):
+                    of_units[header.index, unit].append(value)
+    for frame in held:
+        header = parse_header(frame, 0)
+        for body in commands_in(header, frame) if header.is_compound else ():
             for each in Command.FromString(body).settle_units.refused:
                 refused.update(of_units[each.index, each.unit])
     return placed, refused
