@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -6,8 +7,17 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class StartFrom(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    START_FIRST: _ClassVar[StartFrom]
+    START_LAST: _ClassVar[StartFrom]
+    START_TIME: _ClassVar[StartFrom]
+START_FIRST: StartFrom
+START_LAST: StartFrom
+START_TIME: StartFrom
+
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "settle_units")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +27,11 @@ class Command(_message.Message):
     MOVE_LOG_START_FIELD_NUMBER: _ClassVar[int]
     RETAIN_TOPIC_FIELD_NUMBER: _ClassVar[int]
     MOVE_QUEUE_STARTS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_GROUP_FIELD_NUMBER: _ClassVar[int]
+    END_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    GRANT_LEASES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_LEASES_FIELD_NUMBER: _ClassVar[int]
+    FORGET_GROUPS_FIELD_NUMBER: _ClassVar[int]
     SETTLE_UNITS_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
@@ -27,8 +42,13 @@ class Command(_message.Message):
     move_log_start: MoveLogStartCommand
     retain_topic: RetainTopicCommand
     move_queue_starts: MoveQueueStartsCommand
+    join_group: JoinGroupCommand
+    end_sessions: EndSessionsCommand
+    grant_leases: GrantLeasesCommand
+    commit_leases: CommitLeasesCommand
+    forget_groups: ForgetGroupsCommand
     settle_units: SettleUnitsCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ...) -> None: ...
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ...) -> None: ...
 
 class SettleUnitsCommand(_message.Message):
     __slots__ = ("through", "refused")
@@ -139,3 +159,123 @@ class ForgetProducersCommand(_message.Message):
     PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
     producer_ids: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, producer_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class GroupSettings(_message.Message):
+    __slots__ = ("version", "broadcast", "orderly", "strategy", "start", "start_time_ms", "topics")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    ORDERLY_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    broadcast: bool
+    orderly: bool
+    strategy: str
+    start: StartFrom
+    start_time_ms: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., broadcast: _Optional[bool] = ..., orderly: _Optional[bool] = ..., strategy: _Optional[str] = ..., start: _Optional[_Union[StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class QueueChoice(_message.Message):
+    __slots__ = ("topic", "queue_ids")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class JoinGroupCommand(_message.Message):
+    __slots__ = ("group", "member", "token", "settings", "queues")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member: str
+    token: bytes
+    settings: GroupSettings
+    queues: _containers.RepeatedCompositeFieldContainer[QueueChoice]
+    def __init__(self, group: _Optional[str] = ..., member: _Optional[str] = ..., token: _Optional[bytes] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueChoice, _Mapping]]] = ...) -> None: ...
+
+class EndSessionsCommand(_message.Message):
+    __slots__ = ("sessions",)
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sessions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GrantLeasesCommand(_message.Message):
+    __slots__ = ("group", "topics")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topics: _containers.RepeatedCompositeFieldContainer[TopicGrants]
+    def __init__(self, group: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[TopicGrants, _Mapping]]] = ...) -> None: ...
+
+class TopicGrants(_message.Message):
+    __slots__ = ("topic", "incarnation", "first_start", "starts", "grants")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_START_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    incarnation: int
+    first_start: int
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    grants: _containers.RepeatedCompositeFieldContainer[QueueGrant]
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., first_start: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., grants: _Optional[_Iterable[_Union[QueueGrant, _Mapping]]] = ...) -> None: ...
+
+class QueueGrant(_message.Message):
+    __slots__ = ("queue_id", "session", "former_epoch")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FORMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    session: int
+    former_epoch: int
+    def __init__(self, queue_id: _Optional[int] = ..., session: _Optional[int] = ..., former_epoch: _Optional[int] = ...) -> None: ...
+
+class QueueProgress(_message.Message):
+    __slots__ = ("queue_id", "epoch", "frontier", "finished", "release")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FRONTIER_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    epoch: int
+    frontier: int
+    finished: _containers.RepeatedScalarFieldContainer[int]
+    release: bool
+    def __init__(self, queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., frontier: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., release: _Optional[bool] = ...) -> None: ...
+
+class TopicProgress(_message.Message):
+    __slots__ = ("topic", "incarnation", "queues")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    incarnation: int
+    queues: _containers.RepeatedCompositeFieldContainer[QueueProgress]
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueProgress, _Mapping]]] = ...) -> None: ...
+
+class CommitLeasesCommand(_message.Message):
+    __slots__ = ("group", "session", "topics")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    session: int
+    topics: _containers.RepeatedCompositeFieldContainer[TopicProgress]
+    def __init__(self, group: _Optional[str] = ..., session: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicProgress, _Mapping]]] = ...) -> None: ...
+
+class ForgetGroupsCommand(_message.Message):
+    __slots__ = ("groups", "unused_ms")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_MS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    unused_ms: int
+    def __init__(self, groups: _Optional[_Iterable[str]] = ..., unused_ms: _Optional[int] = ...) -> None: ...

@@ -32,6 +32,12 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LIMIT_REACHED: _ClassVar[ErrorCode]
     PRODUCER_FENCED: _ClassVar[ErrorCode]
     TOPIC_REPLACED: _ClassVar[ErrorCode]
+    GROUP_HAS_MEMBERS: _ClassVar[ErrorCode]
+    GROUP_DIFFERS: _ClassVar[ErrorCode]
+    SESSION_ENDED: _ClassVar[ErrorCode]
+    MEMBER_REPLACED: _ClassVar[ErrorCode]
+    LEASE_LOST: _ClassVar[ErrorCode]
+    STRATEGY_UNKNOWN: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -62,6 +68,12 @@ TRANSFER_FAILED: ErrorCode
 LIMIT_REACHED: ErrorCode
 PRODUCER_FENCED: ErrorCode
 TOPIC_REPLACED: ErrorCode
+GROUP_HAS_MEMBERS: ErrorCode
+GROUP_DIFFERS: ErrorCode
+SESSION_ENDED: ErrorCode
+MEMBER_REPLACED: ErrorCode
+LEASE_LOST: ErrorCode
+STRATEGY_UNKNOWN: ErrorCode
 OUTCOME_UNSPECIFIED: Outcome
 DID_NOT_HAPPEN: Outcome
 MAY_HAVE_HAPPENED: Outcome
