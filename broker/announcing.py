@@ -1,4 +1,4 @@
-"""Tells those who wait what the state machine has applied: the appender and the held pulls.
+"""Tells those who wait what the state machine has applied: appender, held pulls, groups.
 
 A batch that is void is told to the operator as well: leaders propose nothing that would be
 (ADR 20), so one of them, or this replica's state, is wrong. Such a leader writes more than
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import structlog
 
 from broker.leader.append import Appender
+from broker.leader.groups.keeper import GroupKeeper
 from broker.reading.held import HeldPulls
 from broker.state.compound import Judged
 from broker.state.listening import QueueKey
@@ -25,9 +26,10 @@ log = structlog.get_logger(__name__)
 class Announcer:
     """The state machine's `Listener` in a node."""
 
-    def __init__(self, appender: Appender, held: HeldPulls) -> None:
+    def __init__(self, appender: Appender, held: HeldPulls, groups: GroupKeeper) -> None:
         self._appender = appender
         self._held = held
+        self._groups = groups
         self._sparing = Sparing()
 
     def arrived(self, queue: QueueKey) -> None:
@@ -44,6 +46,13 @@ class Announcer:
 
     def topic_deleted(self, topic: TopicState) -> None:
         self._held.wake_topic(topic.incarnation)
+        self._groups.on_topic(topic.name)
+
+    def topic_created(self, name: str) -> None:
+        self._groups.on_topic(name)
+
+    def group_changed(self, name: str) -> None:
+        self._groups.on_group(name)
 
     def units_applied(self, index: int, units: Sequence[Judged]) -> None:
         for number, unit in enumerate(units):

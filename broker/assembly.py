@@ -15,6 +15,7 @@ from broker.comparing import Comparison
 from broker.config import NodeConfig
 from broker.leader.append import Appender
 from broker.leader.commands import Commands
+from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.leadership import Leadership
 from broker.leader.membership import Membership
 from broker.log_start import LogStartKeeper
@@ -30,9 +31,11 @@ from broker.scrubbing import Scrubber
 from broker.services.audit import Audit, AuditedLog, AuditedPlace
 from broker.services.cluster import Cluster, Members, NodeStatus
 from broker.services.gate import Gate
+from broker.services.groups import Groups
 from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, SendTimings
 from broker.services.offsets import Offsets
 from broker.services.producers import Producers
+from broker.services.queue_pulls import QueuePulls
 from broker.services.services import Services
 from broker.services.soundness import Soundness
 from broker.services.topics import Topics
@@ -65,6 +68,7 @@ class Parts:
     comparison: Comparison
     log_start: LogStartKeeper
     archiver: Archiver
+    groups: GroupKeeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +115,10 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         sends=sends,
         producers=Producers(gate, commands, parts.machine),
         pulls=pulls,
+        queue_pulls=QueuePulls(gate, pulls, reader, parts.held, parts.machine, surrounds.turns),
         lookups=Lookups(gate, reader, committed, soundness),
         offsets=Offsets(gate, reader, commands, parts.machine, soundness),
+        groups=Groups(gate, commands, parts.machine, parts.groups),
         topics=Topics(gate, reader, commands, parts.machine),
         cluster=Cluster(
             config.broker_group,
@@ -163,6 +169,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         comparison=parts.comparison.statistics(),
         front_held=parts.log_start.held,
         archive=parts.archiver.statistics(),
+        groups=parts.groups.statistics(),
         links=links,
         addresses=parts.leadership.members(),
         request_bytes=sends.budget.used_bytes,

@@ -213,6 +213,7 @@ class BrokerConfig(_Section):
     long_poll_default_ms: int = Field(default=15_000, ge=0)
     long_poll_max_ms: int = Field(default=20_000, ge=0, le=120_000)
     max_held_pulls: int = Field(default=10_000, ge=1, le=1_000_000)
+    group_unused_hours: int = Field(default=168, ge=1, le=876_000)  # of lived time; then forgotten
     idle_connection_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)  # without a call
     audit_bytes_per_s: int = Field(default=100 * MIB, ge=MIB, le=100 * GIB)  # all calls together
 

@@ -40,6 +40,12 @@ class ErrorCode(Enum):
     WRONG_BROKER_GROUP = auto()  # another one than this node's
     LIMIT_REACHED = auto()  # a bound on replicated state
     TRANSFER_FAILED = auto()
+    GROUP_HAS_MEMBERS = auto()  # that is done only while it has none
+    GROUP_DIFFERS = auto()  # its settings are others
+    SESSION_ENDED = auto()  # there is no such session, or none any more
+    MEMBER_REPLACED = auto()  # another process has joined as this member
+    LEASE_LOST = auto()  # the queue isn't held by that epoch
+    STRATEGY_UNKNOWN = auto()  # the leader has no strategy of that name
     INTERNAL = auto()
 
 
@@ -78,6 +84,12 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.WRONG_BROKER_GROUP: _FOR_GOOD,
     ErrorCode.LIMIT_REACHED: _FOR_GOOD,
     ErrorCode.TRANSFER_FAILED: _FOR_NOW,
+    ErrorCode.GROUP_HAS_MEMBERS: _FOR_GOOD,
+    ErrorCode.GROUP_DIFFERS: _FOR_GOOD,
+    ErrorCode.SESSION_ENDED: _FOR_GOOD,
+    ErrorCode.MEMBER_REPLACED: _FOR_GOOD,
+    ErrorCode.LEASE_LOST: _FOR_GOOD,
+    ErrorCode.STRATEGY_UNKNOWN: _FOR_GOOD,
     ErrorCode.INTERNAL: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),
 }
 

@@ -14,6 +14,7 @@ from broker.archiving import ArchiveStatistics
 from broker.comparing import ComparisonStatistics
 from broker.config import NodeConfig
 from broker.leader.append import AppenderStatistics
+from broker.leader.groups.keeper import KeeperStatistics
 from broker.leader.leadership import LeadershipStatistics
 from broker.mending import MendStatistics
 from broker.metrics import NodeFacts
@@ -50,6 +51,7 @@ class Facts:
     scrub: ScrubStatistics
     comparison: ComparisonStatistics
     archive: ArchiveStatistics
+    groups: KeeperStatistics
     front_held: str  # why what may go is still here; empty: nothing holds it
     links: Mapping[NodeId, PeerLink]
     addresses: Mapping[NodeId, str]  # of the members
@@ -228,6 +230,7 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "producers": ("Producers registered.", machine.producers),
         "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
         "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
+        **_group_gauges(facts),
     }
 
 
@@ -282,6 +285,7 @@ def _counters(facts: Facts) -> dict[str, tuple[str, float]]:
             facts.snapshots.failed,
         ),
         **_archive_counters(facts.archive),
+        **_group_counters(facts.groups),
         **_rot_counters(facts),
         "fsyncs": ("Group commits made durable.", log.flush_count),
         "fsync_seconds": ("Seconds spent in them.", log.total_flush_s),
@@ -320,6 +324,32 @@ def _archive_counters(archive: ArchiveStatistics) -> dict[str, tuple[str, float]
         "segments_unarchived": (
             "Segments that went although it failed: they had been held for long enough.",
             archive.unarchived,
+        ),
+    }
+
+
+def _group_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
+    machine = facts.machine
+    return {
+        "group_members": ("Members of consumer groups: sessions.", machine.members),
+        "group_leases": ("Queues that a member holds.", machine.leases),
+        "group_streams": ("Streams of members at this leader.", facts.groups.streams),
+        "group_members_attached": ("Members on them.", facts.groups.attached),
+    }
+
+
+def _group_counters(groups: KeeperStatistics) -> dict[str, tuple[str, float]]:
+    return {
+        "leases_granted": ("Queues handed to members as leader.", groups.granted),
+        "leases_taken": (
+            "Queues taken from members that didn't give them back in time.",
+            groups.taken,
+        ),
+        "sessions_silent": ("Sessions ended as leader because nothing came.", groups.ended),
+        "groups_forgotten": ("Consumer groups forgotten: unused for long.", groups.forgotten),
+        "assignments_failed": (
+            "Times that a group's strategy was missing or failed: nothing was moved.",
+            groups.failed,
         ),
     }
 

@@ -14,6 +14,8 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from broker.archiving import RunCommand, run_command
+from broker.leader.groups.pace import USUAL_PACE as USUAL_GROUPS
+from broker.leader.groups.pace import Pace
 from broker.leader.topic_retention import SLACK_MS
 from broker.premises import Premises, nothing_known
 from broker.recovery import REAL_MACHINERY, StoreMachinery
@@ -110,6 +112,7 @@ class Rhythm:
         10.0  # from one look of the leader's at what is old, or too much, to the next
     )
     topic_slack_ms: int = SLACK_MS  # see `broker.leader.topic_retention`
+    groups: Pace = USUAL_GROUPS
 
 
 STEADY = Rhythm()

@@ -42,6 +42,7 @@ from broker.installing import Around as InstallerAround
 from broker.installing import Installer
 from broker.leader.append import Appender
 from broker.leader.commands import Commands, makes_room
+from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
@@ -173,6 +174,7 @@ class Replica:
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, self._tick, ports.latencies.loop_lateness_seconds
         )
+        self.groups = self._make_groups()
         self.parts = Parts(
             self.log,
             self.machine,
@@ -189,6 +191,7 @@ class Replica:
             self.comparison,
             self.log_start,
             self.archiver,
+            self.groups,
         )
         self.services = self._make_services()
         self.levels = self._make_levels()
@@ -402,6 +405,27 @@ class Replica:
         )
         return services_of(config, self.parts, around)
 
+    def _make_groups(self) -> GroupKeeper:
+        config = self.config
+        pace = replace(
+            self._ports.rhythm.groups,
+            tick_ms=config.raft.tick_ms,
+            unused_ms=config.broker.group_unused_hours * HOUR_MS,
+        )
+
+        def leads() -> int:
+            return self.driver.core.term if self.leadership.serving else 0
+
+        return GroupKeeper(
+            self.machine,
+            Commands(self.appender),
+            self.reader,
+            leads,
+            self.repairs.takes,
+            config.broker_group,
+            pace,
+        )
+
     def _make_levels(self) -> LevelKeeper:
         ports, node = self._ports, NodeId(self.config.node_id)
         return LevelKeeper(
@@ -535,7 +559,7 @@ class Replica:
         """Who tells whom; made last, as each of them has to be there."""
         probe.attach(self.driver, self.leadership)
         self.leadership.attach(self.driver, self.services.cluster.notify)
-        self.machine.listen(Announcer(self.appender, self.held))
+        self.machine.listen(Announcer(self.appender, self.held, self.groups))
         from_worker = self._ports.call_from_worker
         self.transport.recall(self._memory.read())
         self.transport.speak_for(lambda: self.driver.core.holding)
@@ -641,6 +665,7 @@ class Replica:
         await self.mender.stop()
         await self.housekeeping.stop()
         self.services.cluster.close()
+        self.groups.close()
 
     async def close(self) -> None:
         """The files are flushed and closed; without `stop` before it, for a replica that was
@@ -717,6 +742,7 @@ class Replica:
             self.levels.on_tick()
             self.membership.on_tick()
             self.appender.units.go_on()
+            self.groups.on_tick()
         except Exception as error:  # noqa: BLE001  the loop would tell it, and tick on
             self.fail(error)
 

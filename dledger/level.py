@@ -13,4 +13,5 @@ MEMBERS_CHANGE_LEVEL: Final = 2  # configurations that are joint, observers, new
 LOG_START_LEVEL: Final = 3  # logs that begin later than entry 1 (ADR 43)
 TOPIC_RETENTION_LEVEL: Final = 4  # topics that wish for a retention of their own (ADR 48)
 COMPOUND_LEVEL: Final = 5  # entries that hold units (ADR 54)
-KNOWN_LEVEL: Final = 5  # the highest that this program understands
+GROUPS_LEVEL: Final = 6  # consumer groups with sessions and leases (ADR 55)
+KNOWN_LEVEL: Final = 6  # the highest that this program understands

@@ -31,6 +31,7 @@ ELSEWHERE = {
     "_NotAlike": "never leaves audit.proof.reading: each replica is read by itself then",
     "_NotOffered": "never leaves broker.forming.calls: it asks elsewhere",
     "_FoundOut": "never leaves chaos.sim.node: it ends a start that is only tried",
+    "StrategyUnknown": "never leaves broker.leader.groups: who joins is told by a BrokerError",
     "_LevelUnknown": "never leaves broker.state.machine: `apply` ends in front of it",
     "OrdersBroken": "chaos.faults is loaded into nodes and knows nothing of chaos",
 }

@@ -7,11 +7,12 @@ The one place where a caller's wish becomes the bytes that lie in the log for ev
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
 from broker.leader.units import ProposedUnit, UnitResult
+from broker.state.groups import JoinWish
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
 from broker.state.registration import Registration
@@ -19,16 +20,28 @@ from broker.state.topics import TopicRef
 from dledger.core.types import EntryKind
 from dledger.wire.commands_pb2 import (
     Command,
+    CommitLeasesCommand,
     CommitOffsetsCommand,
     CommittedOffset,
     CreateTopicCommand,
     DeleteTopicCommand,
+    EndSessionsCommand,
+    ForgetGroupsCommand,
+    GrantLeasesCommand,
+    GroupSettings,
+    JoinGroupCommand,
     MoveLogStartCommand,
     MoveQueueStartsCommand,
+    QueueChoice,
+    QueueGrant,
+    QueueProgress,
     QueueStart,
     RaiseLevelCommand,
     RegisterProducerCommand,
     RetainTopicCommand,
+    StartFrom,
+    TopicGrants,
+    TopicProgress,
 )
 
 LARGEST_MOVE: Final = 32  # bytes of a command that moves the log's start
@@ -60,6 +73,40 @@ class Submitter(Protocol):
     def units(self) -> UnitTaker: ...
 
     def submit(self, command: Command) -> Awaitable[Refusal | None]: ...
+
+
+class TopicGrant(NamedTuple):
+    """Queues of one topic that are to have holders.
+
+    Attributes:
+        first_start: `starts` are of the queues from this one on.
+        starts: where the group starts there, if it has no start yet.
+        queues: (queue id, session or 0 for nobody, epoch of the lease that ends or 0).
+    """
+
+    topic: str
+    incarnation: int
+    first_start: int
+    starts: tuple[int, ...]
+    queues: tuple[tuple[int, int, int], ...]
+
+
+class QueueDone(NamedTuple):
+    """How far a queue is done; `finished` as in `broker.state.leases.ranges_of`."""
+
+    queue_id: int
+    epoch: int
+    frontier: int
+    finished: tuple[int, ...]
+    is_released: bool
+
+
+class TopicDone(NamedTuple):
+    """How far queues of one topic are done."""
+
+    topic: str
+    incarnation: int
+    queues: tuple[QueueDone, ...]
 
 
 class Commands:
@@ -127,6 +174,86 @@ class Commands:
             token=wanted.token, name=wanted.name, previous=wanted.previous
         )
         return self._submitter.submit(Command(register_producer=command))
+
+    # --- consumer groups ----------------------------------------------------------------------
+
+    def join_group(self, wish: JoinWish) -> Awaitable[Refusal | None]:
+        """Proposes a member."""
+        settings = wish.settings
+        command = JoinGroupCommand(
+            group=wish.group,
+            member=wish.member,
+            token=wish.token,
+            settings=GroupSettings(
+                version=settings.version,
+                broadcast=settings.is_broadcast,
+                orderly=settings.is_orderly,
+                strategy=settings.strategy,
+                start=StartFrom.Name(settings.start),
+                start_time_ms=settings.start_time_ms,
+                topics=settings.topics,
+            ),
+            queues=[QueueChoice(topic=topic, queue_ids=ids) for topic, ids in wish.choices],
+        )
+        return self._submitter.submit(Command(join_group=command))
+
+    def end_sessions(self, sessions: Iterable[int]) -> Awaitable[Refusal | None]:
+        """Proposes that sessions are over."""
+        return self._submitter.submit(Command(end_sessions=EndSessionsCommand(sessions=sessions)))
+
+    def grant_leases(self, group: str, topics: Iterable[TopicGrant]) -> Awaitable[Refusal | None]:
+        """Proposes who holds queues of a group."""
+        command = GrantLeasesCommand(
+            group=group,
+            topics=[
+                TopicGrants(
+                    topic=each.topic,
+                    incarnation=each.incarnation,
+                    first_start=each.first_start,
+                    starts=each.starts,
+                    grants=[
+                        QueueGrant(queue_id=queue_id, session=session, former_epoch=former)
+                        for queue_id, session, former in each.queues
+                    ],
+                )
+                for each in topics
+            ],
+        )
+        return self._submitter.submit(Command(grant_leases=command))
+
+    def commit_leases(
+        self, group: str, session: int, topics: Iterable[TopicDone]
+    ) -> Awaitable[Refusal | None]:
+        """Proposes how far a session is."""
+        command = CommitLeasesCommand(
+            group=group,
+            session=session,
+            topics=[
+                TopicProgress(
+                    topic=each.topic,
+                    incarnation=each.incarnation,
+                    queues=[
+                        QueueProgress(
+                            queue_id=done.queue_id,
+                            epoch=done.epoch,
+                            frontier=done.frontier,
+                            finished=done.finished,
+                            release=done.is_released,
+                        )
+                        for done in each.queues
+                    ],
+                )
+                for each in topics
+            ],
+        )
+        return self._submitter.submit(Command(commit_leases=command))
+
+    def forget_groups(self, names: Iterable[str], unused_ms: int) -> Awaitable[Refusal | None]:
+        """Proposes that groups are forgotten that nobody used for so long."""
+        command = ForgetGroupsCommand(groups=names, unused_ms=unused_ms)
+        return self._submitter.submit(Command(forget_groups=command))
+
+    # --- units --------------------------------------------------------------------------------
 
     def _share(self, command: Command, *, is_named: bool) -> Awaitable[Refusal | None]:
         """Proposes a command as a unit, which shares an entry with others; where the level in use

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broker.errors import BrokerError, ErrorCode
 from broker.state.listening import QueueKey
 
 WOKEN_AT_ONCE = 256  # each looks again and is answered, in some twenty microseconds
+Woken = list[QueueKey]
 RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be missed
 
 
@@ -43,13 +44,16 @@ class HeldPulls:
         self._due: deque[asyncio.Future[None]] = deque()  # to be woken; no more than are held
         self._left = WOKEN_AT_ONCE  # that this turn may wake yet; all of them: none was woken in it
         # Dictionaries in the place of sets: pulls are woken in the order in which they came.
-        self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], None]] = defaultdict(dict)
+        # By each of them: where it is told which of its queues woke it.
+        self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], Woken]] = defaultdict(dict)
         self._held = self._woken = self._refused = 0
 
     def wake(self, key: QueueKey) -> None:
         """Messages arrived in a queue."""
         waiting = self._waiting.pop(key, None)
         if waiting:
+            for woken in waiting.values():
+                woken.append(key)
             self._woken += len(waiting)
             self._wake_in_turns(waiting)
 
@@ -63,8 +67,9 @@ class HeldPulls:
         for key in list(self._waiting):
             self.wake(key)
 
-    async def wait(self, key: QueueKey, timeout_s: float) -> None:
-        """Returns when messages arrived, or after `timeout_s` or the re-check interval.
+    async def wait(self, keys: Sequence[QueueKey], timeout_s: float) -> Woken:
+        """Returns when messages arrived in any of the queues: in which; or after `timeout_s` or the
+        re-check interval: none.
 
         Raises:
             BrokerError: BUSY when too many pulls are held.
@@ -74,7 +79,9 @@ class HeldPulls:
             raise BrokerError(ErrorCode.BUSY, f"{self._held} pulls are held, the limit")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting[key][future] = None
+        woken: Woken = []
+        for key in keys:
+            self._waiting[key][future] = woken
         self._held += 1
         timer = loop.call_later(min(timeout_s, RECHECK_S), self._wake_in_turns, (future,))
         try:
@@ -82,11 +89,16 @@ class HeldPulls:
         finally:
             timer.cancel()
             self._held -= 1
-            waiting = self._waiting.get(key)
-            if waiting is not None:
-                waiting.pop(future, None)
-                if not waiting:
-                    del self._waiting[key]
+            for key in keys:
+                self._leave(key, future)
+        return woken
+
+    def _leave(self, key: QueueKey, future: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.pop(future, None)
+            if not waiting:
+                del self._waiting[key]
 
     def _wake_in_turns(self, futures: Iterable[asyncio.Future[None]]) -> None:
         """They are woken behind those that are due already, as many as this turn may wake yet."""

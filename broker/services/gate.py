@@ -25,6 +25,9 @@ ABSENCES: Final = frozenset(
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.UNKNOWN_PRODUCER,
         ErrorCode.OUT_OF_SEQUENCE,
+        ErrorCode.SESSION_ENDED,
+        ErrorCode.MEMBER_REPLACED,
+        ErrorCode.LEASE_LOST,
     }
 )
 

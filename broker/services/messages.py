@@ -219,18 +219,17 @@ class Pulls:
         Raises:
             BrokerError: NOT_LEADER, NOT_READY, BUSY, and what `QueueReader.pull` raises.
         """
-        wanted_ms = self._hold.default_ms if request.hold_ms is None else request.hold_ms
         now = asyncio.get_running_loop().time
-        deadline = now() + min(wanted_ms, self._hold.max_ms) / 1000
+        deadline = now() + self.hold_s(request.hold_ms)
         passed = 0
         while True:
             self._gate.check_serving()
-            found = await self._pull_once(request)
+            found = await self.read(request)
             passed += found.void_count
             left = deadline - now()
             is_asked = request.max_messages == 0 or request.max_messages > found.void_count
             if found.count or not is_asked or (left <= 0 and not found.void_count):
-                self._account(len(found.records), call)
+                self.account(len(found.records), call)
                 return replace(found, void_count=passed)
             # Once it has waited for one topic it is told nothing of a later one of the name.
             topic = TopicRef(request.topic.name, found.incarnation)
@@ -239,15 +238,25 @@ class Pulls:
                 request = _behind(request, found)
                 await self._turns.pause()
             else:
-                await self._held.wait((found.incarnation, request.queue_id), left)
+                await self._held.wait(((found.incarnation, request.queue_id),), left)
 
-    def _account(self, size: int, call: Call) -> None:
+    def hold_s(self, wanted_ms: int | None) -> float:
+        """How long a pull is held that is to be held so long, in seconds."""
+        wanted_ms = self._hold.default_ms if wanted_ms is None else wanted_ms
+        return min(wanted_ms, self._hold.max_ms) / 1000
+
+    def account(self, size: int, call: Call) -> None:
         """The answer's bytes count until the call is over: a client may be slow to read."""
         if size:
             self.budget.take(size)
             call.on_end(lambda: self.budget.give_back(size))
 
-    async def _pull_once(self, request: PullRequest) -> Found:
+    async def read(self, request: PullRequest) -> Found:
+        """The messages there are, now.
+
+        Raises:
+            BrokerError: see `pull`.
+        """
         place = (request.topic, request.queue_id, request.offset)
         await self._gate.surely(lambda: self._reader.check_offset(*place))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))

@@ -5,23 +5,38 @@ from __future__ import annotations
 from typing import assert_never
 
 from broker.errors import BrokerError, ErrorCode, replaced
+from broker.state.groups import Groups
 from broker.state.refusals import (
+    GroupDiffers,
+    GroupHasMembers,
     KeyTaken,
+    LeaseLost,
+    LeaseMoved,
     LevelNotNext,
     LogStartNotMoved,
     Malformed,
     OffsetOutOfRange,
     OutcomesDiffer,
+    PartlyRefused,
     ProducerFenced,
+    QueueNotFound,
+    QueueRefusal,
     QueueStartNotMoved,
     Refusal,
     RegistrationMalformed,
     RetentionOutOfRange,
+    SessionUnknown,
+    StartMissing,
+    TooManyGroups,
     TooManyProducers,
     TooManyQueues,
+    TooManyRanges,
+    TooManySessions,
+    TooManyVersions,
     TooMuchProgress,
     TopicExists,
     TopicNotFound,
+    TopicNotTaken,
     TopicReplaced,
 )
 
@@ -82,5 +97,73 @@ def refused(refusal: Refusal) -> BrokerError:
             return BrokerError(ErrorCode.INTERNAL, text)
         case Malformed(why):
             return BrokerError(ErrorCode.INTERNAL, f"the leader's entry is void: {why}")
+        case PartlyRefused(queues):
+            return queue_refused(queues[0].why)
+        case _:
+            return _group_refused(refusal)
+
+
+def _group_refused(
+    refusal: GroupDiffers
+    | GroupHasMembers
+    | TooManyGroups
+    | TooManySessions
+    | TooManyVersions
+    | SessionUnknown,
+) -> BrokerError:
+    match refusal:
+        case GroupDiffers(group, what, version):
+            text = (
+                f"group {group!r} has other settings, of version {version}, in {', '.join(what)}: "
+                "a higher version would change them"
+            )
+            return BrokerError(ErrorCode.GROUP_DIFFERS, text)
+        case GroupHasMembers(group):
+            text = f"group {group!r} has members: that is done only while it has none"
+            return BrokerError(ErrorCode.GROUP_HAS_MEMBERS, text)
+        case TooManyGroups(limit):
+            return BrokerError(ErrorCode.LIMIT_REACHED, f"{limit:,} groups have members, the limit")
+        case TooManySessions(limit):
+            return BrokerError(ErrorCode.LIMIT_REACHED, f"{limit:,} members, the limit")
+        case TooManyVersions(group, limit):
+            text = f"members of {limit} versions of group {group!r} are there, the limit"
+            return BrokerError(ErrorCode.LIMIT_REACHED, text)
+        case SessionUnknown(session):
+            return BrokerError(ErrorCode.SESSION_ENDED, f"session {session} is over")
         case _:
             assert_never(refusal)
+
+
+def queue_refused(why: QueueRefusal) -> BrokerError:
+    """The error of one queue of a command."""
+    match why:
+        case LeaseLost(queue_id, epoch) | LeaseMoved(queue_id, epoch):
+            text = f"queue {queue_id} isn't held by epoch {epoch}"
+            return BrokerError(ErrorCode.LEASE_LOST, text)
+        case QueueNotFound(topic, queue_id, count):
+            text = f"topic {topic!r} has queues 0 to {count - 1}, not {queue_id}"
+            return BrokerError(ErrorCode.QUEUE_NOT_FOUND, text)
+        case OffsetOutOfRange(topic, queue_id, offset):
+            text = f"{topic}/{queue_id} ends before offset {offset}"
+            return BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
+        case TooManyRanges(limit):
+            text = f"more than {limit:,} finished ranges: commit the lowest first"
+            return BrokerError(ErrorCode.LIMIT_REACHED, text)
+        case Malformed(reason):
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, reason)
+        case StartMissing(queue_id):
+            return BrokerError(ErrorCode.INTERNAL, f"the group has no start in queue {queue_id}")
+        case TopicNotTaken(topic):
+            return BrokerError(ErrorCode.INTERNAL, f"the session doesn't want topic {topic!r}")
+        case _:
+            return refused(why)
+
+
+def session_ended(groups: Groups, group: str, member: str, session: int) -> BrokerError:
+    """What a member is told that hasn't the session it names; by whether somebody else is that
+    member now."""
+    present = groups.members(group).get(member)
+    if present is not None and present.session > session:
+        text = f"another process has joined group {group!r} as member {member!r}"
+        return BrokerError(ErrorCode.MEMBER_REPLACED, text)
+    return BrokerError(ErrorCode.SESSION_ENDED, f"session {session} of {member!r} is over")

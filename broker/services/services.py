@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from broker.services.audit import Audit
 from broker.services.cluster import Cluster
+from broker.services.groups import Groups
 from broker.services.messages import Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
 from broker.services.producers import Producers
+from broker.services.queue_pulls import QueuePulls
 from broker.services.topics import Topics
 
 
@@ -19,8 +21,10 @@ class Services:
     sends: Sends
     producers: Producers
     pulls: Pulls
+    queue_pulls: QueuePulls
     lookups: Lookups
     offsets: Offsets
+    groups: Groups
     topics: Topics
     cluster: Cluster
     audit: Audit

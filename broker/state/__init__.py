@@ -3,6 +3,9 @@
     lived_time.py   how long the group has been at work: the time that forgetting counts
     topics.py       which topics there are, and where each of their queues goes on
     offsets.py      how far each consumer group has come
+    groups.py       consumer groups, what their members agreed on, who is a member
+    leases.py       which member holds which queue, and what is finished there
+    consuming.py    what commands about groups do to several owners
     producers.py    who is registered and what each stored last, so that a retry is stored once
     registration.py what a producer registers with, and how many there may be
     sequences.py    what producers.py keeps of one producer in one queue

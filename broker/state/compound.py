@@ -19,10 +19,12 @@ from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
+from broker.state.groups import Groups
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.outcomes import Outcomes, RefusedUnit, Settlement
 from broker.state.refusals import (
     BatchRefusal,
+    GroupHasMembers,
     KeyTaken,
     Malformed,
     Refusal,
@@ -126,6 +128,8 @@ class Owners(Protocol):
     def offsets(self) -> Offsets: ...
     @property
     def outcomes(self) -> Outcomes: ...
+    @property
+    def groups(self) -> Groups: ...
 
 
 def judge(owners: Owners, header: EntryHeader, frame: bytes) -> list[Judged]:
@@ -223,6 +227,8 @@ class _Entry:
                 topic = meant(owners.topics, body.topic, body.topic_incarnation)
                 if not isinstance(topic, TopicState):
                     return topic, 0
+                if owners.groups.members(body.group):
+                    return GroupHasMembers(body.group), 0
                 commit = commit_of(body)
                 refusal = owners.offsets.refusal_of(commit, topic.next_offsets, new_progress)
                 return refusal, owners.offsets.is_new(commit)

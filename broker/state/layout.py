@@ -180,6 +180,99 @@ STORED_BATCH: Final = Layout(
     ),
 )
 
+GROUPS_SECTION: Final = Layout(
+    "Section groups",
+    2,
+    (
+        Field(0, "H", "name_length", "length n of the group's name"),
+        Field(2, "", "name", "the group's name, UTF-8", length="n"),
+        Field(2, "Q", "created", "index of its first join; 0: it only commits", behind="n"),
+        Field(10, "q", "used_ms", "used last, in lived time, ms", behind="n"),
+        Field(18, "I", "version", "version of the settings that hold", behind="n"),
+    ),
+)
+
+GROUP_SETTINGS_SECTION: Final = Layout(
+    "Section group-settings",
+    2,
+    (
+        Field(0, "H", "name_length", "length n of the group's name"),
+        Field(2, "", "name", "the group's name, UTF-8", length="n"),
+        Field(2, "I", "version", "version", behind="n"),
+        Field(6, "B", "style", "bits: 1 broadcast, 2 orderly", behind="n"),
+        Field(7, "B", "start", "start: 0 first, 1 last, 2 by time", behind="n"),
+        Field(8, "q", "start_time_ms", "that time, ms", behind="n"),
+        Field(16, "H", "strategy_length", "length s of the strategy's name", behind="n"),
+        Field(18, "", "strategy", "the strategy's name, UTF-8", length="s", behind="n"),
+        Field(18, "H", "topic_count", "count of topics, at most 64", behind="n + s"),
+        Field(20, "", "topics", "topics: 2 bytes of length, and UTF-8", length="…", behind="n + s"),
+    ),
+)
+
+SESSIONS_SECTION: Final = Layout(
+    "Section sessions",
+    22,
+    (
+        Field(0, "Q", "session", "index of the join; ascending"),
+        Field(8, "8s", "token", "token"),
+        Field(16, "I", "version", "version of the settings that it joined with"),
+        Field(20, "H", "group_length", "length g of the group's name"),
+        Field(22, "", "group", "the group's name, UTF-8", length="g"),
+        Field(22, "H", "member_length", "length m of the member's name", behind="g"),
+        Field(24, "", "member", "the member's name, UTF-8", length="m", behind="g"),
+        Field(24, "H", "choice_count", "topics that it chooses queues of", behind="g + m"),
+        Field(26, "", "choices", "chosen queues of a topic", length="…", behind="g + m"),
+    ),
+)
+
+CHOSEN_QUEUES: Final = Layout(
+    "Chosen queues of a topic",
+    2,
+    (
+        Field(0, "H", "topic_length", "length t of the topic's name"),
+        Field(2, "", "topic", "the topic's name, UTF-8", length="t"),
+        Field(2, "H", "queue_count", "count c of queues", behind="t"),
+        Field(4, "", "queues", "chosen queues", length="4c", behind="t"),
+    ),
+)
+
+CHOSEN_QUEUE: Final = Layout("Chosen queue", 4, (Field(0, "I", "queue_id", "queue id; ascending"),))
+
+GROUP_STARTS_SECTION: Final = Layout(
+    "Section group-starts",
+    2,
+    (
+        Field(0, "H", "group_length", "length g of the group's name"),
+        Field(2, "", "group", "the group's name, UTF-8", length="g"),
+        Field(2, "Q", "incarnation", "index of the entry that created the topic", behind="g"),
+        Field(10, "I", "started", "queues of the topic in which the group has a start", behind="g"),
+    ),
+)
+
+LEASES_SECTION: Final = Layout(
+    "Section leases",
+    2,
+    (
+        Field(0, "H", "group_length", "length g of the group's name"),
+        Field(2, "", "group", "the group's name, UTF-8", length="g"),
+        Field(2, "Q", "incarnation", "index of the entry that created the topic", behind="g"),
+        Field(10, "I", "queue_id", "queue id", behind="g"),
+        Field(14, "Q", "session", "who holds it; 0: nobody", behind="g"),
+        Field(22, "Q", "epoch", "index of the grant; 0: nobody holds it", behind="g"),
+        Field(30, "H", "count", "count c of finished ranges, at most 128", behind="g"),
+        Field(32, "", "finished", "finished ranges", length="16c", behind="g"),
+    ),
+)
+
+FINISHED_RANGE: Final = Layout(
+    "Finished range",
+    16,
+    (
+        Field(0, "Q", "first", "the first offset, above all before"),
+        Field(8, "Q", "end", "one past the last"),
+    ),
+)
+
 STATE_LAYOUTS: Final = (
     SNAPSHOT_CHUNK,
     SNAPSHOT_END,
@@ -198,4 +291,12 @@ STATE_LAYOUTS: Final = (
     PRODUCERS_SECTION,
     PRODUCER_QUEUE,
     STORED_BATCH,
+    GROUPS_SECTION,
+    GROUP_SETTINGS_SECTION,
+    SESSIONS_SECTION,
+    CHOSEN_QUEUES,
+    CHOSEN_QUEUE,
+    GROUP_STARTS_SECTION,
+    LEASES_SECTION,
+    FINISHED_RANGE,
 )

@@ -21,7 +21,13 @@ from broker.state.layout import LEVEL_SECTION
 from broker.state.refusals import LevelNotNext
 from broker.state.snapshot import Section, pack, single_record
 from dledger.core.errors import InvariantViolation
-from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, LOG_START_LEVEL, TOPIC_RETENTION_LEVEL
+from dledger.level import (
+    COMPOUND_LEVEL,
+    FIRST_LEVEL,
+    GROUPS_LEVEL,
+    LOG_START_LEVEL,
+    TOPIC_RETENTION_LEVEL,
+)
 
 SECTION: Final = "level"
 VERSION: Final = 1
@@ -39,6 +45,11 @@ COMMAND_LEVELS: Final = {
     "retain_topic": TOPIC_RETENTION_LEVEL,
     "move_queue_starts": TOPIC_RETENTION_LEVEL,
     "settle_units": COMPOUND_LEVEL,
+    "join_group": GROUPS_LEVEL,
+    "end_sessions": GROUPS_LEVEL,
+    "grant_leases": GROUPS_LEVEL,
+    "commit_leases": GROUPS_LEVEL,
+    "forget_groups": GROUPS_LEVEL,
 }
 
 

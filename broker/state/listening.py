@@ -35,6 +35,14 @@ class Listener(Protocol):
         """Every queue of the topic is gone."""
         ...
 
+    def topic_created(self, name: str) -> None:
+        """There is a topic of that name."""
+        ...
+
+    def group_changed(self, name: str) -> None:
+        """Members, settings or leases of the group may be others."""
+        ...
+
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """The command at `index` took effect, or was refused."""
         ...
@@ -57,6 +65,12 @@ class Nobody:
         return None
 
     def topic_deleted(self, topic: TopicState) -> None:
+        return None
+
+    def topic_created(self, name: str) -> None:
+        return None
+
+    def group_changed(self, name: str) -> None:
         return None
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:

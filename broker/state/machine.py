@@ -5,9 +5,9 @@ nothing that a failover needs is anywhere else. Applying must be a pure function
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. What it means has a version, `APPLYING`, that
 snapshots carry: a change of it is a change of that. This is the only module that knows all owners
-(`level`, `lived_time`, `topics`, `offsets`, `producers`); what one command does to several of them
-is decided here. It is longer than most modules: what is void, what stops and what applies is one
-decision.
+(`level`, `lived_time`, `topics`, `offsets`, `producers`, `groups`, `leases`); what one command does
+to several of them is decided here, and in `broker.state.consuming`. It is longer than most modules:
+what is void, what stops and what applies is one decision.
 
 `apply` also derives the ConsumeQueues ([ADR 7](docs/adr/0007-derived-files-are-disposable.md)).
 Entries up to `derived_through` were derived and made durable by an earlier life of the process:
@@ -27,6 +27,8 @@ with it).
     retain topic         topic_retention: how long its messages are wanted (ADR 48)
     move queue starts    topic_retention: what may be read of a topic's queues
     settle units         outcomes: the log says which units were refused; only in a unit
+    join, end, grant,
+    commit, forget       groups, leases, offsets (`broker.state.consuming`; ADR 55)
     raise level          level; stops in front of one that this program doesn't know (ADR 23)
     no-op, configuration nothing
     anything else        nothing: void, and told
@@ -50,6 +52,8 @@ from typing import Final, Protocol, Self
 from google.protobuf.message import DecodeError
 
 from broker.state import (
+    groups,
+    leases,
     level,
     lived_time,
     log_start,
@@ -60,13 +64,16 @@ from broker.state import (
     topics,
 )
 from broker.state.compound import NO_PRODUCER, Judged, commit_of, judge, settlement_of
+from broker.state.consuming import At, Consuming
 from broker.state.errors import SnapshotAppliedOtherwise, SnapshotDamaged, SnapshotUnknown
+from broker.state.groups import Groups
 from broker.state.layout import APPLYING, MACHINE_SECTION
+from broker.state.leases import Leases
 from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.listening import Listener, Nobody
 from broker.state.lived_time import LivedTime
 from broker.state.log_start import RetiredThrough
-from broker.state.offsets import Offsets
+from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.outcomes import Outcomes
 from broker.state.producers import Producers
 from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound, TopicReplaced
@@ -84,13 +91,14 @@ from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused, ApplyStopped
-from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, KNOWN_LEVEL
+from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, GROUPS_LEVEL, KNOWN_LEVEL
 from dledger.ports import never_enough
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
 from dledger.records.errors import FormatError
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
+    CreateTopicCommand,
     MoveQueueStartsCommand,
     RegisterProducerCommand,
     RetainTopicCommand,
@@ -109,7 +117,13 @@ SECTIONS: Final = (
     producers.SECTION,
 )
 # Behind them, in this order, if there is anything to say.
-OPTIONAL_SECTIONS: Final = (log_start.SECTION, topic_retention.SECTION, outcomes.SECTION)
+OPTIONAL_SECTIONS: Final = (
+    log_start.SECTION,
+    topic_retention.SECTION,
+    outcomes.SECTION,
+    *groups.OWN_SECTIONS,
+    *leases.OWN_SECTIONS,
+)
 
 
 class _LevelUnknown(Exception):
@@ -147,6 +161,8 @@ class MachineStatistics:
     producers: int
     sequences: int
     groups: int
+    members: int
+    leases: int
     messages_applied: int
     entries_applied: int
     entries_void: int
@@ -182,6 +198,8 @@ class StateMachine:
         self.log_start = RetiredThrough()
         self.topic_retention = TopicRetentions()
         self.outcomes = Outcomes()
+        self.groups = Groups()
+        self.leases = Leases()
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
@@ -190,6 +208,9 @@ class StateMachine:
         self._queues = queues
         self._derived_through = derived_through
         self._listener: Listener = Nobody()
+        self._consuming = Consuming(
+            self.groups, self.leases, self.offsets, self._meant, self._on_group_changed
+        )
 
     def listen(self, listener: Listener) -> None:
         """Tells `listener`, and nobody else, what is applied from now on."""
@@ -344,7 +365,7 @@ class StateMachine:
         match command.WhichOneof("body"):
             case "commit_offsets":
                 body = command.commit_offsets
-                refusal = self.offsets.commit(commit_of(body), self.topics[body.topic].next_offsets)
+                refusal = self._commit(commit_of(body), self.topics[body.topic])
                 if refusal is not None:
                     raise InvariantViolation(f"a unit's commit was judged, and is {refusal}")
             case "delete_topic":
@@ -365,13 +386,7 @@ class StateMachine:
             return self._void(header.index, Malformed(f"{name} is of a level above the one in use"))
         match name:
             case "create_topic":
-                create = command.create_topic
-                return self.topics.create(
-                    create.name,
-                    create.queue_count,
-                    incarnation=header.index,
-                    created_time_ms=self.append_time_ms,
-                )
+                return self._create_topic(header, command.create_topic)
             case "delete_topic":
                 deleted = command.delete_topic
                 return self._delete_topic(header, TopicRef(deleted.name, deleted.incarnation))
@@ -391,6 +406,18 @@ class StateMachine:
                 return self._retain_topic(command.retain_topic)
             case "move_queue_starts":
                 return self._move_queue_starts(command.move_queue_starts)
+            case "join_group":
+                return self._consuming.join(command.join_group, self._now())
+            case "end_sessions":
+                self._consuming.end(command.end_sessions, self._now())
+                return None
+            case "grant_leases":
+                return self._consuming.grant(command.grant_leases, self._now())
+            case "commit_leases":
+                return self._consuming.commit(command.commit_leases, self._now())
+            case "forget_groups":
+                self._consuming.forget(command.forget_groups, self._now())
+                return None
             case _:
                 return self._void(header.index, Malformed("an unknown command, or none"))
 
@@ -411,7 +438,26 @@ class StateMachine:
         if wanted > self._known_level:
             raise _LevelUnknown(wanted)
         self.level.raise_by_one()
+        if wanted == GROUPS_LEVEL:
+            self._consuming.begin(self._now())
         return None
+
+    def _now(self) -> At:
+        return At(self.applied_index, self.lived_time.lived_ms)
+
+    def _on_group_changed(self, name: str) -> None:
+        self._listener.group_changed(name)
+
+    def _create_topic(self, header: EntryHeader, create: CreateTopicCommand) -> Refusal | None:
+        refusal = self.topics.create(
+            create.name,
+            create.queue_count,
+            incarnation=header.index,
+            created_time_ms=self.append_time_ms,
+        )
+        if refusal is None:
+            self._listener.topic_created(create.name)
+        return refusal
 
     def _meant(self, meant: TopicRef) -> TopicState | TopicNotFound | TopicReplaced:
         """The topic that a command names."""
@@ -447,7 +493,9 @@ class StateMachine:
     def _end_topic(self, topic: TopicState) -> None:
         """Nothing is left of it; its files are gone already."""
         self.topics.delete(topic.name)
+        committed = tuple(self.offsets.groups(topic.name))
         self.offsets.on_topic_deleted(topic.name)
+        self._consuming.on_topic_deleted(topic, committed)
         self.producers.on_topic_deleted(topic.incarnation)
         self.topic_retention.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(topic)
@@ -456,7 +504,13 @@ class StateMachine:
         topic = self._meant(TopicRef(command.topic, command.topic_incarnation))
         if not isinstance(topic, TopicState):
             return topic
-        return self.offsets.commit(commit_of(command), topic.next_offsets)
+        return self._commit(commit_of(command), topic)
+
+    def _commit(self, commit: OffsetCommit, topic: TopicState) -> Refusal | None:
+        """Offsets of a group without members; before groups had any, of whichever."""
+        if self.level.current < GROUPS_LEVEL:
+            return self.offsets.commit(commit, topic.next_offsets)
+        return self._consuming.commit_offsets(commit, topic, self._now())
 
     def _register(self, header: EntryHeader, command: RegisterProducerCommand) -> Refusal | None:
         wanted = Registration(command.token, command.name, command.previous)
@@ -478,6 +532,8 @@ class StateMachine:
             *self.log_start.snapshot(),
             *self.topic_retention.snapshot(),
             *self.outcomes.snapshot(),
+            *self.groups.snapshot(),
+            *self.leases.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -548,6 +604,10 @@ class StateMachine:
                 self.outcomes.restore(first.version, payloads)
             case producers.SECTION:
                 self.producers.restore(first.version, payloads)
+            case _ if name in groups.OWN_SECTIONS:
+                self.groups.restore(name, first.version, payloads)
+            case _ if name in leases.OWN_SECTIONS:
+                self.leases.restore(name, first.version, payloads)
             case _ if name == SECTION:
                 if first.version != APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
@@ -588,6 +648,13 @@ class StateMachine:
                 for queue_id, offset in committed.items():
                     self._check_within(f"an offset of {group}", name, queue_id, offset)
         self._check_producers()
+        self.groups.check_invariants(self.applied_index, self.lived_time.lived_ms)
+        self.leases.check_invariants(self.applied_index)
+        self._consuming.check_invariants(self.topics.values(), is_counted=self._knows_groups)
+
+    @property
+    def _knows_groups(self) -> bool:
+        return self.level.current >= GROUPS_LEVEL
 
     def _check_producers(self) -> None:
         """Whatever they stored is in a topic that is there, and before now."""
@@ -625,6 +692,8 @@ class StateMachine:
             producers=len(self.producers),
             sequences=self.producers.pairs,
             groups=self.offsets.group_count,
+            members=self.groups.session_count,
+            leases=self.leases.lease_count,
             messages_applied=self.messages_applied,
             entries_applied=self.applied_index,
             entries_void=self._entries_void,

@@ -10,6 +10,7 @@ queues end, and when a topic is gone.
     at p                reset to o                  at o
     any                 commit beyond the end       unchanged      (refused: OffsetOutOfRange)
     any                 its topic is deleted        nothing committed
+    any                 its group is forgotten      nothing committed
 
 A command is applied whole or not at all. Bounds: `max_progress` pairs of group and topic. Offsets
 move forward only, unless a command says otherwise (RocketMQ #7790, #3210). Order: topics and the
@@ -25,7 +26,7 @@ from typing import Final
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import COMMITTED_OFFSET, OFFSETS_SECTION
-from broker.state.refusals import OffsetOutOfRange, Refusal, TooMuchProgress
+from broker.state.refusals import OffsetOutOfRange, TooMuchProgress
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
 
@@ -83,6 +84,14 @@ class Offsets:
         """Groups that have committed anything."""
         return len(self._topic_counts)
 
+    def has(self, group: str) -> bool:
+        """Whether the group has committed anything."""
+        return group in self._topic_counts
+
+    def committed_groups(self) -> list[str]:
+        """Them."""
+        return list(self._topic_counts)
+
     # --- transitions --------------------------------------------------------------------------
 
     def is_new(self, command: OffsetCommit) -> bool:
@@ -91,7 +100,7 @@ class Offsets:
 
     def refusal_of(
         self, command: OffsetCommit, ends: Sequence[int], new: int = 0
-    ) -> Refusal | None:
+    ) -> OffsetOutOfRange | TooMuchProgress | None:
         """Why nothing of the commit takes effect, where `new` pairs of group and topic come before
         it; None if it does."""
         for queue_id, offset in command.wanted:
@@ -101,7 +110,9 @@ class Offsets:
             return TooMuchProgress(self.max_progress)
         return None
 
-    def commit(self, command: OffsetCommit, ends: Sequence[int]) -> Refusal | None:
+    def commit(
+        self, command: OffsetCommit, ends: Sequence[int]
+    ) -> OffsetOutOfRange | TooMuchProgress | None:
         """The offsets are committed, each where it moves forward; or why none is.
 
         Args:
@@ -126,6 +137,15 @@ class Offsets:
             self._topic_counts[group] -= 1
             if not self._topic_counts[group]:
                 del self._topic_counts[group]
+
+    def on_group_forgotten(self, group: str) -> None:
+        """The group has committed nothing any more. Looks at all topics."""
+        for topic in [topic for topic, groups in self._topics.items() if group in groups]:
+            del self._topics[topic][group]
+            if not self._topics[topic]:
+                del self._topics[topic]
+            self._progress_count -= 1
+        self._topic_counts.pop(group, None)
 
     def _put(self, topic: str, group: str, offsets: QueueOffsets, *, is_new: bool) -> None:
         self._topics.setdefault(topic, {})[group] = offsets

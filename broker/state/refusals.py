@@ -183,6 +183,120 @@ class Malformed:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class GroupDiffers:
+    """The group's settings, of version `version`, differ from those of who would join in `what`."""
+
+    group: str
+    what: tuple[str, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHasMembers:
+    """That is done only while the group has no session."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyGroups:
+    """With one more, more than `limit` groups would have been joined."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManySessions:
+    """With one more, there would be more than `limit` sessions."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyVersions:
+    """Members of more than `limit` versions of the group's settings would be there at once."""
+
+    group: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUnknown:
+    """The group has no such session, or none any more. `is_replaced`: the member has another."""
+
+    session: int
+    is_replaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNotTaken:
+    """The session, or its group by now, doesn't want that topic, or leases nothing at all."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartMissing:
+    """Nobody has said where the group starts in the queue."""
+
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseMoved:
+    """The queue's lease is of `present`, 0: of nobody, and not of the epoch that was named."""
+
+    queue_id: int
+    present: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The queue isn't held by `epoch`, or not by that session."""
+
+    queue_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyRanges:
+    """With these, more than `limit` finished ranges would be kept: of one queue, or of all."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRefused:
+    """A queue in which a command took no effect, and why."""
+
+    topic: str
+    incarnation: int
+    queue_id: int
+    why: QueueRefusal
+
+
+@dataclass(frozen=True, slots=True)
+class PartlyRefused:
+    """In these queues the command took no effect; in all others that it names it did."""
+
+    queues: tuple[QueueRefused, ...]
+
+
+QueueRefusal = (
+    TopicNotFound
+    | TopicReplaced
+    | QueueNotFound
+    | SessionUnknown
+    | TopicNotTaken
+    | StartMissing
+    | LeaseMoved
+    | LeaseLost
+    | OffsetOutOfRange
+    | TooManyRanges
+    | TooMuchProgress
+    | Malformed
+)
 Refusal = (
     TopicExists
     | TopicNotFound
@@ -200,6 +314,13 @@ Refusal = (
     | ProducerFenced
     | RegistrationMalformed
     | TooManyProducers
+    | GroupDiffers
+    | GroupHasMembers
+    | TooManyGroups
+    | TooManySessions
+    | TooManyVersions
+    | SessionUnknown
+    | PartlyRefused
 )
 BatchRefusal = (
     TopicNotFound

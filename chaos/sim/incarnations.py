@@ -126,5 +126,11 @@ class Witness:
             if isinstance(unit.refusal, OffsetTaken | QueueNotFound | Malformed | KeyTaken):
                 raise Defect("void unit", f"entry {index}: {unit.refusal}")
 
+    def topic_created(self, name: str) -> None:
+        """`Listener`: as it should be."""
+
+    def group_changed(self, name: str) -> None:
+        """`Listener`: `chaos.sim.lease_model` looks at what it is then."""
+
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """`Listener`: a refusal changes nothing."""

@@ -207,7 +207,7 @@ class PullQueuesResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[PulledQueue, _Mapping]]] = ...) -> None: ...
 
 class PulledQueue(_message.Message):
-    __slots__ = ("position", "error", "records", "count", "next_offset", "min_offset", "max_offset", "topic_incarnation")
+    __slots__ = ("position", "error", "records", "count", "next_offset", "min_offset", "max_offset", "topic_incarnation", "void_count")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,7 @@ class PulledQueue(_message.Message):
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VOID_COUNT_FIELD_NUMBER: _ClassVar[int]
     position: int
     error: _errors_pb2.Error
     records: bytes
@@ -224,4 +225,5 @@ class PulledQueue(_message.Message):
     min_offset: int
     max_offset: int
     topic_incarnation: int
-    def __init__(self, position: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
+    void_count: int
+    def __init__(self, position: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ..., void_count: _Optional[int] = ...) -> None: ...

@@ -265,8 +265,8 @@ def test_a_held_pull_wakes_on_arrival_in_its_queue_only() -> None:
 
     async def scenario() -> None:
         held = HeldPulls(10)
-        first = asyncio.create_task(held.wait((1, 0), 60))
-        second = asyncio.create_task(held.wait((1, 1), 60))
+        first = asyncio.create_task(held.wait([(1, 0)], 60))
+        second = asyncio.create_task(held.wait([(1, 1)], 60))
         await asyncio.sleep(0)
         held.wake((1, 0))
         await first
@@ -283,7 +283,7 @@ def test_a_held_pull_ends_at_its_deadline() -> None:
 
     async def scenario() -> int:
         held = HeldPulls(10)
-        await held.wait((1, 0), 0.001)
+        await held.wait([(1, 0)], 0.001)
         return held.statistics().held
 
     assert asyncio.run(scenario()) == 0
@@ -301,7 +301,7 @@ def test_many_held_pulls_are_woken_in_turns(how: str) -> None:
 
         async def wait(number: int) -> None:
             key = (1, number if how == "many queues" else 0)
-            await held.wait(key, 0.01 if how == "deadlines" else 4)
+            await held.wait([key], 0.01 if how == "deadlines" else 4)
             woken.append(number)
 
         count = 2 * WOKEN_AT_ONCE + 1
@@ -330,13 +330,13 @@ def test_held_pulls_are_bounded() -> None:
 
     async def scenario() -> None:
         held = HeldPulls(1)
-        waiting = asyncio.create_task(held.wait((1, 0), 60))
+        waiting = asyncio.create_task(held.wait([(1, 0)], 60))
         await asyncio.sleep(0)
         with pytest.raises(BrokerError) as refused:
-            await held.wait((1, 1), 60)
+            await held.wait([(1, 1)], 60)
         assert (refused.value.code, refused.value.traits.is_retriable) == (ErrorCode.BUSY, True)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await held.wait((1, 1), 0.001)
+        await held.wait([(1, 1)], 0.001)
 
     asyncio.run(scenario())

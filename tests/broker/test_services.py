@@ -21,6 +21,7 @@ from broker.reading.queues import Found
 from broker.services.audit import SegmentClaim
 from broker.services.messages import PullRequest
 from broker.services.offsets import QueueBounds
+from broker.services.queue_pulls import QueuesRequest, QueueWish
 from broker.services.services import Services
 from broker.state.offsets import OffsetCommit
 from broker.state.registration import Registration
@@ -61,6 +62,13 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     "pulls.pull": (
         lambda s: s.pulls.pull(PullRequest(TopicRef("t"), 0, 1), EndlessCall()),
         lambda a: (bodies(a.records), a.next_offset, a.max_offset) == ([b"b", b"c"], 3, 3),
+    ),
+    "queue_pulls.pull": (
+        lambda s: s.queue_pulls.pull(
+            QueuesRequest((QueueWish(TopicRef("t"), 1, 0), QueueWish(TopicRef("t"), 0, 1))),
+            EndlessCall(),
+        ),
+        lambda a: [(at, bodies(found.records)) for at, found in a] == [(1, [b"b", b"c"])],
     ),
     "lookups.by_position": (
         lambda s: s.lookups.by_position(TopicRef("t"), 0, 2),
@@ -113,14 +121,17 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda a: (a.note, a.content, a.size_bytes, a.detail) == (b"", b"", 0, ""),
     ),
 }
-# These are asked with what another answer gave, or of a later level: see below, and
-# tests/broker/test_topic_retention.py.
+# These are asked with what another answer gave, or of a later level: see below,
+# tests/broker/test_topic_retention.py and tests/broker/test_keeper.py.
 ELSEWHERE = {
     *("lookups.by_id", "cluster.replace_disk", "cluster.change_members"),
-    "topics.retain",
+    *("topics.retain", "groups.attend", "groups.commit"),
 }
-# These are the node's to call, and no questions.
-NOT_ASKED = {"cluster.notify", "cluster.close"}
+# These are the node's to call, or another service's, and no questions.
+NOT_ASKED = {
+    *("cluster.notify", "cluster.close", "groups.statistics"),
+    *("pulls.read", "pulls.account", "pulls.hold_s"),
+}
 
 
 async def answer(question: Awaitable[Any] | AsyncGenerator[Any, None]) -> Any:

@@ -31,7 +31,7 @@ SEGMENT = 8 << 20
 # Of a configuration, to the release of level 1; ours are their defaults.
 UNKNOWN_KEYS = (
     *("scrub_percent", "[retention]", "age_hours =", "bytes =", "disk_percent ="),
-    *("archive =", "archive_hold_hours ="),
+    *("archive =", "archive_hold_hours =", "group_unused_hours ="),
 )
 KEPT = [b"kept message %d" % number for number in range(1, 41)]
 GONE = [b"gone message %d" % number for number in range(1, 8)]

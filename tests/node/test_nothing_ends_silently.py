@@ -290,11 +290,16 @@ BEGINS = frozenset(
         *("call_soon", "call_soon_threadsafe", "later", "_later", "Thread", "add_done_callback"),
     )
 )
+AGAIN: Final = "a proposal that fails is told; a later tick makes another"
 PLACES: Final = {
     "broker/doors/grpc/broker.py: on_end": ONE_CALL,
+    "broker/doors/grpc/groups.py: attend": ONE_CALL,
     "broker/housekeeping.py: _begin_round": ENDS,
     "broker/housekeeping.py: _set_timer": ENDS,
     "broker/installing.py: offered": ENDS,
+    "broker/leader/groups/ending.py: _await": AGAIN,
+    "broker/leader/groups/keeper.py: _forget_groups": AGAIN,
+    "broker/leader/groups/keeper.py: _grant": AGAIN,
     "broker/leader/levels.py: on_tick": "the attempt is told to have failed; a later tick tries it",
     "broker/leader/retention.py: start": ENDS,
     "broker/log_start.py: start": ENDS,
@@ -310,6 +315,7 @@ PLACES: Final = {
     "broker/repairs.py: _begin": ENDS,
     "broker/repairs.py: _note_places": ENDS,
     "broker/scrubbing.py: start": ENDS,
+    "broker/services/attendance.py: join": ONE_CALL,
     "broker/ticker.py: start": ENDS,
     "broker/ticker.py: _on_due": ENDS,
     "broker/turns.py: later": GUARDED,

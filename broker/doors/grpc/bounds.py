@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from broker.leader.groups.keeper import MAX_STREAMS
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.transport import KEEPALIVE_OPTIONS
 
@@ -22,7 +23,7 @@ SERVER_OPTIONS: Final = (
     *KEEPALIVE_OPTIONS,
 )
 HANDSHAKE_MS: Final = 10_000  # what connected must speak HTTP/2 by then; round trips take seconds
-RPCS_BESIDE_PULLS: Final = 4_096  # concurrent calls beyond the held pulls
+RPCS_BESIDE_PULLS: Final = 4_096  # concurrent calls beyond the held pulls and members' streams
 SERVER_GRACE_S: Final = 0.5  # how long calls under way may go on when the door closes
 
 
@@ -48,4 +49,4 @@ def server_options(bounds: ConnectionBounds) -> Options:
 
 def concurrent_calls(max_held_pulls: int) -> int:
     """Calls at once; past it gRPC answers RESOURCE_EXHAUSTED by itself."""
-    return max_held_pulls + RPCS_BESIDE_PULLS
+    return max_held_pulls + MAX_STREAMS + RPCS_BESIDE_PULLS

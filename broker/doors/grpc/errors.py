@@ -42,6 +42,12 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.WRONG_BROKER_GROUP: _S.FAILED_PRECONDITION,
     ErrorCode.LIMIT_REACHED: _S.RESOURCE_EXHAUSTED,
     ErrorCode.TRANSFER_FAILED: _S.ABORTED,
+    ErrorCode.GROUP_HAS_MEMBERS: _S.FAILED_PRECONDITION,
+    ErrorCode.GROUP_DIFFERS: _S.FAILED_PRECONDITION,
+    ErrorCode.SESSION_ENDED: _S.FAILED_PRECONDITION,
+    ErrorCode.MEMBER_REPLACED: _S.FAILED_PRECONDITION,
+    ErrorCode.LEASE_LOST: _S.FAILED_PRECONDITION,
+    ErrorCode.STRATEGY_UNKNOWN: _S.FAILED_PRECONDITION,
     ErrorCode.INTERNAL: _S.INTERNAL,
 }
 # Both have the same names on either side; one that the wire lacks fails at import.

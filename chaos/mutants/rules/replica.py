@@ -304,8 +304,8 @@ REPLICA = (
     Mutant(
         "ticks-on-after-an-error-that-nobody-expected",
         "broker/replica.py",
-        "            self.appender.units.go_on()\n        except Exception as error:",
-        "            self.appender.units.go_on()\n        except ZeroDivisionError as error:",
+        "            self.groups.on_tick()\n        except Exception as error:",
+        "            self.groups.on_tick()\n        except ZeroDivisionError as error:",
         masked="nothing raises there",
         tests=_SILENTLY,
     ),

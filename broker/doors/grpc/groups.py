@@ -1,0 +1,254 @@
+"""`dledger.v1.Groups` translated; see `broker/doors/grpc/broker.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from itertools import groupby
+from typing import Protocol, assert_never
+
+from broker.doors.grpc.broker import Context, EndOfCall
+from broker.doors.grpc.errors import malformed_request, wire_error
+from broker.doors.grpc.methods import Malformed
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.commands import QueueDone, TopicDone
+from broker.services.attendance import (
+    Assignment,
+    Attendance,
+    Ended,
+    Gained,
+    HeartbeatAnswered,
+    Joined,
+    QueueOf,
+    Update,
+)
+from broker.services.groups import LeaseCommit
+from broker.services.queue_pulls import Pulled, QueuesRequest, QueueWish
+from broker.services.services import Services
+from broker.state.groups import JoinWish, Settings, Start
+from broker.state.topics import TopicRef
+from dledger.wire import commands_pb2 as cpb
+from dledger.wire import groups_pb2 as pb
+
+Requests = AsyncIterator[pb.AttendRequest | Malformed]
+
+
+class Stream(Context, Protocol):
+    """`grpc.aio.ServicerContext`, as far as a stream of members uses it."""
+
+    async def write(self, message: pb.AttendResponse, /) -> None: ...
+
+
+class GroupsDoor:
+    """Handlers of `dledger.v1.Groups`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def attend(self, requests: Requests, context: Stream) -> None:
+        attendance = self._services.groups.attend()
+        listening = asyncio.get_running_loop().create_task(_listen(requests, attendance))
+        listening.add_done_callback(lambda task: _hang_up(attendance, task))
+        try:
+            async with aclosing(attendance.updates()) as updates:
+                async for update in updates:
+                    await context.write(_wire_update(update))
+        finally:
+            listening.cancel()
+            attendance.close()
+
+    async def commit_leases(
+        self, request: pb.CommitLeasesRequest, context: object
+    ) -> pb.CommitLeasesResponse:
+        commit = LeaseCommit(
+            request.group,
+            request.member,
+            request.session,
+            tuple(_topic_done(each) for each in request.topics),
+        )
+        refused = await self._services.groups.commit(commit)
+        return pb.CommitLeasesResponse(
+            refused=[
+                pb.CommitRefusal(
+                    topic=each.queue.topic,
+                    incarnation=each.queue.incarnation,
+                    queue_id=each.queue.queue_id,
+                    error=wire_error(each.failure),
+                )
+                for each in refused
+            ]
+        )
+
+    async def pull_queues(
+        self, request: pb.PullQueuesRequest, context: Context
+    ) -> pb.PullQueuesResponse:
+        wanted = QueuesRequest(
+            queues=tuple(
+                QueueWish(
+                    TopicRef(each.topic, each.topic_incarnation),
+                    each.queue_id,
+                    each.offset,
+                    each.epoch,
+                    each.max_messages,
+                )
+                for each in request.queues
+            ),
+            group=request.group,
+            max_messages=request.max_messages,
+            max_bytes=request.max_bytes,
+            hold_ms=request.hold_ms if request.HasField("hold_ms") else None,
+        )
+        found = await self._services.queue_pulls.pull(wanted, EndOfCall(context))
+        return pb.PullQueuesResponse(queues=[_pulled_queue(each) for each in found])
+
+
+# --- the stream --------------------------------------------------------------------------------
+
+
+async def _listen(requests: Requests, attendance: Attendance) -> None:
+    async for request in requests:
+        if isinstance(request, Malformed):
+            raise malformed_request()
+        match request.WhichOneof("body"):
+            case "join":
+                join = request.join
+                await attendance.join(join.slot, _wish(join), join.session)
+            case "heartbeat":
+                attendance.heartbeat(request.heartbeat.number)
+            case "leave":
+                attendance.leave(request.leave.slot)
+            case _:
+                raise BrokerError(ErrorCode.INVALID_ARGUMENT, "give join, heartbeat or leave")
+
+
+def _hang_up(attendance: Attendance, listening: asyncio.Task[None]) -> None:
+    attendance.hang_up(None if listening.cancelled() else listening.exception())
+
+
+def _wish(join: pb.Join) -> JoinWish:
+    return JoinWish(
+        join.group,
+        join.member,
+        join.token,
+        _settings(join.settings),
+        tuple((each.topic, tuple(each.queue_ids)) for each in join.queues),
+    )
+
+
+def _settings(wire: cpb.GroupSettings) -> Settings:
+    try:
+        start = Start(wire.start)
+    except ValueError as error:
+        text = f"a group can't start at {int(wire.start)}"
+        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text) from error
+    return Settings(
+        wire.version,
+        wire.broadcast,
+        wire.orderly,
+        wire.strategy,
+        start,
+        wire.start_time_ms,
+        tuple(wire.topics),
+    )
+
+
+def _wire_settings(settings: Settings) -> cpb.GroupSettings:
+    return cpb.GroupSettings(
+        version=settings.version,
+        broadcast=settings.is_broadcast,
+        orderly=settings.is_orderly,
+        strategy=settings.strategy,
+        start=cpb.StartFrom.Name(settings.start),
+        start_time_ms=settings.start_time_ms,
+        topics=settings.topics,
+    )
+
+
+def _wire_update(update: Update) -> pb.AttendResponse:
+    match update:
+        case Joined():
+            joined = pb.Joined(
+                slot=update.slot,
+                session=update.session,
+                heartbeat_ms=update.heartbeat_ms,
+                session_ms=update.session_ms,
+                release_ms=update.release_ms,
+                return_within_ms=update.return_within_ms,
+                settings=_wire_settings(update.settings),
+            )
+            return pb.AttendResponse(joined=joined)
+        case HeartbeatAnswered(number, return_within_ms):
+            answered = pb.HeartbeatAnswered(number=number, return_within_ms=return_within_ms)
+            return pb.AttendResponse(heartbeat_answered=answered)
+        case Assignment():
+            assignment = pb.Assignment(
+                slot=update.slot,
+                gained=_topic_leases(update.gained),
+                asked=_topic_queues(update.asked),
+                lost=_topic_queues(update.lost),
+                whole=update.is_whole,
+            )
+            return pb.AttendResponse(assignment=assignment)
+        case Ended(slot, failure):
+            error = None if failure is None else wire_error(failure)
+            return pb.AttendResponse(ended=pb.Ended(slot=slot, error=error))
+        case _:
+            assert_never(update)
+
+
+def _topic_leases(gained: Iterable[Gained]) -> list[pb.TopicLeases]:
+    ordered = sorted(gained, key=lambda each: each.queue)
+    return [
+        pb.TopicLeases(
+            topic=topic,
+            incarnation=incarnation,
+            leases=[
+                pb.QueueLease(
+                    queue_id=each.queue.queue_id,
+                    epoch=each.epoch,
+                    frontier=each.frontier,
+                    finished=each.finished,
+                )
+                for each in leases
+            ],
+        )
+        for (topic, incarnation), leases in groupby(ordered, key=lambda each: each.queue[:2])
+    ]
+
+
+def _topic_queues(queues: Iterable[QueueOf]) -> list[pb.TopicQueues]:
+    return [
+        pb.TopicQueues(topic=topic, incarnation=number, queue_ids=[each.queue_id for each in part])
+        for (topic, number), part in groupby(sorted(queues), key=lambda each: each[:2])
+    ]
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+def _topic_done(wire: cpb.TopicProgress) -> TopicDone:
+    return TopicDone(
+        wire.topic,
+        wire.incarnation,
+        tuple(
+            QueueDone(each.queue_id, each.epoch, each.frontier, tuple(each.finished), each.release)
+            for each in wire.queues
+        ),
+    )
+
+
+def _pulled_queue(pulled: Pulled) -> pb.PulledQueue:
+    position, found = pulled
+    if isinstance(found, Failure):
+        return pb.PulledQueue(position=position, error=wire_error(found))
+    return pb.PulledQueue(
+        position=position,
+        records=found.records,
+        count=found.count,
+        next_offset=found.next_offset,
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+        topic_incarnation=found.incarnation,
+        void_count=found.void_count,
+    )

@@ -1,0 +1,528 @@
+"""Looks after consumer groups while this node leads: ends sessions, hands out leases, forgets.
+
+This owns what is in nobody's log: who is attached (a member's stream), who was heard of when, which
+queues were asked back. All of it goes with the leadership, and a new leader begins by counting
+everybody as present. Whatever is decided is proposed as a command, and told to members only once it
+is applied; whether it still holds then, the state says. One grant of a group is under way at a
+time. It must never take a clock for time (`broker.leader.groups.presence`), nor end a session that
+only can't be told apart from one that is on its way back.
+
+A tick looks at few groups, those that have changed, each once in `LOOK_TICKS` at most: of a
+thousand members that join at once, the first is not assigned everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+from crc32c import crc32c
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.commands import Commands, TopicGrant
+from broker.leader.groups.ending import Ends
+from broker.leader.groups.pace import USUAL_PACE, Pace
+from broker.leader.groups.planning import Grant, HandOver, State, When, plan
+from broker.leader.groups.presence import Presence
+from broker.leader.groups.starting import Queues, starts
+from broker.leader.groups.strategies import StrategyUnknown, strategy_of
+from broker.state.groups import Group
+from broker.state.leases import Place
+from broker.state.lived_time import LivedTime
+from broker.state.refusals import PartlyRefused, Refusal
+from broker.state.topics import TopicState
+from dledger.sparing import Sparing
+
+GROUPS_A_TICK: Final = 8
+MAX_STREAMS: Final = 2_048
+GRANTS_AT_ONCE: Final = 1_024  # by one command
+MAX_DOUBLINGS: Final = 9  # of the time to the next look at a group whose grants are refused
+STARTS_AT_ONCE: Final = 256  # or those of one topic
+FORGOTTEN_AT_ONCE: Final = 16
+RETURNS_A_SECOND: Final = 2_000  # members that come back to a new leader
+
+log = structlog.get_logger(__name__)
+
+
+class GroupState(State, Protocol):
+    """`broker.state.machine.StateMachine`, as far as it is looked at here."""
+
+    @property
+    def lived_time(self) -> LivedTime: ...
+
+
+class Attendee(Protocol):
+    """A stream on which members are. `heard_at`: the tick at which it said anything last."""
+
+    heard_at: int
+
+    def look(self, session: int) -> None:
+        """Something may have changed for the session: the state says what."""
+        ...
+
+    def let_go(self, session: int) -> None:
+        """The session is on another stream now."""
+        ...
+
+    def end(self) -> None:
+        """This node leads no more, or stops."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperStatistics:
+    """`ended`: sessions by silence; `taken`: queues that weren't given back in time."""
+
+    streams: int = 0
+    attached: int = 0
+    groups: int = 0
+    granted: int = 0
+    taken: int = 0
+    ended: int = 0
+    forgotten: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What a leader knows of a group."""
+
+    hand_over: HandOver = field(default_factory=HandOver)
+    attached: set[int] = field(default_factory=set)
+    topics: tuple[str, ...] = ()
+    granting: bool = False
+    tells_all: bool = False  # a topic of it has gone, or come
+    looked_at: int = 0  # the tick
+    look_again_at: int = 0  # not before that tick: its grants were refused lately
+    refusals: int = 0  # one after the other
+
+
+class GroupKeeper:
+    """One replica's; idle unless it leads."""
+
+    def __init__(
+        self,
+        state: GroupState,
+        commands: Commands,
+        reader: Queues,
+        leads: Callable[[], int],
+        is_mended: Callable[[BaseException], bool],
+        broker_group: str,
+        pace: Pace = USUAL_PACE,
+    ) -> None:
+        """Args:
+        leads: the term in which this node serves as the leader; 0: it doesn't.
+        is_mended: whether an error tells of rot that is being repaired.
+        """
+        self._state = state
+        self._commands = commands
+        self._reader = reader
+        self._leads = leads
+        self._is_mended = is_mended
+        self._broker_group = broker_group
+        self.pace = pace
+        self._term = 0
+        self._kept: dict[str, _Kept] = {}
+        self._dirty: dict[str, None] = {}
+        self._wakes: dict[str, int] = {}  # group -> the tick at which to look at it again
+        self._subscribers: dict[str, set[str]] = {}  # topic -> groups
+        self._attached: dict[int, Attendee] = {}
+        self._streams: dict[Attendee, None] = {}
+        self._returning_until = 0
+        self._last_tick_s = 0.0
+        self._sparing = Sparing()
+        self._presence = self._silent()
+        self._ends = self._no_ends()
+        self._granted = self._taken = self._ended = self._forgotten = self._failed = 0
+
+    def _silent(self) -> Presence:
+        pace = self.pace
+        return Presence(pace.ticks(pace.session_ms), pace.ticks(pace.away_ms))
+
+    def _no_ends(self) -> Ends:
+        return Ends(self._state, self._commands, self._presence, self.pace, self.tell)
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """The tick that it is."""
+        return self._presence.now
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether members may still be on their way to this leader."""
+        return self.now < self._returning_until
+
+    @property
+    def return_within_ms(self) -> int:
+        """Over what time members are to come back to the next leader, so that it isn't run down."""
+        return self._state.groups.session_count * 1000 // RETURNS_A_SECOND
+
+    def sync(self) -> None:
+        """What is known here is of the present leadership, from its first call on."""
+        term = self._leads()
+        if term == self._term:
+            return
+        self._forget()
+        self._term = term
+        if term:
+            self._begin()
+
+    def _forget(self) -> None:
+        streams, self._streams = self._streams, {}
+        self._attached = {}
+        self._kept, self._dirty, self._wakes, self._subscribers = {}, {}, {}, {}
+        self._ended += self._ends.silent
+        self._ends = self._no_ends()
+        for attendee in streams:
+            attendee.end()
+
+    def _begin(self) -> None:
+        groups, pace = self._state.groups, self.pace
+        grace_ms = pace.return_ms + self.return_within_ms
+        self._presence = self._silent()
+        self._ends = self._no_ends()
+        sessions = [each.session for group in groups for each in group.members.values()]
+        self._returning_until = pace.ticks(grace_ms) if sessions else 0
+        self._presence.begin(sessions, pace.ticks(grace_ms))
+        for group in groups:
+            if group.members:
+                self.on_group(group.name)
+
+    def close(self) -> None:
+        """Nobody is attached any more."""
+        self._forget()
+        self._term = -1
+
+    # --- members ------------------------------------------------------------------------------
+
+    def open(self, attendee: Attendee) -> None:
+        """A stream has begun.
+
+        Raises:
+            BrokerError: BUSY, there are too many.
+        """
+        self.sync()
+        if len(self._streams) >= MAX_STREAMS:
+            raise BrokerError(ErrorCode.BUSY, f"{MAX_STREAMS} streams of members, the limit")
+        attendee.heard_at = self.now
+        self._streams[attendee] = None
+
+    def shut(self, attendee: Attendee) -> None:
+        """A stream is over; its members were detached."""
+        self._streams.pop(attendee, None)
+
+    def _end_silent_streams(self) -> None:
+        """Nobody keeps a stream that says nothing."""
+        before = self.now - self.pace.ticks(self.pace.session_ms)
+        for attendee in [each for each in self._streams if each.heard_at < before]:
+            attendee.end()
+
+    def knows(self, strategy: str) -> bool:
+        """Whether there is a strategy of that name."""
+        try:
+            strategy_of(strategy)
+        except StrategyUnknown:
+            return False
+        return True
+
+    def attach(self, session: int, attendee: Attendee) -> None:
+        """The session, which the state has, is on that stream from now on."""
+        self.sync()
+        found = self._state.groups.session(session)
+        if found is None:
+            return
+        before = self._attached.get(session)
+        if before is not None and before is not attendee:
+            before.let_go(session)
+        self._attached[session] = attendee
+        self._of(found.group).attached.add(session)
+        self._presence.heard(session)
+        self._mark(found.group)
+
+    def detach(self, session: int, attendee: Attendee) -> None:
+        """The stream is gone. The member may be back on another one: members of orderly groups have
+        as long as anybody who is silent, others `away_ms`."""
+        if self._attached.get(session) is not attendee:
+            return
+        del self._attached[session]
+        found = self._state.groups.session(session)
+        if found is None:
+            return
+        self._of(found.group).attached.discard(session)
+        group = self._state.groups.get(found.group)
+        if group is not None and not group.settings.is_orderly:
+            self._presence.broken_off(session)
+
+    def heard(self, session: int) -> None:
+        """The member is there."""
+        if session in self._presence:
+            self._presence.heard(session)
+
+    def leave(self, session: int) -> None:
+        """The member has said goodbye."""
+        self._ends.leave(session)
+
+    @property
+    def ending(self) -> frozenset[int]:
+        """Sessions whose end is proposed: whether it takes effect isn't known yet."""
+        return self._ends.under_way
+
+    def is_asked(self, place: Place, epoch: int) -> bool:
+        """Whether the holder by that epoch is to give the queue back."""
+        kept = self._kept.get(place.group)
+        return kept is not None and kept.hand_over.is_asked(place, epoch)
+
+    # --- what has changed ---------------------------------------------------------------------
+
+    def on_group(self, name: str) -> None:
+        """Members, settings or leases of the group may be others."""
+        if not self._term:
+            return
+        kept, group = self._of(name), self._state.groups.joined(name)
+        topics = () if group is None else group.settings.topics
+        for topic in kept.topics:
+            self._subscribers.get(topic, set()).discard(name)
+        for topic in topics:
+            self._subscribers.setdefault(topic, set()).add(name)
+        kept.topics = topics
+        self._mark(name)
+
+    def on_topic(self, name: str) -> None:
+        """The topic was made, or deleted, or has other queues."""
+        for group in sorted(self._subscribers.get(name, ())):
+            self._of(group).tells_all = True
+            self._mark(group)
+
+    def _of(self, name: str) -> _Kept:
+        return self._kept.setdefault(name, _Kept())
+
+    def _mark(self, name: str) -> None:
+        self._dirty[name] = None
+
+    # --- ticks --------------------------------------------------------------------------------
+
+    def on_tick(self) -> None:
+        """One tick more was run."""
+        self.sync()
+        now_s = asyncio.get_running_loop().time()
+        is_late = now_s - self._last_tick_s > self.pace.late_ms / 1000
+        self._last_tick_s = now_s
+        if not self._term:
+            return
+        self._presence.on_tick(is_late=is_late)
+        self._ends.on_tick()
+        if self.now % self.pace.ticks(self.pace.forget_ms) == 0:
+            self._forget_groups()
+        if self.now % self.pace.ticks(self.pace.retry_ms) == 0:
+            self._end_silent_streams()
+        for name in [name for name, tick in self._wakes.items() if tick <= self.now]:
+            del self._wakes[name]
+            self._mark(name)
+        self._look()
+
+    def _look(self) -> None:
+        """At some of the groups that have changed."""
+        left, look_ticks = GROUPS_A_TICK, self.pace.ticks(self.pace.look_ms)
+        for name in list(self._dirty):
+            kept = self._of(name)
+            due = max(kept.looked_at + look_ticks if kept.looked_at else 0, kept.look_again_at)
+            if kept.granting or self.now < due:
+                continue
+            del self._dirty[name]
+            kept.looked_at = self.now
+            self._look_at(name, kept)
+            left -= 1
+            if not left:
+                return
+
+    def _look_at(self, name: str, kept: _Kept) -> None:
+        group = self._state.groups.joined(name)
+        gone = [each for each in kept.attached if self._state.groups.session(each) is None]
+        for session in gone:
+            kept.attached.discard(session)
+            self.tell(session)
+            self._attached.pop(session, None)
+        if group is None or not group.members:
+            if not kept.attached:
+                self._drop(name, kept)
+            return
+        for member in group.members.values():
+            if member.session not in self._presence:  # it joined, and isn't attached
+                self._presence.heard(member.session)
+        if group.settings.is_broadcast or kept.tells_all:
+            kept.tells_all = False
+            for session in kept.attached:
+                self.tell(session)
+        if not group.settings.is_broadcast:
+            self._assign(group, kept)
+
+    def _drop(self, name: str, kept: _Kept) -> None:
+        for topic in kept.topics:
+            self._subscribers.get(topic, set()).discard(name)
+            if not self._subscribers.get(topic):
+                self._subscribers.pop(topic, None)
+        self._kept.pop(name, None)
+
+    # --- leases -------------------------------------------------------------------------------
+
+    def _assign(self, group: Group, kept: _Kept) -> None:
+        settings = group.settings
+        release_ms = self.pace.release_of(is_orderly=settings.is_orderly)
+        when = When(self.now, self.pace.ticks(release_ms), may_move=not self.is_returning)
+        salt = crc32c(f"{group.name}@{self._broker_group}".encode())
+        try:
+            strategy = strategy_of(settings.strategy)
+            found = plan(self._state, group, kept.hand_over, strategy, when, salt)
+        except StrategyUnknown:
+            self._fail(group.name, f"no strategy {settings.strategy!r} is installed")
+            return
+        except Exception as error:  # noqa: BLE001  somebody else's strategy may do anything
+            self._fail(group.name, repr(error))
+            return
+        for session in found.asked:
+            self.tell(session)
+        wake = found.wake
+        if self.is_returning:
+            wake = min(wake or self._returning_until, self._returning_until)
+        if wake:
+            self._wakes[group.name] = max(wake, self.now + 1)
+        if found.grants:
+            self._grant(group, kept, found.grants[:GRANTS_AT_ONCE])
+
+    def _grant(self, group: Group, kept: _Kept, grants: list[Grant]) -> None:
+        by_topic: dict[int, list[Grant]] = {}
+        for grant in grants:
+            by_topic.setdefault(grant.topic.incarnation, []).append(grant)
+        told: list[TopicGrant] = []
+        asked = 0  # where the group starts: that reads the log
+        try:
+            for part in by_topic.values():
+                told.append(self._topic_grant(group, part[0].topic, part))
+                asked += len(told[-1].starts)
+                if asked >= STARTS_AT_ONCE:
+                    break  # the others are looked at when these are there
+            answer = self._commands.grant_leases(group.name, told)
+        except BrokerError as error:
+            self._again(group.name, error)
+            return
+        except Exception as error:
+            if not self._is_mended(error):
+                raise
+            self._again(group.name, error)
+            return
+        kept.granting = True
+        concerned = {session for each in told for _, session, _ in each.queues}
+        concerned |= self._holders(group, told)
+        count = sum(len(each.queues) for each in told)
+        term = self._term
+
+        def done(future: asyncio.Future[Refusal | None]) -> None:
+            self._granted_by(term, group.name, kept, concerned, count, future)
+
+        asyncio.ensure_future(answer).add_done_callback(done)
+
+    def _holders(self, group: Group, told: list[TopicGrant]) -> set[int]:
+        """Who is to lose something by it."""
+        found: set[int] = set()
+        for each in told:
+            for queue_id, _, former in each.queues:
+                if former:
+                    place = Place(group.name, each.incarnation, queue_id)
+                    found.add(self._state.leases.of(place).session)
+                    self._taken += 1
+        return found
+
+    def _topic_grant(self, group: Group, topic: TopicState, grants: list[Grant]) -> TopicGrant:
+        started = self._state.leases.started(group.name, topic.incarnation)
+        offsets = starts(self._reader, group, topic, started)
+        queues = tuple((each.queue_id, each.session, each.former) for each in grants)
+        return TopicGrant(topic.name, topic.incarnation, started, tuple(offsets), queues)
+
+    def _granted_by(
+        self,
+        term: int,
+        name: str,
+        kept: _Kept,
+        concerned: set[int],
+        count: int,
+        future: asyncio.Future[Refusal | None],
+    ) -> None:
+        """A grant was applied, or never will be."""
+        kept.granting = False
+        if future.cancelled() or term != self._term:
+            return
+        error = future.exception()
+        if error is not None:
+            self._again(name, error)
+            return
+        refusal = future.result()
+        refused = len(refusal.queues) if isinstance(refusal, PartlyRefused) else 0
+        self._granted += count - refused
+        # What is refused again and again must not fill the log.
+        kept.refusals = min(kept.refusals + 1, MAX_DOUBLINGS) if refused else 0
+        if refused:
+            pace = self.pace
+            kept.look_again_at = self.now + pace.ticks(pace.look_ms) * (1 << kept.refusals)
+            if (unreported := self._sparing.due("refused")) is not None:
+                log.warning("grants_refused", group=name, why=str(refusal), unreported=unreported)
+        for session in concerned:
+            self.tell(session)
+        self._mark(name)
+
+    def _again(self, name: str, error: BaseException) -> None:
+        """The group is looked at again in a while."""
+        if (unreported := self._sparing.due("grant")) is not None:
+            log.warning("leases_not_granted", group=name, reason=str(error), unreported=unreported)
+        self._wakes[name] = self.now + self.pace.ticks(self.pace.retry_ms)
+
+    def _fail(self, name: str, reason: str) -> None:
+        self._failed += 1
+        self._wakes[name] = self.now + self.pace.ticks(self.pace.retry_ms)
+        if (unreported := self._sparing.due(("assignment", name))) is not None:
+            log.error("assignment_failed", group=name, reason=reason, unreported=unreported)
+
+    def tell(self, session: int) -> None:
+        """Something may have changed for the session."""
+        attendee = self._attached.get(session)
+        if attendee is not None:
+            attendee.look(session)
+
+    # --- what is over ---------------------------------------------------------------------------
+
+    def _forget_groups(self) -> None:
+        """Groups that nobody has used for long; every replica looks again."""
+        pace, lived_ms = self.pace, self._state.lived_time.lived_ms
+        names = self._state.groups.forgettable(lived_ms, pace.unused_ms, FORGOTTEN_AT_ONCE)
+        if not names:
+            return
+        try:
+            answer = self._commands.forget_groups(names, pace.unused_ms)
+        except BrokerError:
+            return  # there is time
+        self._forgotten += len(names)
+        log.info("groups_forgotten", groups=names)
+        asyncio.ensure_future(answer).add_done_callback(_look_away)
+
+    def statistics(self) -> KeeperStatistics:
+        """A frozen picture, as of now."""
+        return KeeperStatistics(
+            len(self._streams),
+            len(self._attached),
+            len(self._kept),
+            self._granted,
+            self._taken,
+            self._ended + self._ends.silent,
+            self._forgotten,
+            self._failed,
+        )
+
+
+def _look_away(future: asyncio.Future[Refusal | None]) -> None:
+    """Who led may not lead any more; whether it took effect shows in the state."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,34 @@
+"""Times of sessions and hand-overs, as a leader keeps them and members are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Times of sessions, in milliseconds."""
+
+    tick_ms: int = 10
+    heartbeat_ms: int = 3_000
+    session_ms: int = 10_000
+    away_ms: int = 500  # after a stream broke: until the session of a concurrent group ends
+    return_ms: int = 5_000  # for which a new leader counts everybody as present
+    release_ms: int = 3_000
+    orderly_release_ms: int = 30_000
+    late_ms: int = 1_000  # between two ticks: then what was said meanwhile is read first
+    look_ms: int = 100  # from one look at a group to the next
+    retry_ms: int = 1_000  # after a proposal that failed
+    forget_ms: int = 60_000  # from one look at who may be forgotten to the next
+    unused_ms: int = 7 * 24 * 3_600_000  # of lived time, until a group may be
+
+    def ticks(self, ms: int) -> int:
+        return max(1, -(-ms // self.tick_ms))
+
+    def release_of(self, *, is_orderly: bool) -> int:
+        """How long a hand-over may take, in ms."""
+        return self.orderly_release_ms if is_orderly else self.release_ms
+
+
+USUAL_PACE: Final = Pace()

@@ -1,0 +1,440 @@
+"""One client's stream, on which members of consumer groups are: what it says, what it is told.
+
+What a member was told last is kept, and what is so now is read from the state when the client takes
+the next update: only the difference goes out, and of several changes of a queue only the last.
+Nothing is queued, so a slow reader costs no more than a fast one. Who is a member and who holds
+what it never decides; it asks the log, and tells `broker.leader.groups.keeper` whom it hears.
+
+    a slot is   on                           becomes
+    free        join                         joining
+    joining     its session is there         attached; Joined, then all that it holds, then `whole`
+    joining     refused                      free; Ended, and why
+    attached    its session is over          free; Ended, and why
+    attached    goodbye                      leaving
+    leaving     its session is over          free; Ended
+    any         session on another stream    free
+    any         the stream is over           gone; the session may come back on another one
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.commands import Commands
+from broker.leader.groups.keeper import GroupKeeper
+from broker.reading.progress import committed_offsets
+from broker.services.gate import Gate
+from broker.services.refused import refused, session_ended
+from broker.state.groups import JoinWish, Session, Settings, malformed
+from broker.state.leases import Place, Ranges, runs_of
+from broker.state.machine import StateMachine
+from dledger.level import GROUPS_LEVEL
+from dledger.records.record import TOPIC_PATTERN
+
+MAX_MEMBERS: Final = 1_024  # of one stream
+MAX_JOINING: Final = 64  # at once; the next one is read when one of them is done
+CHANGES_AT_ONCE: Final = 256  # queues in one update
+
+
+# --- what is told ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The member has a session; times in milliseconds."""
+
+    slot: int
+    session: int
+    heartbeat_ms: int
+    session_ms: int
+    release_ms: int
+    return_within_ms: int
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    """Heartbeats up to `number` were heard."""
+
+    number: int
+    return_within_ms: int
+
+
+class QueueOf(NamedTuple):
+    """A queue of a topic, by its name and its incarnation."""
+
+    topic: str
+    incarnation: int
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """A queue that the member holds. `finished` as in `broker.state.leases.runs_of`."""
+
+    queue: QueueOf
+    epoch: int
+    frontier: int
+    finished: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What has changed for a member. `is_whole`: what wasn't named so far isn't held."""
+
+    slot: int
+    gained: tuple[Gained, ...]
+    asked: tuple[QueueOf, ...]
+    lost: tuple[QueueOf, ...]
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The member's session is over, or never began; None: it said goodbye."""
+
+    slot: int
+    failure: Failure | None
+
+
+Update = Joined | HeartbeatAnswered | Assignment | Ended
+
+
+class _Told(NamedTuple):
+    epoch: int
+    is_asked: bool
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A member on this stream; `session` None: it is joining."""
+
+    session: Session | None = None
+    is_leaving: bool = False
+    is_whole: bool = False
+    told: dict[QueueOf, _Told] = field(default_factory=dict)
+
+
+# --- the stream --------------------------------------------------------------------------------
+
+
+class Attendance:
+    """One stream: `updates` is taken by one reader, the calls come from another."""
+
+    def __init__(
+        self, gate: Gate, commands: Commands, state: StateMachine, keeper: GroupKeeper
+    ) -> None:
+        """Begins.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY, BUSY.
+        """
+        gate.check_serving()
+        self.heard_at = 0
+        self._gate = gate
+        self._commands = commands
+        self._state = state
+        self._keeper = keeper
+        self._slots: dict[int, _Slot] = {}
+        self._by_session: dict[int, int] = {}
+        self._news: list[Joined | Ended] = []
+        self._changed: dict[int, None] = {}  # slots
+        self._heartbeat: int | None = None
+        self._wake = asyncio.Event()
+        self._room = asyncio.Semaphore(MAX_JOINING)
+        self._joining: set[asyncio.Task[None]] = set()
+        self._failed: BaseException | None = None
+        self._is_over = self._is_hung_up = False
+        keeper.open(self)
+
+    # --- what the client says -----------------------------------------------------------------
+
+    async def join(self, slot: int, wish: JoinWish, session: int) -> None:
+        """The member is joining; what becomes of it is an update.
+
+        Args:
+            session: the one to go on with; 0: a new one.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, which ends the stream.
+        """
+        if slot in self._slots:
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, f"slot {slot} is taken")
+        if len(self._slots) >= MAX_MEMBERS:
+            text = f"{MAX_MEMBERS} members are on this stream, the limit"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        self._hear()
+        self._slots[slot] = _Slot()
+        await self._room.acquire()
+        task = asyncio.get_running_loop().create_task(self._join(slot, wish, session))
+        self._joining.add(task)
+        task.add_done_callback(self._on_join_over)
+
+    def _on_join_over(self, task: asyncio.Task[None]) -> None:
+        self._joining.discard(task)
+        self._room.release()
+        if not task.cancelled() and task.exception() is not None:
+            self._failed = task.exception()
+            self._wake.set()
+
+    async def _join(self, slot: int, wish: JoinWish, session: int) -> None:
+        try:
+            found = await self._session_of(wish, session)
+        except BrokerError as error:
+            self._tell(Ended(slot, error.failure))
+            return
+        if self._is_over:
+            return
+        mine = self._slots[slot]
+        if found.session in self._by_session:
+            text = f"member {found.member!r} is on this stream already"
+            self._tell(Ended(slot, Failure(ErrorCode.INVALID_ARGUMENT, text)))
+            return
+        mine.session = found
+        self._by_session[found.session] = slot
+        pace, group = self._keeper.pace, self._state.groups.get(found.group)
+        assert group is not None
+        self._tell(
+            Joined(
+                slot,
+                found.session,
+                pace.heartbeat_ms,
+                pace.session_ms,
+                pace.release_of(is_orderly=group.settings.is_orderly),
+                self._keeper.return_within_ms,
+                group.settings,
+            )
+        )
+        self._keeper.attach(found.session, self)
+        self.look(found.session)
+        if mine.is_leaving:
+            self._keeper.leave(found.session)
+
+    async def _session_of(self, wish: JoinWish, session: int) -> Session:
+        """The member's session, which is there.
+
+        Raises:
+            BrokerError: it isn't, or can't be.
+        """
+        self._gate.check_writable()
+        self._check(wish)
+        if not session:
+            refusal = await self._commands.join_group(wish)
+            if refusal is not None:
+                raise refused(refusal)
+        found = await self._gate.surely(lambda: self._find(wish, session))
+        if found.session in self._keeper.ending:
+            # It must not begin to work, and then lose all of it.
+            text = f"session {found.session} is about to end"
+            raise BrokerError(ErrorCode.BUSY, text)
+        return found
+
+    def _find(self, wish: JoinWish, session: int) -> Session:
+        found = self._state.groups.members(wish.group).get(wish.member)
+        if found is None or found.token != wish.token or session not in (0, found.session):
+            raise session_ended(self._state.groups, wish.group, wish.member, session)
+        return found
+
+    def _check(self, wish: JoinWish) -> None:
+        level = self._state.level.current
+        if level < GROUPS_LEVEL:
+            text = f"level {level} is in use: not every member knows consumer groups yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+        why = malformed(wish)
+        if not why and not TOPIC_PATTERN.fullmatch(wish.group):
+            why = f"consumer group name {wish.group!r}: A-Z a-z 0-9 _ % - are allowed"
+        for topic in wish.settings.topics:
+            if not why and not TOPIC_PATTERN.fullmatch(topic):
+                why = f"topic name {topic!r}: A-Z a-z 0-9 _ % - are allowed"
+        if why:
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, why)
+        if not self._keeper.knows(wish.settings.strategy):
+            text = f"the leader has no strategy {wish.settings.strategy!r}"
+            raise BrokerError(ErrorCode.STRATEGY_UNKNOWN, text)
+
+    def heartbeat(self, number: int) -> None:
+        """All members on the stream are there."""
+        self._hear()
+        for session in self._by_session:
+            self._keeper.heard(session)
+        self._heartbeat = number
+        self._wake.set()
+
+    def leave(self, slot: int) -> None:
+        """The member says goodbye. One that isn't there has gone meanwhile."""
+        self._hear()
+        found = self._slots.get(slot)
+        if found is not None:
+            found.is_leaving = True
+            if found.session is not None:
+                self._keeper.leave(found.session.session)
+
+    def _hear(self) -> None:
+        self.heard_at = self._keeper.now
+
+    def hang_up(self, error: BaseException | None) -> None:
+        """Nothing more will be said: the client has gone, or said what can't be."""
+        self._failed = self._failed or error
+        self._is_hung_up = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """The stream is over: its members may come back on another one."""
+        self._is_over = True
+        for task in list(self._joining):
+            task.cancel()
+        for session in self._by_session:
+            self._keeper.detach(session, self)
+        self._by_session, self._slots = {}, {}
+        self._keeper.shut(self)
+        self._wake.set()
+
+    # --- what the keeper says -----------------------------------------------------------------
+
+    def look(self, session: int) -> None:
+        """See `broker.leader.groups.keeper.Attendee`."""
+        slot = self._by_session.get(session)
+        if slot is not None:
+            self._changed[slot] = None
+            self._wake.set()
+
+    def let_go(self, session: int) -> None:
+        """See `broker.leader.groups.keeper.Attendee`."""
+        slot = self._by_session.get(session)
+        if slot is not None:
+            self._free(slot)
+
+    def end(self) -> None:
+        """See `broker.leader.groups.keeper.Attendee`."""
+        self._is_over = True
+        self._wake.set()
+
+    # --- what the client is told --------------------------------------------------------------
+
+    async def updates(self) -> AsyncGenerator[Update, None]:
+        """Each is made when it is taken, until the client hangs up.
+
+        Raises:
+            BrokerError: the stream is over: NOT_LEADER, NOT_READY, SHUTTING_DOWN, TIMED_OUT.
+        """
+        while True:
+            self._wake.clear()
+            if self._failed is not None:
+                raise self._failed
+            if self._is_hung_up:
+                return
+            if self._is_over:
+                self._gate.check_writable()
+                raise BrokerError(ErrorCode.TIMED_OUT, "nothing was heard on the stream")
+            update = self._next()
+            if update is None:
+                await self._wake.wait()
+            else:
+                yield update
+
+    def _next(self) -> Update | None:
+        if self._news:
+            news = self._news.pop(0)
+            if isinstance(news, Ended):
+                self._free(news.slot)  # not before: whoever doesn't read has its slots taken
+            return news
+        if self._heartbeat is not None:
+            number, self._heartbeat = self._heartbeat, None
+            return HeartbeatAnswered(number, self._keeper.return_within_ms)
+        while self._changed:
+            slot = next(iter(self._changed))
+            update = self._about(slot)
+            if update is not None:
+                return update
+            self._changed.pop(slot, None)
+        return None
+
+    def _tell(self, news: Joined | Ended) -> None:
+        """Of each slot there is one at most: it is free, or its member there, once that is read."""
+        self._news.append(news)
+        self._wake.set()
+
+    def _free(self, slot: int) -> None:
+        found = self._slots.pop(slot, None)
+        self._changed.pop(slot, None)
+        if found is not None and found.session is not None:
+            self._by_session.pop(found.session.session, None)
+
+    def _about(self, slot: int) -> Assignment | Ended | None:
+        """What is new of the member; None if nothing is."""
+        mine = self._slots.get(slot)
+        if mine is None or mine.session is None:
+            return None
+        session = mine.session
+        if self._state.groups.session(session.session) is None:
+            self._free(slot)
+            if mine.is_leaving:
+                return Ended(slot, None)
+            groups = self._state.groups
+            error = session_ended(groups, session.group, session.member, session.session)
+            return Ended(slot, error.failure)
+        held = self._held(session)
+        lost = [queue for queue in mine.told if queue not in held][:CHANGES_AT_ONCE]
+        gained = list(self._gained(session, mine.told, held))
+        now_asked = [
+            queue
+            for queue, (epoch, is_asked) in held.items()
+            if is_asked and mine.told.get(queue) == _Told(epoch, is_asked=False)
+        ][:CHANGES_AT_ONCE]
+        for queue in lost:
+            del mine.told[queue]
+        mine.told |= {each.queue: _Told(each.epoch, is_asked=False) for each in gained}
+        mine.told |= {queue: held[queue] for queue in now_asked}
+        is_whole = not mine.is_whole and mine.told == held
+        mine.is_whole = mine.is_whole or is_whole
+        if not (gained or now_asked or lost or is_whole):
+            return None
+        return Assignment(slot, tuple(gained), tuple(now_asked), tuple(lost), is_whole)
+
+    def _held(self, session: Session) -> Mapping[QueueOf, _Told]:
+        """What the member holds now; of a broadcast group every queue."""
+        group = self._state.groups.get(session.group)
+        assert group is not None
+        settings, found = group.versions[session.version], dict[QueueOf, _Told]()
+        names: dict[int, str] = {}
+        for name in {**dict.fromkeys(settings.topics), **dict.fromkeys(group.settings.topics)}:
+            topic = self._state.topics.get(name)
+            if topic is None:
+                continue
+            names[topic.incarnation] = name
+            if settings.is_broadcast:
+                for queue_id in range(len(topic.next_offsets)):
+                    found[QueueOf(name, topic.incarnation, queue_id)] = _Told(0, is_asked=False)
+        for place in self._state.leases.held_by(session.session):
+            epoch = self._state.leases.of(place).epoch
+            queue = QueueOf(names[place.incarnation], place.incarnation, place.queue_id)
+            found[queue] = _Told(epoch, self._keeper.is_asked(place, epoch))
+        return found
+
+    def _gained(
+        self, session: Session, told: Mapping[QueueOf, _Told], held: Mapping[QueueOf, _Told]
+    ) -> Iterator[Gained]:
+        """Those that are new, and those that are no longer asked for; some of them."""
+        left = CHANGES_AT_ONCE
+        offsets: dict[str, dict[int, int]] = {}
+        for queue, now in held.items():
+            before = told.get(queue)
+            if before is not None and before.epoch == now.epoch and before.is_asked <= now.is_asked:
+                continue
+            if queue.topic not in offsets:
+                known = committed_offsets(self._state.offsets, session.group, queue.topic)
+                offsets[queue.topic] = dict(known)
+            finished: Ranges = ()
+            frontier = 0
+            if now.epoch:
+                place = Place(session.group, queue.incarnation, queue.queue_id)
+                finished = self._state.leases.of(place).finished
+                frontier = offsets[queue.topic][queue.queue_id]
+            yield Gained(queue, now.epoch, frontier, tuple(runs_of(frontier, finished)))
+            left -= 1
+            if not left:
+                return

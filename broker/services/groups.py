@@ -1,0 +1,116 @@
+"""Consumer groups: their members' streams, and what members commit (ADR 55)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.commands import Commands, TopicDone
+from broker.leader.groups.keeper import GroupKeeper, KeeperStatistics
+from broker.services.attendance import Attendance, QueueOf
+from broker.services.gate import Gate
+from broker.services.refused import queue_refused, refused, session_ended
+from broker.state.leases import MAX_RANGES
+from broker.state.machine import StateMachine
+from broker.state.refusals import PartlyRefused, SessionUnknown
+
+MAX_QUEUES_IN_COMMIT: Final = 1_024
+MAX_RUNS_IN_COMMIT: Final = 32_768  # numbers, over all queues: some 100 KiB of one entry
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseCommit:
+    """How far a session is in the queues that it holds."""
+
+    group: str
+    member: str
+    session: int
+    topics: tuple[TopicDone, ...]
+
+
+class NotCommitted(NamedTuple):
+    """A queue in which nothing was committed, and why."""
+
+    queue: QueueOf
+    failure: Failure
+
+
+class Groups:
+    """What members of consumer groups ask for, messages apart."""
+
+    def __init__(
+        self, gate: Gate, commands: Commands, state: StateMachine, keeper: GroupKeeper
+    ) -> None:
+        self._gate = gate
+        self._commands = commands
+        self._state = state
+        self._keeper = keeper
+
+    def attend(self) -> Attendance:
+        """A stream for members; it is to be closed.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY, BUSY.
+        """
+        return Attendance(self._gate, self._commands, self._state, self._keeper)
+
+    async def commit(self, commit: LeaseCommit) -> tuple[NotCommitted, ...]:
+        """The queues in which nothing was committed; in all others everything was.
+
+        Raises:
+            BrokerError: SESSION_ENDED, MEMBER_REPLACED, INVALID_ARGUMENT; whatever a command meets
+                on its way into the log.
+        """
+        self._gate.check_writable()
+        _check_size(commit.topics)
+        await self._gate.surely(lambda: self._check_session(commit))
+        refusal = await self._commands.commit_leases(commit.group, commit.session, commit.topics)
+        self._keeper.tell(commit.session)  # what it gave back it has lost
+        match refusal:
+            case None:
+                return ()
+            case PartlyRefused(queues):
+                return tuple(
+                    NotCommitted(
+                        QueueOf(each.topic, each.incarnation, each.queue_id),
+                        queue_refused(each.why).failure,
+                    )
+                    for each in queues
+                )
+            case SessionUnknown():
+                raise self._ended(commit)
+            case _:
+                raise refused(refusal)
+
+    def _check_session(self, commit: LeaseCommit) -> None:
+        """That can't come back once it is gone, so nothing has to be proposed to be sure."""
+        found = self._state.groups.session(commit.session)
+        if found is None or (found.group, found.member) != (commit.group, commit.member):
+            raise self._ended(commit)
+        group = self._state.groups.get(found.group)
+        if group is not None and group.settings.is_broadcast:
+            text = f"group {commit.group!r} broadcasts: its members keep their offsets themselves"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+
+    def _ended(self, commit: LeaseCommit) -> BrokerError:
+        return session_ended(self._state.groups, commit.group, commit.member, commit.session)
+
+    def statistics(self) -> KeeperStatistics:
+        """A frozen picture, as of now."""
+        return self._keeper.statistics()
+
+
+def _check_size(topics: Sequence[TopicDone]) -> None:
+    queues = [each for topic in topics for each in topic.queues]
+    if not 0 < len(queues) <= MAX_QUEUES_IN_COMMIT:
+        text = f"a commit holds 1 to {MAX_QUEUES_IN_COMMIT} queues, not {len(queues)}"
+        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+    runs = [len(each.finished) for each in queues]
+    if max(runs) > 2 * MAX_RANGES or sum(runs) > MAX_RUNS_IN_COMMIT:
+        text = (
+            f"a commit holds at most {MAX_RANGES} finished runs a queue, and "
+            f"{MAX_RUNS_IN_COMMIT // 2:,} in all"
+        )
+        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)

@@ -1,0 +1,177 @@
+"""One pull for many queues: what a member of a consumer group reads all of its queues with.
+
+Read in the order in which the caller names them, as far as messages and bytes go; held while none
+of them has any. A queue that can't be read has its own error, and the others are not held up by
+it. A queue that is read by a lease's epoch is read by nobody else than its holder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.reading.held import HeldPulls
+from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
+from broker.services.gate import ABSENCES, Gate
+from broker.services.messages import Call, PullRequest, Pulls
+from broker.services.refused import queue_refused
+from broker.state.leases import Place
+from broker.state.listening import QueueKey
+from broker.state.machine import StateMachine
+from broker.state.refusals import LeaseLost
+from broker.state.topics import TopicRef
+from dledger.ports import Turns
+
+MAX_QUEUES: Final = 1_024
+LOOKED_AT_ONCE: Final = 64  # queues, between two chances to let others have the event loop
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWish:
+    """Messages of one queue from `offset` on; `epoch` 0: no lease; 0 messages: no bound."""
+
+    topic: TopicRef
+    queue_id: int
+    offset: int
+    epoch: int = 0
+    max_messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesRequest:
+    """Messages of several queues; see `PullRequest`."""
+
+    queues: tuple[QueueWish, ...]
+    group: str = ""
+    max_messages: int = 0
+    max_bytes: int = 0
+    hold_ms: int | None = None
+
+
+Pulled = tuple[int, Found | Failure]  # position in the request
+
+
+class QueuePulls:
+    """Gives messages of many queues at once."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        pulls: Pulls,
+        reader: QueueReader,
+        held: HeldPulls,
+        state: StateMachine,
+        turns: Turns,
+    ) -> None:
+        self._gate = gate
+        self._pulls = pulls
+        self._reader = reader
+        self._held = held
+        self._state = state
+        self._turns = turns
+
+    async def pull(self, request: QueuesRequest, call: Call) -> list[Pulled]:
+        """Messages and errors, by the position of their queue; none at the end of the hold.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, NOT_LEADER, NOT_READY, BUSY.
+        """
+        if not 0 < len(request.queues) <= MAX_QUEUES:
+            text = f"a pull is for 1 to {MAX_QUEUES} queues, not {len(request.queues)}"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._pulls.hold_s(request.hold_ms)
+        positions: Sequence[int] = range(len(request.queues))
+        while True:
+            self._gate.check_serving()
+            found = await self._read(request, positions)
+            left = deadline - now()
+            if found or left <= 0:
+                size = sum(len(each.records) for _, each in found if isinstance(each, Found))
+                self._pulls.account(size, call)
+                return found
+            keys = self._keys(request)
+            if keys is None:
+                positions = range(len(request.queues))  # one of them has gone meanwhile
+                continue
+            woken = await self._held.wait(list(keys), left)
+            # Nobody else has got anything since they were looked at; a wake of none is a look.
+            positions = sorted({at for key in woken for at in keys[key]}) or range(
+                len(request.queues)
+            )
+
+    def _keys(self, request: QueuesRequest) -> dict[QueueKey, list[int]] | None:
+        """What is waited for, and which positions of the request that is; None: a topic of them
+        has gone since."""
+        found: dict[QueueKey, list[int]] = {}
+        for position, wish in enumerate(request.queues):
+            topic = self._state.topics.get(wish.topic.name)
+            if topic is None or not wish.topic.means(topic.incarnation):
+                return None
+            found.setdefault((topic.incarnation, wish.queue_id), []).append(position)
+        return found
+
+    async def _read(self, request: QueuesRequest, positions: Sequence[int]) -> list[Pulled]:
+        messages = request.max_messages or DEFAULT_MESSAGES
+        size = min(request.max_bytes or DEFAULT_BYTES, MAX_BYTES)
+        found: list[Pulled] = []
+        for count, position in enumerate(positions):
+            if messages <= 0 or size <= 0:
+                break
+            if count % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await self._turns.pause()
+                self._gate.check_serving()
+            got = await self._one(request, request.queues[position], messages, size)
+            if isinstance(got, Failure):
+                found.append((position, got))
+            elif got.count or got.void_count:
+                found.append((position, got))
+                messages -= got.count
+                size -= len(got.records)
+        return found
+
+    async def _one(
+        self, request: QueuesRequest, wish: QueueWish, messages: int, size: int
+    ) -> Found | Failure:
+        try:
+            if not self._has_more(request.group, wish):
+                return _NOTHING
+            wanted = min(messages, wish.max_messages or messages)
+            return await self._pulls.read(
+                PullRequest(wish.topic, wish.queue_id, wish.offset, wanted, size)
+            )
+        except BrokerError as error:
+            if error.code not in ABSENCES:
+                if error.code in _OF_THE_NODE:
+                    raise
+                return error.failure
+        await self._gate.confirm()
+        try:
+            self._has_more(request.group, wish)
+        except BrokerError as error:
+            return error.failure
+        return _NOTHING  # it was looked at in the wrong moment
+
+    def _has_more(self, group: str, wish: QueueWish) -> bool:
+        """Whether the queue, which the caller may read, has messages from there on.
+
+        Raises:
+            BrokerError: LEASE_LOST, and what `QueueReader.check_offset` raises.
+        """
+        if wish.epoch:
+            topic = self._reader.topic(wish.topic)
+            place = Place(group, topic.incarnation, wish.queue_id)
+            if self._state.leases.of(place).epoch != wish.epoch:
+                raise queue_refused(LeaseLost(wish.queue_id, wish.epoch))
+        _, high = self._reader.bounds(wish.topic, wish.queue_id)
+        if wish.offset != high:
+            self._reader.check_offset(wish.topic, wish.queue_id, wish.offset)
+        return wish.offset < high
+
+
+_NOTHING: Final = Found(b"", 0, 0, 0, 0, 0)
+# Not about the queue: they end the call.
+_OF_THE_NODE: Final = frozenset({ErrorCode.NOT_LEADER, ErrorCode.BUSY, ErrorCode.SHUTTING_DOWN})

@@ -1,0 +1,383 @@
+"""What a leader does about consumer groups: sessions by ticks, hand-overs, returns (ADR 55)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.groups import strategies
+from broker.leader.groups.keeper import GroupKeeper
+from broker.leader.groups.pace import USUAL_PACE
+from broker.services.attendance import MAX_MEMBERS
+from broker.state.groups import Settings, Start
+from tests.broker.attended import QUEUES, Room, share
+from tests.broker.leader import batch
+
+PACE = USUAL_PACE
+SOON_MS = 300  # a look at the group, its grant, and the look behind it
+ORDERLY = Settings(is_orderly=True, topics=("t",))
+
+
+def test_members_share_the_queues() -> None:
+    """The first has them all; of two each has half, when the first gave back what it was asked."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first = one.join("a")
+    room.pass_ms(SOON_MS, one)
+    assert (first.queues, first.is_whole) == ([0, 1, 2, 3], True)
+    second = other.join("b")
+    room.pass_ms(SOON_MS, one, other)
+    assert (share([first, second]), len(first.asked)) == ([4, 0], 2)
+    for _, queue_id in list(first.asked):
+        assert room.commit(first, queue_id, 0, release=True) == ()
+    room.pass_ms(SOON_MS, one, other)
+    assert share([first, second]) == [2, 2]
+    assert not first.asked
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_a_hand_over_ends_within_its_time(is_orderly: bool) -> None:
+    """Not before, and then without the holder."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    settings = Settings(is_orderly=is_orderly, topics=("t",))
+    first = one.join("a", settings=settings)
+    room.pass_ms(SOON_MS, one)
+    epochs = dict(first.held)
+    second = other.join("b", settings=settings)
+    bound_ms = PACE.release_of(is_orderly=is_orderly)
+    room.pass_ms(bound_ms - SOON_MS, one, other)
+    assert share([first, second]) == [4, 0]
+    room.pass_ms(3 * SOON_MS, one, other)
+    assert share([first, second]) == [2, 2]
+    (_, taken), *_ = second.held
+    (refused,) = room.commit(first, taken, 0, epoch=epochs["t", taken])
+    assert refused.failure.code is ErrorCode.LEASE_LOST
+
+
+def test_what_is_asked_for_is_left_when_it_is_wanted_no_more() -> None:
+    """Whoever wanted it has gone: the holder is told that it keeps it, by the same epoch."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first = one.join("a")
+    room.pass_ms(SOON_MS, one)
+    epochs = dict(first.held)
+    other.join("b")
+    room.pass_ms(SOON_MS, one, other)
+    assert first.asked
+    other.leave()
+    room.pass_ms(SOON_MS, one, other)
+    assert (first.asked, first.held) == (set(), epochs)
+    room.pass_ms(2 * PACE.release_ms, one)
+    assert first.held == epochs
+
+
+def test_who_says_goodbye_is_gone_at_once() -> None:
+    """And told so, without an error."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first, second = one.join("a"), other.join("b")
+    room.pass_ms(SOON_MS, one, other)
+    one.leave()
+    room.pass_ms(SOON_MS, one, other)
+    assert first.ended is not None
+    assert first.code is None
+    assert len(second.held) == QUEUES
+
+
+def test_a_broken_stream_ends_a_concurrent_session_soon() -> None:
+    """After half a second, in which it may come back."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first, second = one.join("a"), other.join("b")
+    room.pass_ms(SOON_MS, one, other)
+    held = dict(first.held)
+    one.break_off()
+    back = room.seat()
+    again = back.join("a", session=first.session)
+    room.pass_ms(3 * PACE.away_ms, back, other)
+    assert (again.session, again.held, again.is_whole) == (first.session, held, True)
+    back.break_off()
+    room.pass_ms(PACE.away_ms + SOON_MS, other)
+    assert len(second.held) == QUEUES
+
+
+def test_a_broken_stream_ends_no_orderly_session() -> None:
+    """Its member may be in the midst of a message: only silence for the whole session does."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first, second = one.join("a", settings=ORDERLY), other.join("b", settings=ORDERLY)
+    room.pass_ms(SOON_MS, one, other)
+    one.break_off()
+    room.pass_ms(PACE.session_ms - SOON_MS - 1_000, other)
+    assert share([first, second]) == [2, 2]
+    room.pass_ms(1_000 + 3 * SOON_MS, other)
+    assert len(second.held) == QUEUES
+
+
+def test_a_silent_member_is_ended_and_its_stream_too() -> None:
+    """One that says anything is there."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first, second = one.join("a"), other.join("b")
+    room.pass_ms(PACE.session_ms - 100, other)
+    assert first.ended is None
+    one.beat()
+    room.pass_ms(PACE.session_ms - 100, other)
+    assert first.ended is None
+    room.pass_ms(2_000, other)
+    assert one.is_over or first.code is ErrorCode.SESSION_ENDED
+    assert len(second.held) == QUEUES
+    with pytest.raises(BrokerError) as refused:
+        room.commit(first, 0, 0, epoch=1)
+    assert refused.value.code is ErrorCode.SESSION_ENDED
+
+
+def test_a_leader_that_slept_calls_nobody_silent() -> None:
+    """What was said meanwhile is read before anybody's time is over: ticks that weren't run aren't
+    counted, and after a late one some more are awaited."""
+    room = Room()
+    seat = room.seat()
+    member = seat.join()
+    room.pass_ms(PACE.session_ms - 50)  # it has 5 ticks left
+    room.world.stand_still(3 * PACE.session_ms)
+    room.pass_ms(20)
+    seat.beat()
+    room.pass_ms(PACE.session_ms - 100)
+    assert member.ended is None
+    assert len(member.held) == QUEUES
+
+
+def test_a_change_of_leader_moves_no_lease() -> None:
+    """Though one of them comes back late, and a newcomer wants its share."""
+    room = Room(3)
+    one, other = room.seat(), room.seat()
+    first, second = one.join("a"), other.join("b")
+    room.pass_ms(SOON_MS, one, other)
+    held = dict(first.held), dict(second.held)
+    assert share([first, second]) == [2, 2]
+    before = room.leader.name
+    room.lead(next(name for name in room.world.members if name != before))
+    room.pass_ms(50)
+    assert one.is_over
+    assert isinstance(one.failure, BrokerError)
+    back, newcomer = room.seat(), room.seat()
+    again = back.join("a", session=first.session)
+    newcomer.join("c")
+    room.pass_ms(PACE.return_ms - 1_000, back, newcomer)
+    late = room.seat()
+    behind = late.join("b", session=second.session)
+    room.pass_ms(500, back, newcomer, late)
+    assert (again.held, behind.held) == held
+    room.pass_ms(2_000 + PACE.release_ms, back, newcomer, late)
+    assert sorted((len(again.held), len(behind.held))) == [1, 2]  # and now the newcomer has one
+
+
+def test_who_does_not_come_back_to_a_new_leader_is_ended() -> None:
+    """When everybody else has had the time."""
+    room = Room(3)
+    one, other = room.seat(), room.seat()
+    first, second = one.join("a"), other.join("b")
+    room.pass_ms(SOON_MS, one, other)
+    before = room.leader.name
+    room.lead(next(name for name in room.world.members if name != before))
+    back = room.seat()
+    again = back.join("a", session=first.session)
+    room.pass_ms(PACE.return_ms - 200, back)
+    assert len(again.held) == QUEUES // 2
+    room.pass_ms(200 + 2 * SOON_MS, back)
+    assert len(again.held) == QUEUES
+    assert room.machine.groups.session(second.session) is None
+
+
+def test_a_second_process_of_a_member_replaces_the_first() -> None:
+    """Which is told so, by name, and has lost everything."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first = one.join("a")
+    room.pass_ms(SOON_MS, one)
+    second = other.join("a", token=b"token--2")
+    room.pass_ms(SOON_MS, one, other)
+    assert first.code is ErrorCode.MEMBER_REPLACED
+    assert len(second.held) == QUEUES
+    with pytest.raises(BrokerError) as refused:
+        room.commit(first, 0, 0)
+    assert refused.value.code is ErrorCode.MEMBER_REPLACED
+
+
+def test_a_session_is_on_the_stream_that_it_joined_last() -> None:
+    """The one before may be half open: it says nothing of it any more."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first = one.join("a")
+    room.pass_ms(SOON_MS, one)
+    again = other.join("a", session=first.session)
+    room.pass_ms(SOON_MS, one, other)
+    assert again.held == first.held
+    one.break_off()
+    room.pass_ms(2 * PACE.away_ms, other)
+    assert again.ended is None
+
+
+def test_a_topic_that_comes_and_goes_is_handed_out_and_lost() -> None:
+    """Wherever a group wants it, that it isn't there yet matters to nobody."""
+    room = Room()
+    seat = room.seat()
+    member = seat.join(settings=Settings(topics=("later", "t")))
+    room.pass_ms(SOON_MS, seat)
+    assert len(member.held) == QUEUES
+    room.topic("later", 2)
+    room.pass_ms(SOON_MS, seat)
+    assert ("later", 1) in member.held
+    room.delete("later")
+    room.pass_ms(SOON_MS, seat)
+    assert len(member.held) == QUEUES
+
+
+def test_a_topic_that_is_wanted_no_more_is_taken_back() -> None:
+    """By the settings of a higher version; and another that came with them is handed out to those
+    only who know of it."""
+    room = Room()
+    room.topic("u", 2)
+    one, other = room.seat(), room.seat()
+    first = one.join("a", settings=Settings(topics=("t", "u")))
+    room.pass_ms(SOON_MS, one)
+    assert len(first.held) == QUEUES + 2
+    room.topic("v", 2)
+    second = other.join("b", settings=Settings(version=1, topics=("t", "v")))
+    room.pass_ms(PACE.release_ms + 3 * SOON_MS, one, other)
+    assert {topic for topic, _ in first.held} == {"t"}
+    assert {topic for topic, _ in second.held} == {"t", "v"}
+
+
+def test_everybody_has_everything_of_a_broadcast_group() -> None:
+    """By no epoch, and nothing can be committed."""
+    room = Room()
+    seat = room.seat()
+    settings = Settings(is_broadcast=True, topics=("t",))
+    members = [seat.join(name, settings=settings) for name in "ab"]
+    room.pass_ms(SOON_MS, seat)
+    assert [each.held for each in members] == [dict.fromkeys(members[0].held, 0)] * 2
+    assert share(members) == [QUEUES, QUEUES]
+    with pytest.raises(BrokerError) as refused:
+        room.commit(members[0], 0, 0)
+    assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("start", [Start.FIRST, Start.LAST, Start.TIME])
+def test_where_a_group_starts_is_its_wish(start: Start) -> None:
+    """In topics that were there before it; with the first message in others."""
+    room = Room()
+    fill(room, "t", 3)
+    seat = room.seat()
+    time_ms = room.world.now_ms + 5_000 if start is Start.TIME else 0
+    room.topic("old", 1)
+    settings = Settings(start=start, start_time_ms=time_ms, topics=("new", "t"))
+    member = seat.join(settings=settings)
+    room.pass_ms(SOON_MS, seat)
+    assert member.frontiers["t", 0] == (0 if start is Start.FIRST else 3)
+    room.topic("new", 1)
+    fill(room, "new", 2)
+    room.pass_ms(SOON_MS, seat)
+    assert member.frontiers["new", 0] == 0
+
+
+def fill(room: Room, topic: str, count: int) -> None:
+    """So many messages are in its first queue."""
+    node = room.leader
+    sent = node.replica.services.sends.send(b"", [batch(0, *[b"x"] * count, topic=topic)])
+    room.world.run(node, sent)
+
+
+def test_a_strategy_that_fails_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's may raise, or name whom there isn't; it is told, and tried again."""
+    room = Room()
+    seat = room.seat()
+    answers: list[object] = [None, {strategies.QueueName("t", 0): 99}]
+
+    def theirs(share_: strategies.Share) -> dict[strategies.QueueName, int]:
+        if not answers:
+            return dict.fromkeys(share_.queues, share_.members[0].session)
+        found = answers.pop()
+        if found is None:
+            raise RuntimeError("defect")
+        assert isinstance(found, dict)
+        return found
+
+    monkeypatch.setattr(strategies, "BUILT_IN", {**strategies.BUILT_IN, "THEIRS": theirs})
+    member = seat.join(settings=Settings(strategy="THEIRS", topics=("t",)))
+    room.pass_ms(SOON_MS, seat)
+    keeper: GroupKeeper = room.leader.replica.groups
+    assert (member.held, keeper.statistics().failed) == ({}, 1)
+    room.pass_ms(3 * PACE.retry_ms, seat)
+    assert (len(member.held), keeper.statistics().failed) == (QUEUES, 2)
+
+
+def test_an_unknown_strategy_is_refused_by_name() -> None:
+    """The leader has none of it."""
+    room = Room()
+    seat = room.seat()
+    member = seat.join(settings=Settings(strategy="NOBODYS", topics=("t",)))
+    room.pass_ms(50, seat)
+    assert member.code is ErrorCode.STRATEGY_UNKNOWN
+
+
+def test_before_the_level_is_there_nobody_joins() -> None:
+    """The members of the group may not all know what that is."""
+    room = Room()
+    room.machine.level.current = 4
+    seat = room.seat()
+    member = seat.join()
+    room.pass_ms(50, seat)
+    assert member.code is ErrorCode.NOT_READY
+
+
+def test_what_a_client_may_not_do_ends_its_stream() -> None:
+    """A slot that is taken, and one member too many."""
+    room = Room()
+    seat = room.seat()
+    seat.join("a")
+    seat.members.clear()
+    with pytest.raises(BrokerError) as refused:
+        seat.join("b")
+    assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+    other = room.seat()
+    for number in range(MAX_MEMBERS):
+        other.attendance._slots[number + 1] = other.attendance._slots.get(number, None)  # type: ignore[assignment]
+    with pytest.raises(BrokerError) as refused:
+        other.join("c")
+    assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+def test_grants_that_are_refused_again_and_again_do_not_fill_the_log() -> None:
+    """As where no group may begin to commit any more: the next try waits longer each time."""
+    room = Room()
+    machine = room.machine
+    machine.offsets.max_progress = 0
+    seat = room.seat()
+    member = seat.join()
+    before = machine.applied_index
+    room.pass_ms(10_000, seat)
+    assert member.held == {}
+    assert machine.applied_index - before <= 8
+    machine.offsets.max_progress = 10
+    room.pass_ms(15_000, seat)
+    assert len(member.held) == QUEUES
+
+
+def test_unused_groups_are_forgotten_through_the_log() -> None:
+    """By lived time, which their offsets don't outlive; groups with members stay."""
+    room = Room()
+    seat = room.seat()
+    seat.join("a")
+    gone = seat.join("b", group="gone")
+    room.pass_ms(SOON_MS, seat)
+    assert gone.held
+    seat.leave(1)
+    room.pass_ms(SOON_MS, seat)
+    machine = room.machine
+    machine.lived_time.lived_ms += PACE.unused_ms
+    room.pass_ms(PACE.forget_ms + 100, seat)
+    assert machine.groups.get("gone") is None
+    assert not machine.offsets.has("gone")
+    assert machine.groups.get("g") is not None

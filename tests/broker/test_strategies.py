@@ -1,0 +1,295 @@
+"""Who is to have which queue (ADR 55): strategies by themselves, and what they make happen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.leader.groups import strategies
+from broker.leader.groups.planning import HandOver, Plan, When, plan
+from broker.leader.groups.presence import SETTLE_TICKS, Presence
+from broker.leader.groups.strategies import (
+    BUILT_IN,
+    Member,
+    QueueName,
+    Share,
+    StrategyUnknown,
+    share_out,
+    sticky,
+    strategy_of,
+)
+from broker.state.groups import Group
+from broker.state.leases import Place
+from tests.broker.consuming import Owners, wanted
+
+
+def members(count: int, *topics: str) -> list[Member]:
+    return [Member(n + 1, f"m{n:03}", frozenset(topics or ("t",))) for n in range(count)]
+
+
+def queues(count: int, topic: str = "t") -> list[QueueName]:
+    return [QueueName(topic, number) for number in range(count)]
+
+
+SHARES = st.builds(
+    lambda count, number, held, salt: Share(
+        members(count),
+        queues(number),
+        {
+            QueueName("t", queue): session % (count + 2) + 1
+            for queue, session in held.items()
+            if queue < number
+        },
+        salt,
+    ),
+    st.integers(1, 7),
+    st.integers(0, 30),
+    st.dictionaries(st.integers(0, 29), st.integers(0, 9)),
+    st.integers(0, 1 << 32),
+)
+
+
+@given(SHARES, st.sampled_from(["STICKY", "AVG", "AVG_BY_CIRCLE"]))
+def test_even_strategies_are_even(share: Share, name: str) -> None:
+    """Each queue has a holder, and nobody two more than another."""
+    found = share_out(BUILT_IN[name], share)
+    assert set(found) == set(share.queues)
+    counts = Counter(found.values())
+    sizes = [counts[member.session] for member in share.members]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(SHARES)
+def test_sticky_moves_as_few_as_being_even_takes(share: Share) -> None:
+    """What is over each one's share, and nothing else."""
+    found = sticky(share)
+    sessions = {member.session for member in share.members}
+    held = Counter(session for session in share.held.values() if session in sessions)
+    least, more = divmod(len(share.queues), len(share.members))
+    sizes = sorted((held[each] for each in sessions), reverse=True)
+    needed = sum(max(0, size - least - (at < more)) for at, size in enumerate(sizes))
+    moved = sum(found[q] != session for q, session in share.held.items() if session in sessions)
+    assert moved == needed
+    kept = Share(share.members, share.queues, found, share.salt + 1)
+    assert sticky(kept) == found  # nothing moves that doesn't have to
+
+
+def test_one_joining_a_hundred_moves_little() -> None:
+    """Their hundredth part, and one."""
+    share = Share(members(100), queues(1_000), {})
+    before = sticky(share)
+    after = sticky(Share(members(101), queues(1_000), before))
+    assert sum(before[each] != after[each] for each in before) <= 11
+
+
+def test_the_remainder_goes_to_another_one_by_the_salt() -> None:
+    """So that of many small groups not always the same member has most."""
+    for name in ("STICKY", "AVG", "AVG_BY_CIRCLE"):
+        chosen = {
+            next(iter(BUILT_IN[name](Share(members(4), queues(1), {}, salt)).values()))
+            for salt in range(4)
+        }
+        assert chosen == {1, 2, 3, 4}
+
+
+def test_averagely_gives_neighbours_and_the_circle_deals_out() -> None:
+    """As RocketMQ's do, but for who is first."""
+    share = Share(members(2), queues(5), {})
+    by_member: dict[int, list[int]] = {}
+    for queue, session in BUILT_IN["AVG"](share).items():
+        by_member.setdefault(session, []).append(queue.queue_id)
+    assert sorted(by_member.values()) == [[0, 1, 2], [3, 4]]
+    circle = BUILT_IN["AVG_BY_CIRCLE"](share)
+    assert [circle[each] == circle[queues(5)[0]] for each in queues(5)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_configuration_gives_what_is_named() -> None:
+    """The first by name of two that name the same; what nobody names nobody has."""
+    some = [
+        Member(1, "a", frozenset("t"), frozenset({QueueName("t", 0), QueueName("t", 1)})),
+        Member(2, "b", frozenset("t"), frozenset({QueueName("t", 1), QueueName("t", 2)})),
+    ]
+    found = BUILT_IN["CONFIG"](Share(some, queues(4), {}))
+    assert found == {QueueName("t", 0): 1, QueueName("t", 1): 1, QueueName("t", 2): 2}
+
+
+def test_a_ring_moves_only_what_the_newcomer_gets() -> None:
+    """And when it goes, only that again."""
+    before = BUILT_IN["CONSISTENT_HASH"](Share(members(5), queues(200), {}))
+    after = BUILT_IN["CONSISTENT_HASH"](Share(members(6), queues(200), {}))
+    assert {after[each] for each in before if before[each] != after[each]} == {6}
+    assert len(set(before.values())) == 5
+
+
+def test_members_get_queues_of_topics_that_they_want() -> None:
+    """Of others they get none, whatever the strategy."""
+    some = [Member(1, "a", frozenset({"t"})), Member(2, "b", frozenset({"t", "u"}))]
+    found = share_out(sticky, Share(some, queues(4) + queues(3, "u") + queues(2, "v"), {}))
+    assert {found[each] for each in queues(3, "u")} == {2}
+    assert not found.keys() & set(queues(2, "v"))
+    assert Counter(found[each] for each in queues(4)) == {1: 2, 2: 2}
+
+
+def test_a_strategy_may_come_from_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an entry point; one that can't be loaded is unknown, and asked for again."""
+    module = "tests.broker.test_strategies"
+    found = {
+        "MINE": EntryPoint("MINE", f"{module}:everything_to_the_first", strategies.ENTRY_POINTS),
+        "GONE": EntryPoint("GONE", "no.such.module:x", strategies.ENTRY_POINTS),
+    }
+
+    def entry_points(*, group: str, name: str) -> Sequence[EntryPoint]:
+        assert group == strategies.ENTRY_POINTS
+        return [found[name]] if name in found else []
+
+    monkeypatch.setattr(strategies, "entry_points", entry_points)
+    strategies._installed.cache_clear()
+    assert share_out(strategy_of("MINE"), Share(members(2), queues(2), {})) == {
+        QueueName("t", 0): 1,
+        QueueName("t", 1): 1,
+    }
+    for name in ("GONE", "NOBODYS"):
+        with pytest.raises(StrategyUnknown):
+            strategy_of(name)
+    assert strategy_of("") is sticky
+    strategies._installed.cache_clear()
+
+
+def everything_to_the_first(share: Share) -> dict[QueueName, int]:
+    """What a user might bring along."""
+    return dict.fromkeys(share.queues, share.members[0].session)
+
+
+def test_what_a_strategy_may_not_say_is_found() -> None:
+    """A session that isn't there, a queue that isn't."""
+    share = Share(members(1), queues(1), {})
+    with pytest.raises(ValueError, match="session 9"):
+        share_out(lambda _: {QueueName("t", 0): 9}, share)
+    with pytest.raises(ValueError, match="nowhere"):
+        share_out(lambda _: {QueueName("nowhere", 0): 1}, share)
+
+
+# --- presence ---------------------------------------------------------------------------------
+
+
+def test_presence_counts_ticks_that_were_run() -> None:
+    """Heard: there for a session. Broken off: for a little while, and never longer than before."""
+    presence = Presence(session_ticks=10, away_ticks=3)
+    presence.heard(1)
+    presence.heard(2)
+    for _ in range(8):
+        presence.on_tick(is_late=False)
+    presence.heard(2)
+    presence.broken_off(1)  # has 2 left, which is less than 3
+    for _ in range(2):
+        assert presence.due() == []
+        presence.on_tick(is_late=False)
+    assert presence.due() == [1]
+    assert presence.due() == [1]  # until it is forgotten, or heard
+    presence.forget(1)
+    presence.broken_off(2)
+    for _ in range(3):
+        assert presence.due() == []
+        presence.on_tick(is_late=False)
+    assert presence.due() == [2]
+    presence.heard(2)
+    assert presence.due() == []
+
+
+def test_after_a_late_tick_nobody_is_due_at_once() -> None:
+    """What was said meanwhile is still to be read."""
+    presence = Presence(session_ticks=2, away_ticks=1)
+    presence.heard(1)
+    presence.on_tick(is_late=False)
+    presence.on_tick(is_late=True)
+    for _ in range(SETTLE_TICKS):
+        assert presence.due() == []
+        presence.on_tick(is_late=False)
+    assert presence.due() == [1]
+
+
+@given(st.lists(st.tuples(st.sampled_from("hbft"), st.integers(1, 4)), max_size=60))
+def test_presence_is_what_a_simple_table_says(steps: list[tuple[str, int]]) -> None:
+    """Whatever is heard, broken off and forgotten, in whichever order."""
+    presence, until, now = Presence(5, 2), dict[int, int](), 0
+    for what, session in steps:
+        if what == "h":
+            presence.heard(session)
+            until[session] = now + 5
+        elif what == "b":
+            presence.broken_off(session)
+            if session in until:
+                until[session] = min(until[session], now + 2)
+        elif what == "f":
+            presence.forget(session)
+            until.pop(session, None)
+        else:
+            presence.on_tick(is_late=False)
+            now += 1
+        assert sorted(presence.due()) == sorted(s for s, tick in until.items() if tick <= now)
+        assert len(presence) == len(until)
+
+
+# --- plans ------------------------------------------------------------------------------------
+
+
+def planned(owners: Owners, hand_over: HandOver, now: int, *, may_move: bool = True) -> Plan:
+    group = owners.groups.joined("g")
+    assert isinstance(group, Group)
+    return plan(owners, group, hand_over, sticky, When(now, 30, may_move), 0)
+
+
+def test_a_plan_grants_what_is_free_and_asks_for_what_is_not() -> None:
+    """Once; when the time is over it is granted over the holder's head."""
+    owners, hand_over = Owners(), HandOver()
+    owners.topic(queues=2)
+    first = owners.session("a")
+    found = planned(owners, hand_over, 1)
+    assert [(each.queue_id, each.session, each.former) for each in found.grants] == [
+        (0, first, 0),
+        (1, first, 0),
+    ]
+    for queue_id in range(2):
+        owners.grant(first, queue_id, starts=(0, 0))
+    second = owners.session("b")
+    still = planned(owners, hand_over, 2, may_move=False)
+    assert (still.grants, still.asked) == ([], set())
+    found = planned(owners, hand_over, 2)
+    assert (found.grants, found.asked, found.wake) == ([], {first}, 32)
+    ((place, _),) = hand_over.asked.items()
+    again = planned(owners, hand_over, 31)
+    assert (again.grants, again.asked) == ([], set())
+    (grant,) = planned(owners, hand_over, 32).grants
+    epoch = owners.leases.of(place).epoch
+    assert (grant.queue_id, grant.session, grant.former) == (place.queue_id, second, epoch)
+    owners.end(second)
+    found = planned(owners, hand_over, 33)
+    assert (found.grants, found.asked, hand_over.asked) == ([], {first}, {})
+
+
+def test_a_plan_takes_back_what_is_wanted_no_more() -> None:
+    """For nobody."""
+    owners, hand_over = Owners(), HandOver()
+    owners.topic()
+    owners.topic("u", 1)
+    owners.join(settings=wanted("t", "u"))
+    session = owners.groups.members("g")["m"].session
+    owners.grant(session, 0, topic="u", starts=(0,))
+    epoch = owners.index
+    owners.join("n", settings=wanted("t", version=1))
+    planned(owners, hand_over, 0)
+    incarnation = owners.topics["u"].incarnation
+    assert hand_over.is_asked(Place("g", incarnation, 0), epoch)
+    taken = [each for each in planned(owners, hand_over, 99).grants if each.former]
+    assert [(each.topic.name, each.session) for each in taken] == [("u", 0)]
