@@ -89,6 +89,7 @@ class Witness:
 
     def __init__(self, machine: StateMachine, meant: dict[EntryKey, int]) -> None:
         self.header: EntryHeader | None = None  # of the entry that is applied next
+        self.units: Sequence[Judged] = ()  # of the one that was applied last
         self._machine = machine
         self._meant = meant
         machine.listen(self)
@@ -122,6 +123,7 @@ class Witness:
 
     def units_applied(self, index: int, units: Sequence[Judged]) -> None:
         """`Listener`: what a unit writes goes on where its queue ends, whatever becomes of it."""
+        self.units = units
         for unit in units:
             if isinstance(unit.refusal, OffsetTaken | QueueNotFound | Malformed | KeyTaken):
                 raise Defect("void unit", f"entry {index}: {unit.refusal}")

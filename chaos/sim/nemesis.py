@@ -396,8 +396,10 @@ class Nemesis:
         node = self._any(chance).name
         clients = [f"producer-{i}" for i in range(4)] + [f"consumer-{i}" for i in range(3)]
         cuts = [(client, node) for client in clients if chance.random() < 0.5]
+        ends_ms = chance.randrange(200, 2000)
+        cuts += [(name, node) for name in self._world.members_of_crews if chance.random() < 0.5]
         self._world.client_cuts.update(cuts)
-        self._later(chance.randrange(200, 2000), self._world.client_cuts.difference_update, cuts)
+        self._later(ends_ms, self._world.client_cuts.difference_update, cuts)
 
     # --- clocks and disks --------------------------------------------------------------------
 

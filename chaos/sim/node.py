@@ -21,6 +21,7 @@ from typing import Protocol
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, RetentionConfig, StoreConfig
 from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
+from broker.doors.grpc.groups import GroupsDoor
 from broker.ending import ending_of
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.units import ProposedUnit
@@ -34,7 +35,7 @@ from chaos.sim.disk import MachineDied, SimulatedDisk
 from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
-from chaos.sim.plan import Plan
+from chaos.sim.plan import MEMBER_PACE, Plan
 from chaos.sim.timeline import ActorDied, Timeline
 from chaos.sim.turns import CountedTurns
 from chaos.sim.worker import Workers
@@ -140,11 +141,13 @@ class Life:
     replica: Replica
     links: Links
     door: BrokerDoor
+    groups_door: GroupsDoor
     turns: CountedTurns
     is_stopping: bool = False
     is_judged: bool = False
     is_shut: bool = False
     calls: dict[int, OpenCall] = field(default_factory=dict)
+    streams: dict[asyncio.Task[None], None] = field(default_factory=dict)  # of members
 
     @property
     def failed(self) -> BaseException | None:
@@ -430,7 +433,14 @@ class SimNode:
         self.has_started = True
         if self.disk.exists(DATA / OUT_OF_SERVICE):
             raise Defect("back in service", f"{self.name} starts as a member again")
-        life = self.life = Life(loop, replica, made[0], BrokerDoor(replica.services), turns)
+        life = self.life = Life(
+            loop,
+            replica,
+            made[0],
+            BrokerDoor(replica.services),
+            GroupsDoor(replica.services),
+            turns,
+        )
         report = replica.log.recovery
         self._world.log(
             self.name,
@@ -479,6 +489,7 @@ class SimNode:
                 ),
                 log_start_s=tuning.log_start_ms / 1e3,
                 retention_s=tuning.retention_ms / 1e3,
+                groups=MEMBER_PACE,
             ),
             known_level=self.known_level,
         )
@@ -500,9 +511,11 @@ class SimNode:
         life.is_shut = True
         await asyncio.sleep(LOOK_S)
         for _ in range(round(SERVER_GRACE_S / LOOK_S)):
-            if not life.calls:
+            if not (life.calls or life.streams):
                 break
             await asyncio.sleep(LOOK_S)
+        if life.streams:
+            raise Defect("unanswered", f"{self.name} stops, and streams of members go on")
         if life.calls:
             methods = sorted(call.method for call in life.calls.values())
             raise Defect("unanswered", f"{self.name} stops, and {', '.join(methods)} wait")
@@ -774,7 +787,11 @@ class SimNode:
             BrokerError: as the client learns it.
         """
         life = self._alive
-        handler = self._write_unit if method == WRITE_UNIT else getattr(life.door, method)
+        handler = (
+            self._write_unit
+            if method == WRITE_UNIT
+            else getattr(life.door, method, None) or getattr(life.groups_door, method)
+        )
         context = _CallContext()
         self._calls += 1
         number = self._calls

@@ -14,6 +14,7 @@ from enum import Enum
 from random import Random
 from typing import Literal
 
+from broker.leader.groups.pace import Pace
 from broker.state.registration import ProducerBounds
 from chaos.sim.network import FAIR, Weather
 
@@ -138,6 +139,20 @@ def bounds(producers: int) -> ProducerBounds:
 ROOMY = bounds(1_000)
 RACERS_SHARE = 0.35  # of the seeds
 UNIT_WRITERS_SHARE = 0.5  # of the seeds
+CREWS_SHARE = 0.4
+# Sessions are short, so that a run sees many ends of them.
+MEMBER_PACE = Pace(
+    heartbeat_ms=150,
+    session_ms=1_200,
+    away_ms=100,
+    return_ms=600,
+    release_ms=300,
+    orderly_release_ms=600,
+    look_ms=20,
+    late_ms=300,
+    retry_ms=100,
+    forget_ms=1_000,
+)
 UPGRADED_SHARE = 0.25
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
@@ -203,6 +218,7 @@ class Plan:
     admin: bool = True
     racers: int = 0
     unit_writers: int = 0
+    crews: tuple[int, ...] = ()  # members of each consumer group
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     weather: Weather = FAIR
     tuning: Tuning = SMALL
@@ -257,7 +273,7 @@ def draw_plan(
     if churn:
         plan = _with_moves(_with_altered_logs(_with_priorities(_with_churn(plan, nodes))))
     plan = replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
-    return _with_unit_writers(plan)
+    return _with_crews(_with_unit_writers(plan))
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -413,6 +429,14 @@ def _with_unit_writers(plan: Plan) -> Plan:
     if chance.random() >= UNIT_WRITERS_SHARE:
         return plan
     return replace(plan, unit_writers=chance.randint(1, 2))
+
+
+def _with_crews(plan: Plan) -> Plan:
+    """Some have consumer groups with members: a concurrent one, and often an orderly one."""
+    chance = plan.random("crews")
+    if chance.random() >= CREWS_SHARE:
+        return plan
+    return replace(plan, crews=chance.choice(((2,), (3,), (1, 2), (2, 3), (3, 3))))
 
 
 def _with_crowds(plan: Plan) -> Plan:

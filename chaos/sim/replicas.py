@@ -14,6 +14,7 @@ from pathlib import Path
 from broker.state.machine import StateMachine
 from chaos.sim.archive import Archive
 from chaos.sim.incarnations import EntryKey, Witness
+from chaos.sim.lease_model import LeaseModel
 from chaos.sim.node import DATA, NEWER_LEVEL, Defect, Life, SimNode
 from chaos.sim.snapshots import NoQueues, compare_snapshots, picture
 from dledger.reading.entry import parse_header
@@ -22,8 +23,9 @@ from dledger.records.layout import UNIT
 
 def compare_replicas(
     nodes: Iterable[SimNode], meant: dict[EntryKey, int], archive: Archive | None = None
-) -> None:
-    """All that run hold the same, and each batch went to the topic that it was `meant` for.
+) -> LeaseModel | None:
+    """All that run hold the same, and each batch went to the topic that it was `meant` for; who
+    held what and came how far, by the log; None if nobody runs.
 
     Args:
         archive: the whole history, where logs let their front go.
@@ -46,11 +48,11 @@ def compare_replicas(
             picture(other_life.replica.machine),
         )
     compare_snapshots(node for node, _ in running)
-    if running:
-        _compare_with_replay(*running[0], meant, archive)
+    model = _compare_with_replay(*running[0], meant, archive) if running else None
     if archive is not None:
         for node, life in running:
             archive.check_held(node, life)
+    return model
 
 
 def _compare_files(one: SimNode, other: SimNode, mine: Life, theirs: Life) -> None:
@@ -109,18 +111,21 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
 
 def _compare_with_replay(
     node: SimNode, life: Life, meant: dict[EntryKey, int], archive: Archive | None
-) -> None:
+) -> LeaseModel:
     options = life.replica.machine.options
     machine = StateMachine(NoQueues(), options=options, known_level=NEWER_LEVEL)
     witness = Witness(machine, meant)
-    log = life.replica.log
+    log, model = life.replica.log, LeaseModel(machine)
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):
         frame = (archive or log).read(index, index)
         witness.header = parse_header(frame, 0)
+        witness.units = ()
         machine.apply(frame)
+        model.applied(witness.header, frame, witness.units)
         if machine.append_time_ms < append_time_ms:
             raise Defect("time runs backwards", f"entry {index} of {node.name} is older")
         append_time_ms = machine.append_time_ms
     if picture(machine) != picture(life.replica.machine):
         raise Defect("replicas differ", f"{node.name}'s state isn't what its log gives")
+    return model

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -22,6 +23,8 @@ import structlog
 from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
 from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
+from chaos.sim.lease_model import LeaseModel
+from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Fault, Plan
@@ -33,6 +36,8 @@ from chaos.sim.unit_writers import UnitBook, UnitWriter, check_units
 from chaos.sim.world import Line, World
 from dledger.core.quorum import has_quorum
 from dledger.core.types import Configuration
+from dledger.level import GROUPS_LEVEL
+from dledger.wire import commands_pb2 as cpb
 
 PEACE_US = 15_000_000  # within which the group has to come to rest
 LEADER_US = 20 * 300_000  # within which somebody leads: twenty of the longest election timeouts
@@ -104,7 +109,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
     )
 
 
-AnyClient = Producer | Consumer | Doubter | Administrator | Racer | UnitWriter
+AnyClient = Producer | Consumer | Doubter | Administrator | Racer | UnitWriter | Member
 
 
 class _Run:
@@ -119,6 +124,7 @@ class _Run:
         self.nemesis = Nemesis(self.world)
         self.units = UnitBook()
         self._tasks: list[asyncio.Task[None]] = []
+        self._others: list[asyncio.Task[None]] = []  # of those that aren't members of groups
 
     def to_the_end(self) -> Failure | None:
         """Every phase, until something breaks."""
@@ -139,7 +145,9 @@ class _Run:
         world.start()
         self._spawn(self._create_topic())
         for client in self._make_clients():
-            self._spawn(client.run())
+            task = self._spawn(client.run())
+            if not isinstance(client, Member):
+                self._others.append(task)
         self.nemesis.schedule(plan.faults)
         self._advance(plan.duration_ms * 1000)
         self.shared.stopping = True
@@ -212,6 +220,7 @@ class _Run:
         if plan.admin:
             chance = plan.random("administrator")
             clients.append(Administrator("administrator", shared, chance, interval_s))
+        clients += self._make_members()
         track = Track()
         for i in range(plan.racers):
             name = f"racer-{i}"
@@ -221,6 +230,65 @@ class _Run:
             books = self.units, track
             clients.append(UnitWriter(name, shared, plan.random(name), interval_s, books))
         return clients
+
+    def _make_members(self) -> list[Member]:
+        """The crews: the first concurrent, the second orderly; the third member of each is another
+        process that says that it is the first."""
+        members: list[Member] = []
+        for number, size in enumerate(self.plan.crews):
+            chance = self.plan.random(f"crew-{number}")
+            start = chance.choice((cpb.START_FIRST, cpb.START_LAST))
+            strategy = chance.choice(("", "", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"))
+            crew = Crew(f"crew-{number}", bool(number), start, strategy)
+            crew.is_drained = partial(self._is_drained, crew)
+            self.world.crews[crew.group] = crew
+            for at in range(size):
+                name = f"{crew.group}-{at}" if at < 2 else f"{crew.group}-0/twin"
+                self.world.members_of_crews.append(name)
+                members.append(Member(name, self.shared, self.plan.random(name), crew, self.world))
+        return members
+
+    def _is_drained(self, crew: Crew) -> bool:
+        """Everything has been stored, and the group is through with it."""
+        if self.shared.pending or not all(task.done() for task in self._others):
+            return False
+        for node in self.world.nodes.values():
+            life = node.life
+            if life is None or not life.replica.leadership.serving:
+                continue
+            machine = life.replica.machine
+            if machine.level.current < GROUPS_LEVEL:
+                return True  # somebody is away for good, who hasn't said that it knows groups
+            for name in self.shared.topics:
+                ends = machine.topics[name].next_offsets
+                offsets = machine.offsets.of(crew.group, name)
+                if any(offsets.get(queue_id, -1) < end for queue_id, end in enumerate(ends)):
+                    return False
+            return True
+        return False
+
+    def _check_crews(self, model: LeaseModel | None) -> None:
+        """Every message from a group's start on was worked on by somebody."""
+        for crew in self.world.crews.values():
+            for (incarnation, queue_id), start in (
+                model.starts(crew.group) if model else {}
+            ).items():
+                name, end = self._queue(incarnation, queue_id)
+                done = crew.done.get((name, incarnation, queue_id), set())
+                missing = set(range(start, end)) - done
+                if missing:
+                    raise Defect(
+                        "message forgotten",
+                        f"{crew.group} is through with {name}/{queue_id}, and nobody has seen "
+                        f"{sorted(missing)[:5]}",
+                    )
+
+    def _queue(self, incarnation: int, queue_id: int) -> tuple[str, int]:
+        """The name of the queue's topic, and where the queue ends."""
+        lives = [node.life for node in self.world.nodes.values() if node.life is not None]
+        topics = [each for life in lives for each in life.replica.machine.topics.values()]
+        topic = next(each for each in topics if each.incarnation == incarnation)
+        return topic.name, topic.next_offsets[queue_id]
 
     async def _create_topic(self) -> None:
         creator = Administrator("creator", self.shared, self.plan.random("creator"), 1.0)
@@ -236,7 +304,7 @@ class _Run:
                 return
             await creator.back_off()
 
-    def _spawn(self, body: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         timeline, loop = self.world.timeline, self.world.clients
         timeline.switch(loop)
         task = loop.create_task(body)
@@ -244,6 +312,7 @@ class _Run:
         self._tasks.append(task)
         loop.leave()
         timeline.switch(None)
+        return task
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """A client's work is done; an error of it ends the run."""
@@ -365,7 +434,8 @@ class _Run:
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
                 check_units(self.units, node, world.archive)
-        compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
+        model = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
+        self._check_crews(model)
 
 
 def _is_changing(configuration: Configuration) -> bool:

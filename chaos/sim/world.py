@@ -17,12 +17,15 @@ from chaos.checkers.history import History
 from chaos.errors import CallFailed
 from chaos.forming import form_disks
 from chaos.sim.archive import Archive
+from chaos.sim.group_watch import GroupWatch
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
+from chaos.sim.members import Crew
 from chaos.sim.network import Network
 from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.plan import Plan
 from chaos.sim.restored import check_start
 from chaos.sim.snapshots import Snapshots
+from chaos.sim.streams import MemberStream, OnEnd, OnResponse
 from chaos.sim.timeline import Actor, ActorDied, Timeline
 from chaos.sim.watch import Watch
 from dledger.core.types import NodeId, Role
@@ -80,6 +83,10 @@ class World:
         self._chance = plan.random("calls")
         self._open_calls: dict[NodeId, dict[asyncio.Future[Any], None]] = {}
         self._deadlines: deque[tuple[int, asyncio.Future[Any]]] = deque()  # of calls, in order
+        self._streams: dict[NodeId, dict[MemberStream, None]] = {}
+        self.crews: dict[str, Crew] = {}
+        self.members_of_crews: list[str] = []
+        self.group_watch = GroupWatch(self.crews)
         self._by_actor = {node.number + 1: node for node in self.nodes.values()}
         self.timeline.after_event = self._after_event
 
@@ -133,6 +140,8 @@ class World:
         for future in self._open_calls.pop(node.name, {}):
             failure = CallFailed(None, may_have_happened=True)
             self.timeline.after(self.network.delay(), self.clients, _fail, future, failure)
+        for stream in self._streams.pop(node.name, {}):
+            stream.break_off()
         self.network.on_process_gone(node.name)
 
     def _after_event(self, actor: Actor) -> None:
@@ -152,6 +161,8 @@ class World:
             if node.rot:
                 node.note_repairs()
             self.watch.after_event(node)
+            if self.crews:
+                self.group_watch.after_event(node, self.now_us)
             if self.archive is not None and node.is_running and node.life is not None:
                 self.archive.after_event(node, node.life)
             self.snapshots.after_event(node)
@@ -164,6 +175,19 @@ class World:
         if self._led.get(node.name) != term:
             self._led[node.name] = term
             self.log(node.name, f"leads term {term}")
+
+    def open_stream(
+        self, client: str, node: NodeId, on_response: OnResponse, on_end: OnEnd
+    ) -> MemberStream:
+        """A client's stream of members to a node."""
+
+        def is_cut() -> bool:
+            return (client, node) in self.client_cuts
+
+        target = self.nodes[node]
+        stream = MemberStream(self, self._chance, target, is_cut, on_response, on_end)
+        self._streams.setdefault(node, {})[stream] = None
+        return stream
 
     # --- calls -------------------------------------------------------------------------------
 

@@ -1,0 +1,178 @@
+"""Leases and progress once more, from the log alone, by rules of its own: the simplest that there
+are. Used at a run's end, beside a state machine that applies the log again an entry at a time.
+
+    a queue's lease changes     by a grant that names the epoch it has, by its holder's release or
+                                end, with its topic, with its group
+    its progress grows          by its epoch's commits and by nobody else's, and never shrinks but
+                                by a commit without a lease, in a group without sessions
+    its start                   is there before its first lease, and never changes
+
+What the machine says after each entry must be that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from broker.state.compound import Judged
+from broker.state.machine import StateMachine
+from broker.state.topics import TopicState
+from chaos.sim.node import Defect
+from dledger.core.types import EntryKind
+from dledger.reading.entry import HEADER_SIZE, EntryHeader
+from dledger.wire import commands_pb2 as pb
+
+Seat = tuple[str, int, int]  # group, incarnation, queue id
+
+
+@dataclass(slots=True)
+class _Seat:
+    session: int
+    epoch: int
+    start: int
+    finished: set[int] = field(default_factory=set)
+
+
+class LeaseModel:
+    """All queues that were ever leased, as of the last entry."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self._seats: dict[Seat, _Seat] = {}
+        self.commits = self.refused = self.grants = self.taken = 0
+
+    def starts(self, group: str) -> dict[tuple[int, int], int]:
+        """Where the group started, by (incarnation, queue id)."""
+        return {
+            (incarnation, queue_id): seat.start
+            for (name, incarnation, queue_id), seat in self._seats.items()
+            if name == group
+        }
+
+    def applied(self, header: EntryHeader, frame: bytes, units: Sequence[Judged]) -> None:
+        """The machine has applied that entry; of one of units, what became of them.
+
+        Raises:
+            Defect: it isn't as it should be.
+        """
+        for unit in units:
+            for command in unit.commands:
+                self._follow(command, header.index)
+        if header.kind == EntryKind.COMMAND:
+            self._follow(pb.Command.FromString(frame[HEADER_SIZE:]), header.index)
+
+    def _follow(self, command: pb.Command, index: int) -> None:
+        match command.WhichOneof("body"):
+            case "grant_leases":
+                self._grant(command.grant_leases, index)
+            case "commit_leases":
+                self._commit(command.commit_leases, index)
+            case "commit_offsets":
+                self._commit_simply(command.commit_offsets)
+            case "delete_topic" | "forget_groups":
+                self._drop_what_is_gone()
+            case "join_group" | "end_sessions":
+                for seat in self._seats.values():
+                    if seat.session and self._machine.groups.session(seat.session) is None:
+                        seat.session = seat.epoch = 0
+            case _:
+                return
+        self._compare(index)
+
+    def _grant(self, command: pb.GrantLeasesCommand, index: int) -> None:
+        for topic in command.topics:
+            state = self._topic(topic.topic, topic.incarnation)
+            if state is None:
+                continue
+            committed = self._machine.offsets.of(command.group, topic.topic)
+            for grant in topic.grants:
+                key = (command.group, topic.incarnation, grant.queue_id)
+                seat = self._seats.get(key)
+                if seat is None:
+                    lease = self._lease(key)
+                    if not lease[1]:
+                        continue
+                    if grant.queue_id not in committed:
+                        raise Defect("lease", f"{key} was granted by entry {index} without a start")
+                    start = committed[grant.queue_id]
+                    seat = self._seats[key] = _Seat(0, 0, start, set(range(start)))
+                if grant.former_epoch == seat.epoch and self._may_hold(
+                    command.group, grant.session
+                ):
+                    self.grants += 1
+                    self.taken += seat.epoch > 0
+                    seat.session, seat.epoch = grant.session, index if grant.session else 0
+
+    def _may_hold(self, group: str, session: int) -> bool:
+        found = self._machine.groups.session(session)
+        return not session or (found is not None and found.group == group)
+
+    def _commit(self, command: pb.CommitLeasesCommand, index: int) -> None:
+        for topic in command.topics:
+            for queue in topic.queues:
+                seat = self._seats.get((command.group, topic.incarnation, queue.queue_id))
+                self.commits += 1
+                if seat is None or (seat.session, seat.epoch) != (command.session, queue.epoch):
+                    self.refused += 1
+                    continue
+                told = set(range(queue.frontier))
+                at = queue.frontier
+                for left, done in zip(queue.finished[::2], queue.finished[1::2], strict=True):
+                    told.update(range(at + left, at + left + done))
+                    at += left + done
+                state = self._topic(topic.topic, topic.incarnation)
+                if state is None or at > state.next_offsets[queue.queue_id]:
+                    raise Defect("lease", f"entry {index} finishes what isn't there")
+                seat.finished |= told
+                if queue.release:
+                    seat.session = seat.epoch = 0
+
+    def _commit_simply(self, command: pb.CommitOffsetsCommand) -> None:
+        topic = self._machine.topics.get(command.topic)
+        if topic is None or command.topic_incarnation not in (0, topic.incarnation):
+            return
+        if self._machine.groups.members(command.group):
+            return
+        committed = self._machine.offsets.of(command.group, command.topic)
+        for each in command.offsets:
+            seat = self._seats.get((command.group, topic.incarnation, each.queue_id))
+            if seat is not None:
+                seat.finished = set(range(committed[each.queue_id]))
+
+    def _drop_what_is_gone(self) -> None:
+        there = {topic.incarnation for topic in self._machine.topics.values()}
+        for key in [
+            each
+            for each in self._seats
+            if each[1] not in there or self._machine.groups.joined(each[0]) is None
+        ]:
+            del self._seats[key]
+
+    def _topic(self, name: str, incarnation: int) -> TopicState | None:
+        topic = self._machine.topics.get(name)
+        return topic if topic is not None and topic.incarnation == incarnation else None
+
+    def _lease(self, key: Seat) -> tuple[int, int]:
+        group, incarnation, queue_id = key
+        lease = self._machine.leases.in_topic(group, incarnation).get(queue_id)
+        return (0, 0) if lease is None else (lease.session, lease.epoch)
+
+    def _compare(self, index: int) -> None:
+        names = {topic.incarnation: topic.name for topic in self._machine.topics.values()}
+        for key, seat in self._seats.items():
+            group, incarnation, queue_id = key
+            if self._lease(key) != (seat.session, seat.epoch):
+                raise Defect(
+                    "lease",
+                    f"after entry {index} {key} is held by {self._lease(key)}, and should be by "
+                    f"{(seat.session, seat.epoch)}",
+                )
+            frontier = self._machine.offsets.of(group, names[incarnation]).get(queue_id, -1)
+            lease = self._machine.leases.in_topic(group, incarnation).get(queue_id)
+            finished = {*range(frontier)}
+            for each in () if lease is None else lease.finished:
+                finished.update(range(*each))
+            if finished != seat.finished:
+                wrong = sorted(finished ^ seat.finished)[:5]
+                raise Defect("lease", f"after entry {index} {key} is finished otherwise: {wrong}")
