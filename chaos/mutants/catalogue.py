@@ -19,6 +19,7 @@ from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.fast_way import FAST_WAY
+from chaos.mutants.rules.groups import GROUPS
 from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.later_logs import LATER_LOGS
@@ -55,6 +56,7 @@ MUTANTS = (
     *OFFLINE_REPAIRS,
     *BACKUPS,
     *RETENTION,
+    *GROUPS,
     *SEALS,
     *UPKEEP,
     *REPAIRS,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.commands import Commands
 from broker.leader.groups import strategies
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.pace import USUAL_PACE
 from broker.services.attendance import MAX_MEMBERS
 from broker.state.groups import Settings, Start
+from broker.state.offsets import OffsetCommit
+from broker.state.refusals import GroupHasMembers
 from tests.broker.attended import QUEUES, Room, share
 from tests.broker.leader import batch
 
@@ -347,6 +352,31 @@ def test_what_a_client_may_not_do_ends_its_stream() -> None:
     with pytest.raises(BrokerError) as refused:
         other.join("c")
     assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_commits_without_a_lease_are_refused_while_there_are_members(incarnation: int) -> None:
+    """As commands of their own and in units; when the last member has gone they are taken."""
+    room = Room()
+    seat = room.seat()
+    seat.join()
+    room.pass_ms(SOON_MS, seat)
+    made = room.machine.topics["t"].incarnation * incarnation
+
+    def commit() -> object:
+        wanted = OffsetCommit("g", "t", ((0, 0),), is_reset=False, incarnation=made)
+        with room.leader.running():
+            answer = Commands(room.leader.replica.appender).commit_offsets(wanted)
+        return room.world.run(room.leader, _awaited(answer))
+
+    assert commit() == GroupHasMembers("g")
+    seat.leave()
+    room.pass_ms(SOON_MS, seat)
+    assert commit() is None
+
+
+async def _awaited(answer: Awaitable[object]) -> object:
+    return await answer
 
 
 def test_grants_that_are_refused_again_and_again_do_not_fill_the_log() -> None:
