@@ -32,7 +32,7 @@ from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
 from chaos.sim.replicas import compare_replicas
 from chaos.sim.timeline import Livelock
-from chaos.sim.unit_writers import UnitBook, UnitWriter, check_units
+from chaos.sim.unit_writers import UnitBook, UnitWriter, check_units, committed_frames
 from chaos.sim.world import Line, World
 from dledger.core.quorum import has_quorum
 from dledger.core.types import Configuration
@@ -433,9 +433,17 @@ class _Run:
         for node in self.world.nodes.values():
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
-                check_units(self.units, node, world.archive)
+        self._check_units()
         model = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
         self._check_crews(model)
+
+    def _check_units(self) -> None:
+        """Each node has of each unit all or nothing, by the history, or by a log that begins with
+        entry 1; where there is neither, nothing is known."""
+        nodes = [node for node in self.world.nodes.values() if node.life and not node.spoiled]
+        frames = committed_frames(nodes, self.world.archive)
+        for node in nodes if frames else ():
+            check_units(self.units, node, frames)
 
 
 def _is_changing(configuration: Configuration) -> bool:

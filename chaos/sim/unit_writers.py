@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -195,8 +195,11 @@ def _batch(topic: str, incarnation: int, queue_id: int, value: str) -> Batch:
 # --- at rest ----------------------------------------------------------------------------------
 
 
-def check_units(book: UnitBook, node: SimNode, archive: Archive | None) -> None:
+def check_units(book: UnitBook, node: SimNode, frames: Sequence[bytes]) -> None:
     """The node has each unit whole or not at all, and gives away nothing of those it refused.
+
+    Args:
+        frames: all entries that were committed; the node's own log may begin later.
 
     Raises:
         Defect: it hasn't, or does.
@@ -209,7 +212,7 @@ def check_units(book: UnitBook, node: SimNode, archive: Archive | None) -> None:
     if topic is None or topic.incarnation != book.incarnation:
         raise Defect("lost unit", f"{node.name} has no topic {TOPIC}")
     node.disk.is_observed = True
-    placed, refused = _said(_frames(node, archive), book.incarnation)
+    placed, refused = _said(frames)
     visible = [_read(node, queue_id) for queue_id in range(QUEUES)]
     node.disk.is_observed = False
     for queue_id, (first, found) in enumerate(visible):
@@ -232,21 +235,28 @@ def check_units(book: UnitBook, node: SimNode, archive: Archive | None) -> None:
             raise Defect("lost unit", f"{unit} on {node.name}: {is_committed}")
 
 
-def _frames(node: SimNode, archive: Archive | None) -> Iterable[bytes]:
-    """Every entry that the node has applied."""
-    life = node.life
-    assert life is not None
-    for index in range(1, life.replica.machine.applied_index + 1):
-        yield (archive or life.replica.log).read(index, index)
+def committed_frames(nodes: Iterable[SimNode], archive: Archive | None) -> Sequence[bytes]:
+    """Every entry, at rest, from the first on; none where nobody holds that."""
+    if archive is not None:
+        return archive.frames
+    for node in nodes:
+        life = node.life
+        if life is None or life.replica.log.first_index != 1:
+            continue
+        node.disk.is_observed = True
+        last = life.replica.machine.applied_index
+        frames = [life.replica.log.read(index, index) for index in range(1, last + 1)]
+        node.disk.is_observed = False
+        return frames
+    return ()
 
 
-def _said(frames: Iterable[bytes], incarnation: int) -> tuple[dict[Place, str], set[str]]:
+def _said(frames: Sequence[bytes]) -> tuple[dict[Place, str], set[str]]:
     """What a log says by itself: the value at each offset, and those of units that were refused."""
     placed: dict[Place, str] = {}
     of_units: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     refused: set[str] = set()
-    held = list(frames)
-    for frame in held:
+    for frame in frames:
         header = parse_header(frame, 0)
         if _NAME not in frame or not header.is_known:
             continue
@@ -257,7 +267,7 @@ def _said(frames: Iterable[bytes], incarnation: int) -> tuple[dict[Place, str], 
                     value = record.body.decode()
                     placed[record.queue_id, record.queue_offset] = value
                     of_units[header.index, unit].append(value)
-    for frame in held:
+    for frame in frames:
         header = parse_header(frame, 0)
         for body in commands_in(header, frame) if header.is_compound else ():
             for each in Command.FromString(body).settle_units.refused:
