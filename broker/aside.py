@@ -147,6 +147,7 @@ def wire_divergence(told: Divergence) -> WireDivergence:
         differing_index=told.differing_index,
         own_term=told.own_term,
         peers_term=told.peers_term,
+        recoveries=[bytes.fromhex(each) for each in told.recoveries],
     )
 
 

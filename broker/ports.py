@@ -22,6 +22,7 @@ from broker.recovery import REAL_MACHINERY, StoreMachinery
 from broker.scrubbing import USUAL_SCRUB, ScrubPace
 from broker.snapshots import USUAL_PACE, SnapshotPace
 from dledger.applying import APPLY_SLICE_BYTES
+from dledger.core.group_epoch import Lineage
 from dledger.core.types import Holding, NodeId
 from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
@@ -92,6 +93,11 @@ class Peers(PeerTransport, Protocol):
 
     def promises(self) -> dict[NodeId, Promises]:
         """What the peers' disks have promised, as of now."""
+        ...
+
+    def when_given_up(self, call: Callable[[NodeId, Lineage], None]) -> None:
+        """`call` is told once a member says that the group was recovered without this node, and by
+        which recoveries; before `start`."""
         ...
 
 

@@ -68,6 +68,7 @@ from broker.ticker import Ticker
 from broker.upkeep import KeptQueues, Upkeep
 from dledger.codec import decode_configuration
 from dledger.core import Raft
+from dledger.core.group_epoch import Lineage
 from dledger.core.types import Configuration, DiskId, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
 from dledger.errors import InvalidFrames
@@ -511,7 +512,7 @@ class Replica:
             request=self.transport.send_request,
             answer=self.transport.send_answer,
             is_mended=self.repairs.takes,
-            silence=self._fall_silent,
+            silence=partial(self._fall_silent, "the log differs from a majority's"),
             diverged=self._leave_service,
             failed=self.fail,
         )
@@ -563,6 +564,7 @@ class Replica:
         from_worker = self._ports.call_from_worker
         self.transport.recall(self._memory.read())
         self.transport.speak_for(lambda: self.driver.core.holding)
+        self.transport.when_given_up(self._on_given_up)
         self.log.on_durable = partial(from_worker, self.driver.on_durable)
         self.log.on_failed = partial(from_worker, self.driver.on_storage_failed)
 
@@ -570,6 +572,7 @@ class Replica:
 
     def start(self) -> None:
         """The replica takes part in its broker group."""
+        self.driver.introduce()
         self.transport.start()
         self.driver.start()
         self._recall_doubt()
@@ -709,12 +712,20 @@ class Replica:
             return
         log.critical("node_failed", error=str(error), kind=type(error).__name__, exc_info=error)
 
-    def _fall_silent(self) -> None:
+    def _fall_silent(self, reason: str) -> None:
         """This log isn't the group's: nothing is voted, acknowledged, led or served from here on.
         What was handed to the disk before is finished."""
         self.ticker.stop()
-        self.driver.fall_silent()
-        self.leadership.end_serving("the log differs from a majority's")
+        self.driver.fall_silent(reason)
+        self.leadership.end_serving(reason)
+
+    def _on_given_up(self, peer: NodeId, recoveries: Lineage) -> None:
+        """`peer` is of the group that went on without this member (ADR 52)."""
+        if self.failure is not None or self.stopping:
+            return
+        self._fall_silent("the group was recovered by force without this member")
+        named = tuple(each.hex() for each in recoveries)
+        self._leave_service(Divergence(peers=(peer,), recoveries=named))
 
     def _leave_service(self, divergence: Divergence) -> None:
         core, ends = self.driver.core, committed_log(self.parts)

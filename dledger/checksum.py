@@ -16,6 +16,8 @@ the frames compares their length with the stated one.
                             speaker, addressee and disk, each as u32 length and (UTF-8) bytes,
                             then level u32, then begun term u64, begun index u64,
                             acknowledges unsynced u8, begun vote as u32 length and bytes
+                            (its recoveries have a checksum of their own: each as u32 length
+                            and bytes, behind kind, and speaker as u32 length and bytes)
      3 pre-vote request     last index u64, last term u64
      4 pre-vote response    granted u8
      5 vote request         last index u64, last term u64, reason i32
@@ -57,6 +59,7 @@ from dledger.wire import raft_pb2 as pb
 
 _HELLO: Final = struct.Struct(">BQIQQQQQ")
 _LENGTH: Final = struct.Struct(">I")
+_KIND: Final = struct.Struct(">B")
 _LEVEL: Final = struct.Struct(">I")
 _BEGUN: Final = struct.Struct(">QQ?")
 _BARE: Final = struct.Struct(">BQ")
@@ -78,8 +81,11 @@ def seal(message: pb.PeerMessage) -> pb.PeerMessage:
     """`message` itself, with the checksum of its fields as they are now: the last thing done to
     it before it is sent."""
     message.checksum = crc32c(control_bytes(message))
-    if message.WhichOneof("body") == "heartbeat_response":
+    body = message.WhichOneof("body")
+    if body == "heartbeat_response":
         message.heartbeat_response.disk_checksum = _disk_checksum(message)
+    elif body == "hello":
+        message.hello.recoveries_checksum = _recoveries_checksum(message)
     return message
 
 
@@ -88,9 +94,24 @@ def is_intact(message: pb.PeerMessage) -> bool:
     control = control_bytes(message)
     if not control or message.checksum != crc32c(control):
         return False
-    if message.WhichOneof("body") != "heartbeat_response":
-        return True
-    return message.heartbeat_response.disk_checksum == _disk_checksum(message)
+    body = message.WhichOneof("body")
+    if body == "heartbeat_response":
+        return message.heartbeat_response.disk_checksum == _disk_checksum(message)
+    if body == "hello":
+        return message.hello.recoveries_checksum == _recoveries_checksum(message)
+    return True
+
+
+def _recoveries_checksum(message: pb.PeerMessage) -> int:
+    """Over what a Hello says of its group's epoch; 0 where it says nothing, as releases do that
+    know nothing of it."""
+    body = message.hello
+    if not body.recoveries:
+        return 0
+    parts = [_KIND.pack(2)]
+    for each in (body.node_id.encode(), *body.recoveries):
+        parts += (_LENGTH.pack(len(each)), each)
+    return crc32c(b"".join(parts))
 
 
 def _disk_checksum(message: pb.PeerMessage) -> int:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError
 
 from dledger.checksum import seal
+from dledger.core.group_epoch import FIRST_EPOCH, GroupEpoch, Recovery
 from dledger.core.types import (
     MAX_TIME_MS,
     AppendRange,
@@ -359,6 +360,7 @@ def encode_configuration(configuration: Configuration) -> pb.Configuration:
             for node in sorted(configuration.members())
         ],
         preferred=configuration.preferred or "",
+        epoch=_encode_epoch(configuration.epoch),
     )
 
 
@@ -372,6 +374,42 @@ def decode_configuration(wire: pb.Configuration) -> Configuration:
         disks=_named((NodeId(each.node_id), DiskId(each.disk_id)) for each in wire.members),
         addresses=_named((NodeId(each.node_id), each.address) for each in wire.members),
         preferred=NodeId(wire.preferred) if wire.preferred else None,
+        epoch=_decode_epoch(wire.epoch),
+    )
+
+
+def _encode_epoch(epoch: GroupEpoch) -> pb.GroupEpoch | None:
+    """Nothing for the first one: a group that was never recovered has the bytes that it had."""
+    if epoch.last is None:
+        return None
+    last = epoch.last
+    return pb.GroupEpoch(
+        recoveries=epoch.recoveries,
+        last=pb.Recovery(
+            survivor=last.survivor,
+            time_ms=last.time_ms,
+            term=last.term,
+            index=last.index,
+            committed_index=last.committed_index,
+            given_up=[pb.Member(node_id=node, disk_id=disk) for node, disk in last.given_up],
+        ),
+    )
+
+
+def _decode_epoch(wire: pb.GroupEpoch) -> GroupEpoch:
+    if not wire.recoveries:
+        return FIRST_EPOCH
+    last = wire.last
+    return GroupEpoch(
+        recoveries=tuple(wire.recoveries),
+        last=Recovery(
+            survivor=last.survivor,
+            time_ms=last.time_ms,
+            term=last.term,
+            index=last.index,
+            committed_index=last.committed_index,
+            given_up=tuple((each.node_id, each.disk_id) for each in last.given_up),
+        ),
     )
 
 

@@ -170,6 +170,11 @@ class RaftDriver(Generic[H]):
         core, log = self._core, self._ports.log
         return Index(min(self._applier.applied, core.durable_index, log.synced_index))
 
+    def introduce(self) -> None:
+        """The transport is told who belongs to the group, as the log has it; before it starts, so
+        that no Hello is said that speaks of no epoch."""
+        self._heed_configuration()
+
     def start(self) -> None:
         """Applies what is known to be committed; call once, before the first tick."""
         self._heed_configuration()
@@ -317,7 +322,11 @@ class RaftDriver(Generic[H]):
             places = dict(configuration.addresses)
             members |= {peer: places.get(peer, "") for peer in configuration.members() - {node}}
         self._ports.transport.know(
-            core.configuration_place, disks, is_known=core.knows_own_disk, members=members
+            core.configuration_place,
+            disks,
+            is_known=core.knows_own_disk,
+            members=members,
+            recoveries=core.configuration.epoch.recoveries,
         )
         self._ports.observer.on_configuration()
 
@@ -356,10 +365,10 @@ class RaftDriver(Generic[H]):
             finally:
                 self._fail(error)  # whatever became of the last effects
 
-    def fall_silent(self) -> None:
+    def fall_silent(self, reason: str) -> None:
         """This node's log isn't the group's: it stops leading, and nothing happens after this."""
         if not self._stopped:
-            self._core.fall_silent("the log differs from a majority's")
+            self._core.fall_silent(reason)
             self._run()
             self.stop()
 

@@ -5,7 +5,8 @@
     │   └── HardStateOlder it is older than the log: lost, or put back from a copy
     ├── PeerRefused        a peer is of another broker group, version or segment size (retriable)
     │   ├── UnknownDisk    it is on another disk than the one that the group knows as that member's
-    │   └── OlderCopy      it speaks from its disk's past: an older copy was put back
+    │   ├── OlderCopy      it speaks from its disk's past: an older copy was put back
+    │   └── WrongEpoch     the group was recovered by force, and only one of the two is of after it
     ├── StreamEnded        the other side ended a stream before it was greeted (retriable)
     ├── ReplicaDiverged    this replica's log isn't what it says it is: stop
     ├── LogFull            no room on the disk for another entry (retriable)
@@ -23,7 +24,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from dledger.core.group_epoch import Lineage, Standing
 from dledger.outcome import ExitCode, Outcome
+from dledger.wire.raft_pb2 import PeerMessage
 
 
 class ReplicationError(Exception):
@@ -80,6 +83,40 @@ class OlderCopy(PeerRefused):
         )
         self.peer = peer
         self.forgotten = forgotten
+
+
+class WrongEpoch(PeerRefused):
+    """Between the two lies a recovery by force: what one counts as acknowledged the other may never
+    have had (ADR 52).
+
+    Attributes:
+        standing: of the peer's epoch, seen from this node's.
+        answer: what whoever calls is to be told before the call ends, so that it learns of it.
+    """
+
+    def __init__(self, peer: str, standing: Standing, theirs: Lineage, own: Lineage) -> None:
+        texts = {
+            Standing.OLDER: (
+                f"{peer} is of epoch {len(theirs)} of the broker group, which was recovered by "
+                f"force since and is in epoch {len(own)}: {peer} was given up. Stop it, empty its "
+                f"directory, and take it in: `dledger member add {peer} ADDRESS`"
+            ),
+            Standing.NEWER: (
+                f"{peer} is of epoch {len(theirs)} of the broker group, and this node of epoch "
+                f"{len(own)}: the group was recovered by force without it, and it was given up"
+            ),
+        }
+        other = (
+            f"{peer} is of another epoch {len(theirs)} than this node's {len(own)}: the group was "
+            "recovered by force twice, from two survivors. They are two groups now: keep one, and "
+            "empty the directories of the other"
+        )
+        super().__init__(texts.get(standing, other))
+        self.peer = peer
+        self.standing = standing
+        self.theirs = theirs
+        self.own = own
+        self.answer: PeerMessage | None = None
 
 
 class StreamEnded(ReplicationError):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dledger.checksum import is_intact, seal
+from dledger.core.group_epoch import Lineage, Standing, is_lineage, standing_of
 from dledger.core.types import (
     MAX_INDEX,
     MAX_TERM,
@@ -22,7 +23,7 @@ from dledger.core.types import (
     NodeId,
     Term,
 )
-from dledger.errors import OlderCopy, PeerRefused, UnknownDisk
+from dledger.errors import OlderCopy, PeerRefused, UnknownDisk, WrongEpoch
 from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
 from dledger.promises import Promises, Start
 from dledger.wire.raft_pb2 import Hello, PeerMessage
@@ -47,8 +48,11 @@ class Identity:
     start: Start = _SOMETIME
     level: int = KNOWN_LEVEL
 
-    def hello(self, to: NodeId, place: ConfigurationPlace = _NOWHERE) -> PeerMessage:
-        """The first message of a stream; `place`: of this node's configuration in its log."""
+    def hello(
+        self, to: NodeId, place: ConfigurationPlace = _NOWHERE, recoveries: Lineage = ()
+    ) -> PeerMessage:
+        """The first message of a stream; `place`: of this node's configuration in its log, and
+        `recoveries`: the epoch that it names."""
         start = self.start
         return seal(
             PeerMessage(
@@ -70,6 +74,7 @@ class Identity:
                     acknowledges_unsynced=not start.is_synced,
                     gives_entries=True,
                     compares_digests=True,
+                    recoveries=recoveries,
                 )
             )
         )
@@ -103,6 +108,8 @@ class Identity:
             raise self.refusal_of_stranger(peer)
         if hello.configuration_term > MAX_TERM or hello.configuration_index > MAX_INDEX:
             raise PeerRefused(f"peer {hello.node_id!r}: its configuration is beyond any log")
+        if not is_lineage(tuple(hello.recoveries)):
+            raise PeerRefused(f"peer {hello.node_id!r}: no group has such an epoch")
         if not _start_of(hello).is_in_range:
             raise PeerRefused(f"peer {hello.node_id!r}: what it began with is beyond any log")
         return peer
@@ -116,17 +123,20 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who said Hello on a stream: a disk, one start on it, and what it knew of the members."""
+    """Who said Hello on a stream: a disk, one start on it, and what it knew of the members, and of
+    the group's epoch."""
 
     disk: DiskId
     start: Start
     place: ConfigurationPlace
+    recoveries: Lineage = ()
 
     @classmethod
     def of(cls, hello: Hello) -> Speaker:
         """The speaker of a Hello that has been checked."""
         place = ConfigurationPlace(Term(hello.configuration_term), Index(hello.configuration_index))
-        return cls(DiskId(hello.disk_id), _start_of(hello), place)
+        recoveries = tuple(hello.recoveries)
+        return cls(DiskId(hello.disk_id), _start_of(hello), place, recoveries)
 
 
 def _start_of(hello: Hello) -> Start:
@@ -149,11 +159,13 @@ class KnownDisks:
         disks: of the peers; one that isn't named may be any.
         is_known: whether that configuration names this node's own disk. While it doesn't, this
             node catches up, and what it reads about disks is the past.
+        recoveries: the epoch of that configuration.
     """
 
     place: ConfigurationPlace = _NOWHERE
     disks: dict[NodeId, DiskId] = field(default_factory=dict)
     is_known: bool = True
+    recoveries: Lineage = ()
     _promises: dict[NodeId, Promises] = field(default_factory=dict)  # of the disk heard last
     _older: dict[NodeId, DiskId] = field(default_factory=dict)  # refused as older copies
 
@@ -171,6 +183,28 @@ class KnownDisks:
         if not answers and speaker.place > self.place:
             return None
         return UnknownDisk(peer, named, speaker.disk)
+
+    def refusal_of_epoch(self, peer: NodeId, speaker: Speaker) -> WrongEpoch | None:
+        """Why nothing is heard from `speaker` in either direction: it is of another epoch. Who lags
+        may not have read of this one yet; that is a member of it if its disk is named here, as no
+        recovery leaves a disk a member but the survivor's."""
+        if not self.is_known:
+            return None
+        standing = standing_of(speaker.recoveries, self.recoveries)
+        is_named = self._is_named(peer, speaker)
+        if standing is Standing.SAME or (standing is Standing.OLDER and is_named):
+            return None
+        return WrongEpoch(peer, standing, speaker.recoveries, self.recoveries)
+
+    def is_given_up(self, peer: NodeId, speaker: Speaker) -> bool:
+        """Whether `speaker` shows that the group was recovered without this node. Believed is a
+        member, on the disk by which this node knows it, and nobody else: who came later says the
+        same, and it is only that such a one isn't heard."""
+        standing = standing_of(speaker.recoveries, self.recoveries)
+        return self.is_known and standing is Standing.NEWER and self._is_named(peer, speaker)
+
+    def _is_named(self, peer: NodeId, speaker: Speaker) -> bool:
+        return speaker.disk != NO_DISK and speaker.disk == self.disks.get(peer, NO_DISK)
 
     def heard(self, peer: NodeId, speaker: Speaker, *, answers: bool) -> None:
         """`speaker` said Hello.

@@ -14,4 +14,5 @@ LOG_START_LEVEL: Final = 3  # logs that begin later than entry 1 (ADR 43)
 TOPIC_RETENTION_LEVEL: Final = 4  # topics that wish for a retention of their own (ADR 48)
 COMPOUND_LEVEL: Final = 5  # entries that hold units (ADR 54)
 GROUPS_LEVEL: Final = 6  # consumer groups with sessions and leases (ADR 55)
-KNOWN_LEVEL: Final = 6  # the highest that this program understands
+GROUP_EPOCH_LEVEL: Final = 7  # configurations that name the group's epoch (ADR 52)
+KNOWN_LEVEL: Final = 7  # the highest that this program understands

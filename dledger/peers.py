@@ -18,8 +18,9 @@ from random import Random
 from typing import Protocol
 
 from dledger.checksum import is_intact, seal
+from dledger.core.group_epoch import Lineage
 from dledger.core.types import NO_DISK, ConfigurationPlace, DiskId, Holding, NodeId
-from dledger.errors import OlderCopy, PeerRefused, UnknownDisk
+from dledger.errors import OlderCopy, PeerRefused, UnknownDisk, WrongEpoch
 from dledger.greeting import Identity, KnownDisks, Speaker
 from dledger.links import (
     AcceptedLinks,
@@ -168,6 +169,7 @@ class PeerLinks:
         self._is_started = self._is_stopped = self._is_muted = False
         self._known = KnownDisks()
         self._holding: Callable[[], Holding] = Holding
+        self._given_up: Callable[[NodeId, Lineage], None] = lambda _peer, _recoveries: None
         self.strangers: Counter[type[PeerRefused]] = Counter()  # that were refused
 
     # --- PeerTransport ------------------------------------------------------------------------
@@ -197,16 +199,19 @@ class PeerLinks:
         *,
         is_known: bool,
         members: Mapping[NodeId, str] | None = None,
+        recoveries: Lineage = (),
     ) -> None:
         now, known = self._sockets.now(), self._known
         known.place, known.disks, known.is_known = place, dict(disks), is_known
+        known.recoveries = recoveries
         # Whoever tells this forgets what such a peer had said by itself, and is in the midst of it.
         self._is_muted = True
         for generation, call in list(self._calls.items()):
             peer, speaker = call.peer, call.speaker
             if speaker is None:
                 continue
-            if not known.refusal_of(peer.name, speaker, answers=call.is_dialed):
+            is_of_here = known.refusal_of_epoch(peer.name, speaker) is None
+            if is_of_here and not known.refusal_of(peer.name, speaker, answers=call.is_dialed):
                 known.named(peer.name, speaker)
                 continue
             del self._calls[generation]
@@ -264,6 +269,13 @@ class PeerLinks:
     def promises(self) -> dict[NodeId, Promises]:
         """What the peers' disks have promised, as of now."""
         return self._known.promises
+
+    # --- epochs -------------------------------------------------------------------------------
+
+    def when_given_up(self, call: Callable[[NodeId, Lineage], None]) -> None:
+        """`call` is told once a member says that the group was recovered without this node, and by
+        which recoveries."""
+        self._given_up = call
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -323,13 +335,19 @@ class PeerLinks:
         to answer.
 
         Raises:
-            PeerRefused: end the call and say why.
+            PeerRefused: end the call and say why; after the answer, if WrongEpoch has one.
         """
         if not hello.HasField("hello"):
             raise PeerRefused("the first message of a stream must be a Hello")
         name = self._identity.check(hello)
         if self._is_stopped:
             raise PeerRefused(f"{self._identity.node} is stopping")
+        own = self._identity.hello(name, self._known.place, self._known.recoveries)
+        try:
+            self._check_epoch(name, Speaker.of(hello.hello))
+        except WrongEpoch as error:
+            error.answer = own
+            raise
         peer = self._peers.get(name) or self._stranger(name, Speaker.of(hello.hello))
         speaker = self._recognised(peer, hello, answers=False)
         generation = self._number()
@@ -337,7 +355,7 @@ class PeerLinks:
         self._calls[generation] = _Call(peer, is_dialed=False, speaker=speaker)
         peer.accepted.on_hello(generation, self._sockets.now())
         self._settle(peer)
-        return generation, self._identity.hello(name, self._known.place)
+        return generation, own
 
     def _stranger(self, name: NodeId, speaker: Speaker) -> _Peer:
         """`name`, of whom this node knows nothing, is heard: it knows a later configuration, and
@@ -356,6 +374,16 @@ class PeerLinks:
     def _forget_stranger(self, peer: _Peer) -> None:
         if not peer.is_member and not any(call.peer is peer for call in self._calls.values()):
             self._peers.pop(peer.name, None)
+
+    def _check_epoch(self, name: NodeId, speaker: Speaker) -> None:
+        """Raises:
+        WrongEpoch: a recovery by force lies between the two.
+        """
+        if refusal := self._known.refusal_of_epoch(name, speaker):
+            self.strangers[WrongEpoch] += 1
+            if self._known.is_given_up(name, speaker):
+                self._given_up(name, speaker.recoveries)
+            raise refusal
 
     def _recognised(self, peer: _Peer, message: PeerMessage, *, answers: bool) -> Speaker:
         """Who speaks in the name of `peer`.
@@ -418,6 +446,7 @@ class PeerLinks:
         found = self._identity.check(message)
         if found != name:
             raise PeerRefused(f"at the address of {name} there is {found}")
+        self._check_epoch(name, Speaker.of(message.hello))
         call.speaker = self._recognised(call.peer, message, answers=True)
         call.peer.level = message.hello.level
         call.peer.disk = call.speaker.disk
@@ -460,7 +489,9 @@ class PeerLinks:
             case Dial(generation):
                 self._calls[generation] = _Call(peer, is_dialed=True, speaker=None)
                 self._sockets.dial(peer.name, generation)
-                self._sockets.send(generation, self._identity.hello(peer.name, self._known.place))
+                known = self._known
+                hello = self._identity.hello(peer.name, known.place, known.recoveries)
+                self._sockets.send(generation, hello)
             case End(generation, why):
                 self._calls.pop(generation, None)
                 self._sockets.end(peer.name, generation, why)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
+from dledger.core.group_epoch import Lineage
 from dledger.core.types import (
     Configuration,
     ConfigurationPlace,
@@ -192,6 +193,7 @@ class PeerTransport(Protocol):
         *,
         is_known: bool,
         members: Mapping[NodeId, str] | None = None,
+        recoveries: Lineage = (),
     ) -> None:
         """Another configuration is in force, which stands at `place`, or it can't be cut off any
         more: from now on, and before this returns, nothing is heard from a disk that isn't the
@@ -202,6 +204,7 @@ class PeerTransport(Protocol):
             is_known: whether it names this node's own disk.
             members: the others, with those of the one before while that may count, and where the
                 log says that they are; empty: it doesn't say. None: those that there were.
+            recoveries: the epoch that it names; nobody of another one is heard (ADR 52).
         """
         ...
 

@@ -14,6 +14,7 @@ holds up no other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -24,8 +25,16 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
+from dledger.core.group_epoch import Lineage
 from dledger.core.types import ConfigurationPlace, DiskId, NodeId
-from dledger.errors import InvalidMessage, OlderCopy, PeerRefused, StreamEnded, UnknownDisk
+from dledger.errors import (
+    InvalidMessage,
+    OlderCopy,
+    PeerRefused,
+    StreamEnded,
+    UnknownDisk,
+    WrongEpoch,
+)
 from dledger.greeting import Identity
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.links import LinkTimes, Why
@@ -60,7 +69,11 @@ KEEPALIVE_OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 
-_REJECTED = {UnknownDisk: "peer_on_another_disk", OlderCopy: "peer_is_an_older_copy"}
+_REJECTED = {
+    UnknownDisk: "peer_on_another_disk",
+    OlderCopy: "peer_is_an_older_copy",
+    WrongEpoch: "peer_of_another_epoch",
+}
 
 # How writing to a stream that is over ends.
 _ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
@@ -117,7 +130,7 @@ class GrpcTransport:
         self.send_request = self._links.send_request
         self.send_answer = self._links.send_answer
         self.speak_for, self.recall = self._links.speak_for, self._links.recall
-        self.promises = self._links.promises
+        self.promises, self.when_given_up = self._links.promises, self._links.when_given_up
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -147,10 +160,11 @@ class GrpcTransport:
         *,
         is_known: bool,
         members: Mapping[NodeId, str] | None = None,
+        recoveries: Lineage = (),
     ) -> None:
         if members is not None:
             self._members = dict(members)
-        self._links.know(place, disks, is_known=is_known, members=members)
+        self._links.know(place, disks, is_known=is_known, members=members, recoveries=recoveries)
 
     def _address_of(self, peer: NodeId) -> str:
         """Where to dial `peer` now. Two addresses take turns: one of them is the older, and who is
@@ -318,6 +332,8 @@ class GrpcTransport:
             event = _REJECTED.get(type(error), "peer_rejected")
             if (unreported := self._sparing.due(event)) is not None:
                 log.warning(event, error=str(error), unreported=unreported)
+            if isinstance(error, WrongEpoch) and error.answer is not None:
+                await _said(context, error.answer)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._callers[generation] = NodeId(peer), shown
         self._outboxes[generation] = Outbox()
@@ -386,6 +402,12 @@ class GrpcTransport:
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._tell_failure("peer_stream_not_written", error, peer=peer)
             self._break(generation, "this node failed to write")
+
+
+async def _said(context: Context, message: PeerMessage) -> None:
+    """A call that is about to end says this last, if the caller still listens."""
+    with contextlib.suppress(*_ENDED):
+        await context.write(message)
 
 
 def _no_hello(first: object) -> str:

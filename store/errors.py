@@ -14,7 +14,8 @@ come from, is in `dledger.records.errors`.
     ├── NotARegularFile     a link, a pipe, a device or a directory has a file's name
     ├── SnapshotOfAnother   a snapshot of state was made on another disk, or of another log
     ├── SealRefused         a file that is no seal: what it should speak of is read instead
-    └── BackupUnusable      there is no backup, it isn't right, or not for that directory
+    ├── BackupUnusable      there is no backup, it isn't right, or not for that directory
+    └── RecoveryRefused     a directory isn't one from which a group can go on alone
 
 Two facts are common to all. `retriable`: the same call may succeed later, unchanged. `outcome`:
 whether the operation did not happen, or may have happened.
@@ -166,6 +167,15 @@ class SnapshotOfAnother(StoreError):
 
 class BackupUnusable(StoreError):
     """The directory that was to be made of it is no member's; the text says why."""
+
+
+class RecoveryRefused(StoreError):
+    """A group can't be recovered by force from that directory, or needs not; `why` tells."""
+
+    def __init__(self, directory: str, why: str) -> None:
+        super().__init__(f"the group isn't recovered from {directory}: {why}")
+        self.directory = directory
+        self.why = why
 
 
 class SealRefused(StoreError):

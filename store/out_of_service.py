@@ -1,5 +1,5 @@
 """The mark that keeps a directory out of service: its log is sound in itself, and differs from what
-a majority of its group's members hold.
+a majority of its group's members hold; or the group was recovered by force without its member.
 
 This owns `<data>/out-of-service.json`. Whoever starts on the directory asks for it before anything
 else is read or written there, so that what lies there stays as it was found, for whoever looks into
@@ -40,6 +40,8 @@ class Divergence:
         committed_digest: there.
         members: of the configuration in force, name and address; none in a mark of a release
             before.
+        recoveries: not empty: this member was given up, and the group recovered by these, ids in
+            hex; told by `peers`. Nothing was compared then (ADR 52).
     """
 
     found_ms: int = 0
@@ -58,8 +60,15 @@ class Divergence:
     committed_offset: int = 0
     committed_digest: int = 0
     members: tuple[tuple[str, str], ...] = ()
+    recoveries: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.recoveries:
+            return (
+                "it was given up: the broker group was recovered by force without it and is in "
+                f"epoch {len(self.recoveries)}, as {', '.join(self.peers)} says; what it held "
+                "beyond that is no longer the group's"
+            )
         if not self.compared_index:
             return "its log differs from what a majority holds; the mark doesn't say where"
         where = f"at entry {self.differing_index} for the first time"
@@ -84,6 +93,7 @@ def mark(files: FileSystem, directory: Path, divergence: Divergence) -> None:
     told: dict[str, object] = asdict(divergence)
     told["peers"] = list(divergence.peers)
     told["members"] = dict(divergence.members)
+    told["recoveries"] = list(divergence.recoveries)
     write_sealed(files, directory / FILE_NAME, {"format_version": FORMAT_VERSION, **told})
 
 
@@ -100,13 +110,17 @@ def mark_of(files: FileSystem, directory: Path) -> Divergence | None:
 
 def _divergence(stored: Mapping[str, object]) -> Divergence:
     peers, members = stored.get("peers"), stored.get("members", {})
-    is_known = stored.get("format_version") == FORMAT_VERSION
+    recoveries = stored.get("recoveries", [])
+    is_known = stored.get("format_version") == FORMAT_VERSION and isinstance(recoveries, list)
     if not is_known or not isinstance(peers, list) or not isinstance(members, dict):
         raise ValueError(f"no mark of format {FORMAT_VERSION}")
     numbers = {
         each.name: int(str(stored.get(each.name)))
         for each in fields(Divergence)
-        if each.name not in ("peers", "members")
+        if each.name not in ("peers", "members", "recoveries")
     }
     addresses = tuple(sorted((str(name), str(each)) for name, each in members.items()))
-    return Divergence(peers=tuple(map(str, peers)), members=addresses, **numbers)
+    given_up = tuple(map(str, recoveries)) if isinstance(recoveries, list) else ()
+    return Divergence(
+        peers=tuple(map(str, peers)), members=addresses, recoveries=given_up, **numbers
+    )

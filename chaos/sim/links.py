@@ -17,7 +17,7 @@ from chaos.sim.network import End, Network
 from chaos.sim.timeline import Actor, Timeline
 from dledger.checksum import seal
 from dledger.core.types import NodeId
-from dledger.errors import InvalidMessage, PeerRefused
+from dledger.errors import InvalidMessage, PeerRefused, WrongEpoch
 from dledger.greeting import Identity
 from dledger.links import Why
 from dledger.peers import Ears, LinkPace, PeerLink, PeerLinks
@@ -61,7 +61,7 @@ class SimulatedLinks:
         self.send_answer = self._links.send_answer
         self.know = self._links.know
         self.speak_for, self.recall = self._links.speak_for, self._links.recall
-        self.promises = self._links.promises
+        self.promises, self.when_given_up = self._links.promises, self._links.when_given_up
 
     def start(self) -> None:
         """Takes calls, and dials every peer."""
@@ -123,7 +123,9 @@ class SimulatedLinks:
     def _on_first(self, end: End, message: PeerMessage) -> None:
         try:
             generation, hello = self._links.on_call(message)
-        except PeerRefused:
+        except PeerRefused as error:
+            if isinstance(error, WrongEpoch) and error.answer is not None:
+                end.send(error.answer)
             end.close()
             return
         self._use(generation, end)

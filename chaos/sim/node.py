@@ -177,7 +177,7 @@ class Links:
         self.dialed_to = self._links.dialed_to
         self.know = self._links.know
         self.speak_for, self.recall = self._links.speak_for, self._links.recall
-        self.promises = self._links.promises
+        self.promises, self.when_given_up = self._links.promises, self._links.when_given_up
 
     async def stop(self) -> None:
         self._links.stop()

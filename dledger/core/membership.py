@@ -119,6 +119,8 @@ def check_change(state: RaftState, wanted: Configuration) -> None:
             what a disk has promised would be taken for another's.
     """
     present = state.log.configuration
+    if wanted.epoch != present.epoch:
+        raise ProposalRefused("the group's epoch isn't changed by its members")
     _check_form(wanted)
     _check_sets(present, wanted)
     _check_disks(state, present, wanted)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple, NewType, Protocol
 
+from dledger.core.group_epoch import FIRST_EPOCH, GroupEpoch
+
 NodeId = NewType("NodeId", str)
 Term = NewType("Term", int)
 Index = NewType("Index", int)
@@ -61,7 +63,8 @@ class Configuration:
 
     `observers` are those of the learners that stay so; the others vote once they have caught up.
     Who votes only as long as it is joint may be a learner already. `preferred` is the member that
-    is to lead, while it votes and is well; None: whoever is elected.
+    is to lead, while it votes and is well; None: whoever is elected. `epoch` goes on from one
+    configuration to the next; only a recovery by force, which no core does, begins another.
     """
 
     voters: frozenset[NodeId]
@@ -71,6 +74,7 @@ class Configuration:
     disks: tuple[tuple[NodeId, DiskId], ...] = ()  # sorted
     addresses: tuple[tuple[NodeId, str], ...] = ()  # sorted
     preferred: NodeId | None = None
+    epoch: GroupEpoch = FIRST_EPOCH
 
     def disk_of(self, node: NodeId) -> DiskId:
         """The disk with which `node` is a member; `NO_DISK` if none is named."""

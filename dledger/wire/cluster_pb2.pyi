@@ -30,7 +30,7 @@ class PeerStatus(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., match_index: _Optional[int] = ..., recently_active: _Optional[bool] = ..., connected: _Optional[bool] = ..., address: _Optional[str] = ..., older_copy: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "log_damages", "scrub_ended_ms", "divergence", "preferred", "health")
+    __slots__ = ("broker_group", "node_id", "role", "term", "leader", "last_index", "durable_index", "commit_index", "applied_index", "end_offset", "committed_offset", "committed_digest", "peers", "version", "segment_size_bytes", "data_directory", "serving", "first_index", "apply_stopped", "level", "known_level", "admin_address", "log_damages", "scrub_ended_ms", "divergence", "preferred", "epoch", "health")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class NodeStatus(_message.Message):
     SCRUB_ENDED_MS_FIELD_NUMBER: _ClassVar[int]
     DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
     PREFERRED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
@@ -84,11 +85,12 @@ class NodeStatus(_message.Message):
     scrub_ended_ms: int
     divergence: Divergence
     preferred: str
+    epoch: GroupEpochName
     health: NodeHealth
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., log_damages: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., divergence: _Optional[_Union[Divergence, _Mapping]] = ..., preferred: _Optional[str] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., end_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., committed_digest: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., version: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., data_directory: _Optional[str] = ..., serving: _Optional[bool] = ..., first_index: _Optional[int] = ..., apply_stopped: _Optional[str] = ..., level: _Optional[int] = ..., known_level: _Optional[int] = ..., admin_address: _Optional[str] = ..., log_damages: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., divergence: _Optional[_Union[Divergence, _Mapping]] = ..., preferred: _Optional[str] = ..., epoch: _Optional[_Union[GroupEpochName, _Mapping]] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
 
 class Divergence(_message.Message):
-    __slots__ = ("found_ms", "compared_index", "own_digest", "peers_digest", "peers", "agreed_index", "differing_index", "own_term", "peers_term")
+    __slots__ = ("found_ms", "compared_index", "own_digest", "peers_digest", "peers", "agreed_index", "differing_index", "own_term", "peers_term", "recoveries")
     FOUND_MS_FIELD_NUMBER: _ClassVar[int]
     COMPARED_INDEX_FIELD_NUMBER: _ClassVar[int]
     OWN_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +100,7 @@ class Divergence(_message.Message):
     DIFFERING_INDEX_FIELD_NUMBER: _ClassVar[int]
     OWN_TERM_FIELD_NUMBER: _ClassVar[int]
     PEERS_TERM_FIELD_NUMBER: _ClassVar[int]
+    RECOVERIES_FIELD_NUMBER: _ClassVar[int]
     found_ms: int
     compared_index: int
     own_digest: int
@@ -107,7 +110,8 @@ class Divergence(_message.Message):
     differing_index: int
     own_term: int
     peers_term: int
-    def __init__(self, found_ms: _Optional[int] = ..., compared_index: _Optional[int] = ..., own_digest: _Optional[int] = ..., peers_digest: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., agreed_index: _Optional[int] = ..., differing_index: _Optional[int] = ..., own_term: _Optional[int] = ..., peers_term: _Optional[int] = ...) -> None: ...
+    recoveries: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, found_ms: _Optional[int] = ..., compared_index: _Optional[int] = ..., own_digest: _Optional[int] = ..., peers_digest: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., agreed_index: _Optional[int] = ..., differing_index: _Optional[int] = ..., own_term: _Optional[int] = ..., peers_term: _Optional[int] = ..., recoveries: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class NodeHealth(_message.Message):
     __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms", "suspected_index", "differing", "front_held")
@@ -174,20 +178,30 @@ class WatchLeaderRequest(_message.Message):
     def __init__(self, broker_group: _Optional[str] = ...) -> None: ...
 
 class LeaderView(_message.Message):
-    __slots__ = ("broker_group", "node_id", "leader", "term", "serving", "members")
+    __slots__ = ("broker_group", "node_id", "leader", "term", "serving", "members", "epoch")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
     leader: _errors_pb2.NodeAddress
     term: int
     serving: bool
     members: _containers.RepeatedCompositeFieldContainer[_errors_pb2.NodeAddress]
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., term: _Optional[int] = ..., serving: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[_errors_pb2.NodeAddress, _Mapping]]] = ...) -> None: ...
+    epoch: GroupEpochName
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., term: _Optional[int] = ..., serving: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[_errors_pb2.NodeAddress, _Mapping]]] = ..., epoch: _Optional[_Union[GroupEpochName, _Mapping]] = ...) -> None: ...
+
+class GroupEpochName(_message.Message):
+    __slots__ = ("number", "recovery_id")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_ID_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    recovery_id: bytes
+    def __init__(self, number: _Optional[int] = ..., recovery_id: _Optional[bytes] = ...) -> None: ...
 
 class TransferLeadershipRequest(_message.Message):
     __slots__ = ("target",)

@@ -35,7 +35,7 @@ SNAPSHOT_STATUS_GIVEN: SnapshotStatus
 SNAPSHOT_STATUS_GONE: SnapshotStatus
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level", "begun_term", "begun_vote", "begun_index", "acknowledges_unsynced", "gives_entries", "compares_digests")
+    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level", "begun_term", "begun_vote", "begun_index", "acknowledges_unsynced", "gives_entries", "compares_digests", "recoveries", "recoveries_checksum")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,8 @@ class Hello(_message.Message):
     ACKNOWLEDGES_UNSYNCED_FIELD_NUMBER: _ClassVar[int]
     GIVES_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     COMPARES_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERIES_FIELD_NUMBER: _ClassVar[int]
+    RECOVERIES_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     broker_group: str
     node_id: str
@@ -70,7 +72,9 @@ class Hello(_message.Message):
     acknowledges_unsynced: bool
     gives_entries: bool
     compares_digests: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ..., gives_entries: _Optional[bool] = ..., compares_digests: _Optional[bool] = ...) -> None: ...
+    recoveries: _containers.RepeatedScalarFieldContainer[bytes]
+    recoveries_checksum: int
+    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ..., gives_entries: _Optional[bool] = ..., compares_digests: _Optional[bool] = ..., recoveries: _Optional[_Iterable[bytes]] = ..., recoveries_checksum: _Optional[int] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
     __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "entries_request", "entries_response", "digest_request", "digest_response", "snapshot_offer", "snapshot_request", "snapshot_response", "secret_proof", "certificate_proof", "checksum")
@@ -343,20 +347,46 @@ class CertificateProof(_message.Message):
     def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., handshake: _Optional[bytes] = ...) -> None: ...
 
 class Configuration(_message.Message):
-    __slots__ = ("voters", "voters_outgoing", "learners", "members", "observers", "preferred")
+    __slots__ = ("voters", "voters_outgoing", "learners", "members", "observers", "preferred", "epoch")
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     VOTERS_OUTGOING_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     PREFERRED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     voters: _containers.RepeatedScalarFieldContainer[str]
     voters_outgoing: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
     members: _containers.RepeatedCompositeFieldContainer[Member]
     observers: _containers.RepeatedScalarFieldContainer[str]
     preferred: str
-    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., observers: _Optional[_Iterable[str]] = ..., preferred: _Optional[str] = ...) -> None: ...
+    epoch: GroupEpoch
+    def __init__(self, voters: _Optional[_Iterable[str]] = ..., voters_outgoing: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., observers: _Optional[_Iterable[str]] = ..., preferred: _Optional[str] = ..., epoch: _Optional[_Union[GroupEpoch, _Mapping]] = ...) -> None: ...
+
+class GroupEpoch(_message.Message):
+    __slots__ = ("recoveries", "last")
+    RECOVERIES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    recoveries: _containers.RepeatedScalarFieldContainer[bytes]
+    last: Recovery
+    def __init__(self, recoveries: _Optional[_Iterable[bytes]] = ..., last: _Optional[_Union[Recovery, _Mapping]] = ...) -> None: ...
+
+class Recovery(_message.Message):
+    __slots__ = ("survivor", "time_ms", "term", "index", "committed_index", "given_up")
+    SURVIVOR_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    survivor: str
+    time_ms: int
+    term: int
+    index: int
+    committed_index: int
+    given_up: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, survivor: _Optional[str] = ..., time_ms: _Optional[int] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., committed_index: _Optional[int] = ..., given_up: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("node_id", "disk_id", "address")

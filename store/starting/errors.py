@@ -87,9 +87,14 @@ class OutOfService(StartRefused):
     disk is kept."""
 
     def __init__(self, directory: str, node_id: str, divergence: Divergence) -> None:
+        remedy = (
+            f"`dledger member add {node_id} ADDRESS`"
+            if divergence.recoveries
+            else f"`dledger group replace {node_id}`"
+        )
         super().__init__(
             f"data directory {directory} is out of service: {divergence}. Keep it for whoever "
-            f"looks into it, start the node on an empty one, and `dledger group replace {node_id}`"
+            f"looks into it, start the node on an empty one, and {remedy}"
         )
         self.directory = directory
         self.node_id = node_id

@@ -34,7 +34,9 @@ def every_message() -> list[pb.PeerMessage]:
         body = getattr(message, kind.name)
         body.SetInParent()
         for number, field in enumerate(body.DESCRIPTOR.fields, start=1):
-            if field.type in NUMBERS:
+            if field.name == "recoveries":
+                body.recoveries.extend((b"one", b"two"))
+            elif field.type in NUMBERS:
                 setattr(body, field.name, 1000 + number)
             elif field.type == FieldDescriptor.TYPE_STRING:
                 setattr(body, field.name, f"name-{number}")
@@ -59,7 +61,9 @@ def changed(message: pb.PeerMessage) -> Iterator[tuple[str, pb.PeerMessage]]:
         other.CopyFrom(message)
         body = getattr(other, kind)
         value = getattr(body, field.name)
-        if field.type == FieldDescriptor.TYPE_STRING:
+        if field.name == "recoveries":
+            body.recoveries[1] += b"x"
+        elif field.type == FieldDescriptor.TYPE_STRING:
             setattr(body, field.name, value + "x")
         elif field.type == FieldDescriptor.TYPE_BOOL:
             setattr(body, field.name, not value)

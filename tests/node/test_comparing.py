@@ -255,7 +255,7 @@ async def test_who_knows_that_its_log_differs_answers_nobody(tmp_path: Path) -> 
         group.wires.carry(asker, name, asked)
         await group.until(lambda: "entries_response" in said)
         victim.comparison._is_silent = True
-        victim.driver.fall_silent()
+        victim.driver.fall_silent("the test says so")
         said.clear()
         group.wires.carry(asker, name, asked)
         group.wires.carry(asker, name, seal(pb.PeerMessage(digest_request=compared)))

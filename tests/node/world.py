@@ -127,8 +127,19 @@ class Wires:
 
     send_answer = send_request
 
-    def know(self, place: object, disks: object, *, is_known: bool, members: object = None) -> None:
+    def know(
+        self,
+        place: object,
+        disks: object,
+        *,
+        is_known: bool,
+        members: object = None,
+        recoveries: object = (),
+    ) -> None:
         """Nobody here has another's disk."""
+
+    def when_given_up(self, call: object) -> None:
+        """Nobody here is recovered by force."""
 
     def speak_for(self, holding: object) -> None:
         """Nobody here is asked for a sign of life."""
