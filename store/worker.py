@@ -67,6 +67,23 @@ class ThreadWorker:
             delay = self._step()
 
 
+class InlineWorker:
+    """Does its step whenever it is woken, before that returns: for a program that does one thing
+    and has nobody to keep waiting."""
+
+    def __init__(self, name: str, step: Step) -> None:
+        self.name = name
+        self._step = step
+        self._stopped = False
+
+    def wake(self) -> None:
+        if not self._stopped:
+            self._step()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+
 class ManualWorker:
     """Runs only when told: the simulator's clock and scheduler decide."""
 

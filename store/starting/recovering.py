@@ -1,0 +1,299 @@
+"""The last resort: a group whose majority is lost for ever goes on from one survivor's directory.
+
+    a start's checks, on a rehearsal ─▶ shown ─▶ (confirmed) ─▶ the same, in earnest ─▶ term,
+    durable ─▶ forced entry, durable ─▶ closed
+
+The forced entry is a configuration that nobody proposed: it makes the survivor the only voter,
+begins another epoch of the group, and says by which recovery, when, from where and whom it gave up
+(docs/adr/0052-the-last-resort.md). It is one frame behind the last one: whole, or cut off by the
+next start. Its term is written first, as no log is ahead of its term; a term that nothing follows
+harms nobody. Nothing else in the directory changes.
+
+What this must never do is judge by itself whether a start would succeed: it lets one happen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dledger.codec import configuration_bytes
+from dledger.core.group_epoch import (
+    MAX_RECOVERIES,
+    RECOVERY_ID_BYTES,
+    TERM_GAP,
+    GroupEpoch,
+    Recovery,
+)
+from dledger.core.types import (
+    MAX_INDEX,
+    MAX_TERM,
+    Configuration,
+    DiskId,
+    EntryKind,
+    HardState,
+    NodeId,
+    Term,
+)
+from dledger.reading.entry import HEADER_SIZE
+from store.directory import DirectoryState, Identity, lock_directory
+from store.doubt import DoubtNote
+from store.errors import RecoveryRefused, StorageFailed
+from store.files import FileSystem
+from store.starting.derived import trusted_index
+from store.starting.judging import identity_of, rehearsed
+from store.starting.opening import Opened, Site, open_member
+
+HOLDER: Final = "dledger member recover"
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A member that a recovery would give up. `address`: where the log says that it is found."""
+
+    node_id: str
+    disk_id: bytes
+    address: str
+    is_voter: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """What a member's directory holds, as its next start will find it.
+
+    Attributes:
+        term: the newest that it knows of.
+        last_term, last_index, end_offset: of its last entry, and the byte behind that.
+        committed_index: up to here it knows its log to be committed; what follows may be, or not.
+        configuration, configuration_index: in force there; 0 where no entry says it.
+        last_time_ms: when its last entry was appended, by the log's clock.
+    """
+
+    path: Path
+    broker_group: str
+    node_id: str
+    disk_id: bytes
+    term: int
+    first_index: int
+    last_term: int
+    last_index: int
+    end_offset: int
+    committed_index: int
+    last_time_ms: int
+    configuration: Configuration
+    configuration_index: int
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Of two survivors the one whose end is greater has what the other may lack."""
+        return self.last_term, self.last_index
+
+    @property
+    def address(self) -> str:
+        """Where the log says that it is found."""
+        return dict(self.configuration.addresses).get(NodeId(self.node_id), "")
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it decides alone already: there is no majority to lose."""
+        configuration = self.configuration
+        return configuration.voters == {self.node_id} and not configuration.voters_outgoing
+
+    @property
+    def others(self) -> tuple[Other, ...]:
+        """The members that would be given up."""
+        known, addresses = self.configuration, dict(self.configuration.addresses)
+        return tuple(
+            Other(node, known.disk_of(node), addresses.get(node, ""), known.is_voter(node))
+            for node in sorted(known.members() - {NodeId(self.node_id)})
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was written: `survivor` as it was before, and the epoch that it is the first member of,
+    from the forced entry on."""
+
+    survivor: Survivor
+    epoch: GroupEpoch
+    term: int
+    index: int
+
+
+def identity_at(path: Path) -> Identity:
+    """Whose the directory says it is.
+
+    Raises:
+        RecoveryRefused: it doesn't say.
+    """
+    stated = identity_of(path) if path.is_dir() else None
+    if stated is None:
+        raise RecoveryRefused(str(path), "it isn't a member's: no identity.json says whose it is")
+    return stated
+
+
+def examine(path: Path, identity: Identity, files: FileSystem) -> Survivor:
+    """What a recovery would begin with. Nothing changes but the lock's holder.
+
+    Raises:
+        RecoveryRefused: this directory is none to recover from.
+        StartRefused, StoreError, HardStateCorrupt, OSError: a node wouldn't start on it.
+    """
+    lock = lock_directory(files, path, HOLDER)
+    try:
+        with rehearsed(path, identity) as site:
+            return survivor_of(site, open_member(site))
+    finally:
+        files.close(lock)
+
+
+def survivor_of(site: Site, opened: Opened) -> Survivor:
+    """The survivor whose directory is open.
+
+    Raises:
+        RecoveryRefused: it can't go on alone.
+    """
+    log, disk, node = opened.log, opened.directory.disk, NodeId(site.identity.node_id)
+    summary = opened.summary
+    index, configuration = 0, opened.base
+    if summary.base.configuration is not None:
+        index, configuration = summary.base.place.at, summary.base.configuration
+    if summary.configurations:
+        index, configuration = summary.configurations[-1]
+    _check_able(site, disk.state, disk.disk_id, configuration)
+    return Survivor(
+        path=site.path,
+        broker_group=site.identity.broker_group,
+        node_id=node,
+        disk_id=disk.disk_id,
+        term=max(opened.hard_state.term, log.last_term),
+        first_index=log.first_index,
+        last_term=log.last_term,
+        last_index=log.last_index,
+        end_offset=log.end_offset,
+        committed_index=trusted_index(log),
+        last_time_ms=log.last_append_time_ms,
+        configuration=configuration,
+        configuration_index=index,
+    )
+
+
+def _check_able(
+    site: Site, state: DirectoryState, disk_id: bytes, configuration: Configuration
+) -> None:
+    """Raises:
+    RecoveryRefused: as a voter it would lack what it has to have.
+    """
+    path, node = str(site.path), NodeId(site.identity.node_id)
+    if state is not DirectoryState.FORMED:
+        raise RecoveryRefused(
+            path, f"it is {state.value}: it was taking a lost disk's place and isn't a member yet"
+        )
+    if configuration.disk_of(node) != disk_id:
+        raise RecoveryRefused(path, f"its log names {node} as a member no more")
+    if not configuration.is_voter(node):
+        raise RecoveryRefused(
+            path, f"{node} learns and doesn't vote: it may lack what voters had acknowledged"
+        )
+    if places := DoubtNote(site.files, site.path).read():
+        raise RecoveryRefused(
+            path,
+            f"committed entries have rotted there, in {places[0][0]} and {len(places) - 1} other "
+            "places, and nobody would be left to give them back: `dledger log repair` first, with "
+            "--from whatever is left of the others' directories",
+        )
+    if configuration.epoch.number >= MAX_RECOVERIES:
+        raise RecoveryRefused(
+            path, f"the group was recovered {MAX_RECOVERIES} times, and can't be any more"
+        )
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def force(
+    site: Site,
+    shown: Survivor,
+    *,
+    seen_term: int = 0,
+    recovery_id: Callable[[], bytes] = lambda: os.urandom(RECOVERY_ID_BYTES),
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> Recovered:
+    """The group goes on from this directory, and all other members are given up.
+
+    Args:
+        site: with `InlineWorker`s, as nothing runs beside this.
+        shown: what was agreed to.
+        seen_term: the newest that any other member was seen to know.
+
+    Raises:
+        RecoveryRefused: it isn't as it was shown, or nothing has to be recovered.
+        StartRefused, StoreError, HardStateCorrupt, OSError: a node wouldn't start on it, or it
+            can't be written. What StorageFailed ends may have happened: ask again.
+    """
+    opened = open_member(site)
+    with contextlib.closing(opened.directory):
+        try:
+            survivor = survivor_of(site, opened)
+            if survivor != shown:
+                raise RecoveryRefused(str(site.path), "it has changed since it was looked at")
+            if survivor.is_alone:
+                raise RecoveryRefused(
+                    str(site.path), f"{survivor.node_id} decides alone: no majority is lost"
+                )
+            term = max(survivor.term, seen_term) + TERM_GAP
+            if term > MAX_TERM or survivor.last_index >= MAX_INDEX:
+                raise RecoveryRefused(str(site.path), f"no term is left above {survivor.term}")
+            index = survivor.last_index + 1
+            epoch = _epoch_after(survivor, term, index, recovery_id(), now_ms())
+            opened.hard_state_store.save(HardState(Term(term)))
+            _append(opened, survivor, epoch)
+        finally:
+            # Whatever a start would have verified it verifies still.
+            opened.log.close(is_clean=False)
+    return Recovered(survivor, epoch, term, index)
+
+
+def _epoch_after(
+    survivor: Survivor, term: int, index: int, recovery_id: bytes, now_ms: int
+) -> GroupEpoch:
+    recovery = Recovery(
+        survivor=survivor.node_id,
+        time_ms=max(0, now_ms),
+        term=term,
+        index=index,
+        committed_index=survivor.committed_index,
+        given_up=tuple((each.node_id, each.disk_id) for each in survivor.others),
+    )
+    return GroupEpoch((*survivor.configuration.epoch.recoveries, recovery_id), recovery)
+
+
+def _append(opened: Opened, survivor: Survivor, epoch: GroupEpoch) -> None:
+    """The forced entry follows the last one, durably.
+
+    Raises:
+        StorageFull: there is no room for it.
+        StorageFailed: it may be there, or not.
+    """
+    node, log, last = NodeId(survivor.node_id), opened.log, epoch.last
+    if last is None:
+        raise AssertionError("an epoch that a recovery begins has one")
+    address = survivor.address
+    forced = Configuration(
+        voters=frozenset({node}),
+        disks=((node, DiskId(survivor.disk_id)),),
+        addresses=((node, address),) if address else (),
+        epoch=epoch,
+    )
+    body = configuration_bytes(forced)
+    # The log's clock goes on when somebody leads; nobody does.
+    log.has_room(HEADER_SIZE + len(body))  # a segment is made for it, if the last one is full
+    log.append(EntryKind.CONFIGURATION, last.index, Term(last.term), survivor.last_time_ms, 0, body)
+    log.submit(1)
+    if log.synced_index < last.index:
+        raise StorageFailed("the forced entry", OSError("it isn't durable"))

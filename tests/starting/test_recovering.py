@@ -1,0 +1,355 @@
+"""A group whose majority is lost goes on from one survivor, or nothing has happened."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.config import NodeConfig
+from chaos.forming import form_disks
+from dledger.codec import configuration_bytes
+from dledger.core.group_epoch import MAX_RECOVERIES, TERM_GAP, GroupEpoch, Recovery
+from dledger.core.types import (
+    Configuration,
+    DiskId,
+    EntryKind,
+    HardState,
+    NodeId,
+    Term,
+)
+from store.commitlog import CommitLogOptions
+from store.directory import DataDirectory, DirectoryState, Identity
+from store.doubt import DoubtNote
+from store.errors import DirectoryInUse, RecoveryRefused, StorageFailed
+from store.files import FileSystem, OsFiles
+from store.out_of_service import Divergence, mark
+from store.starting.errors import NotAMember, OutOfService
+from store.starting.judging import judge
+from store.starting.opening import Opened, Site, open_member
+from store.starting.recovering import (
+    Recovered,
+    Survivor,
+    examine,
+    force,
+    identity_at,
+    survivor_of,
+)
+from store.worker import InlineWorker
+from tests.store.faulty_files import SimulatedDisk
+
+SEGMENT = 16384
+GROUP = "g1"
+NAMES = ("n1", "n2", "n3")
+ENTRIES = 40
+RECOVERY_ID = bytes(range(16))
+NOW_MS = 1_700_000_000_000
+
+
+def config_of(name: str, root: Path) -> NodeConfig:
+    config = NodeConfig.model_validate(
+        {
+            "broker_group": GROUP,
+            "node_id": name,
+            "data_directory": str(root / name),
+            "listen": f"127.0.0.1:700{name[1]}",
+            "peers": {each: f"127.0.0.1:700{each[1]}" for each in NAMES},
+            "store": {"reserve_bytes": 0},
+        }
+    )
+    store = config.store.model_copy(update={"segment_size_bytes": SEGMENT})
+    return config.model_copy(update={"store": store})
+
+
+def site_of(path: Path, files: FileSystem) -> Site:
+    options = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0)
+    identity = Identity(GROUP, path.name, SEGMENT)
+    return Site(path, identity, files, options, workers=InlineWorker)
+
+
+@contextlib.contextmanager
+def opened_at(site: Site) -> Iterator[Opened]:
+    opened = open_member(site)
+    with contextlib.closing(opened.directory), contextlib.closing(opened.log):
+        yield opened
+
+
+def formed(root: Path, files: FileSystem, entries: int = ENTRIES) -> Site:
+    """n3 of three, in whose log `entries` follow the founding, the last half of a second term."""
+    if isinstance(files, SimulatedDisk):
+        files.mkdir(root)
+        files.fsync_directory(root.parent)
+    form_disks([config_of(each, root) for each in NAMES], lambda _: files)
+    site = site_of(root / "n3", files)
+    with opened_at(site) as opened:
+        opened.hard_state_store.save(HardState(Term(4), NodeId("n1")))
+        for number in range(entries):
+            index, term = opened.log.last_index + 1, Term(2 if number < entries // 2 else 3)
+            body = bytes([number]) * 900
+            assert opened.log.has_room(1000)
+            opened.log.append(EntryKind.NOOP, index, term, 1000 + number, 0, body)
+        opened.log.submit(1)
+    return site
+
+
+def append(site: Site, configuration: Configuration) -> None:
+    """The log's last entry is that configuration."""
+    with opened_at(site) as opened:
+        index = opened.log.last_index + 1
+        body = configuration_bytes(configuration)
+        opened.log.append(EntryKind.CONFIGURATION, index, Term(4), 5000, 0, body)
+        opened.log.submit(1)
+
+
+def look(site: Site) -> Survivor:
+    with opened_at(site) as opened:
+        return survivor_of(site, opened)
+
+
+def recovered(site: Site, shown: Survivor, seen_term: int = 0) -> Recovered:
+    return force(
+        site,
+        shown,
+        seen_term=seen_term,
+        recovery_id=lambda: RECOVERY_ID,
+        now_ms=lambda: NOW_MS,
+    )
+
+
+def check_done(site: Site, shown: Survivor, term: int) -> None:
+    """A start finds the log that was there, and one entry that says what was done."""
+    with opened_at(site) as opened:
+        log, last = opened.log, opened.summary.configurations[-1]
+        assert (log.last_index, log.last_term) == (shown.last_index + 1, term)
+        assert opened.hard_state == HardState(Term(term))
+        index, configuration = last
+        assert index == shown.last_index + 1
+        assert configuration.members() == configuration.voters == {NodeId("n3")}
+        assert configuration.disk_of(NodeId("n3")) == shown.disk_id
+        assert dict(configuration.addresses) == {NodeId("n3"): "127.0.0.1:7003"}
+        assert configuration.epoch.recoveries[-1] == RECOVERY_ID
+        assert configuration.epoch.last == Recovery(
+            survivor="n3",
+            time_ms=NOW_MS,
+            term=term,
+            index=index,
+            committed_index=shown.committed_index,
+            given_up=tuple((each.node_id, each.disk_id) for each in shown.others),
+        )
+
+
+def test_the_survivor_goes_on_alone(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    shown = examine(site.path, site.identity, site.files)
+    assert [each.node_id for each in shown.others] == ["n1", "n2"]
+    assert shown.end == (3, ENTRIES + 1)
+    assert (shown.term, shown.committed_index) == (4, 0)
+    done = recovered(site, shown)
+    assert (done.index, done.term) == (ENTRIES + 2, 4 + TERM_GAP)
+    assert judge(site.path).starts
+    check_done(site, shown, done.term)
+
+
+def test_looking_changes_nothing(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    before = {each: each.read_bytes() for each in site.path.rglob("*") if each.is_file()}
+    examine(site.path, identity_at(site.path), site.files)
+    after = {each: each.read_bytes() for each in site.path.rglob("*") if each.is_file()}
+    assert {each for each in before if before[each] != after.get(each)} <= {site.path / "LOCK"}
+    assert set(after) - set(before) <= {site.path / "LOCK"}
+
+
+def test_the_term_is_above_all_that_anybody_was_seen_to_know(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    done = recovered(site, examine(site.path, site.identity, site.files), seen_term=77)
+    assert done.term == 77 + TERM_GAP
+
+
+def test_it_is_done_once(tmp_path: Path) -> None:
+    """Who asks again is told that nothing is left to do, and nothing is written."""
+    site = formed(tmp_path, OsFiles())
+    recovered(site, examine(site.path, site.identity, site.files))
+    again = examine(site.path, site.identity, site.files)
+    assert again.is_alone
+    with pytest.raises(RecoveryRefused, match="decides alone"):
+        recovered(site, again)
+    assert examine(site.path, site.identity, site.files).last_index == ENTRIES + 2
+
+
+def test_what_changed_since_it_was_shown_is_shown_again(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    shown = examine(site.path, site.identity, site.files)
+    with opened_at(site) as opened:
+        opened.log.append(EntryKind.NOOP, opened.log.last_index + 1, Term(4), 9000, 0, b"")
+        opened.log.submit(1)
+    with pytest.raises(RecoveryRefused, match="has changed"):
+        recovered(site, shown)
+
+
+def count_of_calls() -> int:
+    disk = SimulatedDisk()
+    site = formed(Path("/data"), disk)
+    shown = look(site)
+    begin = len(disk.calls)
+    recovered(site, shown)
+    return len(disk.calls) - begin
+
+
+CALLS = count_of_calls()
+
+
+@pytest.mark.parametrize("luck", [None, 1, 2], ids=["unlucky", "one", "two"])
+@pytest.mark.parametrize("fatal", range(CALLS + 1))
+def test_power_that_fails_leaves_it_done_or_not_done(fatal: int, luck: int | None) -> None:
+    """At each call of the file system: a start finds the old configuration, or the new one, whole;
+    what was in the log before is there in any case."""
+    disk = SimulatedDisk()
+    site = formed(Path("/data"), disk)
+    shown = look(site)
+    digest = _digest(site, shown.last_index)
+    begin = len(disk.calls)
+
+    def stop(_operation: str, _name: str) -> None:
+        if len(disk.calls) > begin + fatal:
+            raise InterruptedError
+
+    disk.before = stop
+    is_done = False
+    with contextlib.suppress(InterruptedError, StorageFailed):
+        recovered(site, shown)
+        is_done = True
+    disk.before = lambda _operation, _name: None
+    disk.power_cut(None if luck is None else Random(fatal * 7 + luck))
+    assert _digest(site, shown.last_index) == digest
+    found = look(site)
+    if found.last_index > shown.last_index:
+        check_done(site, shown, found.last_term)
+        return
+    assert not is_done, "it was told that it is done"
+    assert found.configuration == shown.configuration
+    again = recovered(site, found)  # the term may have been written already
+    check_done(site, replace(found, committed_index=shown.committed_index), again.term)
+
+
+def _digest(site: Site, index: int) -> int:
+    with opened_at(site) as opened:
+        return opened.log.digest_at(index)
+
+
+def test_all_of_the_calls_are_cut_at() -> None:
+    """The test above stops at each, and the entry's own sync is among them."""
+    assert CALLS > 20
+
+
+# --- who can't -----------------------------------------------------------------------------------
+
+
+def members_of(site: Site) -> Configuration:
+    return look(site).configuration
+
+
+def test_a_learner_is_refused(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    known, node = members_of(site), NodeId("n3")
+    append(site, replace(known, voters=known.voters - {node}, learners=frozenset({node})))
+    with pytest.raises(RecoveryRefused, match="learns and doesn't vote"):
+        examine(site.path, site.identity, site.files)
+
+
+def test_who_is_a_member_no_more_is_refused(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    known, node = members_of(site), NodeId("n3")
+    gone = replace(
+        known,
+        voters=known.voters - {node},
+        disks=tuple(pair for pair in known.disks if pair[0] != node),
+    )
+    append(site, gone)
+    with pytest.raises(RecoveryRefused, match="as a member no more"):
+        examine(site.path, site.identity, site.files)
+
+
+def test_who_votes_only_until_a_joint_configuration_is_left_can(tmp_path: Path) -> None:
+    """It may have the only copy of what was acknowledged."""
+    site = formed(tmp_path, OsFiles())
+    known, node = members_of(site), NodeId("n3")
+    others = known.voters - {node}
+    append(site, replace(known, voters=others, voters_outgoing=known.voters))
+    shown = examine(site.path, site.identity, site.files)
+    check_done(site, shown, recovered(site, shown).term)
+
+
+def test_one_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    with opened_at(site), pytest.raises(DirectoryInUse):
+        examine(site.path, site.identity, site.files)
+
+
+def test_what_is_no_members_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecoveryRefused, match="isn't a member's"):
+        identity_at(tmp_path / "nowhere")
+    (tmp_path / "n9").mkdir()
+    with pytest.raises(RecoveryRefused, match="isn't a member's"):
+        identity_at(tmp_path / "n9")
+    identity = Identity(GROUP, "n9", SEGMENT)
+    with contextlib.closing(DataDirectory.open(tmp_path / "n9", identity)) as directory:
+        assert directory.disk.state is DirectoryState.UNFORMED
+    with pytest.raises(NotAMember):
+        examine(tmp_path / "n9", identity_at(tmp_path / "n9"), OsFiles())
+
+
+def test_a_disk_that_was_joining_is_refused(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    with contextlib.closing(DataDirectory.open(site.path, site.identity)) as directory:
+        directory.mark(DirectoryState.JOINING)
+    with pytest.raises(RecoveryRefused, match="it is joining"):
+        examine(site.path, site.identity, site.files)
+
+
+def test_one_out_of_service_is_refused(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    mark(site.files, site.path, Divergence(peers=("n1",), compared_index=3))
+    with pytest.raises(OutOfService):
+        examine(site.path, site.identity, site.files)
+
+
+def test_one_that_was_given_up_is_refused(tmp_path: Path) -> None:
+    """And its mark says by whom, after it was read back."""
+    site = formed(tmp_path, OsFiles())
+    mark(site.files, site.path, Divergence(peers=("n1",), recoveries=(RECOVERY_ID.hex(),)))
+    with pytest.raises(OutOfService, match=r"given up.*as n1 says.*member add n3") as refused:
+        examine(site.path, site.identity, site.files)
+    assert refused.value.divergence.recoveries == (RECOVERY_ID.hex(),)
+
+
+def test_rot_that_is_known_is_repaired_before(tmp_path: Path) -> None:
+    """Nobody would be left to give the bytes back."""
+    site = formed(tmp_path, OsFiles())
+    DoubtNote(site.files, site.path).write([("00000000000000000000", 100)])
+    with pytest.raises(RecoveryRefused, match="log repair"):
+        examine(site.path, site.identity, site.files)
+
+
+def test_a_group_is_recovered_only_so_often(tmp_path: Path) -> None:
+    site = formed(tmp_path, OsFiles())
+    ids = tuple(bytes([number]) * 16 for number in range(MAX_RECOVERIES))
+    last = Recovery("n3", 1, 4, 2, 1)
+    append(site, replace(members_of(site), epoch=GroupEpoch(ids, last)))
+    with pytest.raises(RecoveryRefused, match="can't be any more"):
+        examine(site.path, site.identity, site.files)
+
+
+def test_the_next_recovery_goes_on_from_the_last(tmp_path: Path) -> None:
+    """An epoch's past is in its name."""
+    site = formed(tmp_path, OsFiles())
+    earlier = GroupEpoch((b"e" * 16,), Recovery("n1", 1, 4, 2, 1, (("n9", b"d" * 16),)))
+    append(site, replace(members_of(site), epoch=earlier))
+    shown = examine(site.path, site.identity, site.files)
+    done = recovered(site, shown)
+    assert done.epoch.recoveries == (b"e" * 16, RECOVERY_ID)
+    check_done(site, shown, done.term)
+    assert DiskId(shown.disk_id) == members_of(site).disk_of(NodeId("n3"))
