@@ -15,6 +15,7 @@ from broker.comparing import ComparisonStatistics
 from broker.config import NodeConfig
 from broker.leader.append import AppenderStatistics
 from broker.leader.groups.keeper import KeeperStatistics
+from broker.leader.epochs import EpochName
 from broker.leader.leadership import LeadershipStatistics
 from broker.mending import MendStatistics
 from broker.metrics import NodeFacts
@@ -97,6 +98,8 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
         log_damages=facts.repairs.damages,
         scrub_ended_ms=facts.scrub.last_pass_ended_ms,
         preferred=facts.configuration.preferred or "",
+        epoch=EpochName.of(facts.configuration.epoch.recoveries),
+        last_term=ends.last_term,
     )
 
 

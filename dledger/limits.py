@@ -13,6 +13,10 @@ RPC_LIMIT_BYTES: Final = 16 << 20
 MAX_MESSAGE_BYTES: Final = 4 << 20  # of a message's body; RocketMQ's maxMessageSize
 MAX_SEND_BATCHES: Final = 1_024  # in one Send
 
+# With a call, once the group was ever recovered by force: number u32 of the newest epoch that the
+# caller was told of, and the 16 bytes of its last recovery's id.
+EPOCH_METADATA_KEY: Final = "dledger-epoch-bin"
+
 # For channels and servers alike.
 MESSAGE_LENGTHS: Final = (
     ("grpc.max_send_message_length", RPC_LIMIT_BYTES),

@@ -17,6 +17,7 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode, NodeAddress
 from broker.leader.append import Appender
+from broker.leader.epochs import FIRST, EpochFence, EpochName
 from broker.reading.held import HeldPulls
 from dledger.core import Raft
 from dledger.core.errors import CoreError, NotLeader, TransferInProgress
@@ -57,7 +58,7 @@ class Replication(Protocol):
 @dataclass(frozen=True, slots=True)
 class LeaderView:
     """Who leads, as one node knows it. `is_serving` is true only of the leader itself, once it
-    answers sends and pulls."""
+    answers sends and pulls. `epoch`: of the group, as its log has it."""
 
     broker_group: str
     node_id: str
@@ -65,6 +66,7 @@ class LeaderView:
     term: int
     is_serving: bool
     members: tuple[NodeAddress, ...]
+    epoch: EpochName = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,10 @@ class Leadership:
         self._transfers: list[asyncio.Future[str]] = []
         self._replication: Replication | None = None
         self._changed: Callable[[], None] = lambda: None
+        self.fence = EpochFence(
+            lambda: self._core.configuration.epoch.recoveries,
+            lambda: self.end_serving("the group was recovered by force without this node"),
+        )
         self.serving = False
         self.draining = False
         self.elections = 0
@@ -152,7 +158,8 @@ class Leadership:
         """Answers who waited for entries up to `index`; starts serving when all is applied."""
         self._appender.on_applied(index)
         core = self._core
-        if not self.serving and core.is_ready_leader and index == core.last_index:
+        is_ready = core.is_ready_leader and index == core.last_index
+        if not self.serving and is_ready and not self.fence.is_shut:
             self._appender.begin(index)
             self.serving = True
             log.info("serving_started", term=core.term, applied_index=index)
@@ -249,6 +256,13 @@ class Leadership:
     def not_leader(self, reason: str) -> BrokerError:
         """The error for a call that only a serving leader answers."""
         core = self._core
+        if self.fence.is_shut:
+            text = (
+                f"{self._node} is of epoch {self.fence.name.number} of broker group "
+                f"{self._broker_group}, and a client was served in epoch {self.fence.told_number}: "
+                "the group was recovered by force without this node"
+            )
+            return BrokerError(ErrorCode.NOT_LEADER, text)
         if core.role is Role.LEADER and self.draining:
             return self._error(ErrorCode.SHUTTING_DOWN, "this node is being stopped")
         if core.role is Role.LEADER:
@@ -283,6 +297,7 @@ class Leadership:
             members=tuple(
                 NodeAddress(node, address) for node, address in sorted(self.members().items())
             ),
+            epoch=self.fence.name,
         )
 
     def statistics(self) -> LeadershipStatistics:

@@ -28,6 +28,8 @@ class EntryLog(Protocol):
     @property
     def first_index(self) -> int: ...
     @property
+    def last_term(self) -> int: ...
+    @property
     def end_offset(self) -> int: ...
     def position_of(self, index: int) -> int: ...
     def header_at(self, index: int) -> EntryHeader: ...
@@ -41,6 +43,7 @@ class LogEnds:
     """Where a log begins and ends. Offsets are physical, one past the last byte."""
 
     first_index: int
+    last_term: int
     end_offset: int
     committed_offset: int
     committed_digest: int
@@ -85,6 +88,7 @@ class CommittedLog:
         commit = self._core().commit_index
         return LogEnds(
             first_index=self._log.first_index,
+            last_term=self._log.last_term,
             end_offset=self._log.end_offset,
             committed_offset=self.end_of_entry(commit),
             committed_digest=self._log.digest_at(commit) if commit else 0,

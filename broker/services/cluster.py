@@ -12,6 +12,7 @@ from typing import Protocol
 
 from broker.errors import BrokerError, ErrorCode, NodeAddress
 from broker.leader.changes import Change
+from broker.leader.epochs import FIRST, EpochFence, EpochName
 from broker.leader.leadership import LeaderView
 from dledger.core.types import NodeId
 
@@ -96,6 +97,8 @@ class NodeStatus:
         log_damages: places in the log that have rotted and aren't repaired yet.
         scrub_ended_ms: when all of the log had been read again, since the epoch; 0: not yet.
         preferred: the member that is to lead, by its log; empty: none.
+        epoch: of the group, as its log has it.
+        last_term: of the last entry.
     """
 
     broker_group: str
@@ -123,6 +126,8 @@ class NodeStatus:
     log_damages: int = 0
     scrub_ended_ms: int = 0
     preferred: str = ""
+    epoch: EpochName = FIRST
+    last_term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,8 @@ class Members:
 class LeadershipView(Protocol):
     """`broker.leader.leadership.Leadership`, as far as the group is told of it."""
 
+    @property
+    def fence(self) -> EpochFence: ...
     def check_serving(self) -> None: ...
     def view(self) -> LeaderView: ...
     def hand_over(self, target: NodeId | None) -> Awaitable[LeaderView]: ...
@@ -197,6 +204,14 @@ class Cluster:
         """The leader, its readiness or the members changed."""
         for watcher in self._watchers:
             watcher.set()
+
+    def heard_epoch(self, told: EpochName) -> None:
+        """A caller was served by the group in that epoch.
+
+        Raises:
+            BrokerError: WRONG_BROKER_GROUP, INVALID_ARGUMENT.
+        """
+        self._leadership.fence.heard(told)
 
     def close(self) -> None:
         """Every watch ends."""

@@ -41,6 +41,7 @@ from dledger.client.errors import (
     WrongThread,
 )
 from dledger.client.faults import contained
+from dledger.client.group_epoch import EpochName
 from dledger.client.leader_view import LeaderBoard, Member, View
 from dledger.client.options import CHANNEL_OPTIONS, ClientOptions
 from dledger.credentials.errors import CredentialUnusable
@@ -291,12 +292,25 @@ class BrokerGroup:
         self._failures.pop(address, None)
         if self._guess == address:
             self._guess = ""
-        self._board.on_view(address, view)
+        known = self._board.epoch
+        if not self._board.on_view(address, view):
+            self._on_lost(address, _of_another_epoch(address, view, known))
+            return
+        if view.epoch != known:
+            self._begin_epoch(address)
         for member in view.members:
             self._learn(member.address)
         if view.leader is not None and view.leader.address in self._links:
             self._links[view.leader.address].nudge()
         self._refresh()
+
+    def _begin_epoch(self, told_by: str) -> None:
+        """The group was recovered by force: whoever was asked before may have been given up. All
+        nodes but the one that told of it are asked anew, and told by that."""
+        for address, link in self._links.items():
+            link.abandon_calls()
+            if address != told_by:
+                link.ask_again()
 
     def _on_lost(self, address: str, failure: ClientError) -> None:
         if self._closed:
@@ -331,7 +345,14 @@ class BrokerGroup:
         self._check_open()
         material = None if self._tls is None else self._tls.material()
         channel = open_channel(address, CHANNEL_OPTIONS, material)
-        link = NodeLink(address, channel, self._name, self._on_view, self._on_lost)
+        link = NodeLink(
+            address,
+            channel,
+            self._name,
+            self._on_view,
+            self._on_lost,
+            lambda: self._board.epoch,
+        )
         self._links[address] = link
         return link
 
@@ -413,6 +434,18 @@ class BrokerGroup:
                 f"no member of broker group {self._name!r} was found: {reasons}"
             )
         return BrokerGroupUnreachable(f"no member of the broker group can be reached: {reasons}")
+
+
+def _of_another_epoch(address: str, view: View, known: EpochName) -> Unavailable:
+    """Why what a node says of itself doesn't count."""
+    if view.epoch.number == known.number:
+        text = "the group was recovered by force from two survivors, and they are two groups now"
+    else:
+        text = "the group was recovered by force without it"
+    return Unavailable(
+        f"{address} is of epoch {view.epoch.number} of the group, and epoch {known.number} is "
+        f"known: {text}"
+    )
 
 
 def _backoff(state: RetryCallState) -> float:

@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 
 from dledger.client.errors import ClientClosed, ClientError, LeadershipLost, Unavailable, from_rpc
 from dledger.client.faults import contained, fault
+from dledger.client.group_epoch import EpochName
 from dledger.client.leader_view import View, from_wire
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
@@ -100,6 +101,7 @@ class NodeLink:
         broker_group: the one that the node must belong to; empty: any.
         on_view: is given each view of the node.
         on_lost: is told when the watch broke, and why.
+        epoch: the newest epoch of the group that the client knows, as of now.
     """
 
     def __init__(
@@ -109,8 +111,12 @@ class NodeLink:
         broker_group: str,
         on_view: Callable[[str, View], None],
         on_lost: Callable[[str, ClientError], None],
+        epoch: Callable[[], EpochName],
     ) -> None:
         self.address = address
+        self._epoch = epoch
+        self._watch_call: Any = None
+        self._asks_again = False
         self._broker_group = broker_group
         self._on_view = on_view
         self._on_lost = on_lost
@@ -137,10 +143,17 @@ class NodeLink:
         """
         task = asyncio.current_task()
         cancels = 0 if task is None else task.cancelling()
-        call = self._callable(method)(request, timeout=min(timeout_s, MAX_CALL_S))
+        epoch = self._epoch()
+        call = self._callable(method)(
+            request, timeout=min(timeout_s, MAX_CALL_S), metadata=epoch.metadata or None
+        )
         self._calls[call] = when_deposed
         try:
             response: Response = await call
+            if epoch != self._epoch():
+                # Whoever answered may have been given up: its word isn't the group's.
+                text = f"the group was recovered by force while {self.address} was asked"
+                raise LeadershipLost(text, outcome=Outcome.MAY_HAVE_HAPPENED)
             return response
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, self.address) from error
@@ -189,6 +202,12 @@ class NodeLink:
         """Tries the watch again now, if it is waiting to be tried."""
         self._nudged.set()
 
+    def ask_again(self) -> None:
+        """The watch ends, and another one begins, which tells the node of the newest epoch."""
+        if self._watch_call is not None:
+            self._asks_again = True
+            self._watch_call.cancel()
+
     async def close(self) -> None:
         """Ends the watch and the channel, and with it every call."""
         self._is_closed = True
@@ -223,16 +242,24 @@ class NodeLink:
 
     async def _listen(self, watch: Any) -> ClientError:
         """Reports what the node says; why it is no longer heard."""
-        call = watch(cpb.WatchLeaderRequest(broker_group=self._broker_group))
+        request = cpb.WatchLeaderRequest(broker_group=self._broker_group)
+        call = watch(request, metadata=self._epoch().metadata or None)
+        self._watch_call = call
         try:
             async for view in call:
                 self._backoff_s = WATCH_BACKOFF_MIN_S
                 self._on_view(self.address, from_wire(view))
         except grpc.aio.AioRpcError as error:
             return from_rpc(error, self.address)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._asks_again or (task is not None and task.cancelling()):
+                raise
+            return Unavailable(f"{self.address} is asked again, as the group's epoch is another")
         except Exception as error:  # noqa: BLE001 - what it said can't be relied on
             return fault(f"watching {self.address}", error)
         finally:
+            self._watch_call, self._asks_again = None, False
             call.cancel()
         return Unavailable(f"{self.address} ended the watch")
 

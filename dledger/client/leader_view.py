@@ -3,7 +3,8 @@
 This owns the latest view of each node that is being watched and answers three questions: which
 node may be sent to now, which one to try where nobody has given word, and which nodes are known
 to have been deposed. It must never send a caller to a node of an older term once another is
-named leader of a newer one: a leader that is stopped or cut off goes on believing in itself.
+named leader of a newer one: a leader that is stopped or cut off goes on believing in itself. Nor to
+one of an older epoch of the group, whatever its term: it was given up.
 
 A node of a higher term that names no leader does not count against a leader that serves: it may
 be a candidate that was cut off from the others in the middle of an election, for good.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.client.group_epoch import FIRST_EPOCH, RECOVERY_ID_BYTES, EpochName
 from dledger.wire.cluster_pb2 import LeaderView
 
 
@@ -36,6 +38,7 @@ class View:
     leader: Member | None
     serving: bool
     members: tuple[Member, ...]
+    epoch: EpochName = FIRST_EPOCH
 
 
 def from_wire(view: LeaderView) -> View:
@@ -48,7 +51,15 @@ def from_wire(view: LeaderView) -> View:
         leader=Member(view.leader.node_id, view.leader.address) if named else None,
         serving=view.serving,
         members=tuple(Member(member.node_id, member.address) for member in view.members),
+        epoch=_epoch_of(view),
     )
+
+
+def _epoch_of(view: LeaderView) -> EpochName:
+    told = view.epoch
+    if not told.number or len(told.recovery_id) != RECOVERY_ID_BYTES:
+        return FIRST_EPOCH
+    return EpochName(told.number, told.recovery_id)
 
 
 class LeaderBoard:
@@ -57,12 +68,22 @@ class LeaderBoard:
     def __init__(self) -> None:
         self._views: dict[str, View] = {}
         self._hint: tuple[int, Member] | None = None
+        self.epoch = FIRST_EPOCH  # the newest that a node told of
 
-    def on_view(self, address: str, view: View) -> None:
-        """The node at `address` says `view`."""
+    def on_view(self, address: str, view: View) -> bool:
+        """The node at `address` says `view`; whether that counts: what was said in an epoch before
+        the newest doesn't, nor what is said in another one of the same number."""
+        if view.epoch.number > self.epoch.number:
+            self.epoch = view.epoch
+            self._views.clear()
+            self._hint = None
+        if view.epoch != self.epoch:
+            self.on_lost(address)
+            return False
         self._views[address] = view
         if self._hint is not None and view.term >= self._hint[0]:
             self._hint = None
+        return True
 
     def on_lost(self, address: str) -> None:
         """The node at `address` is no longer heard; what it said may be over."""

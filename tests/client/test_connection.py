@@ -11,6 +11,7 @@ import pytest
 from dledger.client import ALL, Client, ClientOptions, ConsumerOptions, ProducerOptions, WrongThread
 from dledger.client.broker_group import MAX_LINKS, BrokerGroup
 from dledger.client.connection import NodeLink
+from dledger.client.group_epoch import EpochName
 from dledger.client.leader_view import Member, View
 from dledger.testing.fake_nodes import FakeGroup
 from tests.client.loops import async_test
@@ -33,6 +34,7 @@ async def test_link_that_is_closed_while_it_is_nudged_ends() -> None:
             "",
             on_view=lambda *_: None,
             on_lost=lambda *_: lost.set(),
+            epoch=EpochName,
         )
         async with asyncio.timeout(LIMIT_S):
             await lost.wait()  # it pauses now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dledger.client.group_epoch import FIRST_EPOCH, EpochName
 from dledger.client.leader_view import LeaderBoard, Member, View, from_wire
 from dledger.wire.cluster_pb2 import LeaderView
 
@@ -101,3 +102,63 @@ def test_node_under_two_addresses_is_one_node() -> None:
 def test_view_of_the_wire_without_a_leader() -> None:
     """Absent, not empty."""
     assert from_wire(LeaderView(broker_group="g", node_id="n1", term=3)).leader is None
+
+
+A, B = (EpochName(1, letter * 16) for letter in (b"a", b"b"))
+
+
+def of_epoch(teller: Member, epoch: EpochName, term: int = 3) -> View:
+    """`teller` serves, and is of that epoch."""
+    return View("g", teller.node_id, term, teller, True, (N1, N2, N3), epoch)
+
+
+def test_what_was_said_before_a_recovery_counts_no_longer() -> None:
+    """Whatever its term: those that were given up may elect whom they like (ADR 52)."""
+    told = LeaderBoard()
+    assert told.on_view(N1.address, of_epoch(N1, FIRST_EPOCH, term=9))
+    told.on_hint(9, N2)
+    assert told.on_view(N3.address, of_epoch(N3, A))
+    assert told.epoch == A
+    assert told.serving_address() == N3.address
+    assert told.leader() == (N3, 3)
+    assert told.is_deposed(N1.address)
+    assert not told.on_view(N1.address, of_epoch(N1, FIRST_EPOCH, term=10))
+    assert told.serving_address() == N3.address
+    assert told.node_id(N1.address) == ""
+
+
+def test_of_two_recoveries_the_one_that_was_heard_first_stays() -> None:
+    """They are two groups; neither is newer."""
+    told = LeaderBoard()
+    told.on_view(N3.address, of_epoch(N3, A))
+    assert not told.on_view(N2.address, of_epoch(N2, B, term=9))
+    assert told.serving_address() == N3.address
+    later = EpochName(2, B.recovery_id)
+    assert told.on_view(N2.address, of_epoch(N2, later))
+    assert told.serving_address() == N2.address
+
+
+def test_who_lags_in_the_new_epoch_does_not_lead_back() -> None:
+    """A node that is being taken in reads the log from its beginning."""
+    told = LeaderBoard()
+    told.on_view(N3.address, of_epoch(N3, A))
+    assert not told.on_view(N1.address, of_epoch(N1, FIRST_EPOCH))
+    assert told.on_view(N1.address, View("g", "n1", 3, N3, False, (N1, N3), A))
+    assert told.node_id(N1.address) == "n1"
+
+
+def test_an_epoch_without_an_id_is_none() -> None:
+    """No working node says it; it mustn't make a client deaf."""
+    told = LeaderView(broker_group="g", node_id="n1", term=3)
+    assert from_wire(told).epoch == FIRST_EPOCH
+    told.epoch.number = 7
+    assert from_wire(told).epoch == FIRST_EPOCH
+    told.epoch.recovery_id = b"r" * 16
+    assert from_wire(told).epoch == EpochName(7, b"r" * 16)
+
+
+def test_nothing_is_said_of_the_first_epoch() -> None:
+    """Calls cost nothing before a group was ever recovered."""
+    assert FIRST_EPOCH.metadata == ()
+    ((key, value),) = A.metadata
+    assert (key, value) == ("dledger-epoch-bin", b"\0\0\0\1" + b"a" * 16)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from broker.doors.grpc.errors import wire_address
 from broker.leader.changes import Change, NewMember
+from broker.leader.epochs import EpochName
 from broker.leader.leadership import LeaderView
 from broker.services.cluster import (
     Cluster,
@@ -109,6 +110,7 @@ def wire_view(view: LeaderView) -> cpb.LeaderView:
         term=view.term,
         serving=view.is_serving,
         members=[epb.NodeAddress(node_id=m.node_id, address=m.address) for m in view.members],
+        epoch=_wire_epoch(view.epoch),
     )
 
 
@@ -140,7 +142,16 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         log_damages=status.log_damages,
         preferred=status.preferred,
         scrub_ended_ms=max(0, status.scrub_ended_ms),
+        epoch=_wire_epoch(status.epoch),
+        last_term=status.last_term,
     )
+
+
+def _wire_epoch(epoch: EpochName) -> cpb.GroupEpochName | None:
+    """Nothing for a group that was never recovered."""
+    if not epoch.number:
+        return None
+    return cpb.GroupEpochName(number=epoch.number, recovery_id=epoch.recovery_id)
 
 
 def _health(health: NodeHealth) -> cpb.NodeHealth:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Flag, auto
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -27,10 +28,11 @@ from broker.doors.grpc.bounds import (
 )
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
+from broker.doors.grpc.epochs import heed_epoch
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.groups import GroupsDoor
 from broker.doors.grpc.health import HealthDoor, ReflectionDoor
-from broker.doors.grpc.methods import RefusalOf, service_handler
+from broker.doors.grpc.methods import Heed, RefusalOf, service_handler
 from broker.forming.member import Member
 from broker.services.services import Services
 from dledger.listening import why_not_listening
@@ -150,13 +152,19 @@ class GrpcDoor:
         services = [(file.services_by_name[name], handlers) for file, name, handlers in offered]
         server.add_generic_rpc_handlers(
             tuple(
-                service_handler(service, each, left_out, _asked(each, entrance))
+                service_handler(service, each, left_out, _asked(each, entrance), self._heed(each))
                 for service, each in services
             )
         )
         bind(server, entrance)
         self._servers.append(server)
         await server.start()
+
+    def _heed(self, handlers: object) -> Heed | None:
+        """Clients' calls are those that tell of the group's epoch."""
+        if not isinstance(handlers, BrokerDoor | ClusterDoor):
+            return None
+        return partial(heed_epoch, self._services.cluster.heard_epoch)
 
     def _cluster(self, entrance: Entrance) -> ClusterDoor:
         return ClusterDoor(self._services.cluster, entrance.admin_address)

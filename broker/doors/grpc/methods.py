@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 Handler = Callable[[Any, Context], Awaitable[Any]]
 # Why a caller isn't served; None if it is.
 RefusalOf = Callable[[Context], str | None]
+# What a caller says of the group's epoch with its metadata. Raises BrokerError: it isn't served.
+Heed = Callable[[Context], None]
 
 
 class Malformed:
@@ -42,11 +44,13 @@ def service_handler(
     handlers: object,
     left_out: frozenset[str] = frozenset(),
     refusal_of: RefusalOf | None = None,
+    heed: Heed | None = None,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Registers `handlers.<method_in_snake_case>` for each method of `service` not left out.
 
     Args:
         refusal_of: is asked as each call begins; None: everybody is served.
+        heed: is shown each call before it is answered.
 
     Raises:
         AttributeError: a method has no handler.
@@ -56,7 +60,7 @@ def service_handler(
         if method.name in left_out:
             continue
         handler: Handler = getattr(handlers, _snake_case(method.name))
-        methods[method.name] = _method_handler(method, _guard(handler, refusal_of))
+        methods[method.name] = _method_handler(method, _guard(handler, refusal_of, heed))
     generic: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
         service.full_name, methods
     )
@@ -96,7 +100,7 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def _guard(handler: Handler, refusal_of: RefusalOf | None) -> Handler:
+def _guard(handler: Handler, refusal_of: RefusalOf | None, heed: Heed | None) -> Handler:
     sparing = Sparing()
 
     async def guarded(request: Any, context: Context) -> Any:
@@ -105,6 +109,8 @@ def _guard(handler: Handler, refusal_of: RefusalOf | None) -> Handler:
                 log.warning("caller_refused", reason=reason, unreported=unreported)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         try:
+            if heed is not None:
+                heed(context)
             if request is MALFORMED:
                 raise malformed_request()
             return await handler(request, context)
