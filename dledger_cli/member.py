@@ -17,7 +17,7 @@ from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.program import new_program
 from dledger.terminal.tls import chosen_material
 from dledger.wire import cluster_pb2 as cpb
-from dledger_cli import group
+from dledger_cli import group, recover
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -136,6 +136,7 @@ def demote(
 
 
 app.command()(group.replace)
+app.command()(recover.recover)
 
 
 def _carry_out(

@@ -1,0 +1,144 @@
+"""Whom a recovery by force has to hear before it gives anybody up (ADR 52).
+
+The survivor's directory says who the others are; they are asked where the log and the caller say
+that they are found, and other directories are compared. What comes of that is decided by one pure
+function. Nobody who doesn't answer is known to be lost: that is for the operator to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from broker.local_group.status import OUT_OF_SERVICE_ROLE, WAITING_ROLES, probe
+from dledger.core.quorum import has_quorum
+from dledger.core.types import NodeId
+from dledger.credentials.tls import TlsMaterial
+from dledger.wire.cluster_pb2 import NodeStatus
+from store.errors import RecoveryRefused
+from store.starting.recovering import Survivor
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Another member that runs, on the disk by which the survivor knows it."""
+
+    node_id: str
+    address: str
+    role: str
+    term: int
+    last_term: int
+    last_index: int
+    epoch: int
+    recovery_id: bytes
+
+    @property
+    def end(self) -> tuple[int, int]:
+        return self.last_term, self.last_index
+
+
+async def hear(
+    survivor: Survivor, addresses: Iterable[str], tls: TlsMaterial | None
+) -> tuple[Heard, ...]:
+    """The other members that answer, by name.
+
+    Args:
+        addresses: where somebody may be found besides where the log says.
+    """
+    known = [each.address for each in survivor.others if each.address]
+    wanted = list(dict.fromkeys((*known, *addresses)))
+    answers = await asyncio.gather(*(probe(address, tls=tls) for address in wanted))
+    found = {
+        answer.node_id: _heard(answer, address)
+        for address, answer in zip(wanted, answers, strict=True)
+        if answer is not None and _is_member(survivor, answer)
+    }
+    return tuple(found[name] for name in sorted(found))
+
+
+def _is_member(survivor: Survivor, answer: NodeStatus) -> bool:
+    """Whether who answers is one of the others: a machine that was made anew has another disk."""
+    disks = {each.node_id: each.disk_id for each in survivor.others}
+    return (
+        answer.broker_group == survivor.broker_group
+        and answer.role not in (*WAITING_ROLES, OUT_OF_SERVICE_ROLE)
+        and answer.node_id in disks
+        and answer.health.disk_id == disks[answer.node_id]
+    )
+
+
+def _heard(answer: NodeStatus, address: str) -> Heard:
+    return Heard(
+        answer.node_id,
+        address,
+        answer.role,
+        answer.term,
+        answer.last_term,
+        answer.last_index,
+        answer.epoch.number,
+        answer.epoch.recovery_id,
+    )
+
+
+def check(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:
+    """Returns if, for all that is known, nothing better is left than this survivor.
+
+    Args:
+        rivals: other directories that were given.
+
+    Raises:
+        RecoveryRefused: a majority isn't lost, somebody has the longer log, or is of another epoch.
+    """
+    path = str(survivor.path)
+    if survivor.is_alone:
+        raise RecoveryRefused(path, f"{survivor.node_id} decides alone: no majority is lost")
+    _check_epochs(survivor, rivals, heard)
+    running = {NodeId(each.node_id) for each in heard}
+    if has_quorum(survivor.configuration, running | {NodeId(survivor.node_id)}):
+        names = ", ".join(sorted(running))
+        raise RecoveryRefused(
+            path,
+            f"{names} can be reached, and with {survivor.node_id} that is a majority: nothing is "
+            "lost for ever. Start this node, and look at `dledger group doctor`",
+        )
+    ends = [(each.end, f"{each.node_id} in {each.path}") for each in rivals]
+    ends += [(each.end, f"{each.node_id} at {each.address}") for each in heard]
+    (last_term, last_index), where = max(ends, default=((0, 0), ""))
+    if (last_term, last_index) > survivor.end:
+        raise RecoveryRefused(
+            path,
+            f"{where} has the longer log, up to entry {last_index} of term {last_term}; here it is "
+            f"entry {survivor.last_index} of term {survivor.last_term}. Recover that one",
+        )
+
+
+def _check_epochs(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:
+    """Nobody knows of a recovery that this survivor doesn't know, or the other way round.
+
+    Raises:
+        RecoveryRefused: somebody does.
+    """
+    path, own = str(survivor.path), survivor.configuration.epoch
+    for rival in rivals:
+        if rival.broker_group != survivor.broker_group:
+            raise RecoveryRefused(path, f"{rival.path} is of broker group {rival.broker_group}")
+        if rival.configuration.epoch.recoveries != own.recoveries:
+            raise RecoveryRefused(
+                path,
+                f"{rival.path} is of epoch {rival.configuration.epoch.number} of the group, and "
+                f"this one of epoch {own.number}: one of them was given up before",
+            )
+    last = own.recoveries[-1] if own.recoveries else b""
+    for each in heard:
+        if (each.epoch, each.recovery_id) != (own.number, last):
+            raise RecoveryRefused(
+                path,
+                f"{each.node_id} at {each.address} is of epoch {each.epoch} of the group, and this "
+                f"directory of epoch {own.number}: one of them was given up before",
+            )
+
+
+def newest_term(rivals: Sequence[Survivor], heard: Sequence[Heard]) -> int:
+    """The newest term that any of them is seen to know; 0: nobody is seen."""
+    return max([*(each.term for each in rivals), *(each.term for each in heard)], default=0)

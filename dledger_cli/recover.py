@@ -1,0 +1,224 @@
+"""`dledger member recover`: a group whose majority is lost for ever goes on from one survivor.
+
+What is checked and written is `broker.last_resort`'s and `store.starting.recovering`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dledger.terminal.options import JsonOption, parse_addresses
+from dledger.terminal.outcome import errors_told, new_runner
+from dledger.terminal.output import print_columns, print_json
+from dledger.terminal.tls import chosen_material
+
+if TYPE_CHECKING:
+    from broker.last_resort import Heard
+    from store.starting.recovering import Recovered, Survivor
+
+DataOption = Annotated[
+    list[Path],
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="The survivor's data directory, on which no node runs. Those of other members that "
+        "are left follow, each with --data of its own: they are compared.",
+    ),
+]
+LoseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--lose",
+        metavar="GROUP",
+        help="Do it: everything that only the others have of that broker group is lost.",
+    ),
+]
+AskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        help="Where members may run, besides where the log says that they are.",
+    ),
+]
+
+
+def recover(
+    data: DataOption,
+    lose: LoseOption = None,
+    bootstrap: AskOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give up a majority that is lost for ever, and go on from one survivor. The last resort.
+
+    Shows what is known and what is risked, and writes nothing, unless --lose names the broker
+    group. Then this member is the only one, in a new epoch of the group that its log tells of: no
+    member that was given up is heard any more. What only those had acknowledged is gone. They must
+    never run again on their disks. Start this node, and take others in: dledger member add.
+
+    Several members are left: take the one with the longest log; with --data for each of them the
+    first one is refused if another one is longer.
+
+    Exit codes: 0 done, or can be done; 1 refused or failed; 2 used wrongly; 4 the disk failed.
+
+    \b
+    Examples:
+      dledger member recover --data /srv/dledger/n3
+      dledger member recover --data /srv/n3 --data /srv/n4 --lose orders
+    """
+    from broker.last_resort import check, hear, newest_term
+    from store.commitlog import CommitLogOptions
+    from store.files import OsFiles
+    from store.starting.opening import Site
+    from store.starting.recovering import HOLDER, examine, force, identity_at
+    from store.worker import InlineWorker
+
+    with errors_told():
+        addresses = [] if bootstrap is None else parse_addresses(bootstrap)
+        tls = chosen_material()
+        files = OsFiles()
+        looked = [examine(each, identity_at(each), files) for each in dict.fromkeys(data)]
+        survivor, rivals = looked[0], looked[1:]
+        if lose not in (None, survivor.broker_group):
+            raise typer.BadParameter(
+                f"{survivor.path} is of broker group {survivor.broker_group}", param_hint="--lose"
+            )
+        with new_runner() as runner:
+            heard = runner.run(hear(survivor, addresses, tls))
+        if not as_json:
+            _tell_found(survivor, rivals, heard)
+        check(survivor, rivals, heard)
+        if lose is None:
+            _tell_risk(survivor, rivals, heard, as_json=as_json)
+            return
+        identity = identity_at(survivor.path)
+        options = CommitLogOptions(segment_size_bytes=identity.segment_size_bytes, reserve_bytes=0)
+        site = Site(survivor.path, identity, files, options, workers=InlineWorker, holder=HOLDER)
+        done = force(site, survivor, seen_term=newest_term(rivals, heard))
+    _tell_done(done, rivals, heard, as_json=as_json)
+
+
+def _tell_found(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:
+    configuration = survivor.configuration
+    typer.echo(
+        f"{survivor.path}: {survivor.node_id} of broker group {survivor.broker_group}, epoch "
+        f"{configuration.epoch.number}, disk {survivor.disk_id.hex()}"
+    )
+    typer.echo(
+        f"entries {survivor.first_index} to {survivor.last_index}, the last one of term "
+        f"{survivor.last_term}, of {_moment(survivor.last_time_ms)}; known to be committed: up to "
+        f"{survivor.committed_index}"
+    )
+    for each in rivals:
+        typer.echo(
+            f"{each.path}: {each.node_id}, up to entry {each.last_index} of term {each.last_term}"
+        )
+    runs = {each.node_id: each for each in heard}
+    typer.echo(f"the members, by entry {survivor.configuration_index}:")
+    rows: list[tuple[object, ...]] = [
+        (survivor.node_id, "voter", survivor.address or "-", "this one", survivor.disk_id.hex())
+    ]
+    for other in survivor.others:
+        role = "voter" if other.is_voter else "learner"
+        state = f"runs, {runs[other.node_id].role}" if other.node_id in runs else "no answer"
+        rows.append((other.node_id, role, other.address or "-", state, other.disk_id.hex()))
+    print_columns(("ID", "ROLE", "ADDRESS", "STATE", "DISK"), rows)
+
+
+def _tell_risk(
+    survivor: Survivor,
+    rivals: Sequence[Survivor],
+    heard: Sequence[Heard],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json({**_facts(survivor, rivals, heard), "done": False})
+        return
+    names = ", ".join(each.node_id for each in survivor.others)
+    unsure = survivor.last_index - survivor.committed_index
+    typer.echo("")
+    typer.echo(f"If the group goes on from here, {names} are given up:")
+    typer.echo(
+        f"- what they had acknowledged behind entry {survivor.last_index} is lost, and nobody can "
+        "say what it was"
+    )
+    typer.echo(
+        f"- the last {unsure} entries here, which may never have been acknowledged, will be "
+        "committed"
+    )
+    typer.echo(
+        "- they must never run again on their disks: if they find each other, and clients that "
+        "haven't heard of this, they serve them, and that is lost as well"
+    )
+    typer.echo("Who doesn't answer may be cut off only: make sure that it is lost for ever.")
+    typer.echo(f"Is this log sound?  dledger log verify --data {survivor.path}")
+    typer.echo("Nothing was written. To do it: the same command with")
+    typer.echo(f"  --lose {survivor.broker_group}")
+
+
+def _tell_done(
+    done: Recovered, rivals: Sequence[Survivor], heard: Sequence[Heard], *, as_json: bool
+) -> None:
+    survivor = done.survivor
+    if as_json:
+        written = {"index": done.index, "term": done.term, "epoch": done.epoch.number}
+        recovery = {"recovery_id": done.epoch.recoveries[-1].hex(), **written}
+        print_json({**_facts(survivor, rivals, heard), "done": True, "recovery": recovery})
+        return
+    typer.echo("")
+    typer.echo(
+        f"{survivor.node_id} is the one member of broker group {survivor.broker_group}, in epoch "
+        f"{done.epoch.number}: entry {done.index} of term {done.term} says so"
+    )
+    for each in survivor.others:
+        typer.echo(f"never start {each.node_id} again on disk {each.disk_id.hex()}")
+    typer.echo("start this node, and take others in, on empty directories:")
+    at = survivor.address or "HOST:PORT"
+    typer.echo(f"  dledger member add ID HOST:PORT --bootstrap {at}")
+
+
+def _facts(
+    survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]
+) -> dict[str, object]:
+    runs = {each.node_id for each in heard}
+    return {
+        "broker_group": survivor.broker_group,
+        "node_id": survivor.node_id,
+        "data_directory": str(survivor.path),
+        "disk": survivor.disk_id.hex(),
+        "epoch_before": survivor.configuration.epoch.number,
+        "first_index": survivor.first_index,
+        "last_index": survivor.last_index,
+        "last_term": survivor.last_term,
+        "committed_index": survivor.committed_index,
+        "configuration_index": survivor.configuration_index,
+        "given_up": [
+            {
+                "id": each.node_id,
+                "disk": each.disk_id.hex(),
+                "address": each.address,
+                "votes": each.is_voter,
+                "runs": each.node_id in runs,
+            }
+            for each in survivor.others
+        ],
+        "compared": [
+            {
+                "data_directory": str(each.path),
+                "id": each.node_id,
+                "last_index": each.last_index,
+                "last_term": each.last_term,
+            }
+            for each in rivals
+        ],
+    }
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds")
