@@ -19,7 +19,7 @@ from dledger.terminal.tls import chosen_material
 
 if TYPE_CHECKING:
     from broker.last_resort import Heard
-    from store.starting.recovering import Recovered, Survivor
+    from store.starting.recovering import Survivor
 
 DataOption = Annotated[
     list[Path],
@@ -88,6 +88,9 @@ def recover(
             raise typer.BadParameter(
                 f"{survivor.path} is of broker group {survivor.broker_group}", param_hint="--lose"
             )
+        if survivor.recovery is not None:
+            _tell_done(survivor, as_json=as_json)
+            return
         with new_runner() as runner:
             heard = runner.run(hear(survivor, addresses, tls))
         if not as_json:
@@ -99,8 +102,9 @@ def recover(
         identity = identity_at(survivor.path)
         options = CommitLogOptions(segment_size_bytes=identity.segment_size_bytes, reserve_bytes=0)
         site = Site(survivor.path, identity, files, options, workers=InlineWorker, holder=HOLDER)
-        done = force(site, survivor, seen_term=newest_term(rivals, heard))
-    _tell_done(done, rivals, heard, as_json=as_json)
+        force(site, survivor, seen_term=newest_term(rivals, heard))
+        done = examine(survivor.path, identity, files)  # as the next start will find it
+    _tell_done(done, as_json=as_json)
 
 
 def _tell_found(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:
@@ -148,10 +152,11 @@ def _tell_risk(
         f"- what they had acknowledged behind entry {survivor.last_index} is lost, and nobody can "
         "say what it was"
     )
-    typer.echo(
-        f"- the last {unsure} entries here, which may never have been acknowledged, will be "
-        "committed"
-    )
+    if unsure:
+        typer.echo(
+            f"- the last {unsure} entries here, which may never have been acknowledged, will be "
+            "committed"
+        )
     typer.echo(
         "- they must never run again on their disks: if they find each other, and clients that "
         "haven't heard of this, they serve them, and that is lost as well"
@@ -162,22 +167,34 @@ def _tell_risk(
     typer.echo(f"  --lose {survivor.broker_group}")
 
 
-def _tell_done(
-    done: Recovered, rivals: Sequence[Survivor], heard: Sequence[Heard], *, as_json: bool
-) -> None:
-    survivor = done.survivor
+def _tell_done(survivor: Survivor, *, as_json: bool) -> None:
+    """What its log says was done, now or by an earlier command."""
+    epoch, recovery = survivor.configuration.epoch, survivor.recovery
+    if recovery is None:
+        raise AssertionError("what was forced is in force")
     if as_json:
-        written = {"index": done.index, "term": done.term, "epoch": done.epoch.number}
-        recovery = {"recovery_id": done.epoch.recoveries[-1].hex(), **written}
-        print_json({**_facts(survivor, rivals, heard), "done": True, "recovery": recovery})
+        facts = {
+            "broker_group": survivor.broker_group,
+            "node_id": survivor.node_id,
+            "data_directory": str(survivor.path),
+            "disk": survivor.disk_id.hex(),
+            "epoch": epoch.number,
+            "recovery_id": epoch.recoveries[-1].hex(),
+            "index": recovery.index,
+            "term": recovery.term,
+            "time_ms": recovery.time_ms,
+            "committed_index_before": recovery.committed_index,
+            "given_up": [{"id": node, "disk": disk.hex()} for node, disk in recovery.given_up],
+        }
+        print_json({**facts, "done": True})
         return
-    typer.echo("")
     typer.echo(
         f"{survivor.node_id} is the one member of broker group {survivor.broker_group}, in epoch "
-        f"{done.epoch.number}: entry {done.index} of term {done.term} says so"
+        f"{epoch.number}: entry {recovery.index} of term {recovery.term} says so, of "
+        f"{_moment(recovery.time_ms)}"
     )
-    for each in survivor.others:
-        typer.echo(f"never start {each.node_id} again on disk {each.disk_id.hex()}")
+    for node, disk in recovery.given_up:
+        typer.echo(f"never start {node} again on disk {disk.hex()}")
     typer.echo("start this node, and take others in, on empty directories:")
     at = survivor.address or "HOST:PORT"
     typer.echo(f"  dledger member add ID HOST:PORT --bootstrap {at}")
@@ -192,7 +209,7 @@ def _facts(
         "node_id": survivor.node_id,
         "data_directory": str(survivor.path),
         "disk": survivor.disk_id.hex(),
-        "epoch_before": survivor.configuration.epoch.number,
+        "epoch": survivor.configuration.epoch.number,
         "first_index": survivor.first_index,
         "last_index": survivor.last_index,
         "last_term": survivor.last_term,

@@ -105,6 +105,12 @@ class Survivor:
         return configuration.voters == {self.node_id} and not configuration.voters_outgoing
 
     @property
+    def recovery(self) -> Recovery | None:
+        """The recovery that its configuration in force is; None: another one is in force."""
+        last = self.configuration.epoch.last
+        return last if last is not None and last.index == self.configuration_index else None
+
+    @property
     def others(self) -> tuple[Other, ...]:
         """The members that would be given up."""
         known, addresses = self.configuration, dict(self.configuration.addresses)
