@@ -205,6 +205,11 @@ class Cluster:
         for watcher in self._watchers:
             watcher.set()
 
+    @property
+    def epoch(self) -> EpochName:
+        """Of the group, as this node's log has it."""
+        return self._leadership.fence.name
+
     def heard_epoch(self, told: EpochName) -> None:
         """A caller was served by the group in that epoch.
 

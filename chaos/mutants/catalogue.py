@@ -22,6 +22,7 @@ from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.groups import GROUPS
 from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
+from chaos.mutants.rules.last_resort import LAST_RESORT
 from chaos.mutants.rules.later_logs import LATER_LOGS
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
@@ -67,4 +68,5 @@ MUTANTS = (
     *TOPIC_TABLES,
     *SENDING,
     *UNITS,
+    *LAST_RESORT,
 )

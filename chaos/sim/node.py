@@ -22,6 +22,8 @@ from broker.config import BrokerConfig, NodeConfig, RaftConfig, RetentionConfig,
 from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.groups import GroupsDoor
+from broker.doors.grpc.cluster import wire_view
+from broker.doors.grpc.epochs import heed_epoch
 from broker.ending import ending_of
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.units import ProposedUnit
@@ -119,6 +121,22 @@ class _NoLatencies:
 
     send_seconds = append_seconds = commit_seconds = _Nothing()
     apply_seconds = loop_lateness_seconds = _Nothing()
+
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass(slots=True)
+class Told:
+    """A request with what its caller says of the group's epoch; `answered` is what the answer says
+    of it, `served_in` the number of the answering node's own, and `was_shut` whether that had heard
+    of a newer one."""
+
+    metadata: Metadata
+    request: object
+    answered: Metadata = ()
+    served_in: int = 0
+    was_shut: bool = False
 
 
 @dataclass(slots=True)
@@ -245,6 +263,7 @@ class SimNode:
         self.is_taken_away: Callable[[], bool] = _never  # asked before each start on one
         self.replaced: list[SimulatedDisk] = []  # disks in whose place others are members now
         self.is_returned = False  # it runs on one of those
+        self.was_given_up = False  # its group was recovered without it
         self.has_lied = False  # of what its disk holds
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
@@ -395,7 +414,8 @@ class SimNode:
         except OutOfService as error:
             loop.die()
             self.life = None
-            if not self.altered_from:
+            is_given_up = self.was_given_up and bool(error.divergence.recoveries)
+            if not (self.altered_from or is_given_up):
                 raise Defect("out of service", f"{self.name}: {error}") from error
             self._world.log(self.name, f"stays out of service: {error.divergence}")
             self.disk.kill()
@@ -677,6 +697,8 @@ class SimNode:
     def _is_rightly_out(self, error: OutOfService) -> bool:
         """Whether its log is another one, and parts from the others' where it says."""
         told = error.divergence
+        if told.recoveries:
+            return self.was_given_up
         if told.differing_index not in (0, self.altered_from):
             return False
         return bool(self.altered_from) and told.agreed_index < self.altered_from
@@ -793,11 +815,23 @@ class SimNode:
             else getattr(life.door, method, None) or getattr(life.groups_door, method)
         )
         context = _CallContext()
+        context, told = _CallContext(), request
+        if isinstance(told, Told):
+            context.told, request = told.metadata, told.request
+            heed_epoch(life.replica.services.cluster, context)  # type: ignore[arg-type]
+        if method == "view":
+            return wire_view(life.replica.leadership.view())
+        handler = self._write_unit if method == WRITE_UNIT else getattr(life.door, method)
         self._calls += 1
         number = self._calls
         life.calls[number] = OpenCall(method, request, asyncio.current_task())
         try:
-            return await handler(request, context)
+            answer: object = await handler(request, context)
+            if isinstance(told, Told):
+                told.answered = context.answered
+                told.served_in = life.core.configuration.epoch.number
+                told.was_shut = life.replica.leadership.fence.is_shut
+            return answer
         except BrokerError:
             raise
         except (CorruptionFound, StorageFailed, OSError) as error:
@@ -832,7 +866,15 @@ class _CallContext:
     """What the services use of a gRPC context; an answer is read by its client at once."""
 
     def __init__(self) -> None:
+        self.told: Metadata = ()
+        self.answered: Metadata = ()
         self._callbacks: list[Callable[[object], None]] = []
+
+    def invocation_metadata(self) -> Metadata:
+        return self.told
+
+    def set_trailing_metadata(self, metadata: Metadata) -> None:
+        self.answered = metadata
 
     def add_done_callback(self, callback: Callable[[object], None]) -> None:
         self._callbacks.append(callback)

@@ -86,7 +86,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
         at_rest: is given the world when everything has been checked and the nodes still run.
     """
     started = time.process_time()
-    with _quiet_logs(), _collecting_garbage_by_hand():
+    with quiet_logs(), _collecting_garbage_by_hand():
         run = _Run(plan, at_rest)
         failure = run.to_the_end()
     world = run.world
@@ -465,7 +465,7 @@ def _life_span(plan: Plan, name: str) -> LifeSpan:
 
 
 @contextlib.contextmanager
-def _quiet_logs() -> Iterator[None]:
+def quiet_logs() -> Iterator[None]:
     """Nodes log nothing while they are simulated: the transcript says what happens."""
     before = structlog.get_config()
 

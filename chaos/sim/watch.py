@@ -30,6 +30,7 @@ from dledger.records.errors import InvalidFrame
 from dledger.records.layout import UNIT, file_name
 from dledger.wire import broker_pb2 as pb
 from dledger.wire.raft_pb2 import PeerMessage
+from store.starting.errors import OutOfService
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -254,7 +255,10 @@ class Watch:
     def on_sent(self, node: SimNode, to: str, message: PeerMessage) -> None:
         """Nothing leaves that a crash at this moment could make untrue (ADR 3), and next to nothing
         of who knows that its log isn't the group's."""
-        is_out = node.life is not None and node.life.replica.comparison.is_silent
+        life = node.life
+        is_out = life is not None and (
+            life.replica.comparison.is_silent or isinstance(life.failed, OutOfService)
+        )
         if is_out and not message.HasField("digest_request"):
             raise Defect("speaks out of service", f"{node.name} says {message.WhichOneof('body')}")
         match message.WhichOneof("body"):

@@ -304,6 +304,12 @@ class BrokerGroup:
             self._links[view.leader.address].nudge()
         self._refresh()
 
+    def _on_epoch(self, address: str, epoch: EpochName) -> None:
+        """A node whose view was never heard, or of which that is old, answered in that epoch."""
+        if self._board.on_epoch(epoch) and not self._closed:
+            self._begin_epoch("")
+            self._refresh()
+
     def _begin_epoch(self, told_by: str) -> None:
         """The group was recovered by force: whoever was asked before may have been given up. All
         nodes but the one that told of it are asked anew, and told by that."""
@@ -352,6 +358,7 @@ class BrokerGroup:
             self._on_view,
             self._on_lost,
             lambda: self._board.epoch,
+            self._on_epoch,
         )
         self._links[address] = link
         return link

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from dledger.client.errors import ClientClosed, ClientError, LeadershipLost, Unavailable, from_rpc
 from dledger.client.faults import contained, fault
-from dledger.client.group_epoch import EpochName
+from dledger.client.group_epoch import EpochName, epoch_in
 from dledger.client.leader_view import View, from_wire
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
@@ -102,6 +102,7 @@ class NodeLink:
         on_view: is given each view of the node.
         on_lost: is told when the watch broke, and why.
         epoch: the newest epoch of the group that the client knows, as of now.
+        on_epoch: is told in which one an answer was given, if the node says so.
     """
 
     def __init__(
@@ -112,9 +113,10 @@ class NodeLink:
         on_view: Callable[[str, View], None],
         on_lost: Callable[[str, ClientError], None],
         epoch: Callable[[], EpochName],
+        on_epoch: Callable[[str, EpochName], None],
     ) -> None:
         self.address = address
-        self._epoch = epoch
+        self._epoch, self._on_epoch = epoch, on_epoch
         self._watch_call: Any = None
         self._asks_again = False
         self._broker_group = broker_group
@@ -150,6 +152,7 @@ class NodeLink:
         self._calls[call] = when_deposed
         try:
             response: Response = await call
+            self._on_epoch(self.address, epoch_in(await call.trailing_metadata() or ()))
             if epoch != self._epoch():
                 # Whoever answered may have been given up: its word isn't the group's.
                 text = f"the group was recovered by force while {self.address} was asked"

@@ -8,6 +8,7 @@ told it of, tells it with every call, and believes nobody of an older one.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,3 +34,12 @@ class EpochName:
 
 
 FIRST_EPOCH: Final = EpochName()
+
+
+def epoch_in(metadata: Iterable[tuple[str, str | bytes]]) -> EpochName:
+    """What an answer says of the epoch that it was given in; the first one where it says nothing,
+    as to who knows it already."""
+    for key, value in metadata:
+        if key == EPOCH_METADATA_KEY and isinstance(value, bytes) and len(value) == _NAME.size:
+            return EpochName(*_NAME.unpack(value))
+    return FIRST_EPOCH

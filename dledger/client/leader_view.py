@@ -73,16 +73,23 @@ class LeaderBoard:
     def on_view(self, address: str, view: View) -> bool:
         """The node at `address` says `view`; whether that counts: what was said in an epoch before
         the newest doesn't, nor what is said in another one of the same number."""
-        if view.epoch.number > self.epoch.number:
-            self.epoch = view.epoch
-            self._views.clear()
-            self._hint = None
+        self.on_epoch(view.epoch)
         if view.epoch != self.epoch:
             self.on_lost(address)
             return False
         self._views[address] = view
         if self._hint is not None and view.term >= self._hint[0]:
             self._hint = None
+        return True
+
+    def on_epoch(self, epoch: EpochName) -> bool:
+        """A node is of `epoch`; whether nobody had told of it: then all that was said before is
+        forgotten."""
+        if epoch.number <= self.epoch.number:
+            return False
+        self.epoch = epoch
+        self._views.clear()
+        self._hint = None
         return True
 
     def on_lost(self, address: str) -> None:

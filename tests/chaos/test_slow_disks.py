@@ -10,7 +10,7 @@ import pytest
 from chaos.checkers.history import Send
 from chaos.sim.node import SimNode
 from chaos.sim.plan import SMALL, Plan, draw_plan
-from chaos.sim.run import _quiet_logs, _Run
+from chaos.sim.run import _Run, quiet_logs
 from dledger.core.types import Role
 
 SLOW_SYNC_US = 100_000
@@ -48,7 +48,7 @@ def latencies_us(run: _Run, since_us: int) -> list[int]:
 def test_slow_disk_moves_no_leader_and_slows_no_majority(whose: Role, seed: int) -> None:
     """50 to 150 ms a sync on one node: its group has the leader that it had, and sends take what
     they took."""
-    with _quiet_logs():
+    with quiet_logs():
         check(whose, seed)
 
 

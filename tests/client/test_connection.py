@@ -35,6 +35,7 @@ async def test_link_that_is_closed_while_it_is_nudged_ends() -> None:
             on_view=lambda *_: None,
             on_lost=lambda *_: lost.set(),
             epoch=EpochName,
+            on_epoch=lambda *_: None,
         )
         async with asyncio.timeout(LIMIT_S):
             await lost.wait()  # it pauses now

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.core import MessageRefused, ProposalRefused
+from dledger.core.group_epoch import GroupEpoch, Recovery
 from dledger.core.membership import (
     check_change,
     left,
@@ -409,6 +410,18 @@ def test_a_disk_changes_only_while_its_member_does_not_vote() -> None:
         with pytest.raises(ProposalRefused, match="disk"):
             check_change(state, wanted)
     check_change(state, with_disk(named, C, DISK[D]))
+
+
+def test_an_epoch_goes_on_whoever_comes_and_goes() -> None:
+    """Only a recovery by force begins another one, and that is nobody's proposal (ADR 52)."""
+    group = cluster(A, B, C)
+    leader, present = group[A], group[A].core.configuration
+    for wanted in (present, learns(present, D), without(present, (C,))):
+        later = replace(wanted, epoch=GroupEpoch((b"r" * 16,), Recovery("a", 1, 1, 1, 1)))
+        with pytest.raises(ProposalRefused, match="epoch"):
+            check_change(leader.core._state, later)
+    for shaped in (without(present, (B, C)), left(present), with_voters(present, (A, B))):
+        assert shaped.epoch == present.epoch
 
 
 def test_a_configuration_of_no_sense_is_refused_from_a_peer() -> None:

@@ -202,6 +202,8 @@ async def test_what_a_caller_says_of_the_epoch_is_judged(tmp_path: Path) -> None
             await _list_topics(group, "n1", epoch(1, b"r" * 16))
         assert "recovered by force without this node" in error_of(refused.value).message
         assert not node.leadership.serving
+        node.leadership.on_applied(node.driver.applied_index)  # as when it is elected again
+        assert not node.leadership.serving
         assert not node.leadership.view().is_serving
         with pytest.raises(grpc.aio.AioRpcError):
             await _list_topics(group, "n1", ())

@@ -164,7 +164,7 @@ class GrpcDoor:
         """Clients' calls are those that tell of the group's epoch."""
         if not isinstance(handlers, BrokerDoor | ClusterDoor):
             return None
-        return partial(heed_epoch, self._services.cluster.heard_epoch)
+        return partial(heed_epoch, self._services.cluster)
 
     def _cluster(self, entrance: Entrance) -> ClusterDoor:
         return ClusterDoor(self._services.cluster, entrance.admin_address)

@@ -389,8 +389,8 @@ CLIENT = (
     Mutant(
         "infinite-times-overflow",
         "dledger/client/connection.py",
-        "timeout=min(timeout_s, MAX_CALL_S))\n",
-        "timeout=timeout_s)\n",
+        "request, timeout=min(timeout_s, MAX_CALL_S), metadata",
+        "request, timeout=timeout_s, metadata",
         masked=_NO_SUCH_CLIENT,
         tests=_CONNECTION,
     ),

@@ -37,8 +37,9 @@ DISKS = (
     Mutant(
         "streams-outlive-their-disk",
         "dledger/peers.py",
-        "            if not known.refusal_of(peer.name, speaker, answers=call.is_dialed):",
-        "            if speaker is not None:",
+        "            if is_of_here and not known.refusal_of("
+        "peer.name, speaker, answers=call.is_dialed):",
+        "            if is_of_here:",
         masked="a lost disk's process is dead before another one is named",
         tests=_DISKS,
     ),

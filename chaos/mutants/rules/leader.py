@@ -55,8 +55,8 @@ LEADER = (
     Mutant(
         "serving-before-the-log-is-applied",
         "broker/leader/leadership.py",
-        "core.is_ready_leader and index == core.last_index:",
-        "core.is_ready_leader:",
+        "        is_ready = core.is_ready_leader and index == core.last_index\n",
+        "        is_ready = core.is_ready_leader\n",
     ),
     Mutant(
         "arrivals-not-announced",

@@ -1,0 +1,106 @@
+"""Whom a recovery by force refuses, by what is known of the others: each case a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.last_resort import Heard, check, newest_term
+from dledger.core.group_epoch import GroupEpoch, Recovery
+from dledger.core.types import Configuration, DiskId, NodeId
+from store.errors import RecoveryRefused
+from store.starting.recovering import Survivor
+
+NAMES = [NodeId(f"n{number}") for number in range(1, 6)]
+A, B = (GroupEpoch((letter * 16,), Recovery("n1", 1, 9, 9, 9)) for letter in (b"a", b"b"))
+
+
+def configuration(count: int = 3, epoch: GroupEpoch | None = None) -> Configuration:
+    voters = NAMES[:count]
+    return Configuration(
+        voters=frozenset(voters),
+        disks=tuple((name, DiskId(name.encode().ljust(16, b"-"))) for name in voters),
+        epoch=epoch or GroupEpoch(),
+    )
+
+
+def survivor(
+    name: str = "n1", term: int = 3, index: int = 20, known: Configuration | None = None
+) -> Survivor:
+    return Survivor(
+        path=Path("/data") / name,
+        broker_group="g1",
+        node_id=name,
+        disk_id=name.encode().ljust(16, b"-"),
+        term=term + 1,
+        first_index=1,
+        last_term=term,
+        last_index=index,
+        end_offset=1000,
+        committed_index=index - 2,
+        last_time_ms=1,
+        configuration=known or configuration(),
+        configuration_index=1,
+    )
+
+
+def heard(name: str, term: int = 3, index: int = 10, epoch: GroupEpoch | None = None) -> Heard:
+    recoveries = epoch.recoveries if epoch else ()
+    last = recoveries[-1] if recoveries else b""
+    return Heard(name, f"{name}:1", "follower", 7, term, index, len(recoveries), last)
+
+
+def test_nobody_answers_and_nothing_is_longer() -> None:
+    check(survivor(), (), ())
+    check(survivor(), (survivor("n2", 3, 20), survivor("n3", 2, 99)), ())
+    assert newest_term((survivor("n2", 8),), (heard("n3"),)) == 9
+    assert newest_term((), ()) == 0
+
+
+def test_who_can_be_reached_is_no_loss() -> None:
+    """With as many as would elect a leader; fewer are given up, running or not."""
+    with pytest.raises(RecoveryRefused, match="n2 can be reached, and with n1 that is a majority"):
+        check(survivor(), (), (heard("n2"),))
+    five = configuration(5)
+    check(survivor(known=five), (), (heard("n2"),))
+    with pytest.raises(RecoveryRefused, match="n2, n3 can be reached"):
+        check(survivor(known=five), (), (heard("n2"), heard("n3")))
+
+
+def test_learners_that_can_be_reached_are_no_majority() -> None:
+    known = replace(configuration(3), learners=frozenset({NodeId("n9")}))
+    check(survivor(known=known), (), (heard("n9"),))
+
+
+@pytest.mark.parametrize(("term", "index"), [(3, 21), (4, 5)], ids=["longer", "newer"])
+def test_the_longest_log_is_recovered(term: int, index: int) -> None:
+    """By its last term first: of two entries of one index the one of the newer term stands."""
+    five = configuration(5)
+    with pytest.raises(RecoveryRefused, match=f"n2 in /data/n2 has the longer log.* {index}"):
+        check(survivor(known=five), (survivor("n2", term, index, five),), ())
+    with pytest.raises(RecoveryRefused, match="n2 at n2:1 has the longer log"):
+        check(survivor(known=five), (), (heard("n2", term, index),))
+
+
+def test_who_decides_alone_loses_nobody() -> None:
+    with pytest.raises(RecoveryRefused, match="n1 decides alone"):
+        check(survivor(known=configuration(1)), (), ())
+    joint = replace(configuration(1), voters_outgoing=frozenset(NAMES[:3]))
+    check(survivor(known=joint), (), ())
+
+
+def test_who_was_given_up_before_is_not_gone_on_from() -> None:
+    """Nor is somebody compared with it who was."""
+    five, later, other = configuration(5), configuration(5, A), configuration(5, B)
+    for mine, theirs in ((five, later), (later, five), (later, other)):
+        with pytest.raises(RecoveryRefused, match="given up before"):
+            check(survivor(known=mine), (survivor("n2", 1, 1, theirs),), ())
+        with pytest.raises(RecoveryRefused, match="given up before"):
+            check(survivor(known=mine), (), (heard("n2", 1, 1, theirs.epoch),))
+
+
+def test_a_directory_of_another_group_is_no_survivor() -> None:
+    with pytest.raises(RecoveryRefused, match="broker group g2"):
+        check(survivor(), (replace(survivor("n2"), broker_group="g2"),), ())
