@@ -224,6 +224,14 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
             "1 if this program is too old for what is committed: nothing is applied any more.",
             bool(driver.apply_stopped),
         ),
+        "group_epoch": (
+            "How many recoveries by force led to the group as this node's log has it.",
+            facts.leadership.epoch,
+        ),
+        "newer_epoch_heard_of": (
+            "1 if a client was served in a newer epoch of the group: nobody is served here.",
+            facts.leadership.has_heard_of_newer_epoch,
+        ),
         "level": ("The level of formats and commands in use.", machine.level),
         "known_level": ("The highest level that this program understands.", machine.known_level),
         "log_cached_bytes": ("Recent frames kept in memory.", log.cached_bytes),

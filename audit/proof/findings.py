@@ -57,6 +57,7 @@ class Cause(StrEnum):
     UNREACHABLE_NODE = "node doesn't answer"
     EMPTY_REPLICA = "holds no log"
     ALONE = "nobody to be compared with"
+    ANOTHER_EPOCH = "another epoch of the group, which was recovered by force without it"
     NOT_COMMITTED = "entries that it doesn't know to have committed"
     NOT_LOCATED = "blocks that differ and were not looked into"
     WOULD_NOT_START = "a node would not start on it"
@@ -90,6 +91,7 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.UNREACHABLE_NODE: Verdict.INCOMPLETE,
     Cause.EMPTY_REPLICA: Verdict.INCOMPLETE,
     Cause.ALONE: Verdict.INCOMPLETE,
+    Cause.ANOTHER_EPOCH: Verdict.INCOMPLETE,
     Cause.NOT_COMMITTED: Verdict.INCOMPLETE,
     Cause.NOT_LOCATED: Verdict.INCOMPLETE,
     Cause.WOULD_NOT_START: Verdict.INCOMPLETE,

@@ -11,11 +11,14 @@ checksums say:
     zeros, though it claims more        an old copy in that replica: incomplete
     an intact entry, others too, and    divergence of all of them, unless the terms differ: those
       the bytes differ                  that don't know it to have committed may hold one that
-                                        never did (Raft §5.3)
+                                        never did (Raft §5.3); and unless a recovery by force lies
+                                        between them: those of before are of another epoch (ADR 52)
 
-The last exception is for copies and dead nodes: a leader cut off from its group keeps entries
-that lost an election until it is told. Within the audit's scope such a replica is incomplete, as
-what it should hold can't be compared; from there on it is left out, and the others are not.
+A recovery shows itself by the terms behind it, which are far above all before. The exception for
+what isn't known to have committed is for copies and dead nodes: a leader cut off from its group
+keeps entries that lost an election until it is told. Within the audit's scope such a replica is
+incomplete, as what it should hold can't be compared; from there on it is left out, and the others
+are not.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.merging import BREAKS, merged
 from audit.proof.plan import Plan, SegmentPlan, holds
 from audit.proof.scan import Item, ItemKind, Scanned, ScanTask
+from dledger.reading.entry import EPOCH_TERM_GAP
 from dledger.records.layout import file_name
 
 _FAULT: Final = {
@@ -189,6 +193,13 @@ class _Judge:
         }
         if not _differ(intact):
             return
+        given_up = _of_before(block.scans, intact)
+        if given_up:
+            self._left_out.update(dict.fromkeys(given_up))
+            yield self._finding(block, place, Cause.ANOTHER_EPOCH, given_up)
+            intact = {r: item for r, item in intact.items() if r not in self._left_out}
+            if not _differ(intact):
+                return
         unsettled = self._unsettled(at, intact)
         if unsettled:
             self._left_out.update(dict.fromkeys(unsettled))
@@ -238,6 +249,18 @@ class _Judge:
             file=f"{commitlog}/{file_name(block.segment.base)}",
             detail=first.detail if first else "",
         )
+
+
+def _of_before(scans: Iterable[Scanned], intact: Views) -> tuple[str, ...]:
+    """Those of `intact` that a recovery by force has given up: another one's terms, in the same
+    segment, are far above theirs."""
+    newest = {
+        scanned.replica: max((item.term or 0 for item in scanned.items), default=0)
+        for scanned in scans
+        if scanned.replica in intact
+    }
+    highest = max(newest.values(), default=0)
+    return tuple(r for r, term in newest.items() if highest - term >= EPOCH_TERM_GAP)
 
 
 def who_is_right(

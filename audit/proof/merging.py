@@ -14,7 +14,9 @@ from audit.proof.findings import Cause, Finding
 
 MAX_RANGES: Final = 1000  # A finding names so many; the last one takes what follows.
 # Whatever lies between: one replica's history left the others' at the first of these.
-_ONE_STORY: Final = frozenset({Cause.DIFFERENT_BYTES, Cause.NOT_COMMITTED, Cause.POSITION_DIGEST})
+_ONE_STORY: Final = frozenset(
+    {Cause.DIFFERENT_BYTES, Cause.NOT_COMMITTED, Cause.ANOTHER_EPOCH, Cause.POSITION_DIGEST}
+)
 
 
 _CONSEQUENCES: Final = frozenset({Cause.DIGEST_BROKEN, Cause.NO_LEADERS, Cause.RECORDS_LIE})

@@ -204,6 +204,12 @@ def _standing(answer: NodeStatus | None) -> str:
     if answer is None or not answer.HasField("divergence"):
         return ""
     told = answer.divergence
+    if told.recoveries:
+        return (
+            f"{answer.node_id} was given up: the group was recovered by force without it, and is "
+            f"in epoch {len(told.recoveries)}. Its log is another epoch's; keep its directory, "
+            f"start it on an empty one and `dledger member add {answer.node_id} ADDRESS`"
+        )
     where = f"entry {told.differing_index} is the first that differs"
     if not told.differing_index:
         where = f"they part between entries {told.agreed_index} and {told.compared_index}"

@@ -78,6 +78,7 @@ class DivergenceFacts:
     differing_index: int = 0
     own_term: int = 0
     peers_term: int = 0
+    recoveries: int = 0  # not 0: it was given up, and nothing was compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,7 @@ def _divergence(told: cpb.Divergence) -> DivergenceFacts:
         differing_index=told.differing_index,
         own_term=told.own_term,
         peers_term=told.peers_term,
+        recoveries=len(told.recoveries),
     )
 
 

@@ -28,6 +28,7 @@ class Kind(StrEnum):
 
     TWO_LEADERS = "two leaders"
     OUT_OF_SERVICE = "out of service"
+    GIVEN_UP = "given up"
     REPLICAS_DIFFER = "replicas differ"
     IMPOSSIBLE = "figures that can't be"
     SAME_ID = "two nodes of one id"
@@ -74,7 +75,7 @@ class Kind(StrEnum):
 _CRITICAL: Final = frozenset(
     {
         *(Kind.TWO_LEADERS, Kind.OUT_OF_SERVICE, Kind.REPLICAS_DIFFER),
-        *(Kind.IMPOSSIBLE, Kind.SAME_ID),
+        *(Kind.IMPOSSIBLE, Kind.SAME_ID, Kind.GIVEN_UP),
         *(Kind.NO_MAJORITY, Kind.NO_LEADER),
         *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP),
     }
@@ -100,6 +101,8 @@ _REMEDIES: Final = {
     Kind.SAME_ID: "stop the one whose disk isn't {member}'s, and give it an id of its own",
     Kind.OUT_OF_SERVICE: "`dledger audit replicas` shows what differs; then stop {member}, keep "
     "its directory elsewhere, start it on an empty one and `dledger group replace {member}`",
+    Kind.GIVEN_UP: "stop {member}, keep its directory elsewhere if anybody is to look into it, "
+    "start it on an empty one, and `dledger member add {member} ADDRESS`",
     Kind.REPLICAS_DIFFER: "keep the data directories of all nodes, then `dledger audit replicas`",
     Kind.NO_MAJORITY: "start members that are down, or mend the network between them",
     Kind.NO_LEADER: "wait a few seconds; then look at the nodes' logs for why nobody is elected",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.doctor.facts import (
+    DivergenceFacts,
     GroupFacts,
     HealthFacts,
     MemberFacts,
@@ -186,6 +187,9 @@ def _out_of_service(picture: _Picture) -> Iterator[Finding]:
         told = member.divergence
         if told is None:
             continue
+        if told.recoveries:
+            yield Finding(Kind.GIVEN_UP, member.id, _given_up(told))
+            continue
         where = f"entry {told.differing_index} is the first that differs"
         if not told.differing_index:
             where = f"they part between entries {told.agreed_index} and {told.compared_index}"
@@ -198,6 +202,15 @@ def _out_of_service(picture: _Picture) -> Iterator[Finding]:
             "acknowledges nor serves, and its disk is kept as it is"
         )
         yield Finding(Kind.OUT_OF_SERVICE, member.id, detail)
+
+
+def _given_up(told: DivergenceFacts) -> str:
+    majority = ", ".join(told.peers) or "a member"
+    return (
+        f"the group was recovered by force without it and is in epoch {told.recoveries}, as "
+        f"{majority} says. It neither votes nor acknowledges nor serves; what its disk holds "
+        "beyond that is no longer the group's, and is kept as it is"
+    )
 
 
 def _differing(picture: _Picture) -> Iterator[Finding]:

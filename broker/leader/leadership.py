@@ -75,6 +75,8 @@ class LeadershipStatistics:
     leader: NodeAddress | None
     elections: int
     leader_changes: int
+    epoch: int = 0
+    has_heard_of_newer_epoch: bool = False
 
 
 class Leadership:
@@ -307,4 +309,6 @@ class Leadership:
             leader=self.leader(),
             elections=self.elections,
             leader_changes=self.leader_changes,
+            epoch=self.fence.name.number,
+            has_heard_of_newer_epoch=self.fence.is_shut,
         )

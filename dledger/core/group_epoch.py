@@ -18,10 +18,6 @@ from typing import Final
 
 RECOVERY_ID_BYTES: Final = 16
 MAX_RECOVERIES: Final = 64  # of one group, ever: each costs 16 bytes in every Hello
-# A forced entry's term is so far above all that the survivor has seen. What the given-up members
-# elect among themselves meanwhile stays below, so no two entries of one index and term differ, and
-# whoever goes by terms alone (a client of an older release) prefers who was recovered.
-TERM_GAP: Final = 1 << 20
 
 # The ids of all recoveries, the first one first.
 Lineage = tuple[bytes, ...]

@@ -43,6 +43,11 @@ ENTRY_VERSION: Final = ENTRY.constant("version")
 OLD_VERSION: Final = 1  # Its data entries have a shorter preamble; the rest is the same.
 COMPOUND_VERSION: Final = 3  # of a data entry: it holds units (`dledger.reading.compound`).
 MAX_RECORD_COUNT: Final = 65_535
+# A forced entry's term is so far above all that the survivor has seen (ADR 52). What given-up
+# members elect among themselves meanwhile stays below: so no two entries of one index and term
+# differ, whoever goes by terms alone (a client of an older release) prefers who was recovered, and
+# of two logs it shows which one is of after.
+EPOCH_TERM_GAP: Final = 1 << 20
 
 ENTRY_HEADER: Final = ENTRY.struct()
 HEADER_SIZE: Final = ENTRY.size

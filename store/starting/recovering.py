@@ -26,7 +26,6 @@ from dledger.codec import configuration_bytes
 from dledger.core.group_epoch import (
     MAX_RECOVERIES,
     RECOVERY_ID_BYTES,
-    TERM_GAP,
     GroupEpoch,
     Recovery,
 )
@@ -40,7 +39,7 @@ from dledger.core.types import (
     NodeId,
     Term,
 )
-from dledger.reading.entry import HEADER_SIZE
+from dledger.reading.entry import EPOCH_TERM_GAP, HEADER_SIZE
 from store.directory import DirectoryState, Identity, lock_directory
 from store.doubt import DoubtNote
 from store.errors import RecoveryRefused, StorageFailed
@@ -252,7 +251,7 @@ def force(
                 raise RecoveryRefused(
                     str(site.path), f"{survivor.node_id} decides alone: no majority is lost"
                 )
-            term = max(survivor.term, seen_term) + TERM_GAP
+            term = max(survivor.term, seen_term) + EPOCH_TERM_GAP
             if term > MAX_TERM or survivor.last_index >= MAX_INDEX:
                 raise RecoveryRefused(str(site.path), f"no term is left above {survivor.term}")
             index = survivor.last_index + 1

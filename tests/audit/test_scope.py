@@ -20,13 +20,14 @@ from audit.proof.scope import Files
 from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
-from dledger.reading.entry import EntryKind
+from dledger.reading.entry import EPOCH_TERM_GAP, EntryKind
 from dledger.reading.survey import Position
 from dledger.records.layout import RECORD
 from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
 from store.dispatch import UNIT_SIZE
 from tests.audit.replicas import (
     BLOCK,
+    COMMAND,
     SEGMENT,
     Entry,
     LogBuilder,
@@ -218,6 +219,28 @@ def test_divergence_of_others_is_found_beside_a_lost_election(tmp_path: Path) ->
         (Cause.NOT_COMMITTED, ("n1",)),
         (Cause.DIFFERENT_BYTES, ("n2", "n3")),
     }
+
+
+@pytest.mark.parametrize("derived", [True, False], ids=["derived", "log only"])
+@pytest.mark.parametrize("shared", [5, 20], ids=["early", "late"])
+def test_who_was_given_up_is_of_another_epoch(
+    tmp_path: Path, engine: Engine, shared: int, *, derived: bool
+) -> None:
+    """Neither rotten nor divergent: the group was recovered by force from n1, behind `shared`
+    entries and some of its own, and n2 has what it acknowledged before (ADR 52). n3 was taken in
+    afterwards, and is compared."""
+    entries = list(usual_entries(40))
+    own = [Entry(2, topic="orders", count=1, size=60 + n) for n in range(4)]
+    forced = [Entry(2 + EPOCH_TERM_GAP, EntryKind.COMMAND, body=COMMAND)]
+    since = [Entry(3 + EPOCH_TERM_GAP, topic="orders", count=2) for _ in range(6)]
+    after = [*entries[:shared], *own, *forced, *since]
+    for name, content in (("n1", after), ("n2", entries), ("n3", after)):
+        build(tmp_path / name, content, name)
+    replicas = [Replica(name, str(tmp_path / name)) for name in NAMES]
+    report = audit(replicas, engine, derived=derived)
+    assert (Cause.ANOTHER_EPOCH, ("n2",)) in found(report)
+    assert Verdict.DIVERGENCE not in {each.verdict for each in report.findings}
+    assert report.exit_code == ExitCode.INCOMPLETE
 
 
 # --- what a replica lacks isn't rotten ------------------------------------------------------------

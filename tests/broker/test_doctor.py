@@ -225,6 +225,10 @@ FAULTS: dict[Kind, Fault] = {
     Kind.OUT_OF_SERVICE: member(
         role="out-of-service", divergence=DivergenceFacts(12, 1, 2, (LEADER,), 8, 9, 1, 1)
     ),
+    Kind.GIVEN_UP: member(
+        role="out-of-service",
+        divergence=DivergenceFacts(0, 0, 0, (LEADER,), 0, 0, 0, 0, recoveries=1),
+    ),
     Kind.REPLICAS_DIFFER: health(contradictions=1),
     Kind.OLDER_COPY: seen(is_older_copy=True, is_connected=False),
     Kind.OTHER_DISK: health(disk_id=disk("nx")),
@@ -280,7 +284,7 @@ OF_THE_GROUP = {Kind.NO_MAJORITY, Kind.NO_LEADER, Kind.NO_MARGIN}
 # What keeps a member from being counted on.
 COSTS_A_MEMBER = {
     *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP, Kind.UNREACHABLE),
-    *(Kind.UNFORMED, Kind.DISK_FULL, Kind.LOG_ROTTEN, Kind.OUT_OF_SERVICE),
+    *(Kind.UNFORMED, Kind.DISK_FULL, Kind.LOG_ROTTEN, Kind.OUT_OF_SERVICE, Kind.GIVEN_UP),
 }
 
 
@@ -343,7 +347,10 @@ def test_fault_of_one_never_hides_that_of_another(shape: str, kind: Kind) -> Non
 @pytest.mark.parametrize("shape", SHAPES)
 def test_fault_never_hides_a_graver_one_of_the_same_member(shape: str) -> None:
     """Whatever else is wrong with it, as long as it answers and takes part."""
-    ends_it = {Kind.UNREACHABLE, Kind.UNFORMED, Kind.OTHER_GROUP, Kind.GONE, Kind.OUT_OF_SERVICE}
+    ends_it = {
+        *(Kind.UNREACHABLE, Kind.UNFORMED, Kind.OTHER_GROUP, Kind.GONE),
+        *(Kind.OUT_OF_SERVICE, Kind.GIVEN_UP),
+    }
     for grave, lesser in combinations([kind for kind in FAULTS if kind not in ends_it], 2):
         for first, second in permutations((grave, lesser)):
             found = kinds(FAULTS[second](FAULTS[first](SHAPES[shape](well(5)), VICTIM), VICTIM))

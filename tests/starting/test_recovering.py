@@ -13,7 +13,7 @@ import pytest
 from broker.config import NodeConfig
 from chaos.forming import form_disks
 from dledger.codec import configuration_bytes
-from dledger.core.group_epoch import MAX_RECOVERIES, TERM_GAP, GroupEpoch, Recovery
+from dledger.core.group_epoch import MAX_RECOVERIES, GroupEpoch, Recovery
 from dledger.core.types import (
     Configuration,
     DiskId,
@@ -22,6 +22,7 @@ from dledger.core.types import (
     NodeId,
     Term,
 )
+from dledger.reading.entry import EPOCH_TERM_GAP
 from store.commitlog import CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
 from store.doubt import DoubtNote
@@ -149,7 +150,7 @@ def test_the_survivor_goes_on_alone(tmp_path: Path) -> None:
     assert shown.end == (3, ENTRIES + 1)
     assert (shown.term, shown.committed_index) == (4, 0)
     done = recovered(site, shown)
-    assert (done.index, done.term) == (ENTRIES + 2, 4 + TERM_GAP)
+    assert (done.index, done.term) == (ENTRIES + 2, 4 + EPOCH_TERM_GAP)
     assert judge(site.path).starts
     check_done(site, shown, done.term)
 
@@ -166,7 +167,7 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
 def test_the_term_is_above_all_that_anybody_was_seen_to_know(tmp_path: Path) -> None:
     site = formed(tmp_path, OsFiles())
     done = recovered(site, examine(site.path, site.identity, site.files), seen_term=77)
-    assert done.term == 77 + TERM_GAP
+    assert done.term == 77 + EPOCH_TERM_GAP
 
 
 def test_it_is_done_once(tmp_path: Path) -> None:

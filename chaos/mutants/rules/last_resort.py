@@ -110,8 +110,8 @@ LAST_RESORT = (
     Mutant(
         "forced-in-a-term-that-others-may-come-to",
         "store/starting/recovering.py",
-        "            term = max(survivor.term, seen_term) + TERM_GAP\n",
-        "            term = survivor.term + TERM_GAP\n",
+        "            term = max(survivor.term, seen_term) + EPOCH_TERM_GAP\n",
+        "            term = survivor.term + EPOCH_TERM_GAP\n",
         masked=_OWN,
         tests=_DIRECTORY,
     ),
