@@ -176,12 +176,14 @@ CHANGES = {
     **{key: ["n2"] for key in ("member remove", "member promote")},
     **{key: ["n2"] for key in ("member demote", "member replace")},
 }
+# What a group that is well refuses: that it is reached shows in the refusal.
+LAST_RESORT = "member recover"
 ALIKE = ("bench produce", "bench consume", "bench e2e", *CHANGES)
 
 
 def test_table_has_every_command_that_dials() -> None:
     """A new one has to be seen under TLS as well."""
-    assert dialing() == {*TABLE, BY_ITSELF, *ALIKE}
+    assert dialing() == {*TABLE, BY_ITSELF, LAST_RESORT, *ALIKE}
 
 
 def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> None:
@@ -221,6 +223,19 @@ def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> No
     assert sorted(node["id"] for node in nodes) == list(NAMES)  # each once
     assert told("group", "transfer", "--bootstrap", admin).endswith(" leads\n")
     watched(machines, tmp_path)
+    nobody_is_given_up(machines)
+
+
+def nobody_is_given_up(machines: Machines) -> None:
+    """A member that is down finds the others, by its own log and under TLS."""
+    leader = status_of(machines)["leader"]
+    name = next(each for each in ("n3", "n2") if each != leader)
+    machines.kill(name)
+    code, _, error = invoked(*LAST_RESORT.split(), "--data", str(machines.folder / name / "data"))
+    assert code == 1
+    assert "can be reached, and with" in error
+    machines.start(name)
+    wait_until_all_answer(machines)
 
 
 def status_of(machines: Machines) -> dict[str, Any]:
@@ -277,7 +292,7 @@ def watched(machines: Machines, folder: Path) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("name", [*TABLE, BY_ITSELF, *ALIKE])
+@pytest.mark.parametrize("name", [*TABLE, BY_ITSELF, LAST_RESORT, *ALIKE])
 def test_authority_that_is_not_there_is_named(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +308,8 @@ def test_authority_that_is_not_there_is_named(
     given = [word.format_map(words) for word in {**CHANGES, **TABLE}.get(name, [])]
     if name == BY_ITSELF:
         given = ["--reports", str(tmp_path)]
+    elif name == LAST_RESORT:
+        given = ["--data", str(tmp_path)]
     code, out, error = invoked(*name.split(), *given, "--bootstrap", "127.0.0.1:1")
     assert (code, out) == (2, ""), error
     assert error.startswith("dledger: ")

@@ -10,10 +10,13 @@ import pytest
 
 from dledger.client import ALL, Client, ClientOptions, ConsumerOptions, ProducerOptions, WrongThread
 from dledger.client.broker_group import MAX_LINKS, BrokerGroup
-from dledger.client.connection import NodeLink
+from dledger.client.connection import GET_STATUS, NodeLink
+from dledger.client.errors import LeadershipLost
 from dledger.client.group_epoch import EpochName
 from dledger.client.leader_view import Member, View
+from dledger.outcome import Outcome
 from dledger.testing.fake_nodes import FakeGroup
+from dledger.wire import cluster_pb2 as cpb
 from tests.client.loops import async_test
 
 LIMIT_S = 10.0
@@ -43,6 +46,36 @@ async def test_link_that_is_closed_while_it_is_nudged_ends() -> None:
             link.nudge()
             await link.close()
         assert link._watching.cancelled()
+
+
+@async_test
+async def test_an_answer_that_comes_after_the_news_of_a_recovery_is_not_taken() -> None:
+    """Whoever gave it may have been given up: it may have happened (ADR 52)."""
+    async with FakeGroup() as group:
+        known = [EpochName()]
+        told: list[EpochName] = []
+        address = group.nodes[0].address
+        link = NodeLink(
+            address,
+            grpc.aio.insecure_channel(address),
+            "",
+            on_view=lambda *_: None,
+            on_lost=lambda *_: None,
+            epoch=lambda: known[0],
+            on_epoch=lambda _, epoch: told.append(epoch),
+        )
+        try:
+            await link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S)
+            assert told == [EpochName()], "an answer says nothing of a group never recovered"
+            pending = asyncio.ensure_future(link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S))
+            await asyncio.sleep(0)  # it is under way
+            known[0] = EpochName(1, b"r" * 16)
+            with pytest.raises(LeadershipLost, match="recovered by force") as lost:
+                await pending
+            assert lost.value.outcome is Outcome.MAY_HAVE_HAPPENED
+            await link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S)
+        finally:
+            await link.close()
 
 
 @async_test

@@ -18,6 +18,7 @@ from broker.leader.epochs import EpochName
 from dledger.client import Client, ClientOptions, ProducerOptions
 from dledger.client.connection import PULL, WhenDeposed
 from dledger.client.errors import ClientError
+from dledger.client.group_epoch import epoch_in
 from dledger.limits import EPOCH_METADATA_KEY
 from dledger.wire import broker_pb2
 from store.commitlog import CommitLogOptions
@@ -174,10 +175,14 @@ def epoch(number: int, recovery_id: bytes) -> tuple[tuple[str, bytes], ...]:
     return ((EPOCH_METADATA_KEY, number.to_bytes(4, "big") + recovery_id),)
 
 
-async def _list_topics(group: Group, name: str, metadata: Any) -> None:
-    call: Any = group.channel(name).unary_unary("/dledger.v1.Broker/ListTopics")
+async def _list_topics(group: Group, name: str, metadata: Any) -> EpochName:
+    """The epoch that the answer tells of."""
+    method: Any = group.channel(name).unary_unary("/dledger.v1.Broker/ListTopics")
     request = broker_pb2.ListTopicsRequest().SerializeToString()
-    await call(request, timeout=WAIT_S, metadata=metadata)
+    call = method(request, timeout=WAIT_S, metadata=metadata)
+    await call
+    found = epoch_in(await call.trailing_metadata() or ())
+    return EpochName(found.number, found.recovery_id)
 
 
 @async_test
@@ -227,7 +232,9 @@ async def test_who_was_served_in_another_recovery_is_refused(tmp_path: Path) -> 
         done = recovered(group.configs["n2"])
         await group.start("n2")
         await group.leader()
-        await _list_topics(group, "n2", epoch(1, done.epoch.recoveries[0]))
+        now = EpochName(1, done.epoch.recoveries[0])
+        assert await _list_topics(group, "n2", epoch(1, now.recovery_id)) == EpochName()
+        assert await _list_topics(group, "n2", ()) == now, "who doesn't know of it is told"
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await _list_topics(group, "n2", epoch(1, b"r" * 16))
         assert "two survivors" in error_of(refused.value).message

@@ -11,6 +11,7 @@ _SCHEDULE = ("tests/chaos/test_last_resort.py",)
 _DIRECTORY = ("tests/starting/test_recovering.py",)
 _ASKED = ("tests/broker/test_last_resort.py",)
 _CLIENT = ("tests/client/test_leader_view.py",)
+_CONNECTION = ("tests/client/test_connection.py",)
 _NODES = ("tests/integration/test_recovery_by_force.py",)
 
 LAST_RESORT = (
@@ -178,7 +179,7 @@ LAST_RESORT = (
         "        if view.epoch != self.epoch:\n",
         "        if False:\n",
         masked=_OWN,
-        tests=_SCHEDULE,
+        tests=_CLIENT,
     ),
     Mutant(
         "what-was-said-before-is-remembered",
@@ -194,7 +195,7 @@ LAST_RESORT = (
         "            if epoch != self._epoch():\n",
         "            if False:\n",
         masked=_OWN,
-        tests=_NODES,
+        tests=_CONNECTION,
     ),
     Mutant(
         "nobody-is-told-of-the-epoch",
@@ -210,7 +211,7 @@ LAST_RESORT = (
         "    if own.number > told.number:\n",
         "    if False:\n",
         masked=_OWN,
-        tests=_SCHEDULE,
+        tests=_NODES,
     ),
     Mutant(
         "hears-of-a-newer-epoch-and-serves-on",
