@@ -14,8 +14,8 @@ from broker.archiving import ArchiveStatistics
 from broker.comparing import ComparisonStatistics
 from broker.config import NodeConfig
 from broker.leader.append import AppenderStatistics
-from broker.leader.groups.keeper import KeeperStatistics
 from broker.leader.epochs import EpochName
+from broker.leader.groups.keeper import KeeperStatistics
 from broker.leader.leadership import LeadershipStatistics
 from broker.mending import MendStatistics
 from broker.metrics import NodeFacts

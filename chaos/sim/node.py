@@ -21,9 +21,9 @@ from typing import Protocol
 from broker.config import BrokerConfig, NodeConfig, RaftConfig, RetentionConfig, StoreConfig
 from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
-from broker.doors.grpc.groups import GroupsDoor
 from broker.doors.grpc.cluster import wire_view
 from broker.doors.grpc.epochs import heed_epoch
+from broker.doors.grpc.groups import GroupsDoor
 from broker.ending import ending_of
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.units import ProposedUnit
@@ -809,19 +809,17 @@ class SimNode:
             BrokerError: as the client learns it.
         """
         life = self._alive
-        handler = (
-            self._write_unit
-            if method == WRITE_UNIT
-            else getattr(life.door, method, None) or getattr(life.groups_door, method)
-        )
-        context = _CallContext()
         context, told = _CallContext(), request
         if isinstance(told, Told):
             context.told, request = told.metadata, told.request
             heed_epoch(life.replica.services.cluster, context)  # type: ignore[arg-type]
         if method == "view":
             return wire_view(life.replica.leadership.view())
-        handler = self._write_unit if method == WRITE_UNIT else getattr(life.door, method)
+        handler = (
+            self._write_unit
+            if method == WRITE_UNIT
+            else getattr(life.door, method, None) or getattr(life.groups_door, method)
+        )
         self._calls += 1
         number = self._calls
         life.calls[number] = OpenCall(method, request, asyncio.current_task())

@@ -129,11 +129,10 @@ ELSEWHERE = {
 }
 # These are the node's to call, or another service's, and no questions.
 NOT_ASKED = {
+    "cluster.heard_epoch",
     *("cluster.notify", "cluster.close", "groups.statistics"),
     *("pulls.read", "pulls.account", "pulls.hold_s"),
 }
-# These are the node's to call, or a door's, and no questions.
-NOT_ASKED = {"cluster.notify", "cluster.close", "cluster.heard_epoch"}
 
 
 async def answer(question: Awaitable[Any] | AsyncGenerator[Any, None]) -> Any:

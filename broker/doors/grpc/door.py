@@ -162,7 +162,7 @@ class GrpcDoor:
 
     def _heed(self, handlers: object) -> Heed | None:
         """Clients' calls are those that tell of the group's epoch."""
-        if not isinstance(handlers, BrokerDoor | ClusterDoor):
+        if not isinstance(handlers, BrokerDoor | ClusterDoor | GroupsDoor):
             return None
         return partial(heed_epoch, self._services.cluster)
 
