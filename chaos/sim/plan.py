@@ -227,7 +227,8 @@ class Plan:
     @property
     def moves_start(self) -> bool:
         """Whether logs may begin later than with entry 1."""
-        return any(fault.kind is Fault.MOVE_START for fault in self.faults)
+        is_bounded = self.tuning.retention_bytes > 0 or self.tuning.retention_disk_percent > 0
+        return is_bounded or any(fault.kind is Fault.MOVE_START for fault in self.faults)
 
     @property
     def machines(self) -> int:
