@@ -27,11 +27,13 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.units import ProposedUnit
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
+from broker.refilling import Refilling
 from broker.replica import Replica
 from broker.scrubbing import ScrubPace
 from broker.snapshots import SnapshotPace
 from broker.state.machine import MachineOptions
 from chaos.sim.disk import MachineDied, SimulatedDisk
+from chaos.sim.files import SECTOR_BYTES
 from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
@@ -49,12 +51,15 @@ from dledger.links import LinkTimes
 from dledger.outcome import ExitCode
 from dledger.peers import Ears, LinkPace
 from dledger.promises import Start
+from dledger.reading.entry import digest_of, possible_starts, verify_frame
+from dledger.records.errors import InvalidFrame
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
 from store.doubt import DoubtNote
 from store.errors import (
     BeyondRepair,
     CorruptionFound,
+    GapFound,
     StorageFailed,
     StorageFull,
     StoreError,
@@ -183,12 +188,18 @@ class Links:
         self._links.stop()
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
-        self._world.on_sent(self._node, peer, message)
+        self._look_at(peer, message)
         self._links.send_request(peer, message)
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
-        self._world.on_sent(self._node, peer, message)
+        self._look_at(peer, message)
         self._links.send_answer(peer, message)
+
+    def _look_at(self, peer: NodeId, message: PeerMessage) -> None:
+        kind = message.WhichOneof("body")
+        if self._node.refill is not None and kind != "entries_request":
+            raise Defect("speaks with gaps", f"{self._node.name} to {peer}: {kind}")
+        self._world.on_sent(self._node, peer, message)
 
     def _may_differ(self, peer: NodeId) -> bool:
         """Whether one of the two logs was ever altered: they contradict each other then."""
@@ -233,6 +244,8 @@ class SimNode:
         self.lost_altered: list[tuple[SimulatedDisk, int]] = []  # disks of which that was so
         self.passing_rot: set[tuple[Path, int]] = set()  # of that, what ends with the process
         self.repaired_bytes = 0  # that had rotted
+        self.refills = 0  # starts that got back from peers what they had found rotten
+        self.refill: ProcessLoop | None = None  # of a process that is at it, and no member yet
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
@@ -355,7 +368,7 @@ class SimNode:
 
     def boot(self) -> None:
         """The process starts: it recovers and joins, or fails to start."""
-        if self.life is not None or self.is_ruined:
+        if self.life is not None or self.refill is not None or self.is_ruined:
             return
         self.disk.power_on()
         if self.is_spare or (self.is_past and self.is_taken_away()):
@@ -428,7 +441,18 @@ class SimNode:
             return made[0]
 
         turns = CountedTurns(self._world.timeline, loop, self._plan.tuning.turn_steps)
-        replica = Replica.open(self.config, self._ports(self.disk, loop, turns, connect))
+        ports = self._ports(self.disk, loop, turns, connect)
+        try:
+            replica = Replica.open(self.config, ports)
+        except GapFound as found:
+            if not self.has_log_rot:
+                raise Defect("false corruption", f"{self.name}: {found}") from found
+            refilling = Refilling(self.config, ports, found)
+            self._world.log(self.name, f"asks its peers for {found.missing}")
+            self.refill = loop
+            process = loop.create_task(self._get_back(refilling))
+            process.add_done_callback(partial(_tell_of_crash, loop))
+            return
         self.disk.take_latency()
         self.has_started = True
         if self.disk.exists(DATA / OUT_OF_SERVICE):
@@ -494,6 +518,28 @@ class SimNode:
             known_level=self.known_level,
         )
 
+    async def _get_back(self, refilling: Refilling) -> None:
+        """What a node's process does that has found gaps in its log, up to its next start."""
+        self.disk.take_latency()
+        failure: Exception | None = None
+        try:
+            await refilling.fill()
+        except (BeyondRepair, CorruptionFound, OSError) as error:
+            failure = error
+        await refilling.close()
+        if failure is None:
+            self.refills += 1
+            self._bury("has got back what was missing")
+            self.disk.kill()
+            self._world.reopen(self)
+            return
+        self._world.log(self.name, f"starts no more: {failure}")
+        if not self._is_excused(failure):
+            raise Defect("not refilled", f"{self.name}: {failure!r}") from failure
+        self.is_ruined = not isinstance(failure, OSError)
+        self._bury("ended without what is missing")
+        self.disk.kill()
+
     async def _live(self, life: Life) -> None:
         """What a node's process does once it has started, to its end."""
         await life.replica.wait()
@@ -543,10 +589,13 @@ class SimNode:
         if self.life is None:
             return
         log = self.life.replica.log
-        known = [
-            (log.position_of(first), log.position_of(last) + log.header_at(last).total_size)
-            for first, last in log.passed_over
-        ]
+        try:
+            known = [
+                (log.position_of(first), log.position_of(last) + log.header_at(last).total_size)
+                for first, last in log.passed_over
+            ]
+        except StoreError:
+            return  # where they begin has rotted, which is the scrub's to find
         for (path, at), before in self.rot.items():
             if path.parent.name != "commitlog":
                 continue
@@ -574,6 +623,9 @@ class SimNode:
         if isinstance(error, (CorruptionFound, HardStateCorrupt)):
             if not self.spoiled:
                 raise Defect("false corruption", f"{self.name}: {error}") from error
+            is_asked_for = isinstance(error, GapFound)  # and there is nobody to ask
+            if not (is_asked_for or self.is_foreign or self.has_lied) and goes_on_behind(self):
+                raise Defect("not asked for", f"{self.name}: {error}") from error
             self.is_ruined = True
         elif not self.disk.failures or (self.has_started and _is_for_space(error)):
             raise Defect("start", f"{self.name}: {error!r}") from error
@@ -583,7 +635,7 @@ class SimNode:
 
     def kill(self, why: str = "killed") -> None:
         """SIGKILL: the memory is gone, the page cache stays."""
-        if self.life is not None:
+        if self.life is not None or self.refill is not None:
             self._bury(why)
             self.disk.kill()
 
@@ -603,6 +655,8 @@ class SimNode:
     def stop(self) -> None:
         """SIGTERM."""
         life = self.life
+        if self.refill is not None:
+            self.kill("is asked to stop before it has got back what is missing")
         if life is not None and not life.is_stopping:
             life.is_stopping = True
             self._world.timeline.after(0, life.loop, life.replica.ask_to_stop)
@@ -682,6 +736,12 @@ class SimNode:
         return bool(self.altered_from) and told.agreed_index < self.altered_from
 
     def _bury(self, why: str) -> None:
+        if self.refill is not None:
+            self._world.log(self.name, why)
+            self.refill.die()
+            self.refill = None
+            self._world.network.on_process_gone(self.name)
+            return
         life, self.life = self.life, None
         if life is None:
             return
@@ -841,6 +901,34 @@ class _CallContext:
         """The call is over."""
         for callback in self._callbacks:
             callback(self)
+
+
+def goes_on_behind(node: SimNode) -> bool:
+    """Whether nothing but a log has rotted on a disk, and behind all of it lie two entries of which
+    the second goes on from the first: what is missing can be proven then."""
+    places = [
+        int(path.name) + at if path.parent.name == "commitlog" else None for path, at in node.rot
+    ]
+    if not places or None in places:
+        return False
+    last = max(each for each in places if each is not None) + SECTOR_BYTES
+    before: tuple[int, int] | None = None  # where an intact entry ends, and its digest
+    for path in sorted(each for each in node.disk.paths() if each.parent == DATA / "commitlog"):
+        content = node.disk.content(path)
+        for at in possible_starts(content):
+            if int(path.name) + at <= last:
+                continue
+            try:
+                header = verify_frame(content, at, None)
+            except InvalidFrame:
+                continue
+            if header.physical_offset != int(path.name) + at:
+                continue
+            carried_on = before and digest_of(content, at, header.total_size, before[1])
+            if before and (before[0], carried_on) == (header.physical_offset, header.digest):
+                return True
+            before = header.physical_offset + header.total_size, header.digest
+    return False
 
 
 def _never() -> bool:

@@ -106,10 +106,10 @@ class LogRot:
         )
 
     def _die_of_it(self, node: SimNode, operations: int, *, keeps_cache: bool) -> None:
-        """So many disk operations after a repair has begun."""
-        if node.life is None or not node.rot:
+        """So many disk operations after a repair has begun, of a member or of a start."""
+        if not node.rot or (node.life is None and node.refill is None):
             return
-        if node.life.replica.repairs.is_at_work:
+        if node.life is None or node.life.replica.repairs.is_at_work:
             node.disk.cut_power_in(operations, keeps_cache=keeps_cache)
             self._later(2_000, self._power_on, node)
         else:

@@ -54,9 +54,11 @@ from store.directory import (
 )
 from store.errors import CorruptionFound, StorageFull
 from store.files import FULL_ERRNOS, PASSING_ERRNOS, AtomicFile, FileSystem, make_directory
+from store.gap import Holes
 from store.intact import NOTHING_KNOWN, Known
 from store.log_start import Install
 from store.out_of_service import mark_of
+from store.seals import FOLDER as SEALS
 from store.second_copy import SecondCopy
 from store.snapshot_files import SnapshotFiles
 from store.starting.errors import DiskReplaced, LogMissing, NotAMember, OutOfService
@@ -169,6 +171,63 @@ def open_member(site: Site) -> Opened:
         hard_state.was_mended,
         hard_state.was_older,
     )
+
+
+def open_closely(site: Site, found: Opened, error: CorruptionFound) -> Opened:
+    """The same again, after `error` was found in what the walk had passed over: this time it is
+    walked, and what it was passed over by is gone.
+
+    Raises:
+        GapFound: as a rule; and what `open_member` raises. `error`, if it isn't of the log.
+    """
+    with contextlib.closing(found.directory):
+        found.log.close(is_clean=False)
+    file, files = Path(error.file), site.files
+    if file.parent != site.path / "commitlog":
+        raise error
+    seal = site.path / SEALS / file.name
+    if files.exists(seal):
+        files.unlink(seal)
+        files.fsync_directory(seal.parent)
+    return open_member(site)
+
+
+@dataclass(frozen=True, slots=True)
+class Holed:
+    """A member's directory, locked, whose log has gaps: it may ask peers for what is missing, in
+    its own name, and promise nothing. `members`: names and addresses, as far as they are known."""
+
+    directory: DataDirectory
+    hard_state: HardState
+    boot_number: int
+    members: tuple[tuple[str, str], ...]
+
+
+def open_holed(site: Site, holes: Holes) -> Holed:
+    """The directory is a member's, this process's alone, and its log is left as it is.
+
+    Raises: see `open_member`.
+    """
+    opened = contextlib.ExitStack()
+    directory = opened.enter_context(contextlib.closing(open_directory(site)))
+    try:
+        check_in_service(site)
+        founding = settle_forming(site, directory)
+        members = dict.fromkeys(site.peers, "")
+        if founding is not None:
+            members |= dict(founding.members.addresses)
+        for _, body in holes.configurations:
+            with contextlib.suppress(DecodeError):
+                named = decode_configuration(raft_pb2.Configuration.FromString(body))
+                members |= dict(named.addresses)
+        hard_state = open_hard_state(site)
+        boot_number = directory.next_boot()
+        keep_copy(hard_state, boot_number)
+    except BaseException:
+        opened.close()
+        raise
+    members.pop(site.identity.node_id, None)
+    return Holed(directory, hard_state.state, boot_number, tuple(sorted(members.items())))
 
 
 def open_directory(site: Site) -> DataDirectory:

@@ -15,6 +15,7 @@ from random import Random
 import pytest
 
 from broker import repairs as repairs_module
+from broker.asking import NEGATIVE_ROUNDS
 from broker.repairs import Repairs, Surroundings
 from dledger.core.types import NodeId
 from dledger.peers import PeerLink
@@ -318,7 +319,7 @@ async def test_noes_to_different_questions_do_not_add_up(monkeypatch: pytest.Mon
     """The neighbour rots further with each answer: what was refused was judged by what is gone."""
     monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
     me, peer = pair()
-    index, rounds = ENTRIES - 20, repairs_module.NEGATIVE_ROUNDS + 2
+    index, rounds = ENTRIES - 20, NEGATIVE_ROUNDS + 2
     me.flip(peer.log.position_of(index) + 60)
 
     def on_asking() -> None:

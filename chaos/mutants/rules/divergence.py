@@ -99,8 +99,9 @@ DIVERGENCE = (
     Mutant(
         "mark-not-asked-for",
         "store/starting/opening.py",
-        "        check_in_service(site)\n",
-        "",
+        "        check_in_service(site)\n        founding = settle_forming(site, directory)\n"
+        "        log = ",
+        "        founding = settle_forming(site, directory)\n        log = ",
         under=_ALTERED,
     ),
     Mutant(

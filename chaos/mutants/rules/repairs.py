@@ -240,14 +240,14 @@ REPAIRS = (
     ),
     Mutant(
         "silence-taken-for-a-no",
-        "broker/repairs.py",
-        "_NEGATIVE: Final = frozenset({_Verdict.ROTTEN, ",
-        "_NEGATIVE: Final = frozenset({_Verdict.SILENT, _Verdict.NOT_YET, _Verdict.ROTTEN, ",
+        "broker/asking.py",
+        "_NEGATIVE: Final = frozenset({Verdict.ROTTEN, ",
+        "_NEGATIVE: Final = frozenset({Verdict.SILENT, Verdict.NOT_YET, Verdict.ROTTEN, ",
         under="log-rot",
     ),
     Mutant(
         "stray-answer-taken",
-        "broker/repairs.py",
+        "broker/asking.py",
         "is_awaited = asked is not None and (asked.peer, asked.number) == (peer, body.number)",
         "is_awaited = asked is not None",
         masked="it is judged all the same",
