@@ -68,6 +68,7 @@ from store.errors import (
 from store.files import FULL_ERRNOS
 from store.out_of_service import FILE_NAME as OUT_OF_SERVICE
 from store.starting.errors import NotAMember, OutOfService
+from store.suspicion import SuspicionNote
 
 DATA = Path("/data")
 GROUP = "sim"
@@ -476,6 +477,7 @@ class SimNode:
         self._world.on_boot(self)
         replica.start()
         self._check_doubt(replica)
+        self._check_suspicion(replica)
         process = loop.create_task(self._live(life))
         process.add_done_callback(partial(_tell_of_crash, loop))
 
@@ -617,6 +619,15 @@ class SimNode:
                 is_there = path == file and place.start <= at < place.end
                 if is_there and content[at : at + 1] != bytes((before,)):
                     raise Defect("doubt forgotten", f"{self.name}: {name} at byte {at} is rotten")
+
+    def _check_suspicion(self, replica: Replica) -> None:
+        """Whoever has written down that its log may be another one compares it, in this life as in
+        the one before."""
+        noted = SuspicionNote(self.disk, DATA).read()
+        if noted is None or not 0 < noted.index <= replica.driver.core.durable_index:
+            return
+        if not replica.comparison.statistics().suspected:
+            raise Defect("suspicion forgotten", f"{self.name}: entry {noted.index}")
 
     def _failed_to_start(self, error: Exception) -> None:
         self._world.log(self.name, f"failed to start: {error}")

@@ -65,6 +65,7 @@ from store.starting.errors import DiskReplaced, LogMissing, NotAMember, OutOfSer
 from store.starting.founding import Founding, read_founding
 from store.starting.snapshots import check_base
 from store.starting.unformed import end_of_unformed
+from store.suspicion import SuspicionNote
 from store.worker import ThreadWorker, WorkerFactory
 
 HARD_STATE_SPARE_BYTES: Final = 512  # a term and a vote, whatever the node's name
@@ -264,6 +265,7 @@ def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:
 def open_log(site: Site) -> CommitLog:
     """The log, recovered; begun anew, if that was intended. Raises: see `CommitLog.open`."""
     Install(site.files, site.path).settle(site.options.segment_size_bytes)
+    _distrust_seals(site)
     return CommitLog.open(
         site.path,
         site.options,
@@ -272,6 +274,23 @@ def open_log(site: Site) -> CommitLog:
         clock=site.clock,
         known=site.known,
     )
+
+
+def _distrust_seals(site: Site) -> None:
+    """Nothing of the log is passed over, where the memory that its seals were written from was
+    found to be wrong."""
+    path, files = site.path, site.files
+    suspicion = SuspicionNote(files, path).read()
+    if suspicion is None or not suspicion.is_memory:
+        return
+    if not files.exists(path / "abort"):
+        files.close(files.create(path / "abort"))
+        files.fsync_directory(path)
+    folder = path / SEALS
+    if files.exists(folder):
+        for name in files.listdir(folder):
+            files.unlink(folder / name)
+        files.fsync_directory(folder)
 
 
 def open_hard_state(site: Site) -> FoundHardState:
