@@ -87,6 +87,7 @@ from store.keepsakes import Keepsake, constant_file
 from store.log_start import Install, StartNote
 from store.out_of_service import Divergence, mark
 from store.repair_journal import RepairJournal
+from store.scrub_note import ScrubNote
 from store.snapshot_files import SnapshotFiles
 from store.starting.errors import OutOfService
 from store.suspicion import Suspicion, SuspicionNote
@@ -350,6 +351,7 @@ class Replica:
             ports.now_ms,
             replace(ports.rhythm.scrub, share=config.store.scrub_percent / 100),
             self._make_upkeep().round,
+            ScrubNote(ports.files, config.data_directory),
         )
 
     def _make_upkeep(self) -> Upkeep:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dledger.core.types import MAX_INDEX
 from store.directory import read_sealed, write_sealed
 from store.errors import CorruptionFound, NotARegularFile
 from store.files import FileSystem
@@ -54,7 +53,7 @@ class SuspicionNote:
             return UNKNOWN
         match stored:
             case {"format_version": 1, "index": int() as index, "is_memory": bool() as is_memory}:
-                return Suspicion(min(max(index, 0), MAX_INDEX), is_memory)
+                return Suspicion(max(index, 0), is_memory)
         return UNKNOWN
 
     def write(self, suspicion: Suspicion | None) -> None:

@@ -79,6 +79,7 @@ SNAPSHOT_RETRY_S = 0.5
 SCRUB_PAUSE_S = 0.005
 SCRUB_BESIDE_EVERY = 8  # each look reads every queue, and the next pass is close
 SCRUB_LONGEST_PAUSE_S = 1.0
+SCRUB_NOTE_S = 0.3
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
@@ -512,6 +513,7 @@ class SimNode:
                     longest_pause_s=SCRUB_LONGEST_PAUSE_S,
                     between_s=tuning.scrub_between_ms / 1e3,
                     beside_every=SCRUB_BESIDE_EVERY,
+                    note_s=SCRUB_NOTE_S,
                 ),
                 log_start_s=tuning.log_start_ms / 1e3,
                 retention_s=tuning.retention_ms / 1e3,
@@ -730,7 +732,9 @@ class SimNode:
         if isinstance(cause, BeyondRepair):
             # Somebody else has lost the same, or said so.
             lies = self._world.network.lies
-            return self.has_log_rot and (lies > 0 or self._world.is_rotten_elsewhere(self))
+            is_elsewhere = self._world.is_rotten_elsewhere(self)
+            # Of a log that is another one nobody has the bytes.
+            return self.has_log_rot and (lies > 0 or is_elsewhere or self.altered_from > 0)
         if isinstance(cause, CorruptionFound):
             return self.spoiled and not self._could_repair(cause)
         if isinstance(cause, HardStateCorrupt):

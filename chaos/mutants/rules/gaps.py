@@ -31,14 +31,6 @@ GAPS = (
         under="log-rot",
     ),
     Mutant(
-        "gap-asked-for-without-the-entry-behind",
-        "broker/refilling.py",
-        "gap.behind.index, gap.behind.term)",
-        "gap.last_index, gap.behind.term)",
-        masked="peers know that it is committed, as a rule",
-        tests=("tests/node/test_refilling.py",),
-    ),
-    Mutant(
         "part-of-a-lost-sector-written",
         "store/gap_files.py",
         "        self._read(gap.start - at % SECTOR_BYTES, at % SECTOR_BYTES)\n",
