@@ -1,6 +1,8 @@
 """Asks peers for entries that they have and this member has not any more, one peer after the other.
 
-Whoever wants them says which, and judges what comes (`Taking`): a giver is believed in nothing.
+Whoever wants them says which, and judges what comes (`Taking`): a giver is believed in nothing. It
+gives them in pieces; where it has lost one itself, and this member's own is intact, that takes its
+place, and the giver is asked for those behind.
 This owns the question that is under way, its number, and what became of asking each peer. It must
 never take an answer for one to another question, nor wait for one peer only
 (docs/adr/0039-rot-in-the-log-is-repaired.md).
@@ -57,6 +59,11 @@ class Taking(Protocol):
         Raises:
             InvalidFrame: they are not what was there. Nothing of this giver is worth anything.
         """
+        ...
+
+    def own_frame(self) -> bytes:
+        """The next frame as it lies here, if it is intact and carries on what was taken; else
+        nothing. It is judged like any other, by what comes of it."""
         ...
 
 
@@ -130,10 +137,14 @@ class Asking:
         taking = begin()
         while True:
             answer = await self._exchange(peer, taking.next_index, last, last_term)
-            if isinstance(answer, Verdict):
+            if not isinstance(answer, Verdict):
+                frames = answer.frames
+            elif answer is Verdict.ROTTEN and (own := taking.own_frame()):
+                frames = own  # the two needn't have lost the same entry
+            else:
                 return answer
             try:
-                if taking.take(answer.frames):
+                if taking.take(frames):
                     return taking
             except InvalidFrame as error:
                 self.refused += 1

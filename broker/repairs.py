@@ -25,7 +25,7 @@ have the bytes hasn't said that it doesn't (docs/adr/0039-rot-in-the-log-is-repa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -293,7 +293,7 @@ class Repairs:
                 return
             negative = negative if damage == refused else 0
             verdicts = await self._asking.ask_all(
-                partial(Refill, damage, self._around.term_at, self._log.damages.arrives),
+                partial(self._refill_of, damage),
                 damage.last_index,
                 self._around.term_at(damage.last_index),
             )
@@ -309,6 +309,10 @@ class Repairs:
                 raise BeyondRepair(damage.file, f"of {entries}, {told(verdicts)}")
             self._wait("nobody has given the entries yet", told(verdicts))
             await asyncio.sleep(AGAIN_S)
+
+    def _refill_of(self, damage: Damage) -> Refill:
+        damages = self._log.damages
+        return Refill(damage, self._around.term_at, damages.arrives, damages.bytes_at)
 
     async def _put_back(self, damage: Damage, given: Given[Refill]) -> None:
         for extent, content in given.taken.contents():
@@ -391,19 +395,48 @@ class Repairs:
             last = min(last, self._around.through())
         if not source.first_index <= first <= last:
             return pb.ENTRIES_STATUS_NOT_YET, b""
+        frames = self._intact(first, last)
+        status = pb.ENTRIES_STATUS_GIVEN if frames else pb.ENTRIES_STATUS_ROTTEN
+        return status, frames
+
+    def _intact(self, first: int, last: int) -> bytes:
+        """Entries from `first` on, as many as are given at once and are intact: up to the first
+        that has rotted."""
+        source = self._log
         try:
             last = source.last_that_fits(first, last, GIVEN_BYTES)
             frames = source.read(first, last)
-            _verify(frames, source.digest_at(first - 1))
         except CorruptionFound as error:
-            if not self.takes(error):
-                self._around.failed(error)
-            return pb.ENTRIES_STATUS_ROTTEN, b""
+            self._on_own_rot(error)
+            frames = b"".join(self._one_by_one(first, last))
+        try:
+            before: int | None = source.digest_at(first - 1)
+        except CorruptionFound as error:
+            self._on_own_rot(error)
+            before = None
+        try:
+            _verify(frames, before)
         except InvalidFrame as error:
             # In memory, as it was appended: no file's matter, and nothing to give to anybody.
             log.error("entries_not_given", reason=str(error))
-            return pb.ENTRIES_STATUS_ROTTEN, b""
-        return pb.ENTRIES_STATUS_GIVEN, frames
+            return b""
+        return frames
+
+    def _one_by_one(self, first: int, last: int) -> Iterator[bytes]:
+        size = 0
+        for index in range(first, last + 1):
+            try:
+                frame = self._log.read(index, index)
+            except CorruptionFound:
+                return
+            size += len(frame)
+            if size > len(frame) and size > GIVEN_BYTES:
+                return
+            yield frame
+
+    def _on_own_rot(self, error: CorruptionFound) -> None:
+        if not self.takes(error):
+            self._around.failed(error)
 
 
 class SteadyView:
@@ -424,15 +457,16 @@ class SteadyView:
             raise
 
 
-def _verify(frames: bytes, digest: int) -> None:
-    """Each frame is intact and carries on the digest.
+def _verify(frames: bytes, digest: int | None) -> None:
+    """Each frame is intact and carries on the digest, which isn't known where it is None.
 
     Raises:
         InvalidFrame: one doesn't.
     """
     at = 0
-    for header in walk_frames(frames):
-        if digest_of(frames, at, header.total_size, digest) != header.digest:
+    for header in walk_frames(frames) if frames else ():
+        is_known = digest is not None
+        if is_known and digest_of(frames, at, header.total_size, digest or 0) != header.digest:
             raise InvalidFrame(at, "digest", "one that follows", f"{header.digest:016x}")
         digest = parse_header(frames, at).digest
         at += header.total_size

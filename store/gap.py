@@ -11,9 +11,16 @@ Where gaps are is `store.gap_search`'s to say, `store.gap_files` writes: nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from dledger.reading.entry import EntryHeader, digest_of, position_after, walk_frames
+from dledger.reading.entry import (
+    EntryHeader,
+    digest_of,
+    position_after,
+    verify_frame,
+    walk_frames,
+)
 from dledger.records.errors import AppendRefused, InvalidFrame
 
 
@@ -71,10 +78,19 @@ class GapFilling:
 
     Args:
         behind: the frame of the entry that is intact behind it.
+        read: the frame that begins at a physical offset of this log, by the size that it says it
+            has; nothing if there is none.
     """
 
-    def __init__(self, gap: Gap, segment_size: int, behind: bytes) -> None:
+    def __init__(
+        self,
+        gap: Gap,
+        segment_size: int,
+        behind: bytes,
+        read: Callable[[int], bytes] = lambda _: b"",
+    ) -> None:
         self.gap = gap
+        self._read = read
         self._behind = behind
         self.next_index = gap.first_index
         self._segment_size = segment_size
@@ -85,7 +101,7 @@ class GapFilling:
 
     def anew(self) -> GapFilling:
         """The same, of another giver."""
-        return GapFilling(self.gap, self._segment_size, self._behind)
+        return GapFilling(self.gap, self._segment_size, self._behind, self._read)
 
     def take(self, blob: bytes) -> bool:
         """The next frames are in `blob`; True if the gap is full, and that is proven.
@@ -113,6 +129,20 @@ class GapFilling:
             found = f"{self._digest:016x}"
             raise InvalidFrame(at, "digest", f"one that entry {self.next_index} follows", found)
         return True
+
+    def own_frame(self) -> bytes:
+        """The next frame as it lies in this log, if it is intact and carries on what was taken;
+        in the next segment, where a filler comes first."""
+        place = self._end
+        for at in (place, place + self._segment_size - place % self._segment_size):
+            frame = self._read(at) if at < self.gap.behind.physical_offset else b""
+            try:
+                if frame:
+                    self._check(frame, 0, verify_frame(frame, 0, self._digest))
+                    return frame
+            except InvalidFrame:
+                continue
+        return b""
 
     def _check(self, blob: bytes, at: int, header: EntryHeader) -> None:
         if header.index != self.next_index:

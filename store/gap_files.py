@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dledger.reading.entry import HEADER_SIZE
 from dledger.records.layout import file_name
 from store.damage import Extent
+from store.errors import CorruptionFound
 from store.files import SECTOR_BYTES, FileSystem, read_exactly
 from store.gap import Gap, GapFilling
 from store.repair_journal import RepairJournal
@@ -37,7 +39,7 @@ class GapFiles:
         at = gap.start % self._segment_size
         self._read(gap.start - at % SECTOR_BYTES, at % SECTOR_BYTES)
         behind = self._read(gap.behind.physical_offset, gap.behind.total_size)
-        return GapFilling(gap, self._segment_size, behind)
+        return GapFilling(gap, self._segment_size, behind, self._frame_at)
 
     def unseal(self, gap: Gap) -> bool:
         """What lies before the gap isn't passed over by the next start, durably; False if this one
@@ -70,6 +72,16 @@ class GapFiles:
                 self._journal.write_filler(extent, handle)
             finally:
                 self._files.close(handle)
+
+    def _frame_at(self, place: int) -> bytes:
+        """By the size that it says it has, unjudged; nothing where that can't be."""
+        try:
+            size = int.from_bytes(self._read(place, HEADER_SIZE)[:4], "big")
+            if not HEADER_SIZE <= size <= self._segment_size - place % self._segment_size:
+                return b""
+            return self._read(place, size)
+        except CorruptionFound:
+            return b""
 
     def _read(self, place: int, size: int) -> bytes:
         extent = self._extent(place, size)

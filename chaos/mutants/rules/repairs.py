@@ -253,6 +253,22 @@ REPAIRS = (
         masked="it is judged all the same",
         tests=_MEMBERS,
     ),
+    Mutant(
+        "giver-gives-all-or-nothing",
+        "broker/repairs.py",
+        '            frames = b"".join(self._one_by_one(first, last))\n',
+        '            frames = b""\n',
+        masked="two members of a run seldom rot that close to each other",
+        tests=_MANY,
+    ),
+    Mutant(
+        "own-entries-no-help",
+        "broker/asking.py",
+        "            elif answer is Verdict.ROTTEN and (own := taking.own_frame()):\n",
+        "            elif answer is None and (own := taking.own_frame()):\n",
+        masked="two members of a run seldom rot that close to each other",
+        tests=_MANY,
+    ),
     # --- what it is judged by, where more has rotted ---
     Mutant(
         "neighbour-reached-over-what-may-be-rotten",
