@@ -793,7 +793,8 @@ class Replica:
         """Whether the entry of that term is on this node's disk."""
         core = self.driver.core
         durable = min(core.durable_index, self.log.synced_index)
-        return index <= durable and core.term_at(Index(index)) == term
+        is_held = self.log.first_index <= index <= durable  # what it asks for may have been retired
+        return is_held and core.term_at(Index(index)) == term
 
     async def _look_after_the_disk(self) -> None:
         """How full it is, and the state on it."""

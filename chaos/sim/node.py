@@ -323,6 +323,10 @@ class SimNode:
             return
         files: dict[Path, tuple[bytearray, bytearray]] = {}  # thousands of bytes rot in one of them
         for (path, at), before in list(self.rot.items()):
+            if not self.disk.has(path):  # what was in it was retired
+                del self.rot[path, at]
+                self.passing_rot.discard((path, at))
+                continue
             if path not in files:
                 files[path] = self.disk.copies(path)
             read, held = files[path]
@@ -429,7 +433,7 @@ class SimNode:
             return  # it is on the other disk
         for path, at in self.passing_rot:
             before = self.rot.pop((path, at), None)
-            if before is not None:
+            if before is not None and self.disk.has(path):
                 self.disk.regain(path)
                 self.disk.spoil(path, at, bytes((before,)))
         self.passing_rot.clear()
@@ -603,6 +607,8 @@ class SimNode:
         for (path, at), before in self.rot.items():
             if path.parent.name != "commitlog":
                 continue
+            if not self.disk.has(path):
+                continue  # what was in it was retired
             place = int(path.name) + at
             is_known = any(start <= place < end for start, end in known)
             if not is_known and self.disk.content(path)[at : at + 1] != bytes((before,)):

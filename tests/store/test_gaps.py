@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dledger.reading.entry import parse_header
+from dledger.reading.entry import frame_crc, parse_header
 from dledger.records.errors import InvalidFrame
-from dledger.records.layout import file_name
+from dledger.records.layout import ENTRY, file_name
 from store.errors import CorruptionFound, GapFound
 from store.gap import Gap, GapFilling
 from store.gap_files import GapFiles
@@ -169,6 +169,22 @@ def test_what_is_not_proven_is_not_taken() -> None:
         files.begin(gap).take(frames_of(other.disk)[4])
 
 
+def test_other_bytes_under_the_right_digest_are_not_taken() -> None:
+    """The digest that a frame carries is the giver's word; that of its bytes is what counts."""
+    sound = stopped_log(clean=False)
+    disk = sound.clone()
+    flip(disk, places_of(sound)[3][0] + 60)
+    (gap,) = gaps_of(disk)
+    frame = bytearray(frames_of(sound)[4])
+    frame[-1] ^= 1
+    crc = frame_crc(memoryview(frame), 0, len(frame))
+    at = ENTRY.at("crc")
+    frame[at : at + 4] = crc.to_bytes(4, "big")
+    with pytest.raises(InvalidFrame) as found:
+        GapFiles(disk, DATA, SEGMENT).begin(gap).take(bytes(frame))
+    assert found.value.field == "digest"
+
+
 def test_what_nothing_here_goes_on_from_is_not_taken() -> None:
     """A chain that is sound in itself, and leads elsewhere."""
     sound = stopped_log(clean=False)
@@ -193,3 +209,23 @@ def test_term_beyond_the_entry_behind_is_refused() -> None:
     with pytest.raises(InvalidFrame) as found:
         GapFilling(later, SEGMENT, b"").take(frames_of(sound)[4])
     assert found.value.field == "term"
+
+
+def test_sector_that_is_lost_is_written_whole_or_not_at_all() -> None:
+    """Of one that has entries in it which a start has passed over, the gap is only a part: the next
+    start has to look at them as well."""
+    disk = stopped_log(clean=False)
+    place = places_of(disk)[2][0]
+    flip(disk, place + 60)
+    (gap,) = gaps_of(disk)
+    assert gap.start == places_of(stopped_log(clean=False))[1][1]
+    disk.lose_sector(LOG / file_name(gap.start - gap.start % SEGMENT), gap.start % SEGMENT - 1)
+    files = GapFiles(disk, DATA, SEGMENT)
+    with pytest.raises(CorruptionFound):
+        files.begin(gap)
+    assert not files.unseal(gap)
+    disk.mkdir(DATA / "seal")
+    seal = DATA / "seal" / file_name(gap.start - gap.start % SEGMENT)
+    disk.create(seal)
+    assert files.unseal(gap)
+    assert not disk.exists(seal)
