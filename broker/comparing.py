@@ -21,12 +21,13 @@ refuse what it sends. It must never stop a node that a majority doesn't contradi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from broker.suspecting import Suspecting
 from broker.verdict import Place, Standing, judge
 from dledger.checksum import check_outside_terms, seal
 from dledger.core.types import MAX_INDEX, MAX_TERM, Configuration, NodeId
@@ -80,6 +81,7 @@ class Neighbours:
         links, request, answer: as for `broker.repairs.Surroundings`.
         is_mended: whether what a read stumbled over is being put right.
         silence: this node votes, acknowledges, leads and serves no more, from this moment on.
+        leaving: the same of every process to come, durably, if the disk has room for it.
         diverged: is told, once, when all that can be known is known.
         failed: is told of an error that comparing can't get over.
     """
@@ -94,6 +96,7 @@ class Neighbours:
     answer: Callable[[NodeId, pb.PeerMessage], None]
     is_mended: Callable[[Exception], bool]
     silence: Callable[[], None]
+    leaving: Callable[[Divergence], Awaitable[None]]
     diverged: Callable[[Divergence], None]
     failed: Callable[[BaseException], None]
 
@@ -111,9 +114,10 @@ class _Found:
 class Comparison:
     """All comparing of one replica, on its event loop, from `start` to `stop`."""
 
-    def __init__(self, source: CommitLog, around: Neighbours) -> None:
+    def __init__(self, source: CommitLog, around: Neighbours, kept: Suspecting) -> None:
         self._log = source
         self._around = around
+        self._kept = kept
         self._suspected = 0
         self._differing: dict[NodeId, bytes] = {}
         self._differs_at = 0
@@ -162,13 +166,22 @@ class Comparison:
         self._suspected = max(self._suspected, index)
         self._begin()
 
+    def recall(self) -> None:
+        """What a process before suspected, this one does, from its first moment on.
+
+        Raises:
+            OSError: what that is can't be read.
+        """
+        if index := self._kept.recall():
+            self.suspect(max(index, self._lowest()))
+
     def start(self) -> None:
         """Inquiries begin."""
         self._loop = asyncio.get_running_loop()
         self._begin()
 
     async def stop(self) -> None:
-        """None goes on; what was suspected is found anew by the next process."""
+        """None goes on; what was found to differ is compared anew by the next process."""
         self._loop = None
         if self._task is not None:
             self._task.cancel()
@@ -176,7 +189,7 @@ class Comparison:
 
     def _begin(self) -> None:
         is_idle = self._task is None or self._task.done()
-        if self._loop is not None and self._suspected and is_idle:
+        if self._loop is not None and (self._suspected or self._kept.is_noted) and is_idle:
             self._inquiries += 1
             self._task = self._loop.create_task(self._work(), name="comparing")
 
@@ -184,6 +197,7 @@ class Comparison:
         try:
             while self._suspected or self._known_differing():
                 if not self._suspected:
+                    await self._kept.remember(0)
                     await self._look_again()
                     continue
                 if (found := await self._inquire()) is not None:
@@ -191,6 +205,7 @@ class Comparison:
                     return
                 self._suspected = 0
                 await asyncio.sleep(PAUSE_S)
+            await self._kept.remember(0)
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._around.failed(error)
 
@@ -211,6 +226,8 @@ class Comparison:
             quiet = 0 if found is not None and found.others else quiet + 1
             if quiet >= QUIET_ROUNDS:
                 return None
+            if found is not None and found.others:
+                await self._kept.remember(found.own.index)
             self._tell_of_doubt(found)
             await asyncio.sleep(AGAIN_S)
 
@@ -335,6 +352,14 @@ class Comparison:
             digest=f"{found.own.digest:016x}",
             majority=f"{digest:016x}",
             members=peers,
+        )
+        await self._around.leaving(
+            Divergence(
+                compared_index=found.own.index,
+                own_digest=found.own.digest,
+                peers_digest=digest,
+                peers=tuple(peers),
+            )
         )
         agreed, differing = await self._halve(found.own, peers, digest)
         is_found = differing.index == agreed + 1

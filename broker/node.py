@@ -38,6 +38,7 @@ from broker.doors.grpc.bounds import ConnectionBounds
 from broker.doors.grpc.callers import RevokedCallers
 from broker.doors.grpc.door import Entrance, For, GrpcDoor
 from broker.ending import disk_failure_in, ending_of
+from broker.holed import HoledNode
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
@@ -56,7 +57,7 @@ from dledger.listening import why_not_listening
 from dledger.outcome import ExitCode
 from dledger.peer_security import PeerSecurity
 from dledger.transport import GrpcTransport
-from store.errors import CorruptionFound
+from store.errors import BeyondRepair, CorruptionFound, GapFound
 from store.files import FileSystem, OsFiles
 from store.starting.errors import OutOfService
 
@@ -101,6 +102,7 @@ class Node:
         """
         self.config = config
         self._replica: Replica | None = None
+        self._holed: HoledNode | None = None
         self._descriptors = raised()
         self._machine = machine or this_machine()
         self._rhythm = rhythm
@@ -143,10 +145,31 @@ class Node:
         """The replica of what is on the disk. Raises: see `Replica.open`."""
         try:
             return Replica.open(self.config, self._ports())
+        except GapFound:
+            raise  # peers may have what is missing
         except CorruptionFound as error:
             if Path(error.file).parent.name == "commitlog":
                 log.critical("start_refused", file=error.file, at=error.offset, advice=ROT_ADVICE)
             raise
+
+    async def refill(self, found: GapFound) -> bool:
+        """The gaps that `start` has found in the log are filled by peers, and another node can be
+        started; False when asked to stop. In the place of `start`, on a node of its own.
+
+        Raises: see `HoledNode.until_whole`; nothing is left behind.
+        """
+        try:
+            tls = self._tls = tls_of(self.config)
+            holed = HoledNode(self.config, self._ports(), entrances(self.config, tls))
+            self._holed = holed
+            if self._stop_asked:
+                return False
+            return await holed.until_whole(found)
+        except (GapFound, BeyondRepair) as error:
+            log.critical("start_refused", file=error.file, reason=str(error), advice=ROT_ADVICE)
+            raise
+        finally:
+            self._hand.close()
 
     @property
     def replica(self) -> Replica:
@@ -238,6 +261,8 @@ class Node:
     def ask_to_stop(self) -> None:
         """The node stops as soon as it has started; safe from a signal handler."""
         self._stop_asked = True
+        if self._holed is not None:
+            self._holed.ask_to_stop()
         if self._replica is not None:
             self._replica.ask_to_stop()
 
@@ -402,7 +427,14 @@ async def _run(
         return 0
     try:
         while True:
-            await node.start()
+            try:
+                await node.start()
+            except GapFound as found:
+                node = Node(config, machine)
+                if not await node.refill(found):
+                    return int(ExitCode.DONE)
+                node = Node(config, machine)
+                continue
             # What was made up to here lives as long as the node: the collector need not look again.
             gc.collect()
             gc.freeze()

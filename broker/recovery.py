@@ -33,6 +33,7 @@ from dledger.records.layout import UNITS_PER_FILE
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode, RecoveryReport
 from store.consumequeue import OPEN_FILES, ConsumeQueues
 from store.directory import Birth, DataDirectory, Identity, born_now
+from store.errors import CorruptionFound
 from store.files import FileSystem, OsFiles
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting import opening
@@ -96,26 +97,48 @@ def recover(
     """
     site = site_of(config, files or OsFiles(), machinery)
     found = open_member(site)
+    try:
+        return _replayed(config, site, found, machinery, known_level)
+    except CorruptionFound as error:
+        found = opening.open_closely(site, found, error)
+    except BaseException:
+        _close(found)
+        raise
+    try:
+        return _replayed(config, site, found, machinery, known_level)
+    except BaseException:
+        _close(found)
+        raise
+
+
+def _close(found: Opened) -> None:
+    with contextlib.closing(found.directory):
+        found.log.close()
+
+
+def _replayed(
+    config: NodeConfig,
+    site: Site,
+    found: Opened,
+    machinery: StoreMachinery,
+    known_level: int,
+) -> Recovered:
+    """The state as of what was derived, on what was opened."""
     if found.hard_state_was_mended:
         older = found.hard_state_was_older
         log.error("hard_state_mended", term=found.hard_state.term, was_older=older)
-    try:
-        # Whoever is no member has been refused by now: it only remembers what it was formed as.
-        member = Member(found.directory, site.files, site.options, config.peers)
-        queues = ConsumeQueues(
-            site.path,
-            site.files,
-            units_per_file=machinery.units_per_file,
-            open_files=machinery.open_files,
-        )
-        through = trusted_note(found.log)
-        beginning = _Beginning(found, site, through, machinery.state, known_level)
-        starts = beginning.queue_starts()
-        replayed = replay_derived(found.log, queues, through, beginning.machine, starts)
-    except BaseException:
-        with contextlib.closing(found.directory):
-            found.log.close()
-        raise
+    # Whoever is no member has been refused by now: it only remembers what it was formed as.
+    member = Member(found.directory, site.files, site.options, config.peers)
+    queues = ConsumeQueues(
+        site.path,
+        site.files,
+        units_per_file=machinery.units_per_file,
+        open_files=machinery.open_files,
+    )
+    through = trusted_note(found.log)
+    beginning = _Beginning(found, site, through, machinery.state, known_level)
+    starts = beginning.queue_starts()
+    replayed = replay_derived(found.log, queues, through, beginning.machine, starts)
     return Recovered(
         found.directory,
         found.log,

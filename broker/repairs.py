@@ -25,14 +25,14 @@ have the bytes hasn't said that it doesn't (docs/adr/0039-rot-in-the-log-is-repa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Final, Protocol
 
 import structlog
 
+from broker.asking import AGAIN_S, NEGATIVE_ROUNDS, Asking, Given, are_final, told
 from dledger.checksum import check_outside_terms, seal
 from dledger.core.types import MAX_INDEX, MAX_TERM, LogView, NodeId
 from dledger.errors import InvalidMessage
@@ -49,11 +49,8 @@ from store.files import FULL_ERRNOS, PASSING_ERRNOS, Handle
 from store.repair_journal import RepairJournal
 
 GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
-ASK_S: Final = 1.0  # from a request to asking somebody else
-AGAIN_S: Final = 0.2  # from asking everybody to asking everybody again
 SPACE_S: Final = 1.0  # from finding no space for the journal to trying again
 IDLE_LOOK_S: Final = 0.02
-NEGATIVE_ROUNDS: Final = 3  # in which every peer says that it can't give them
 
 log = structlog.get_logger(__name__)
 
@@ -102,37 +99,6 @@ class Surroundings:
     failed: Callable[[BaseException], None]
 
 
-class _Verdict(Enum):
-    """What came of asking one peer."""
-
-    SILENT = "has not answered"
-    NOT_YET = "doesn't have them yet"
-    ROTTEN = "has them rotten, too"
-    OTHER = "gave other bytes"
-    OLD = "runs a release that gives none"
-
-
-# None of these will have the bytes later, unless somebody gives them to it.
-_NEGATIVE: Final = frozenset({_Verdict.ROTTEN, _Verdict.OTHER, _Verdict.OLD})
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """Bytes that were judged, and whose they are."""
-
-    peer: NodeId
-    refill: Refill
-
-
-@dataclass(slots=True)
-class _Asked:
-    """The request that is under way."""
-
-    peer: NodeId
-    number: int
-    answer: asyncio.Future[pb.EntriesResponse]
-
-
 class Repairs:
     """All repairs of one replica, on its event loop, from `start` to `stop`."""
 
@@ -153,10 +119,9 @@ class Repairs:
         self._places: list[Extent] = []
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
-        self._asked: _Asked | None = None
-        self._number = 0
+        self._asking = Asking(around.links, around.request)
         self._sparing = Sparing()
-        self._found = self._repaired = self._bytes = self._refused = self._given = 0
+        self._found = self._repaired = self._bytes = self._given = 0
 
     @property
     def is_at_work(self) -> bool:
@@ -170,7 +135,7 @@ class Repairs:
             self._found,
             self._repaired,
             self._bytes,
-            self._refused,
+            self._asking.refused,
             self._given,
         )
 
@@ -327,23 +292,30 @@ class Repairs:
                 self._on_written(damage, "")
                 return
             negative = negative if damage == refused else 0
-            verdicts = await self._ask_all(damage)
+            verdicts = await self._asking.ask_all(
+                partial(self._refill_of, damage),
+                damage.last_index,
+                self._around.term_at(damage.last_index),
+            )
             if self._log.damages.is_gone(damage.file):
                 return
-            if isinstance(verdicts, _Given):
+            if isinstance(verdicts, Given):
                 await self._put_back(damage, verdicts)
                 refused = None
                 continue
-            refused, negative = damage, negative + 1 if _are_final(verdicts) else 0
-            told = ", ".join(f"{peer} {each.value}" for peer, each in verdicts.items())
+            refused, negative = damage, negative + 1 if are_final(verdicts) else 0
             if negative >= NEGATIVE_ROUNDS:
                 entries = f"entries {damage.first_index} to {damage.last_index}"
-                raise BeyondRepair(damage.file, f"of {entries}, {told}")
-            self._wait("nobody has given the entries yet", told)
+                raise BeyondRepair(damage.file, f"of {entries}, {told(verdicts)}")
+            self._wait("nobody has given the entries yet", told(verdicts))
             await asyncio.sleep(AGAIN_S)
 
-    async def _put_back(self, damage: Damage, given: _Given) -> None:
-        for extent, content in given.refill.contents():
+    def _refill_of(self, damage: Damage) -> Refill:
+        damages = self._log.damages
+        return Refill(damage, self._around.term_at, damages.arrives, damages.bytes_at)
+
+    async def _put_back(self, damage: Damage, given: Given[Refill]) -> None:
+        for extent, content in given.taken.contents():
             handle = self._handle_of(extent)
             await self._write(partial(self._journal.write_back, extent, handle, content))
         self._on_written(damage, given.peer)
@@ -383,66 +355,6 @@ class Repairs:
         if (unreported := self._sparing.due(("repair_waits", why))) is not None:
             log.warning("repair_waits", reason=why, details=details, unreported=unreported)
 
-    # --- asking -----------------------------------------------------------------------------
-
-    async def _ask_all(self, damage: Damage) -> _Given | dict[NodeId, _Verdict]:
-        """The bytes that were there, from the first peer that gives them; or why none does."""
-        verdicts: dict[NodeId, _Verdict] = {}
-        for peer in sorted(self._around.links()):
-            verdict = await self._ask(peer, damage)
-            if isinstance(verdict, Refill):
-                return _Given(peer, verdict)
-            verdicts[peer] = verdict
-        return verdicts
-
-    async def _ask(self, peer: NodeId, damage: Damage) -> Refill | _Verdict:
-        """All bytes of the damage, from this one peer; or why not."""
-        link = self._around.links().get(peer)
-        if link is None or not link.connected:  # it may be a member no more by now
-            return _Verdict.SILENT
-        if not link.gives_entries:
-            return _Verdict.OLD
-        refill = Refill(damage, self._around.term_at, self._log.damages.arrives)
-        while True:
-            answer = await self._exchange(peer, refill.next_index, damage.last_index)
-            if isinstance(answer, _Verdict):
-                return answer
-            try:
-                if refill.take(answer.frames):
-                    return refill
-            except InvalidFrame as error:
-                self._refused += 1
-                if (unreported := self._sparing.due(("refused", peer))) is not None:
-                    log.error(
-                        "repair_answer_refused", peer=peer, reason=str(error), unreported=unreported
-                    )
-                return _Verdict.OTHER
-
-    async def _exchange(self, peer: NodeId, first: int, last: int) -> pb.EntriesResponse | _Verdict:
-        """One request and its answer."""
-        self._number += 1
-        asked = _Asked(peer, self._number, asyncio.get_running_loop().create_future())
-        self._asked = asked
-        term = self._around.term_at(last)
-        body = pb.EntriesRequest(
-            number=asked.number, first_index=first, last_index=last, last_term=term
-        )
-        self._around.request(peer, seal(pb.PeerMessage(entries_request=body)))
-        try:
-            async with asyncio.timeout(ASK_S):
-                answer = await asked.answer
-        except TimeoutError:
-            return _Verdict.SILENT
-        finally:
-            self._asked = None
-        match answer.status:
-            case pb.ENTRIES_STATUS_GIVEN:
-                return answer
-            case pb.ENTRIES_STATUS_ROTTEN:
-                return _Verdict.ROTTEN
-            case _:
-                return _Verdict.NOT_YET
-
     # --- what peers say ---------------------------------------------------------------------
 
     def on_message(self, peer: NodeId, message: pb.PeerMessage) -> bool:
@@ -457,23 +369,10 @@ class Repairs:
                 self._on_request(peer, message.entries_request)
             case "entries_response":
                 check_outside_terms(peer, message)
-                self._on_response(peer, message.entries_response)
+                self._asking.on_response(peer, message.entries_response)
             case _:
                 return False
         return True
-
-    def _on_response(self, peer: NodeId, body: pb.EntriesResponse) -> None:
-        is_given = body.status == pb.ENTRIES_STATUS_GIVEN
-        if len(body.frames) != body.frames_size or bool(body.frames) != is_given:
-            raise InvalidMessage(f"{peer} gives {len(body.frames)} bytes of entries")
-        try:
-            walk_frames(body.frames)
-        except InvalidFrame as error:
-            raise InvalidMessage(f"{peer} gives entries that are none: {error}") from error
-        asked = self._asked
-        is_awaited = asked is not None and (asked.peer, asked.number) == (peer, body.number)
-        if asked is not None and is_awaited and not asked.answer.done():
-            asked.answer.set_result(body)
 
     def _on_request(self, peer: NodeId, body: pb.EntriesRequest) -> None:
         is_range = 1 <= body.first_index <= body.last_index <= MAX_INDEX
@@ -496,19 +395,48 @@ class Repairs:
             last = min(last, self._around.through())
         if not source.first_index <= first <= last:
             return pb.ENTRIES_STATUS_NOT_YET, b""
+        frames = self._intact(first, last)
+        status = pb.ENTRIES_STATUS_GIVEN if frames else pb.ENTRIES_STATUS_ROTTEN
+        return status, frames
+
+    def _intact(self, first: int, last: int) -> bytes:
+        """Entries from `first` on, as many as are given at once and are intact: up to the first
+        that has rotted."""
+        source = self._log
         try:
             last = source.last_that_fits(first, last, GIVEN_BYTES)
             frames = source.read(first, last)
-            _verify(frames, source.digest_at(first - 1))
         except CorruptionFound as error:
-            if not self.takes(error):
-                self._around.failed(error)
-            return pb.ENTRIES_STATUS_ROTTEN, b""
+            self._on_own_rot(error)
+            frames = b"".join(self._one_by_one(first, last))
+        try:
+            before: int | None = source.digest_at(first - 1)
+        except CorruptionFound as error:
+            self._on_own_rot(error)
+            before = None
+        try:
+            _verify(frames, before)
         except InvalidFrame as error:
             # In memory, as it was appended: no file's matter, and nothing to give to anybody.
             log.error("entries_not_given", reason=str(error))
-            return pb.ENTRIES_STATUS_ROTTEN, b""
-        return pb.ENTRIES_STATUS_GIVEN, frames
+            return b""
+        return frames
+
+    def _one_by_one(self, first: int, last: int) -> Iterator[bytes]:
+        size = 0
+        for index in range(first, last + 1):
+            try:
+                frame = self._log.read(index, index)
+            except CorruptionFound:
+                return
+            size += len(frame)
+            if size > len(frame) and size > GIVEN_BYTES:
+                return
+            yield frame
+
+    def _on_own_rot(self, error: CorruptionFound) -> None:
+        if not self.takes(error):
+            self._around.failed(error)
 
 
 class SteadyView:
@@ -529,20 +457,16 @@ class SteadyView:
             raise
 
 
-def _are_final(verdicts: Mapping[NodeId, _Verdict]) -> bool:
-    """Whether every peer has said that it can't give them."""
-    return _NEGATIVE.issuperset(verdicts.values())
-
-
-def _verify(frames: bytes, digest: int) -> None:
-    """Each frame is intact and carries on the digest.
+def _verify(frames: bytes, digest: int | None) -> None:
+    """Each frame is intact and carries on the digest, which isn't known where it is None.
 
     Raises:
         InvalidFrame: one doesn't.
     """
     at = 0
-    for header in walk_frames(frames):
-        if digest_of(frames, at, header.total_size, digest) != header.digest:
+    for header in walk_frames(frames) if frames else ():
+        is_known = digest is not None
+        if is_known and digest_of(frames, at, header.total_size, digest or 0) != header.digest:
             raise InvalidFrame(at, "digest", "one that follows", f"{header.digest:016x}")
         digest = parse_header(frames, at).digest
         at += header.total_size

@@ -64,6 +64,7 @@ from broker.services.services import Services
 from broker.snapshots import Base, SnapshotKeeper, SnapshotSource
 from broker.state.machine import QueueFiles, StateMachine
 from broker.state.replay import QueueStarts
+from broker.suspecting import Suspecting
 from broker.ticker import Ticker
 from broker.upkeep import KeptQueues, Upkeep
 from dledger.codec import decode_configuration
@@ -71,7 +72,7 @@ from dledger.core import Raft
 from dledger.core.group_epoch import Lineage
 from dledger.core.types import Configuration, DiskId, Index, NodeId, RaftOptions
 from dledger.driver import Ports, RaftDriver
-from dledger.errors import InvalidFrames
+from dledger.errors import InvalidFrames, ReplicaDiverged
 from dledger.greeting import Identity
 from dledger.level import LOG_START_LEVEL
 from dledger.promises import NOBODY, Start
@@ -87,8 +88,10 @@ from store.keepsakes import Keepsake, constant_file
 from store.log_start import Install, StartNote
 from store.out_of_service import Divergence, mark
 from store.repair_journal import RepairJournal
+from store.scrub_note import ScrubNote
 from store.snapshot_files import SnapshotFiles
 from store.starting.errors import OutOfService
+from store.suspicion import Suspicion, SuspicionNote
 
 STALLED_DISK_MS = 500  # far beyond what a healthy disk takes for an fsync under load
 HOUR_S = 3_600
@@ -349,6 +352,7 @@ class Replica:
             ports.now_ms,
             replace(ports.rhythm.scrub, share=config.store.scrub_percent / 100),
             self._make_upkeep().round,
+            ScrubNote(ports.files, config.data_directory),
         )
 
     def _make_upkeep(self) -> Upkeep:
@@ -513,10 +517,12 @@ class Replica:
             answer=self.transport.send_answer,
             is_mended=self.repairs.takes,
             silence=partial(self._fall_silent, "the log differs from a majority's"),
+            leaving=self._mark_at_once,
             diverged=self._leave_service,
             failed=self.fail,
         )
-        return Comparison(self.log, around)
+        note = SuspicionNote(self._ports.files, self.config.data_directory)
+        return Comparison(self.log, around, Suspecting(note, self._ports.hand))
 
     def _make_driver(self, probe: CommitProbe) -> RaftDriver[EntryHeader]:
         ports, recovered, node = self._ports, self._recovered, NodeId(self.config.node_id)
@@ -590,6 +596,7 @@ class Replica:
         """Before anything is said to anybody."""
         try:
             self.repairs.recall()
+            self.comparison.recall()
         except (StoreError, OSError) as error:
             self.fail(error)
 
@@ -686,8 +693,18 @@ class Replica:
                 await hand.run(partial(self.log.close, is_clean=is_clean))
             except StoreError as error:
                 self.fail(error)
+            if isinstance(self.failure, ReplicaDiverged):
+                await hand.run(partial(self._suspect_memory, self.failure.index))
             if isinstance(self.failure, OutOfService):
                 await hand.run(partial(self._mark, self.failure.divergence))
+
+    def _suspect_memory(self, index: int) -> None:
+        """The next process reads the whole log, and compares it with the others'."""
+        note = SuspicionNote(self._ports.files, self.config.data_directory)
+        try:
+            note.write(Suspicion(index, is_memory=True))
+        except OSError as error:
+            log.error("suspicion_not_noted", index=index, reason=str(error))
 
     def _mark(self, divergence: Divergence) -> None:
         """The last thing that is written. Without it the next process finds out anew."""
@@ -727,11 +744,21 @@ class Replica:
         named = tuple(each.hex() for each in recoveries)
         self._leave_service(Divergence(peers=(peer,), recoveries=named))
 
+    async def _mark_at_once(self, divergence: Divergence) -> None:
+        """No process after this one is a member, whatever becomes of this one before it has found
+        out more."""
+        await self._ports.hand.run(partial(self._mark, self._told_of(divergence)))
+
     def _leave_service(self, divergence: Divergence) -> None:
+        told, path = self._told_of(divergence), self.config.data_directory
+        self.fail(OutOfService(str(path), self.config.node_id, told))
+
+    def _told_of(self, divergence: Divergence) -> Divergence:
+        """The same, with what this log is."""
         core, ends = self.driver.core, committed_log(self.parts)
         settled, known = self._proven_index(), core.configuration
         addresses = dict(known.addresses)
-        told = replace(
+        return replace(
             divergence,
             found_ms=max(0, self._ports.now_ms()),
             term=core.term,
@@ -742,8 +769,6 @@ class Replica:
             committed_digest=self.log.digest_at(settled) if settled else 0,
             members=tuple((name, addresses.get(name, "")) for name in sorted(known.members())),
         )
-        path = self.config.data_directory
-        self.fail(OutOfService(str(path), self.config.node_id, told))
 
     # --- what the parts tell each other -------------------------------------------------------
 
@@ -779,7 +804,8 @@ class Replica:
         """Whether the entry of that term is on this node's disk."""
         core = self.driver.core
         durable = min(core.durable_index, self.log.synced_index)
-        return index <= durable and core.term_at(Index(index)) == term
+        is_held = self.log.first_index <= index <= durable  # what it asks for may have been retired
+        return is_held and core.term_at(Index(index)) == term
 
     async def _look_after_the_disk(self) -> None:
         """How full it is, and the state on it."""

@@ -12,16 +12,24 @@ for a step takes, nor decide what becomes of a find.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol, TypeVar
+
+import structlog
 
 from store.commitlog import CommitLog
 from store.damage import Extent
 from store.errors import CorruptionFound
+from store.files import PASSING_ERRNOS
+from store.scrub_note import NOTHING, ScrubNote, ScrubPlace
 from store.scrubbing import ScrubStatistics
 
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 SHORTEST_PAUSE_S: Final = 0.001
 LONGEST_PAUSE_S: Final = 10.0
@@ -40,6 +48,7 @@ class ScrubPace:
             waited for to be put right.
         between_s: from the end of a pass to the next.
         beside_every: what lies beside the log is looked at in each so-manieth pass.
+        note_s: how often a pass that is under way is written down for the next process.
     """
 
     share: float = 0.03
@@ -47,6 +56,7 @@ class ScrubPace:
     longest_pause_s: float = LONGEST_PAUSE_S
     between_s: float = 10.0
     beside_every: int = 1
+    note_s: float = 60.0
 
 
 USUAL_SCRUB: Final = ScrubPace()
@@ -75,6 +85,7 @@ class Scrubber:
         failed: is told of an error that ends the passes, and the replica.
         now_ms: the wall clock, to say when a pass has ended.
         others: looks at what lies beside the log, a step at a time; gives how much was found.
+        note: where passes are written down; None: nowhere.
     """
 
     def __init__(
@@ -87,6 +98,7 @@ class Scrubber:
         now_ms: Callable[[], int],
         pace: ScrubPace,
         others: Callable[[], AsyncIterator[int]] | None = None,
+        note: ScrubNote | None = None,
     ) -> None:
         self._log = source
         self._through = through
@@ -96,6 +108,9 @@ class Scrubber:
         self._now_ms = now_ms
         self._pace = pace
         self._others = others
+        self._note = note
+        self._began_s: float | None = None  # of the pass under way, by the loop's clock
+        self._noted_s = 0.0
         self._task: asyncio.Task[None] | None = None
         self._told = ScrubStatistics(0, 0, 0, 0)
 
@@ -110,6 +125,8 @@ class Scrubber:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            with contextlib.suppress(OSError):  # it orders work, and the disk is told of elsewhere
+                await self._keep_note()
 
     def statistics(self) -> ScrubStatistics:
         """A frozen picture, as of now."""
@@ -123,25 +140,65 @@ class Scrubber:
 
     async def _work(self) -> None:
         try:
+            noted = await self._recall()
             while True:
-                await self._pass()
+                await self._pass(noted)
+                noted = NOTHING
                 await asyncio.sleep(self._pace.between_s)
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._failed(error)
 
-    async def _pass(self) -> None:
+    async def _recall(self) -> ScrubPlace:
+        """What a process before has left; what it tells of the last full pass is told on."""
+        if self._note is None:
+            return NOTHING
+        noted = await self._hand.run(partial(self._note.read, self._now_ms()))
+        self._told = replace(
+            self._told, last_pass_s=noted.took_ms / 1000, last_pass_ended_ms=noted.ended_ms
+        )
+        return noted
+
+    async def _keep_note(self) -> None:
+        """How far the pass has come is on the disk. Raises OSError: it isn't."""
+        if self._note is None:
+            return
+        self._noted_s = now_s = asyncio.get_running_loop().time()
+        place, worked_ms = 0, 0
+        if self._began_s is not None:
+            place, worked_ms = self._log.scrub.place, int((now_s - self._began_s) * 1000)
+        took_ms = int(self._told.last_pass_s * 1000)
+        noted = ScrubPlace(place, worked_ms, self._told.last_pass_ended_ms, took_ms)
+        await self._hand.run(partial(self._note.write, noted))
+
+    async def _note_now(self) -> None:
+        """Without space for it there is none, and the next process begins anew."""
+        try:
+            await self._keep_note()
+        except OSError as error:
+            if error.errno not in PASSING_ERRNOS:
+                raise
+            log.warning("scrub_not_noted", reason=str(error))
+
+    async def _pass(self, noted: ScrubPlace) -> None:
+        """All of the log is looked at, or what a process before has left of it."""
         scrub, loop = self._log.scrub, asyncio.get_running_loop()
-        began_s = loop.time()
-        scrub.begin(self._through())
-        while not scrub.is_over:  # noqa: ASYNC110  it works, a step at a time
+        scrub.begin(self._through(), noted.place)
+        is_going_on = scrub.pass_bytes > 0
+        self._began_s = loop.time() - (noted.worked_ms / 1000 if is_going_on else 0)
+        while not scrub.is_over:
             await asyncio.sleep(self._pause_after(await self._step()))
+            if loop.time() > self._noted_s + self._pace.note_s:
+                await self._note_now()
         await self._look_at_others()
         self._told = replace(
             self._told,
             passes=self._told.passes + 1,
-            last_pass_s=loop.time() - began_s,
+            last_pass_s=loop.time() - self._began_s,
             last_pass_ended_ms=self._now_ms(),
         )
+        self._began_s = None
+        if loop.time() > self._noted_s + self._pace.note_s:
+            await self._note_now()
 
     async def _look_at_others(self) -> None:
         if self._others is None or self._told.passes % self._pace.beside_every:

@@ -283,6 +283,19 @@ class Damages:
 
     # --- what -------------------------------------------------------------------------------
 
+    def bytes_at(self, extent: Extent, at: int) -> bytes:
+        """The frame that begins at byte `at` of an extent's file, by the size that it says it has,
+        unjudged; nothing where there is none, or it can't be read."""
+        handle, name = self.handle_of(extent), str(extent.path)
+        try:
+            head = read_exactly(self._files, handle, HEADER_SIZE, at, name)
+            size = int.from_bytes(head[:4], "big")
+            if not HEADER_SIZE <= size <= extent.end - at:
+                return b""
+            return read_exactly(self._files, handle, size, at, name)
+        except CorruptionFound:
+            return b""
+
     def arrives(self, damage: Damage, digest: int) -> bool:
         """Whether `digest`, at the last entry of the range, is what this log goes on from."""
         if damage.last_index == self._history.last_index:
@@ -302,12 +315,21 @@ def _end_of(segment: Segment, run: Run) -> int:
     return segment.used if run.next_start is None else run.next_start
 
 
+# The frame that begins at that byte of an extent's file, by its size; nothing if it can't be read.
+ReadBytes = Callable[[Extent, int], bytes]
+
+
+def _nothing(extent: Extent, at: int) -> bytes:
+    return b""
+
+
 class Refill:
     """The bytes of one damage, as they are given piece by piece by one giver.
 
     Args:
         term_at: the term of an entry, as this log knows it.
         arrives: see `Damages.arrives`.
+        read: see `Damages.bytes_at`.
     """
 
     def __init__(
@@ -315,8 +337,10 @@ class Refill:
         damage: Damage,
         term_at: Callable[[int], int],
         arrives: Callable[[Damage, int], bool],
+        read: ReadBytes = _nothing,
     ) -> None:
         self.damage = damage
+        self._read = read
         self.next_index = damage.first_index
         self._digest = damage.digest_before
         self._term_at = term_at
@@ -353,6 +377,19 @@ class Refill:
             found = f"{self._digest:016x}"
             raise InvalidFrame(at, "digest", f"one that entry {self.next_index} follows", found)
         return True
+
+    def own_frame(self) -> bytes:
+        """The next frame as it lies in this log, if it is intact and carries on what was taken."""
+        if not self._left:
+            return b""
+        extent = self._left[0]
+        frame = self._read(extent, self._at)
+        try:
+            header = verify_frame(frame, 0, self._digest)
+            self._check(header, 0)
+        except InvalidFrame:
+            return b""
+        return frame
 
     def _go_on(self, size: int) -> None:
         self._at += size

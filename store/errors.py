@@ -6,6 +6,7 @@ come from, is in `dledger.records.errors`.
     ├── StorageFull         no space for the next segment (retriable)
     ├── StorageFailed       a write or an fsync failed: this log takes no more work (fatal)
     ├── CorruptionFound     durable bytes are not what was written: stop, repair from a peer
+    │   └── GapFound        the log goes on behind them: peers' bytes can be proven
     ├── BeyondRepair        they can't be got back, or not in part: stop
     ├── DivergenceFound     derived bytes contradict the log: stop
     ├── DirectoryInUse      another process holds the data directory
@@ -26,6 +27,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dledger.outcome import ExitCode, Outcome
+from store.gap import Holes
 
 
 class StoreError(Exception):
@@ -85,6 +87,19 @@ class CorruptionFound(StoreError):
         self.offset = offset
         self.expected = expected
         self.found = found
+
+
+class GapFound(CorruptionFound):
+    """Of a log that isn't open: what is missing lies between entries that are intact, so that bytes
+    of a peer can be judged. `missing` tells it to people, `holes` to whoever fills them."""
+
+    def __init__(self, found: CorruptionFound, missing: str, holes: Holes) -> None:
+        super().__init__(found.file, found.offset, found.expected, found.found)
+        self.missing = missing
+        self.holes = holes
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; peers may have what is missing: {self.missing}"
 
 
 class BeyondRepair(StoreError):

@@ -141,7 +141,7 @@ class Install:
         """Nothing of the log that was is left, but its base. What was derived from it lies before
         the units that come, or is cut off when the ConsumeQueues are settled."""
         directory = self._directory
-        for name in ("truncation", "repair", "doubt.json"):
+        for name in ("truncation", "repair", "doubt.json", "suspected.json", "scrub.json"):
             self._unlink(directory, [name])
         snapshots = directory / FOLDER
         names = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n.split(".")[0])]

@@ -6,11 +6,12 @@ them. Bytes above it were never promised to anyone: the last crash may have torn
 
     state found                                       what is done
     unfinished cut (intent file)                      the cut is made again, first of all
-    frame bad or missing below the watermark          CorruptionFound; nothing is touched
+    frame bad or missing below the watermark          CorruptionFound; nothing is touched. GapFound
+                                                        where an intact entry goes on behind it
     frame bad or missing at or above the watermark    everything from there on becomes zeros
     zeros where a frame would begin, at or above it   the log ends; stray bytes behind are zeroed
     filler with nothing behind it, at or above it     the same: a filler belongs to the next entry
-    no readable checkpoint: bad frame, an intact one  CorruptionFound
+    no readable checkpoint: bad frame, an intact one  GapFound, or CorruptionFound
       somewhere behind it
     no readable checkpoint: bad frame, none behind    cut
     segment missing, too long, or short below it      CorruptionFound
@@ -30,19 +31,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger.reading.entry import (
-    HEADER_SIZE,
-    OPENING_SIZE,
-    claim_of,
-    possible_starts,
-    verify_frame,
-)
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart
-from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 from store.checkpoint import Checkpoint
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, GapFound
 from store.files import CHUNK_BYTES, FileSystem, first_nonzero, read_exactly, write_all
+from store.gap_search import GapSearch, intact_frames
 from store.history import History
 from store.intact import NOTHING_KNOWN, Known
 from store.segment_files import check_bases, check_size, find_segment_files, open_segment
@@ -146,7 +140,7 @@ class Recovery:
         walker = LogWalker(self._files, self._segment_size, table, history, known)
         stop = walker.walk(self._segments, self._first_thorough())
         end = table.last.end_offset if table.segments else begins_at
-        self._judge(end, stop)
+        self._judge(end, stop, history)
         spares = self._segments[len(table.segments) :]
         cut_bytes = self._clear_tail(end, table, stop)
         self._make_durable(end, history, spares)
@@ -196,18 +190,30 @@ class Recovery:
         last_base = self._watermark - self._watermark % self._segment_size
         return last_base - self._segment_size
 
-    def _judge(self, end: int, stop: Stop | None) -> None:
+    def _judge(self, end: int, stop: Stop | None, history: History) -> None:
         """Returns if what stopped the walk may be cut off."""
-        if stop is None:
+        if stop is None or (self._checkpoint.readable and end >= self._watermark):
             return
-        if self._checkpoint.readable:
-            if end < self._watermark:
-                raise CorruptionFound(stop.file, stop.offset, stop.expected, stop.found)
-            return
-        intact = self._find_intact_frame(end)
-        if intact is not None:
-            found = f"{stop.found}, with an intact entry behind it at {intact}"
-            raise CorruptionFound(stop.file, stop.offset, stop.expected, found)
+        found = stop.found
+        if not self._checkpoint.readable:
+            behind = intact_frames(self._files, self._segments, self._segment_size, end)
+            intact = next(behind, None)
+            if intact is None:
+                return
+            found = f"{found}, with an intact entry behind it at {intact[1].physical_offset}"
+        rot = CorruptionFound(stop.file, stop.offset, stop.expected, found)
+        watermark = self._watermark if self._checkpoint.readable else 0
+        holes = GapSearch(
+            self._files,
+            self._segments,
+            self._segment_size,
+            watermark,
+            self._known,
+            self._first_thorough(),
+        ).find(end, history)
+        if holes is None:
+            raise rot
+        raise GapFound(rot, ", ".join(map(str, holes.gaps)), holes)
 
     def _clear_tail(self, end: int, table: SegmentTable, stop: Stop | None) -> int:
         """Everything from `end` on reads as zeros; returns how many bytes had to be written."""
@@ -253,31 +259,3 @@ class Recovery:
             for segment in self._segments
             if segment.base + self._segment_size > offset
         ]
-
-    def _find_intact_frame(self, offset: int) -> int | None:
-        """The physical offset of some intact frame that lies where it says it does, behind
-        `offset`; None if there is none."""
-        for handle, start, end in self._ranges_from(offset):
-            segment = next(each for each in self._segments if each.handle == handle)
-            for at in range(start, end, CHUNK_BYTES):
-                # Chunks overlap, so that no size and magic are cut in two.
-                size = min(CHUNK_BYTES + OPENING_SIZE - 1, end - at)
-                chunk = self._files.pread(handle, size, at)
-                for start in possible_starts(chunk):
-                    if self._is_intact(segment, at + start):
-                        return segment.base + at + start
-        return None
-
-    def _is_intact(self, segment: Segment, at: int) -> bool:
-        head = self._files.pread(segment.handle, HEADER_SIZE, at)
-        if len(head) < HEADER_SIZE:
-            return False
-        total_size, physical_offset = claim_of(head, 0)
-        if physical_offset != segment.base + at or total_size > self._segment_size - at:
-            return False
-        frame = self._files.pread(segment.handle, total_size, at)
-        try:
-            header = verify_frame(frame, 0, None)
-        except InvalidFrame:
-            return False
-        return header.physical_offset == segment.base + at

@@ -68,6 +68,7 @@ class _Known:
 
     pieces: list[_Piece] = field(default_factory=list)
     end: _Place | None = None  # behind the last piece
+    is_partial: bool = False  # the first piece is not the segment's
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +121,42 @@ class Scrub:
         self._end = 0  # of the pass, a physical offset
         self._asked = 0  # the base of the segment that the last step was asked for
 
-    def begin(self, through: int) -> None:
-        """A pass over everything up to the entry `through` begins."""
+    def begin(self, through: int, place: int = 0) -> None:
+        """A pass over everything up to the entry `through` begins.
+
+        Args:
+            place: a physical offset before which it was looked at already, by a process before.
+                The pass begins at or before it, where an entry is known to; at the log's first
+                entry, if that can't be.
+        """
         self.pass_bytes = self.pass_total_bytes = 0
+        for base in [base for base, known in self._known.items() if known.is_partial]:
+            del self._known[base]
         first = self._table.segments[0]
         self._base, self._at, self._end = first.base, 0, first.base
         if through >= first.first_index:
             segment, slot = self._table.locate(through)
             self._end = segment.base + segment.end_of(slot)
         self.pass_total_bytes = self._end - first.base
+        if first.base < place < self._end:
+            self._go_to(place)
+            self.pass_bytes = self.place - first.base
+
+    def _go_to(self, place: int) -> None:
+        segment = self._table.segments[self._table.position_at(place)]
+        self._base = segment.base
+        if place - segment.base >= segment.used:
+            return
+        run = segment.starts.run_at(place - segment.base)
+        if run.start:
+            start = _Place(run.start, segment.first_index + run.slot, 0, None)
+            self._known[segment.base] = _Known(end=start, is_partial=True)
+            self._at = run.start
+
+    @property
+    def place(self) -> int:
+        """The physical offset that the pass goes on at."""
+        return self._base + self._at
 
     def begin_at(self) -> None:
         """The log begins later than it did: what lies before is of no pass any more. The answer of

@@ -72,12 +72,9 @@ class LogWalker:
                 those before it headers and fillers' headers are checked.
         """
         for segment in segments:
-            is_known = segment.base in self._known
-            thorough = segment.base >= first_thorough
-            window = _Window(self._files, segment, thorough=thorough, is_known=is_known)
             if not self._table.segments:
                 self._table.add(segment, self._history.last_index + 1)
-            stop = self._walk_segment(segment, window)
+            stop = self._walk_segment(segment, self._window_of(segment, first_thorough), 0)
             if stop is not None:
                 return stop
         if not segments:
@@ -86,16 +83,37 @@ class LogWalker:
         missing = last.path.with_name(file_name(last.base + self._segment_size))
         return Stop(str(missing), 0, "a segment", "no file")
 
-    def _walk_segment(self, segment: Segment, window: _Window) -> Stop | None:
+    def walk_from(
+        self, first: EntryHeader, segments: list[Segment], first_thorough: int
+    ) -> Stop | None:
+        """The same from `first` on, an entry of the first of `segments` that is intact by itself,
+        whatever lies before it."""
+        segment = segments[0]
+        window = self._window_of(segment, first_thorough)
+        at = first.physical_offset - segment.base
+        self._table.add(segment, first.index)
+        segment.used = at
+        segment.add(first.total_size)
+        body = window.read(at, first.total_size)[HEADER_SIZE:]
+        self._history.add(first, body if first.kind == EntryKind.CONFIGURATION else None)
+        behind = at + first.total_size if at else self._pass_over(segment, window, first)
+        stop = self._walk_segment(segment, window, behind)
+        return stop or self.walk(segments[1:], first_thorough)
+
+    def _window_of(self, segment: Segment, first_thorough: int) -> _Window:
+        is_known = segment.base in self._known
+        thorough = segment.base >= first_thorough
+        return _Window(self._files, segment, thorough=thorough, is_known=is_known)
+
+    def _walk_segment(self, segment: Segment, window: _Window, at: int) -> Stop | None:
         """Why the walk ends in this segment; None if it goes on in the next."""
         try:
-            return self._walk_entries(segment, window)
+            return self._walk_entries(segment, window, at)
         except CorruptionFound as error:  # a sector that can't be read
             expected = f"entry {self._history.last_index + 1}"
             return Stop(str(segment.path), segment.used, expected, str(error.found))
 
-    def _walk_entries(self, segment: Segment, window: _Window) -> Stop | None:
-        at = 0
+    def _walk_entries(self, segment: Segment, window: _Window, at: int) -> Stop | None:
         while True:
             size, magic = FILLER_HEADER.unpack(window.read(at, FILLER_HEADER_SIZE))
             if magic == FILLER_MAGIC:

@@ -22,7 +22,7 @@ from broker.doctor.facts import (
     has_possible_indices,
 )
 from broker.doctor.finding import Finding, Kind
-from broker.local_group.status import OUT_OF_SERVICE_ROLE, WAITING_ROLES
+from broker.local_group.status import OUT_OF_SERVICE_ROLE, REFILLING_ROLE, WAITING_ROLES
 
 CLOCK_OFF_MS: Final = 1_000.0
 SLOW_FSYNC_MS: Final = 500.0  # as a leader's disk counts as stalled
@@ -101,7 +101,7 @@ def _picture(facts: GroupFacts) -> _Picture:
     group = facts.group or group_of(facts.members)
     in_order = sorted(facts.members, key=lambda each: (each.id, each.address))
     own = tuple(each for each in in_order if each.group == group)
-    apart_from_it = (*WAITING_ROLES, OUT_OF_SERVICE_ROLE)
+    apart_from_it = (*WAITING_ROLES, OUT_OF_SERVICE_ROLE, REFILLING_ROLE)
     running = tuple(each for each in own if each.role not in apart_from_it)
     named = _named(own, running)
     ids = {each.id for each in named}

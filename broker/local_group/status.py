@@ -23,6 +23,7 @@ PROBE_TIMEOUT_S = 1.0
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 WAITING_ROLES = ("unformed", "legacy", "prepared")
 OUT_OF_SERVICE_ROLE = "out-of-service"  # its log isn't the group's
+REFILLING_ROLE = "refilling"  # its log has gaps, and it asks its peers for what is missing
 GET_STATUS = "/dledger.v1.Cluster/GetStatus"
 
 

@@ -30,6 +30,7 @@ from broker.snapshots import SnapshotPace
 from chaos.errors import GroupNeverLed
 from chaos.forming import describe_disk, form_disks, join_disk
 from dledger.client import Client, ClientError
+from store.errors import GapFound
 from store.files import OsFiles
 
 SEGMENT_BYTES: Final = 2 * MIB
@@ -64,7 +65,14 @@ class Members:
         """The member runs; or why it refuses to."""
         node = Node(self.configs[name], rhythm=BRISK)
         try:
-            await node.start()
+            try:
+                await node.start()
+            except GapFound as found:  # as its process does it (`broker.node.run_node`)
+                node = Node(self.configs[name], rhythm=BRISK)
+                async with asyncio.timeout(WITHIN_S):
+                    await node.refill(found)
+                node = Node(self.configs[name], rhythm=BRISK)
+                await node.start()
         except Exception as error:  # noqa: BLE001  whatever keeps it from starting is the finding
             return error
         self.nodes[name] = node

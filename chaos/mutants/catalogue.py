@@ -19,6 +19,7 @@ from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.fast_way import FAST_WAY
+from chaos.mutants.rules.gaps import GAPS
 from chaos.mutants.rules.groups import GROUPS
 from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
@@ -61,6 +62,7 @@ MUTANTS = (
     *SEALS,
     *UPKEEP,
     *REPAIRS,
+    *GAPS,
     *DIVERGENCE,
     *TABLES,
     *KEEPING,

@@ -1,7 +1,8 @@
 """The nemeses of files: bits that flip, files cut short, old copies put back.
 
-What must hold is in docs/chaos.md. A node that finds corruption must not start; it is then given
-an empty disk while all others run, as docs/operations.md says. One that runs gets the bytes back.
+What must hold is in docs/chaos.md. A node whose start finds rot in its log gets the bytes back
+before it is a member, and one that runs gets them meanwhile; where nothing proves what they were it
+must not start, and is given an empty disk while all others run, as docs/operations.md says.
 Derived files are no reason to refuse (ADR 7): a node whose ConsumeQueue is an old copy starts, and
 derives it again.
 
@@ -111,8 +112,8 @@ async def _got_back(blow: Blow, victim: str) -> str:
 
 
 async def replace_rotten(blow: Blow) -> str:
-    """Nodes with a rotten closed segment refuse to start, and each gets an empty disk; or they get
-    the bytes back, where they had written down what they knew of the segment (ADR 37).
+    """Nodes with a rotten closed segment get the bytes back; those that refuse to start, as one is
+    too short, get an empty disk.
 
     Raises:
         LocalGroupError: one starts and doesn't, or doesn't start for another reason.

@@ -22,6 +22,7 @@ from dledger.reading.entry import EntryHeader
 from store.out_of_service import FILE_NAME
 
 LOOK_US: Final = 100_000
+SILENT_LOOKS: Final = 8
 TRIES: Final = 20  # entries that are looked at, for one that every member has
 
 
@@ -32,6 +33,7 @@ class AlteredLogs:
         self._world = world
         self._operator = operator
         self._kept: dict[SimNode, dict[Path, bytes]] = {}
+        self._silent: dict[SimNode, int] = {}  # in so many looks, and not marked
         self._chance = world.plan.random("altered-log/operator")
         self._is_watching = False
 
@@ -101,11 +103,24 @@ class AlteredLogs:
         """The operator looks after whoever has taken itself out: in peace, too."""
         self._world.timeline.after(LOOK_US, NOBODY, self._look)
         for node in self._nodes:
+            self._check_mark(node)
             is_marked = node.altered_from and node.disk.exists(DATA / FILE_NAME)
             if node.life is None and is_marked and not node.disk.is_off and node not in self._kept:
                 self._kept[node] = _content(node)
                 delay_us = 1000 * self._chance.choice((100, 1_000, 3_000))
                 self._world.timeline.after(delay_us, NOBODY, self._replace, node)
+
+    def _check_mark(self, node: SimNode) -> None:
+        """Whoever knows that its log is another one has said so on its disk, long before it has
+        found out where they part: what is killed meanwhile mustn't come back."""
+        is_silent = node.life is not None and node.life.replica.comparison.is_silent
+        is_able = not (node.disk.failures or node.life is None or node.life.loop.paused)
+        if not is_silent or not is_able or node.disk.exists(DATA / FILE_NAME):
+            self._silent.pop(node, None)
+            return
+        self._silent[node] = self._silent.get(node, 0) + 1
+        if self._silent[node] > SILENT_LOOKS:
+            raise Defect("silent and not marked", node.name)
 
     def _replace(self, node: SimNode) -> None:
         if node.disk.is_off:

@@ -20,6 +20,7 @@ from dledger.history import Outcome
 from dledger.reading.compound import data_in
 from dledger.reading.entry import parse_header
 from dledger.records.record import decode_records
+from store.errors import CorruptionFound
 
 
 class Archive:
@@ -38,11 +39,19 @@ class Archive:
         log, known = life.replica.log, len(self.frames)
         if log.start.index:
             self.bases.add(log.start.index)
-        if node.spoiled or life.core.commit_index <= known:
+        if node.altered_from or life.core.commit_index <= known:
             return
         node.disk.is_observed = True
-        blob = log.read(known + 1, life.core.commit_index)
-        node.disk.is_observed = False
+        try:
+            blob = log.read(known + 1, life.core.commit_index)
+        except CorruptionFound as error:
+            if not node.has_log_rot:
+                raise Defect(
+                    "history", f"{node.name} holds rot that nobody made: {error}"
+                ) from error
+            return  # who has it sound calls it committed, too
+        finally:
+            node.disk.is_observed = False
         at = 0
         while at < len(blob):
             size = parse_header(blob, at).total_size

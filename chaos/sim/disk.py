@@ -159,6 +159,10 @@ class SimulatedDisk:
         read = found.content if isinstance(found, SimulatedFile) else bytearray()
         return read, bytearray() if held is None else held.durable
 
+    def has(self, path: Path) -> bool:
+        """Whether there is such a file. Nobody's operation."""
+        return isinstance(self._find(path), SimulatedFile)
+
     def bytes_between(self, path: Path, start: int, end: int, *, on_platter: bool) -> bytes:
         """`[start, end)` of what is on the platter, or else of what a read gives; empty if there
         the file has no name."""

@@ -29,11 +29,13 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.units import ProposedUnit
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery, log_options
+from broker.refilling import Refilling
 from broker.replica import Replica
 from broker.scrubbing import ScrubPace
 from broker.snapshots import SnapshotPace
 from broker.state.machine import MachineOptions
 from chaos.sim.disk import MachineDied, SimulatedDisk
+from chaos.sim.files import SECTOR_BYTES
 from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
@@ -51,12 +53,15 @@ from dledger.links import LinkTimes
 from dledger.outcome import ExitCode
 from dledger.peers import Ears, LinkPace
 from dledger.promises import Start
+from dledger.reading.entry import digest_of, possible_starts, verify_frame
+from dledger.records.errors import InvalidFrame
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
 from store.doubt import DoubtNote
 from store.errors import (
     BeyondRepair,
     CorruptionFound,
+    GapFound,
     StorageFailed,
     StorageFull,
     StoreError,
@@ -65,6 +70,7 @@ from store.errors import (
 from store.files import FULL_ERRNOS
 from store.out_of_service import FILE_NAME as OUT_OF_SERVICE
 from store.starting.errors import NotAMember, OutOfService
+from store.suspicion import SuspicionNote
 
 DATA = Path("/data")
 GROUP = "sim"
@@ -75,6 +81,7 @@ SNAPSHOT_RETRY_S = 0.5
 SCRUB_PAUSE_S = 0.005
 SCRUB_BESIDE_EVERY = 8  # each look reads every queue, and the next pass is close
 SCRUB_LONGEST_PAUSE_S = 1.0
+SCRUB_NOTE_S = 0.3
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
@@ -201,12 +208,18 @@ class Links:
         self._links.stop()
 
     def send_request(self, peer: NodeId, message: PeerMessage) -> None:
-        self._world.on_sent(self._node, peer, message)
+        self._look_at(peer, message)
         self._links.send_request(peer, message)
 
     def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
-        self._world.on_sent(self._node, peer, message)
+        self._look_at(peer, message)
         self._links.send_answer(peer, message)
+
+    def _look_at(self, peer: NodeId, message: PeerMessage) -> None:
+        kind = message.WhichOneof("body")
+        if self._node.refill is not None and kind != "entries_request":
+            raise Defect("speaks with gaps", f"{self._node.name} to {peer}: {kind}")
+        self._world.on_sent(self._node, peer, message)
 
     def _may_differ(self, peer: NodeId) -> bool:
         """Whether one of the two logs was ever altered: they contradict each other then."""
@@ -251,6 +264,8 @@ class SimNode:
         self.lost_altered: list[tuple[SimulatedDisk, int]] = []  # disks of which that was so
         self.passing_rot: set[tuple[Path, int]] = set()  # of that, what ends with the process
         self.repaired_bytes = 0  # that had rotted
+        self.refills = 0  # starts that got back from peers what they had found rotten
+        self.refill: ProcessLoop | None = None  # of a process that is at it, and no member yet
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
@@ -327,6 +342,10 @@ class SimNode:
             return
         files: dict[Path, tuple[bytearray, bytearray]] = {}  # thousands of bytes rot in one of them
         for (path, at), before in list(self.rot.items()):
+            if not self.disk.has(path):  # what was in it was retired
+                del self.rot[path, at]
+                self.passing_rot.discard((path, at))
+                continue
             if path not in files:
                 files[path] = self.disk.copies(path)
             read, held = files[path]
@@ -374,7 +393,7 @@ class SimNode:
 
     def boot(self) -> None:
         """The process starts: it recovers and joins, or fails to start."""
-        if self.life is not None or self.is_ruined:
+        if self.life is not None or self.refill is not None or self.is_ruined:
             return
         self.disk.power_on()
         if self.is_spare or (self.is_past and self.is_taken_away()):
@@ -434,7 +453,7 @@ class SimNode:
             return  # it is on the other disk
         for path, at in self.passing_rot:
             before = self.rot.pop((path, at), None)
-            if before is not None:
+            if before is not None and self.disk.has(path):
                 self.disk.regain(path)
                 self.disk.spoil(path, at, bytes((before,)))
         self.passing_rot.clear()
@@ -448,7 +467,18 @@ class SimNode:
             return made[0]
 
         turns = CountedTurns(self._world.timeline, loop, self._plan.tuning.turn_steps)
-        replica = Replica.open(self.config, self._ports(self.disk, loop, turns, connect))
+        ports = self._ports(self.disk, loop, turns, connect)
+        try:
+            replica = Replica.open(self.config, ports)
+        except GapFound as found:
+            if not self.has_log_rot:
+                raise Defect("false corruption", f"{self.name}: {found}") from found
+            refilling = Refilling(self.config, ports, found)
+            self._world.log(self.name, f"asks its peers for {found.missing}")
+            self.refill = loop
+            process = loop.create_task(self._get_back(refilling))
+            process.add_done_callback(partial(_tell_of_crash, loop))
+            return
         self.disk.take_latency()
         self.has_started = True
         if self.disk.exists(DATA / OUT_OF_SERVICE):
@@ -472,6 +502,7 @@ class SimNode:
         self._world.on_boot(self)
         replica.start()
         self._check_doubt(replica)
+        self._check_suspicion(replica)
         process = loop.create_task(self._live(life))
         process.add_done_callback(partial(_tell_of_crash, loop))
 
@@ -506,6 +537,7 @@ class SimNode:
                     longest_pause_s=SCRUB_LONGEST_PAUSE_S,
                     between_s=tuning.scrub_between_ms / 1e3,
                     beside_every=SCRUB_BESIDE_EVERY,
+                    note_s=SCRUB_NOTE_S,
                 ),
                 log_start_s=tuning.log_start_ms / 1e3,
                 retention_s=tuning.retention_ms / 1e3,
@@ -513,6 +545,28 @@ class SimNode:
             ),
             known_level=self.known_level,
         )
+
+    async def _get_back(self, refilling: Refilling) -> None:
+        """What a node's process does that has found gaps in its log, up to its next start."""
+        self.disk.take_latency()
+        failure: Exception | None = None
+        try:
+            await refilling.fill()
+        except (BeyondRepair, CorruptionFound, OSError) as error:
+            failure = error
+        await refilling.close()
+        if failure is None:
+            self.refills += 1
+            self._bury("has got back what was missing")
+            self.disk.kill()
+            self._world.reopen(self)
+            return
+        self._world.log(self.name, f"starts no more: {failure}")
+        if not self._is_excused(failure):
+            raise Defect("not refilled", f"{self.name}: {failure!r}") from failure
+        self.is_ruined = not isinstance(failure, OSError)
+        self._bury("ended without what is missing")
+        self.disk.kill()
 
     async def _live(self, life: Life) -> None:
         """What a node's process does once it has started, to its end."""
@@ -563,13 +617,18 @@ class SimNode:
         if self.life is None:
             return
         log = self.life.replica.log
-        known = [
-            (log.position_of(first), log.position_of(last) + log.header_at(last).total_size)
-            for first, last in log.passed_over
-        ]
+        try:
+            known = [
+                (log.position_of(first), log.position_of(last) + log.header_at(last).total_size)
+                for first, last in log.passed_over
+            ]
+        except StoreError:
+            return  # where they begin has rotted, which is the scrub's to find
         for (path, at), before in self.rot.items():
             if path.parent.name != "commitlog":
                 continue
+            if not self.disk.has(path):
+                continue  # what was in it was retired
             place = int(path.name) + at
             is_known = any(start <= place < end for start, end in known)
             if not is_known and self.disk.content(path)[at : at + 1] != bytes((before,)):
@@ -589,11 +648,23 @@ class SimNode:
                 if is_there and content[at : at + 1] != bytes((before,)):
                     raise Defect("doubt forgotten", f"{self.name}: {name} at byte {at} is rotten")
 
+    def _check_suspicion(self, replica: Replica) -> None:
+        """Whoever has written down that its log may be another one compares it, in this life as in
+        the one before."""
+        noted = SuspicionNote(self.disk, DATA).read()
+        if noted is None or not 0 < noted.index <= replica.driver.core.durable_index:
+            return
+        if not replica.comparison.statistics().suspected:
+            raise Defect("suspicion forgotten", f"{self.name}: entry {noted.index}")
+
     def _failed_to_start(self, error: Exception) -> None:
         self._world.log(self.name, f"failed to start: {error}")
         if isinstance(error, (CorruptionFound, HardStateCorrupt)):
             if not self.spoiled:
                 raise Defect("false corruption", f"{self.name}: {error}") from error
+            is_asked_for = isinstance(error, GapFound)  # and there is nobody to ask
+            if not (is_asked_for or self.is_foreign or self.has_lied) and goes_on_behind(self):
+                raise Defect("not asked for", f"{self.name}: {error}") from error
             self.is_ruined = True
         elif not self.disk.failures or (self.has_started and _is_for_space(error)):
             raise Defect("start", f"{self.name}: {error!r}") from error
@@ -603,7 +674,7 @@ class SimNode:
 
     def kill(self, why: str = "killed") -> None:
         """SIGKILL: the memory is gone, the page cache stays."""
-        if self.life is not None:
+        if self.life is not None or self.refill is not None:
             self._bury(why)
             self.disk.kill()
 
@@ -623,6 +694,8 @@ class SimNode:
     def stop(self) -> None:
         """SIGTERM."""
         life = self.life
+        if self.refill is not None:
+            self.kill("is asked to stop before it has got back what is missing")
         if life is not None and not life.is_stopping:
             life.is_stopping = True
             self._world.timeline.after(0, life.loop, life.replica.ask_to_stop)
@@ -685,7 +758,9 @@ class SimNode:
         if isinstance(cause, BeyondRepair):
             # Somebody else has lost the same, or said so.
             lies = self._world.network.lies
-            return self.has_log_rot and (lies > 0 or self._world.is_rotten_elsewhere(self))
+            is_elsewhere = self._world.is_rotten_elsewhere(self)
+            # Of a log that is another one nobody has the bytes.
+            return self.has_log_rot and (lies > 0 or is_elsewhere or self.altered_from > 0)
         if isinstance(cause, CorruptionFound):
             return self.spoiled and not self._could_repair(cause)
         if isinstance(cause, HardStateCorrupt):
@@ -704,6 +779,12 @@ class SimNode:
         return bool(self.altered_from) and told.agreed_index < self.altered_from
 
     def _bury(self, why: str) -> None:
+        if self.refill is not None:
+            self._world.log(self.name, why)
+            self.refill.die()
+            self.refill = None
+            self._world.network.on_process_gone(self.name)
+            return
         life, self.life = self.life, None
         if life is None:
             return
@@ -881,6 +962,34 @@ class _CallContext:
         """The call is over."""
         for callback in self._callbacks:
             callback(self)
+
+
+def goes_on_behind(node: SimNode) -> bool:
+    """Whether nothing but a log has rotted on a disk, and behind all of it lie two entries of which
+    the second goes on from the first: what is missing can be proven then."""
+    places = [
+        int(path.name) + at if path.parent.name == "commitlog" else None for path, at in node.rot
+    ]
+    if not places or None in places:
+        return False
+    last = max(each for each in places if each is not None) + SECTOR_BYTES
+    before: tuple[int, int] | None = None  # where an intact entry ends, and its digest
+    for path in sorted(each for each in node.disk.paths() if each.parent == DATA / "commitlog"):
+        content = node.disk.content(path)
+        for at in possible_starts(content):
+            if int(path.name) + at <= last:
+                continue
+            try:
+                header = verify_frame(content, at, None)
+            except InvalidFrame:
+                continue
+            if header.physical_offset != int(path.name) + at:
+                continue
+            carried_on = before and digest_of(content, at, header.total_size, before[1])
+            if before and (before[0], carried_on) == (header.physical_offset, header.digest):
+                return True
+            before = header.physical_offset + header.total_size, header.digest
+    return False
 
 
 def _never() -> bool:

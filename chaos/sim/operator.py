@@ -59,7 +59,7 @@ class Operator:
 
     def _ask(self, leader: Life, node: SimNode, number: int) -> None:
         """On the leader's event loop: its answer is awaited there."""
-        if node.life is not None or node.disk.is_off or len(node.lost) != number:
+        if node.life or node.refill or node.disk.is_off or len(node.lost) != number:
             return
         try:
             disk = DiskId(describe_disk(node.config, node.disk, node.machinery).disk_id)
@@ -81,7 +81,8 @@ class Operator:
             self._world.log("operator", f"is refused: {error.message}")
 
     def _join(self, node: SimNode, number: int) -> None:
-        if node.life is None and not node.disk.is_off and len(node.lost) == number:
+        is_down = node.life is None and node.refill is None
+        if is_down and not node.disk.is_off and len(node.lost) == number:
             try:
                 join_disk(node.config, node.disk, node.machinery)
             except TROUBLE:

@@ -59,8 +59,8 @@ class LogRot:
         # Who only learns has to get to its end: a disk that is ruined would be in the way of that.
         is_lasting = may_harm(node, self._world) and node.name in voters_for_now(self._world)
         size = self._world.plan.tuning.segment_bytes
-        for _ in range(chance.choice((1, 1, 3)) if limit else 0):
-            first = chance.randrange(limit)
+        for _ in range(chance.choice((1, 1, 3)) if limit > front_of(node) else 0):
+            first = chance.randrange(front_of(node), limit)
             for at in range(first, min(limit, first + chance.choice(RUNS))):
                 path, within = DATA / "commitlog" / file_name(at - at % size), at % size
                 if self._is_elsewhere(node, path, within):
@@ -106,10 +106,10 @@ class LogRot:
         )
 
     def _die_of_it(self, node: SimNode, operations: int, *, keeps_cache: bool) -> None:
-        """So many disk operations after a repair has begun."""
-        if node.life is None or not node.rot:
+        """So many disk operations after a repair has begun, of a member or of a start."""
+        if not node.rot or (node.life is None and node.refill is None):
             return
-        if node.life.replica.repairs.is_at_work:
+        if node.life is None or node.life.replica.repairs.is_at_work:
             node.disk.cut_power_in(operations, keeps_cache=keeps_cache)
             self._later(2_000, self._power_on, node)
         else:
@@ -139,11 +139,21 @@ def _is_sound_at(node: SimNode, path: Path, at: int) -> bool:
     return not any(file == path and abs(at - rotten) < NEAR_BYTES for file, rotten in node.rot)
 
 
+def front_of(node: SimNode) -> int:
+    """The first byte of a running node's log."""
+    if node.life is None:
+        return 0
+    log = node.life.replica.log
+    return log.start.offset(node.config.store.segment_size_bytes)
+
+
 def cold_bytes(node: SimNode) -> int:
     """The end of what is committed and durably known to be durable on a running node."""
     page = node.disk.durable(DATA / "checkpoint")
     state = decode_checkpoint(page.ljust(4096, b"\0")) if page else None
     if state is None or node.life is None or node.life.replica.driver.applied_index == 0:
         return 0
-    applied = node.life.replica.log.position_of(node.life.replica.driver.applied_index)
-    return max(0, min(state.watermark - 512, applied))
+    log, applied = node.life.replica.log, node.life.replica.driver.applied_index
+    if applied < log.first_index:
+        return 0  # it begins behind what was applied, and holds nothing yet
+    return max(0, min(state.watermark - 512, log.position_of(applied)))

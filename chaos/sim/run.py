@@ -76,6 +76,7 @@ class Report:
     boots: int
     ruined: int
     repaired_bytes: int
+    refills: int
     transcript: tuple[Line, ...]
 
 
@@ -105,6 +106,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
         boots=sum(node.boots for node in world.nodes.values()),
         ruined=sum(node.is_ruined for node in world.nodes.values()),
         repaired_bytes=sum(node.repaired_bytes for node in world.nodes.values()),
+        refills=sum(node.refills for node in world.nodes.values()),
         transcript=tuple(world.transcript),
     )
 
@@ -137,6 +139,8 @@ class _Run:
             for node in self.world.nodes.values():
                 if node.life is not None:
                     node.life.loop.die()
+                if node.refill is not None:
+                    node.refill.die()
             self.world.clients.die()
         return None
 

@@ -39,6 +39,7 @@ class Tally:
             faults=len(report.plan.faults),
             disks_rotten=report.ruined,
             bytes_repaired=report.repaired_bytes,
+            starts_refilled=report.refills,
         )
 
     def facts(self) -> dict[str, object]:

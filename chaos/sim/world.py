@@ -146,7 +146,7 @@ class World:
 
     def _after_event(self, actor: Actor) -> None:
         node = self._by_actor.get(actor.number)
-        if node is not None and node.disk.is_off and node.life is not None:
+        if node is not None and node.disk.is_off and (node.life or node.refill):
             node.die_midway()
             return
         if actor.crashes:

@@ -44,11 +44,12 @@ _TOPIC_FOLDER: Final = _Folder(_NOTHING, _NOTHING, ((_QUEUE, _QUEUE_FILES),))
 _ROOT: Final = _Folder(
     re.compile(
         r"LOCK|abort|checkpoint|doubt\.json|formation\.json|identity\.json|install|log_start"
-        r"|out-of-service\.json|repair|restore|truncation(\.spare)?"
+        r"|out-of-service\.json|repair|restore|scrub\.json|suspected\.json"
+        r"|truncation(\.spare)?"
     ),
     re.compile(
         r"(doubt\.json|formation\.json|identity\.json|install|log_start|out-of-service\.json|repair|restore"
-        r"|truncation)\.tmp"
+        r"|scrub\.json|suspected\.json|truncation)\.tmp"
     ),
     (
         (re.compile("commitlog"), _Folder(FILE_NAME, UNFINISHED_NAME)),

@@ -112,8 +112,11 @@ def start(site: Site, units_per_file: int) -> Opened:
     has units mended."""
     opened = open_member(site)
     ConsumeQueues(site.path, site.files, units_per_file=units_per_file).inspect()
-    if opened.log.recovery.clean_shutdown:  # else the walk has read every byte
-        read_replayed(opened.log, trusted_index(opened.log))
+    try:
+        if opened.log.recovery.clean_shutdown:  # else the walk has read every byte
+            read_replayed(opened.log, trusted_index(opened.log))
+    except CorruptionFound as error:
+        return opening.open_closely(site, opened, error)
     return opened
 
 

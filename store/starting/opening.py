@@ -54,15 +54,18 @@ from store.directory import (
 )
 from store.errors import CorruptionFound, StorageFull
 from store.files import FULL_ERRNOS, PASSING_ERRNOS, AtomicFile, FileSystem, make_directory
+from store.gap import Holes
 from store.intact import NOTHING_KNOWN, Known
 from store.log_start import Install
 from store.out_of_service import mark_of
+from store.seals import FOLDER as SEALS
 from store.second_copy import SecondCopy
 from store.snapshot_files import SnapshotFiles
 from store.starting.errors import DiskReplaced, LogMissing, NotAMember, OutOfService
 from store.starting.founding import Founding, read_founding
 from store.starting.snapshots import check_base
 from store.starting.unformed import end_of_unformed
+from store.suspicion import SuspicionNote
 from store.worker import ThreadWorker, WorkerFactory
 
 HARD_STATE_SPARE_BYTES: Final = 512  # a term and a vote, whatever the node's name
@@ -171,6 +174,63 @@ def open_member(site: Site) -> Opened:
     )
 
 
+def open_closely(site: Site, found: Opened, error: CorruptionFound) -> Opened:
+    """The same again, after `error` was found in what the walk had passed over: this time it is
+    walked, and what it was passed over by is gone.
+
+    Raises:
+        GapFound: as a rule; and what `open_member` raises. `error`, if it isn't of the log.
+    """
+    with contextlib.closing(found.directory):
+        found.log.close(is_clean=False)
+    file, files = Path(error.file), site.files
+    if file.parent != site.path / "commitlog":
+        raise error
+    seal = site.path / SEALS / file.name
+    if files.exists(seal):
+        files.unlink(seal)
+        files.fsync_directory(seal.parent)
+    return open_member(site)
+
+
+@dataclass(frozen=True, slots=True)
+class Holed:
+    """A member's directory, locked, whose log has gaps: it may ask peers for what is missing, in
+    its own name, and promise nothing. `members`: names and addresses, as far as they are known."""
+
+    directory: DataDirectory
+    hard_state: HardState
+    boot_number: int
+    members: tuple[tuple[str, str], ...]
+
+
+def open_holed(site: Site, holes: Holes) -> Holed:
+    """The directory is a member's, this process's alone, and its log is left as it is.
+
+    Raises: see `open_member`.
+    """
+    opened = contextlib.ExitStack()
+    directory = opened.enter_context(contextlib.closing(open_directory(site)))
+    try:
+        check_in_service(site)
+        founding = settle_forming(site, directory)
+        members = dict.fromkeys(site.peers, "")
+        if founding is not None:
+            members |= dict(founding.members.addresses)
+        for _, body in holes.configurations:
+            with contextlib.suppress(DecodeError):
+                named = decode_configuration(raft_pb2.Configuration.FromString(body))
+                members |= dict(named.addresses)
+        hard_state = open_hard_state(site)
+        boot_number = directory.next_boot()
+        keep_copy(hard_state, boot_number)
+    except BaseException:
+        opened.close()
+        raise
+    members.pop(site.identity.node_id, None)
+    return Holed(directory, hard_state.state, boot_number, tuple(sorted(members.items())))
+
+
 def open_directory(site: Site) -> DataDirectory:
     """The data directory, made at the first start, and locked. Raises: see `DataDirectory.open`."""
     return DataDirectory.open(site.path, site.identity, site.files, site.holder, site.birth)
@@ -205,6 +265,7 @@ def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:
 def open_log(site: Site) -> CommitLog:
     """The log, recovered; begun anew, if that was intended. Raises: see `CommitLog.open`."""
     Install(site.files, site.path).settle(site.options.segment_size_bytes)
+    _distrust_seals(site)
     return CommitLog.open(
         site.path,
         site.options,
@@ -213,6 +274,23 @@ def open_log(site: Site) -> CommitLog:
         clock=site.clock,
         known=site.known,
     )
+
+
+def _distrust_seals(site: Site) -> None:
+    """Nothing of the log is passed over, where the memory that its seals were written from was
+    found to be wrong."""
+    path, files = site.path, site.files
+    suspicion = SuspicionNote(files, path).read()
+    if suspicion is None or not suspicion.is_memory:
+        return
+    if not files.exists(path / "abort"):
+        files.close(files.create(path / "abort"))
+        files.fsync_directory(path)
+    folder = path / SEALS
+    if files.exists(folder):
+        for name in files.listdir(folder):
+            files.unlink(folder / name)
+        files.fsync_directory(folder)
 
 
 def open_hard_state(site: Site) -> FoundHardState:

@@ -300,6 +300,7 @@ def fake_report(plan: Plan, *, fails: bool) -> Report:
         boots=0,
         ruined=0,
         repaired_bytes=0,
+        refills=0,
         transcript=(),
     )
 

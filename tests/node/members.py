@@ -187,6 +187,10 @@ class Members:
 
     def open(self, name: NodeId) -> Replica:
         """The replica, not yet started."""
+        return Replica.open(self.configs[name], self.ports(name))
+
+    def ports(self, name: NodeId) -> ReplicaPorts:
+        """What the member has for a world."""
         loop = asyncio.get_running_loop()
 
         def call_from_worker(call: Callable[..., None], *arguments: object) -> None:
@@ -197,7 +201,7 @@ class Members:
         def connect(_: Identity, on_message: OnMessage, on_broken: OnBroken) -> Loopback:
             return Loopback(self.wires, name, known, on_message=on_message, on_broken=on_broken)
 
-        ports = ReplicaPorts(
+        return ReplicaPorts(
             files=self.files[name],
             hand=self.hands[name],
             connect=connect,
@@ -211,7 +215,6 @@ class Members:
             rhythm=self._rhythm,
             known_level=known,
         )
-        return Replica.open(self.configs[name], ports)
 
     def start(self, *names: NodeId) -> None:
         """Starts `names`, or everybody."""

@@ -20,11 +20,12 @@ from broker.scrubbing import ScrubPace
 from chaos.altering import alter
 from dledger.checksum import seal
 from dledger.core.types import Index, NodeId
-from dledger.errors import InvalidMessage
+from dledger.errors import InvalidMessage, ReplicaDiverged
 from dledger.wire import raft_pb2 as pb
 from store.files import OsFiles
 from store.out_of_service import FILE_NAME, Divergence, mark, mark_of
 from store.starting.errors import OutOfService
+from store.suspicion import NAME, Suspicion, SuspicionNote
 from tests.node.members import (
     SEGMENT_BYTES,
     Members,
@@ -32,7 +33,7 @@ from tests.node.members import (
     members,
     nothing_to_shut,
 )
-from tests.node.test_repairs import Wiretap, fill, follower, rot
+from tests.node.test_repairs import SEALING, Wiretap, fill, follower, rot
 from tests.node.test_replica import on_a_loop
 
 N1 = NodeId("n1")
@@ -271,6 +272,110 @@ async def test_unreadable_mark_is_a_mark(tmp_path: Path) -> None:
         (group.configs[N1].data_directory / FILE_NAME).write_bytes(b"\0")
         with pytest.raises(OutOfService, match="doesn't say where"):
             group.open(N1)
+
+
+@on_a_loop
+async def test_what_is_undecided_is_compared_by_the_next_process_too(tmp_path: Path) -> None:
+    """Of two members that differ one is restarted, and nobody contradicts it meanwhile: it asks
+    all the same, until a third decides."""
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        away, name = sorted(set(group.configs) - {NodeId(leader.config.node_id)})
+        await group.stop(away)
+        victim = await restarted_on_another_log(group, name)
+        note = SuspicionNote(OsFiles(), victim.config.data_directory)
+        await group.until(lambda: note.read() is not None)
+        await group.stop(name)
+        tap = Wiretap(group)
+
+        def only_digests(_: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            kind = message.WhichOneof("body") or ""
+            return message if kind.startswith("digest") else None
+
+        tap.change = only_digests
+        group.start(name)
+        victim = group.replicas[name]
+        assert victim.comparison.statistics().suspected == ALTERED or note.read() is not None
+        await group.until(lambda: victim.comparison.statistics().inquiries)
+        assert victim.failure is None
+        group.start(away)
+        await out_of_service(group, victim)
+        tap.change = lambda _, message: message
+
+
+@on_a_loop
+async def test_what_was_settled_is_forgotten(tmp_path: Path) -> None:
+    """A note of a suspicion that a majority doesn't share is gone; one that says nothing, too."""
+    async with members(tmp_path, 3, RARELY) as group:
+        leader = await fill(group)
+        name = NodeId(follower(group, leader).config.node_id)
+        note = SuspicionNote(OsFiles(), group.configs[name].data_directory)
+        for write in (
+            lambda: note.write(Suspicion(12, is_memory=False)),
+            lambda: note.write(Suspicion(1 << 40, is_memory=True)),
+            lambda: (group.configs[name].data_directory / NAME).write_bytes(b"{}"),
+        ):
+            await group.stop(name)
+            write()
+            assert note.read() is not None
+            group.start(name)
+            await group.until(lambda: note.read() is None)
+            assert group.replicas[name].failure is None
+
+
+@on_a_loop
+async def test_memory_that_was_wrong_vouches_for_nothing_afterwards(tmp_path: Path) -> None:
+    """The process that follows reads all of the log, also what its seals speak of."""
+    rhythm = replace(SEALING, scrub=ScrubPace(between_s=3600.0))
+    async with members(tmp_path, 3, rhythm) as group:
+        leader = await fill(group)
+        victim = follower(group, leader)
+        name, path = NodeId(victim.config.node_id), victim.config.data_directory
+        await group.until(lambda: list((path / "seal").glob("0*")))
+        await group.stop(name)
+        passing = group.open(name)
+        assert passing.log.passed_over
+        passing.start()
+        passing.fail(ReplicaDiverged(20, 1, 2))
+        assert not await passing.stop(nothing_to_shut)
+        assert SuspicionNote(OsFiles(), path).read() == Suspicion(20, is_memory=True)
+        group.start(name)
+        again = group.replicas[name]
+        assert again.log.passed_over == ()
+        assert again.log.recovery.verified_bytes >= again.log.recovery.end_offset
+        await group.until(lambda: SuspicionNote(OsFiles(), path).read() is None)
+        assert again.comparison.statistics().inquiries
+        assert again.failure is None
+
+
+@on_a_loop
+async def test_who_is_outvoted_is_marked_before_anything_else_is_found_out(tmp_path: Path) -> None:
+    """A process that is killed while it looks for where the logs part doesn't come back."""
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        name = NodeId(follower(group, leader).config.node_id)
+        victim = await restarted_on_another_log(group, name)
+        directory, tap = victim.config.data_directory, Wiretap(group)
+
+        def silent_peers(_: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            is_halving = victim.comparison.is_silent
+            return None if is_halving and message.HasField("digest_response") else message
+
+        tap.change = silent_peers
+        await group.until(lambda: mark_of(OsFiles(), directory) is not None)
+        assert victim.failure is None
+        found = mark_of(OsFiles(), directory)
+        assert found is not None
+        assert (found.agreed_index, found.differing_index) == (0, 0)
+        assert found.own_digest != found.peers_digest
+        assert found.committed_offset
+        tap.change = lambda _, message: message
+        await out_of_service(group, victim)
+        told = mark_of(OsFiles(), directory)
+        assert told is not None
+        assert told.compared_index
 
 
 SPOILT: dict[str, Callable[[pb.DigestRequest], Any]] = {

@@ -22,11 +22,13 @@ from broker.scrubbing import ScrubPace
 from broker.snapshots import SnapshotPace
 from broker.state.topics import TopicRef
 from chaos.altering import alter
+from dledger.checksum import seal
 from dledger.core.types import NodeId
 from dledger.errors import ReplicaDiverged
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.log_start import LogStart
 from dledger.wire import commands_pb2 as kpb
+from dledger.wire import raft_pb2 as pb
 from store.files import OsFiles
 from store.log_start import Install, StartNote
 from store.out_of_service import Divergence
@@ -397,3 +399,18 @@ async def test_log_that_is_sound_is_so_from_its_note_on(tmp_path: Path) -> None:
         with pytest.raises(ReplicaDiverged):
             await comparison._is_sound(own)
         note.replace(start)
+
+
+@on_a_loop
+async def test_who_is_asked_for_what_it_has_retired_says_that_it_has_it_not(tmp_path: Path) -> None:
+    """Of entries before its log's first it doesn't know the terms any more: no reason to end."""
+    async with small_members(tmp_path) as group:
+        leader = await grow(group, 3, "a")
+        first = await let_go(group, leader)
+        assert first > 3
+        place = {"first_index": 1, "last_index": 2, "last_term": 1}
+        request = pb.EntriesRequest(number=1, **place)
+        asker = next(name for name in group.replicas if name != leader.config.node_id)
+        leader._on_message(asker, seal(pb.PeerMessage(entries_request=request)))
+        assert leader.failure is None
+        assert leader.repairs.statistics().answers_given == 0

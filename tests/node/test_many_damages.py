@@ -15,6 +15,7 @@ from random import Random
 import pytest
 
 from broker import repairs as repairs_module
+from broker.asking import NEGATIVE_ROUNDS
 from broker.repairs import Repairs, Surroundings
 from dledger.core.types import NodeId
 from dledger.peers import PeerLink
@@ -318,7 +319,7 @@ async def test_noes_to_different_questions_do_not_add_up(monkeypatch: pytest.Mon
     """The neighbour rots further with each answer: what was refused was judged by what is gone."""
     monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
     me, peer = pair()
-    index, rounds = ENTRIES - 20, repairs_module.NEGATIVE_ROUNDS + 2
+    index, rounds = ENTRIES - 20, NEGATIVE_ROUNDS + 2
     me.flip(peer.log.position_of(index) + 60)
 
     def on_asking() -> None:
@@ -462,3 +463,55 @@ async def test_readers_find_the_same_places_in_any_order_and_any_number() -> Non
         assert counts[-1] == counts[-2] <= places, seed
         assert me.repairs.statistics().found == counts[-1]
         await healed(me)
+
+
+# --- two that have rotted in the same place -----------------------------------------------------
+
+
+def neighbours_in_a_place(giver: CommitLog) -> range:
+    """The entries of one place of an old segment."""
+    first = edges(giver)[2]
+    base = giver.position_of(first) - giver.position_of(first) % SEGMENT
+    place = giver.damages.place_of(str(LOG / file_name(base)), giver.position_of(first) - base)
+    return range(first, giver.index_at(base + place.end - 1) + 1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@on_a_loop
+async def test_two_that_have_lost_different_entries_of_a_place_heal_each_other(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has what the other lacks, within the same 64 KiB: nobody else is needed."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
+    me, peer = pair()
+    chance = Random(seed)
+    entries = neighbours_in_a_place(peer.log)
+    assert len(entries) > 20
+    lost = chance.sample(entries, 6)
+    for member, indexes in ((me, lost[:3]), (peer, lost[3:])):
+        for index in indexes:
+            header = peer.log.header_at(index)
+            # Behind the header: by its size the entries behind are found.
+            within = chance.randrange(HEADER_SIZE, header.total_size)
+            member.flip(header.physical_offset + within)
+    assert me.scrub()
+    assert peer.scrub()
+    await asyncio.gather(healed(me), healed(peer))
+
+
+@on_a_loop
+async def test_what_both_have_lost_is_given_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their own bytes are no way around what is proven."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
+    me, peer = pair()
+    index = neighbours_in_a_place(peer.log)[7]
+    at = peer.log.position_of(index) + 60
+    for member in (me, peer):
+        member.flip(at)
+    before = contents(me.disk)
+    assert me.scrub()
+    me.repairs.start()
+    while not me.failures:
+        await asyncio.sleep(0)
+    assert isinstance(me.failures[0], BeyondRepair)
+    assert contents(me.disk) == before

@@ -294,6 +294,7 @@ AGAIN: Final = "a proposal that fails is told; a later tick makes another"
 PLACES: Final = {
     "broker/doors/grpc/broker.py: on_end": ONE_CALL,
     "broker/doors/grpc/groups.py: attend": ONE_CALL,
+    "broker/holed.py: _filled": "it is raised where it is awaited, in the same breath",
     "broker/housekeeping.py: _begin_round": ENDS,
     "broker/housekeeping.py: _set_timer": ENDS,
     "broker/installing.py: offered": ENDS,

@@ -96,6 +96,10 @@ def test_what_is_judged_to_start_starts_and_nothing_else(
         assert said.starts == (not refused)
         if said.starts or not refused[0].file.startswith("consumequeue"):
             assert said.starts == (not refusal)
+        # In a group it would ask its peers for just that.
+        asks = "peers may have what is missing" in said.refusal
+        if asks or not refusal:
+            assert asks == refusal.startswith("GapFound")
         # Else a start may have come through: a judgement knows no topics, so it looks at all
         # queues, and a start at those of its topics. It is never the other way round.
 
@@ -240,6 +244,21 @@ def test_healthy_member_starts_and_says_who_it_is(healthy: Lived) -> None:
         assert facts.last_term == 5
         assert facts.end_offset == facts.watermark
         assert facts.stopped_cleanly is is_clean
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_what_peers_may_have_is_named_by_both(
+    healthy: Lived, tmp_path: Path, number: int, *, is_clean: bool
+) -> None:
+    """An entry with others behind it, wherever a start reads it."""
+    path = tmp_path / "n1"
+    source = healthy.clean if is_clean else healthy.killed
+    shutil.copytree(source, path, copy_function=copy_sparse)
+    flip_bit(path / segment(number), 300 if number else SEGMENT // 2)
+    refusal = started(path)
+    assert refusal.startswith("GapFound")
+    assert judged(path).refusal in refusal
 
 
 def test_entry_that_a_clean_start_would_replay_is_read(healthy: Lived, tmp_path: Path) -> None:

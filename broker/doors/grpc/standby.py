@@ -1,5 +1,5 @@
-"""The door of a node that takes no part: it is no member yet, or out of service. It says what it
-is; the first can be formed, the second audited.
+"""The door of a node that takes no part: it is no member yet, out of service, or its log has gaps.
+It says what it is; the first can be formed, the second audited.
 
 Whatever else is asked of it is refused as *not ready*, so that clients go on to another node.
 """
@@ -113,6 +113,24 @@ def aside_door(why: str, status: Callable[[], cluster_pb2.NodeStatus], audit: Au
         found = _common(entrance, nobody, status)
         if entrance.offers & For.ADMINISTRATION:
             found.append((audit_pb2.DESCRIPTOR, "Audit", AuditDoor(audit)))
+            found.append((formation_pb2.DESCRIPTOR, "Formation", nobody))
+        return found
+
+    return QuietDoor(handlers)
+
+
+def refilling_door(why: str, status: Callable[[], cluster_pb2.NodeStatus]) -> QuietDoor:
+    """Of a member whose log has gaps.
+
+    Args:
+        why: what whoever asks for anything else is told.
+    """
+    nobody = _NotReady(why)
+
+    def handlers(entrance: Entrance) -> Handlers:
+        found = _common(entrance, nobody, status)
+        if entrance.offers & For.ADMINISTRATION:
+            found.append((audit_pb2.DESCRIPTOR, "Audit", nobody))
             found.append((formation_pb2.DESCRIPTOR, "Formation", nobody))
         return found
 

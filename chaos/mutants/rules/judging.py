@@ -12,9 +12,8 @@ JUDGING = (
     Mutant(
         "replayed-entries-not-read",
         "store/starting/judging.py",
-        "    if opened.log.recovery.clean_shutdown:  # else the walk has read every byte\n"
-        "        read_replayed(opened.log, trusted_index(opened.log))\n",
-        "",
+        "        if opened.log.recovery.clean_shutdown:  # else the walk has read every byte\n",
+        "        if not opened:\n",
         masked=_READS_ONLY,
         tests=_JUDGED,
     ),

@@ -86,9 +86,9 @@ MEMBERS = (
     ),
     Mutant(
         "repair-ends-with-a-member-that-leaves",
-        "broker/repairs.py",
-        "        link = self._around.links().get(peer)\n",
-        "        link = self._around.links()[peer]\n",
+        "broker/asking.py",
+        "        link = self._links().get(peer)\n",
+        "        link = self._links()[peer]\n",
         masked="a member has to leave within the second before it is asked",
         tests=("tests/node/test_repairs.py",),
     ),

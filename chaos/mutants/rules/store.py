@@ -47,8 +47,8 @@ STORE = (
     Mutant(
         "corruption-cut-like-a-torn-tail",
         "store/recovery.py",
-        "            if end < self._watermark:\n",
-        "            if False:\n",
+        "if stop is None or (self._checkpoint.readable and end >= self._watermark):",
+        "if stop is None or self._checkpoint.readable:",
     ),
     Mutant(
         "watermark-not-lowered-before-a-cut",

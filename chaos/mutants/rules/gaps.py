@@ -1,0 +1,104 @@
+"""Defects in getting back what a start has found rotten
+(docs/adr/0053-a-start-gets-back-what-has-rotted.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_STORE = ("tests/store/test_gaps.py",)
+_FAIR = "no member of a run makes up a whole entry that fits where it is asked for"
+
+GAPS = (
+    Mutant(
+        "start-refuses-what-it-could-ask-for",
+        "store/recovery.py",
+        "        if holes is None:\n",
+        "        if holes:\n",
+        under="log-rot",
+    ),
+    Mutant(
+        "second-gap-not-looked-for",
+        "store/gap_search.py",
+        "            if end >= self._watermark > 0:\n                break\n",
+        "            break\n",
+        under="log-rot",
+    ),
+    Mutant(
+        "asks-as-if-its-log-ended-at-the-gap",
+        "broker/refilling.py",
+        "            Index(self._found.holes.last_index),\n",
+        "            Index(self._found.holes.gaps[0].first_index - 1),\n",
+        under="log-rot",
+    ),
+    Mutant(
+        "part-of-a-lost-sector-written",
+        "store/gap_files.py",
+        "        self._read(gap.start - at % SECTOR_BYTES, at % SECTOR_BYTES)\n",
+        "",
+        masked="a lost sector must have entries in it that are sealed, and one that isn't",
+        tests=_STORE,
+    ),
+    Mutant(
+        "gap-filled-and-not-written",
+        "store/gap_files.py",
+        "                self._journal.write_back(extent, handle, content)\n",
+        "                del content\n",
+        under="log-rot",
+    ),
+    Mutant(
+        "filler-within-a-gap-left",
+        "store/gap_files.py",
+        "        for place in filled.fillers():\n",
+        "        for place in filled.fillers()[:0]:\n",
+        masked="few flipped bits lie in a filler's eight bytes",
+        tests=_STORE,
+    ),
+    Mutant(
+        "gap-filled-with-what-leads-elsewhere",
+        "store/gap.py",
+        "        if not self._arrives():\n",
+        "        if self.next_index == 0:\n",
+        masked=_FAIR,
+        tests=_STORE,
+    ),
+    Mutant(
+        "gap-filled-with-another-chain",
+        "store/gap.py",
+        "        if digest != header.digest:\n",
+        "        if digest == 0:\n",
+        masked=_FAIR,
+        tests=_STORE,
+    ),
+    Mutant(
+        "gap-filled-beyond-its-term",
+        "store/gap.py",
+        "        if not self._term <= header.term <= self.gap.behind.term:\n",
+        "        if not self._term <= header.term:\n",
+        masked=_FAIR,
+        tests=_STORE,
+    ),
+    Mutant(
+        "answer-without-what-was-asked-taken",
+        "store/gap.py",
+        "        if not headers or headers[0].index != self.next_index:\n",
+        "        if not headers:\n",
+        masked=_FAIR,
+        tests=_STORE,
+    ),
+    Mutant(
+        "entry-that-nothing-goes-on-from-ends-a-gap",
+        "store/gap_search.py",
+        "            if is_followed or behind >= self._watermark:\n",
+        "            if stretch:\n",
+        masked="no disk of a run loses a write that it has synced",
+        tests=_STORE,
+    ),
+    Mutant(
+        "clean-start-refuses-what-it-stumbles-over",
+        "store/starting/opening.py",
+        "    return open_member(site)\n\n\n@dataclass",
+        "    raise error\n\n\n@dataclass",
+        masked="few segments of a run are closed, clean and not sealed",
+        tests=("tests/starting/test_judgement.py",),
+    ),
+)

@@ -1,0 +1,91 @@
+"""A node whose log has rotted while it was down, over real ports: what it says meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from broker.node import Node
+from dledger.wire import broker_pb2, cluster_pb2, errors_pb2
+from store.errors import GapFound
+from tests.integration.group import WAIT_S, error_of, running_group
+from tests.integration.test_full_disk import on_a_loop
+
+
+def flip(directory: Path, place: int) -> None:
+    """A bit of the log's first segment is another one."""
+    with (directory / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(place)
+        before = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes((before ^ 4,)))
+
+
+@on_a_loop
+async def test_node_says_that_it_refills_and_is_a_member_afterwards(tmp_path: Path) -> None:
+    """It answers what it is and serves nothing; as soon as somebody has the bytes it starts."""
+    async with running_group(tmp_path, 3) as group:
+        await group.create_topic()
+        for number in range(20):
+            assert (await group.send(number, b"body %d" % number)).error.code == 0
+        await group.at_its_level()
+        leader = (await group.leader()).config.node_id
+        name = next(each for each in group.nodes if each != leader)
+        replica = group.nodes[name]
+        end, place = replica.log.end_offset, replica.log.position_of(9) + 60
+        segment = replica.config.data_directory / "commitlog" / f"{0:020}"
+        await group.stop(name)
+        before = segment.read_bytes()[:end]
+        flip(replica.config.data_directory, place)
+        others = list(group.nodes)
+        for each in others:
+            await group.stop(each)
+        with pytest.raises(GapFound) as found:
+            await group.start(name)
+        node = Node(group.configs[name])
+        refilling = asyncio.ensure_future(node.refill(found.value))
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    status = await group.call(
+                        name, "Cluster", "GetStatus", cluster_pb2.GetStatusRequest()
+                    )
+                    break
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.02)
+        assert (status.role, status.log_damages, status.node_id) == ("refilling", 1, name)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await group.call(name, "Broker", "ListTopics", broker_pb2.ListTopicsRequest())
+        assert error_of(refused.value).code == errors_pb2.NOT_READY
+        assert not refilling.done()
+        await group.start(*others)
+        async with asyncio.timeout(WAIT_S):
+            assert await refilling
+        await group.start(name)
+        assert segment.read_bytes()[:end] == before
+        await group.applied_everywhere()
+
+
+@on_a_loop
+async def test_node_that_refills_stops_when_it_is_asked_to(tmp_path: Path) -> None:
+    """Nobody answers; the directory is free afterwards."""
+    async with running_group(tmp_path, 3) as group:
+        await group.at_its_level()
+        name = (await group.leader()).config.node_id
+        replica = group.nodes[name]
+        place = replica.log.position_of(2) + 60
+        for each in list(group.nodes):
+            await group.stop(each)
+        flip(replica.config.data_directory, place)
+        for _ in range(2):
+            with pytest.raises(GapFound) as found:
+                await group.start(name)
+            node = Node(group.configs[name])
+            refilling = asyncio.ensure_future(node.refill(found.value))
+            await asyncio.sleep(0.05)
+            node.ask_to_stop()
+            async with asyncio.timeout(WAIT_S):
+                assert not await refilling

@@ -1,0 +1,190 @@
+"""Rot that a start finds in its log, on real files: got back from peers before it is a member."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.refilling import Refilling
+from broker.replica import Replica
+from dledger.core.types import NodeId
+from dledger.wire import raft_pb2 as pb
+from store.errors import BeyondRepair, DirectoryInUse, GapFound
+from tests.node.members import Members, make_configs, members
+from tests.node.test_repairs import RARELY, Wiretap, content, fill, follower, rot
+from tests.node.test_replica import on_a_loop
+
+
+@asynccontextmanager
+async def refilling(group: Members, name: NodeId) -> AsyncIterator[Refilling]:
+    """A start that has found gaps, and asks."""
+    with pytest.raises(GapFound) as found:
+        group.open(name)
+    made = Refilling(group.configs[name], group.ports(name), found.value)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def stopped(group: Members) -> tuple[NodeId, bytes, Replica]:
+    """A follower that was stopped: its name, its log, and what is left of it."""
+    victim = follower(group, await fill(group))
+    name = NodeId(victim.config.node_id)
+    before = content(victim)
+    await group.stop(name)
+    return name, before, victim
+
+
+async def is_whole(group: Members, name: NodeId, before: bytes) -> None:
+    """The member starts on what it held, and follows."""
+    group.start(name)
+    replica = group.replicas[name]
+    assert content(replica)[: len(before)] == before
+    assert not replica.repairs.is_at_work
+    last = (await group.leader()).log.last_index
+    await group.until(lambda: replica.machine.applied_index >= last)
+
+
+@pytest.mark.parametrize("indexes", [(1,), (20,), (20, 21, 22), (10, 30)], ids=str)
+@on_a_loop
+async def test_what_has_rotted_is_got_back_before_the_member_is_one(
+    tmp_path: Path, indexes: tuple[int, ...]
+) -> None:
+    """Also the entry that says who is a member; and it is told what, and from whom."""
+    async with members(tmp_path, 3, RARELY) as group:
+        name, before, victim = await stopped(group)
+        for index in indexes:
+            rot(victim, index)
+        with capture_logs() as told:
+            async with refilling(group, name) as made:
+                assert made.statistics().gaps
+                await made.fill()
+        assert (victim.config.data_directory / "repair").exists() is False
+        repaired = [each for each in told if each["event"] == "log_repaired"]
+        assert repaired[0]["first_entry"] == indexes[0]
+        assert repaired[-1]["last_entry"] == indexes[-1]
+        assert {each["peer"] for each in repaired} <= set(group.replicas)
+        await is_whole(group, name, before)
+
+
+@on_a_loop
+async def test_who_has_gaps_only_asks(tmp_path: Path) -> None:
+    """No vote, no acknowledgement, nothing of what it holds: it says nothing but which entries it
+    wants, whatever it is told; and nobody else opens its directory meanwhile."""
+    async with members(tmp_path, 3, RARELY) as group:
+        name, before, victim = await stopped(group)
+        rot(victim, 20)
+        said: set[str | None] = set()
+        wiretap = Wiretap(group)
+        is_held_back = True
+
+        def listen(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            kind = message.WhichOneof("body")
+            if sender == name:
+                said.add(kind)
+            return None if kind == "entries_response" and is_held_back else message
+
+        wiretap.change = listen
+        async with refilling(group, name) as made:
+            filling = asyncio.ensure_future(made.fill())
+            leader = NodeId((await group.leader()).config.node_id)
+            await group.stop(leader)  # what is left of the group asks it for its vote
+            group.start(leader)
+            await group.leader()
+            with pytest.raises(DirectoryInUse):
+                group.open(name)
+            assert not filling.done()
+            is_held_back = False
+            await filling
+        assert said == {"entries_request"}
+        wiretap.change = lambda _, message: message
+        await is_whole(group, name, before)
+
+
+@on_a_loop
+async def test_liar_is_not_believed_and_the_next_one_is_asked(tmp_path: Path) -> None:
+    """Entries that are whole and not the ones."""
+    async with members(tmp_path, 3, RARELY) as group:
+        name, before, victim = await stopped(group)
+        rot(victim, 20)
+        liar, honest = sorted(set(group.replicas) - {name})
+        wrong = group.replicas[liar].log.read(21, 21)
+        wiretap = Wiretap(group)
+
+        def lie(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if sender == liar and message.HasField("entries_response"):
+                from dledger.checksum import seal
+
+                body = message.entries_response
+                body.frames, body.frames_size = wrong, len(wrong)
+                message.ClearField("checksum")
+                return seal(message)
+            return message
+
+        wiretap.change = lie
+        with capture_logs() as told:
+            async with refilling(group, name) as made:
+                await made.fill()
+        (refused,) = [each for each in told if each["event"] == "repair_answer_refused"]
+        assert refused["peer"] == liar
+        (repaired,) = [each for each in told if each["event"] == "log_repaired"]
+        assert repaired["peer"] == honest
+        wiretap.change = lambda _, message: message
+        await is_whole(group, name, before)
+
+
+@on_a_loop
+async def test_what_nobody_has_ends_it_and_is_named(tmp_path: Path) -> None:
+    """Every peer has said that it can't give the entry: nothing was written."""
+    async with members(tmp_path, 3, RARELY) as group:
+        name, _, victim = await stopped(group)
+        rot(victim, 20)
+        wiretap = Wiretap(group)
+
+        def rotten(_: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if message.HasField("entries_response"):
+                from dledger.checksum import seal
+
+                number = message.entries_response.number
+                status = pb.ENTRIES_STATUS_ROTTEN
+                answer = pb.EntriesResponse(number=number, status=status)
+                return seal(pb.PeerMessage(entries_response=answer))
+            return message
+
+        wiretap.change = rotten
+        spoilt = content_of(victim)
+        async with refilling(group, name) as made:
+            with pytest.raises(BeyondRepair) as found:
+                await made.fill()
+        assert "entries 20 to 20" in str(found.value)
+        assert "has them rotten, too" in str(found.value)
+        assert content_of(victim) == spoilt
+        wiretap.change = lambda _, message: message
+
+
+def content_of(replica: Replica) -> bytes:
+    """The segment's bytes, of a log that is closed."""
+    file = replica.config.data_directory / "commitlog" / f"{0:020}"
+    return file.read_bytes()
+
+
+@on_a_loop
+async def test_who_has_nobody_to_ask_refuses_as_ever(tmp_path: Path) -> None:
+    """A group of one; the directory is free again."""
+    group = Members(make_configs(tmp_path, 1), RARELY)
+    group.start()
+    victim = await fill(group)
+    name = NodeId(victim.config.node_id)
+    await group.stop(name)
+    rot(victim, 20)
+    for _ in range(2):
+        with pytest.raises(GapFound) as found:
+            group.open(name)
+        with pytest.raises(GapFound, match="entries 20 to 20"):
+            Refilling(group.configs[name], group.ports(name), found.value)
