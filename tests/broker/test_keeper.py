@@ -7,14 +7,14 @@ from collections.abc import Awaitable
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.commands import Commands
 from broker.leader.groups import strategies
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.pace import USUAL_PACE
+from broker.leader.units import ProposedUnit
 from broker.services.attendance import MAX_MEMBERS
 from broker.state.groups import Settings, Start
-from broker.state.offsets import OffsetCommit
 from broker.state.refusals import GroupHasMembers
+from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
 from tests.broker.attended import QUEUES, Room, share
 from tests.broker.leader import batch
 
@@ -354,20 +354,27 @@ def test_what_a_client_may_not_do_ends_its_stream() -> None:
     assert refused.value.code is ErrorCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("incarnation", [0, 1])
-def test_commits_without_a_lease_are_refused_while_there_are_members(incarnation: int) -> None:
+@pytest.mark.parametrize("in_unit", [False, True])
+def test_commits_without_a_lease_are_refused_while_there_are_members(in_unit: bool) -> None:
     """As commands of their own and in units; when the last member has gone they are taken."""
     room = Room()
     seat = room.seat()
     seat.join()
     room.pass_ms(SOON_MS, seat)
-    made = room.machine.topics["t"].incarnation * incarnation
+    made = room.machine.topics["t"].incarnation
+    offset = CommittedOffset(queue_id=0, offset=0)
+    command = CommitOffsetsCommand(group="g", topic="t", offsets=[offset], topic_incarnation=made)
+    node = room.leader
 
     def commit() -> object:
-        wanted = OffsetCommit("g", "t", ((0, 0),), is_reset=False, incarnation=made)
-        with room.leader.running():
-            answer = Commands(room.leader.replica.appender).commit_offsets(wanted)
-        return room.world.run(room.leader, _awaited(answer))
+        appender, wanted = node.replica.appender, Command(commit_offsets=command)
+        if not in_unit:
+            with node.running():
+                answer = appender.submit(wanted)
+            return room.world.run(node, _awaited(answer))
+        with node.running():
+            result = appender.units.propose(ProposedUnit(commands=(wanted,)))
+        return room.world.run(node, _awaited(result)).refusal  # type: ignore[attr-defined]
 
     assert commit() == GroupHasMembers("g")
     seat.leave()

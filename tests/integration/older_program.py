@@ -33,6 +33,7 @@ UNKNOWN_KEYS = (
     *("scrub_percent", "[retention]", "age_hours =", "bytes =", "disk_percent ="),
     *("archive =", "archive_hold_hours =", "group_unused_hours ="),
 )
+UNKNOWN_TO_LEVEL_FOUR = ("group_unused_hours =",)
 KEPT = [b"kept message %d" % number for number in range(1, 41)]
 GONE = [b"gone message %d" % number for number in range(1, 8)]
 ANEW = [b"anew %d" % number for number in range(1, 4)]
@@ -81,7 +82,7 @@ class MixedGroup:
         for node in self.local.nodes:
             file = Path(node.config)
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            unknown = UNKNOWN_KEYS if level == FIRST_LEVEL else ()
+            unknown = UNKNOWN_KEYS if level == FIRST_LEVEL else UNKNOWN_TO_LEVEL_FOUR
             known = [line for line in lines if not line.startswith(unknown)]
             file.write_text("".join(known), encoding="utf-8")
 

@@ -316,6 +316,7 @@ PLACES: Final = {
     "broker/repairs.py: _begin": ENDS,
     "broker/repairs.py: _note_places": ENDS,
     "broker/scrubbing.py: start": ENDS,
+    "broker/leader/units.py: _settle": AGAIN,
     "broker/services/attendance.py: join": ONE_CALL,
     "broker/ticker.py: start": ENDS,
     "broker/ticker.py: _on_due": ENDS,
