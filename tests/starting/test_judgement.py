@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import encode_hard_state
+from dledger.level import KNOWN_LEVEL
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.records.layout import BOOT
 from store.directory import write_sealed
@@ -189,8 +190,8 @@ REFUSED: dict[str, tuple[Damage, Kind, str]] = {
     ),
     "an empty log": (lambda path: emptied(path), Kind.LOG_MISSING, ""),
     "a pipe among the queues": (
-        lambda path: replaced_by_pipe(path / f"consumequeue/orders@6/0/{0:020d}"),
-        Kind.NOT_A_FILE, f"consumequeue/orders@6/0/{0:020d}",
+        lambda path: replaced_by_pipe(path / f"consumequeue/orders@{KNOWN_LEVEL + 2}/0/{0:020d}"),
+        Kind.NOT_A_FILE, f"consumequeue/orders@{KNOWN_LEVEL + 2}/0/{0:020d}",
     ),
     "a file among the topics": (
         lambda path: (path / "consumequeue" / "stray").touch(), Kind.UNREADABLE,
