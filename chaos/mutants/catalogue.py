@@ -12,6 +12,7 @@ from chaos.mutants.rules.backups import BACKUPS
 from chaos.mutants.rules.beginnings import BEGINNINGS
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.clock import CLOCK
+from chaos.mutants.rules.consumers import CONSUMERS
 from chaos.mutants.rules.copies import COPIES
 from chaos.mutants.rules.core import CORE
 from chaos.mutants.rules.disks import DISKS
@@ -71,4 +72,5 @@ MUTANTS = (
     *SENDING,
     *UNITS,
     *LAST_RESORT,
+    *CONSUMERS,
 )

@@ -27,16 +27,19 @@ from weakref import WeakSet
 
 from dledger.client.blocking_consumer import BlockingConsumer
 from dledger.client.blocking_producer import BlockingProducer, on_loops_thread
+from dledger.client.blocking_push import BlockingPushConsumer
 from dledger.client.client import Client, warn_unclosed
 from dledger.client.consumer import PullConsumer
 from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
 from dledger.client.failed_sends import closed_together
 from dledger.client.loop_thread import LoopThread
+from dledger.client.members.push import PushConsumer
 from dledger.client.options import (
     AllQueues,
     ClientOptions,
     ConsumerOptions,
     ProducerOptions,
+    PushOptions,
     StartFrom,
 )
 from dledger.client.results import (
@@ -49,7 +52,7 @@ from dledger.client.results import (
     TopicInfo,
 )
 
-__all__ = ["BlockingClient", "BlockingConsumer", "BlockingProducer"]
+__all__ = ["BlockingClient", "BlockingConsumer", "BlockingProducer", "BlockingPushConsumer"]
 
 Answer = TypeVar("Answer")
 
@@ -134,6 +137,8 @@ class BlockingClient:
         """Everything is closed, the producers at the same time; who is interrupted does not wait
         for them to flush."""
         patient = kind is None or issubclass(kind, Exception)
+        if patient:
+            await self._client._stop_work()
         self._is_leaving = True
         for producer in self._producers:
             producer._refuse_sends()
@@ -365,3 +370,13 @@ class BlockingClient:
         return consumer
 
     consumer = pull_consumer  # its name until 0.2
+
+    def push_consumer(self, group: str, options: PushOptions | None = None) -> BlockingPushConsumer:
+        """See `Client.push_consumer`."""
+
+        thread = self._open_thread()
+
+        async def make() -> PushConsumer:
+            return self._client.push_consumer(group, options)
+
+        return BlockingPushConsumer(thread, thread.call(make()))

@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 
 from dledger.client.consumer import PullConsumer
 from dledger.client.errors import ClientClosed, ConsumerInUse
-from dledger.client.hooks import Surrounding
+from dledger.client.hooks import HookFailures, Surrounding
 from dledger.client.loop_thread import LoopThread
 from dledger.client.options import ConsumerOptions, StartFrom
 from dledger.client.results import Message
@@ -53,7 +53,8 @@ class BlockingConsumer:
         self._consumer = consumer
         self._taking = threading.Lock()
         around = options.around
-        self._surrounding = None if around is None else Surrounding(around, thread.report)
+        failures = HookFailures("around", thread.report)
+        self._surrounding = None if around is None else Surrounding(around, failures)
 
     # --- loops --------------------------------------------------------------------------------
 
@@ -62,7 +63,7 @@ class BlockingConsumer:
 
     def batches(self) -> Iterator[list[Message]]:
         """See `PullConsumer.batches`."""
-        return _BlockingLoop(partial(self._step, self._consumer._next_messages))
+        return _BlockingLoop(partial(self._step, self._next_messages))
 
     def __next__(self) -> Message:
         """The next message, outside of any loop.
@@ -74,10 +75,23 @@ class BlockingConsumer:
         return self._step(self._next_message, None)
 
     def _next_message(self) -> Message | None:
-        message = self._consumer._next_message()
+        message = self._taken(self._consumer._next_message)
         if message is not None and self._surrounding is not None:
             self._surrounding.enter(message)
         return message
+
+    def _next_messages(self) -> list[Message] | None:
+        return self._taken(self._consumer._next_messages)
+
+    def _taken(self, take: Callable[[], Item]) -> Item:
+        """What `take` gives: of a member, whose queues may go at any time, on the loop's thread."""
+        if self._consumer._reading.crosses_threads:
+            return take()
+
+        async def taking() -> Item:
+            return take()
+
+        return self._thread.call(taking())
 
     def _step(self, take: Callable[[], Item | None], loop: object | None) -> Item:
         """What `take` gives; crosses to the loop's thread when nothing is here."""
@@ -130,6 +144,10 @@ class BlockingConsumer:
     def commit(self, message: Message | None = None, *, deadline_s: float | None = None) -> None:
         """See `PullConsumer.commit`."""
         self._thread.call(self._consumer.commit(message, deadline_s=deadline_s))
+
+    def lag(self, *, deadline_s: float | None = None) -> dict[int, int]:
+        """See `PullConsumer.lag`."""
+        return self._thread.call(self._consumer.lag(deadline_s=deadline_s))
 
     def seek(self, queue_id: int, to: int | StartFrom | datetime) -> None:
         """See `PullConsumer.seek`."""

@@ -23,7 +23,7 @@ from dledger.client import connection as rpc
 from dledger.client.arguments import i64, retention_ms, seconds, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
-from dledger.client.consumer import PullConsumer
+from dledger.client.consumer import PullConsumer, Reading, check_group
 from dledger.client.errors import (
     ClientClosed,
     ClientError,
@@ -32,11 +32,15 @@ from dledger.client.errors import (
     SendsFailed,
 )
 from dledger.client.failed_sends import closed_together
+from dledger.client.members.attendance import Attendance
+from dledger.client.members.push import PushConsumer
+from dledger.client.members.reading import MemberReading
 from dledger.client.options import (
     AllQueues,
     ClientOptions,
     ConsumerOptions,
     ProducerOptions,
+    PushOptions,
     StartFrom,
 )
 from dledger.client.owner import Owner
@@ -53,6 +57,7 @@ from dledger.client.results import (
     decode_messages,
     node_state,
 )
+from dledger.client.topic_reading import TopicReading
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 
@@ -71,6 +76,8 @@ class Client:
         self._born_host = (_own_ipv4(addresses[0]), 0)
         self._producers: list[Producer] = []
         self._consumers: list[PullConsumer] = []
+        self._push_consumers: list[PushConsumer] = []
+        self._attendance: Attendance | None = None
         self._is_closing = False
 
     @classmethod
@@ -120,19 +127,29 @@ class Client:
         try:
             async with AsyncExitStack() as closing:  # each of them, even if another one fails
                 closing.push_async_callback(self._hang_up)
+                if self._attendance is not None:
+                    closing.push_async_callback(self._attendance.close)
+                is_patient = kind is None or issubclass(kind, Exception)
+                for worker in list(self._push_consumers):
+                    closing.push_async_callback(worker.abort)
                 for consumer in list(self._consumers):
                     closing.push_async_callback(consumer.close)
                 for producer in list(self._producers):
                     closing.push_async_callback(producer.abort)
-                if kind is None or issubclass(kind, Exception):
+                if is_patient:
+                    await self._stop_work()
                     await closed_together([producer.close() for producer in self._producers])
         except SendsFailed as failed:
             if error is None:
                 raise
             error.add_note(str(failed))
 
+    async def _stop_work(self) -> None:
+        """Handlers have done what they were at; they may need producers for that."""
+        await asyncio.gather(*(worker.close() for worker in list(self._push_consumers)))
+
     async def _hang_up(self) -> None:
-        opened, self._opened = self._opened, None
+        opened, self._opened, self._attendance = self._opened, None, None
         if opened is not None:
             await opened.close()
 
@@ -501,36 +518,87 @@ class Client:
         """A consumer of a topic's queues, closed with the client at the latest.
 
         Args:
-            group: of consumers; at whose offsets it begins, and which it commits. Needs `queues`:
-                alone it will mean that members share the queues, which there is not yet.
+            group: of consumers; at whose offsets it begins, and which it commits. Without
+                `queues` the consumer is a member of it, and members share the topic's queues. With
+                them it reads those alone, and commits as if nobody else did: refused while the
+                group has members.
             tags: hands over only messages that carry one of these; None: all. The others are
                 fetched all the same, and passed over: the group's offsets cover them, so that
                 whoever reads for a group should name the same tags.
             start: an end of the queues, the group's committed offsets, or the first message
                 stored at or after a time (with a time zone). None: committed offsets with a
-                group, else the first message.
-            queues: the ids to read, or `ALL`; None: all.
+                group, else the first message. Of a member: where the group starts in the topic, if
+                it never read that; all members say the same.
+            queues: the ids to read, or `ALL`; None: all, or with a group what it holds as a member.
             idle_timeout_s: the iteration ends when all queues were empty together for so long.
 
         Raises:
             InvalidArgument: the arguments make no sense together.
         """
-        consumer = PullConsumer(
-            self,
-            self._lasting_group,
-            text("topic name", topic),
-            consumer_group=group,
-            tags=tags,
-            start=start,
-            queues=queues,
-            idle_timeout_s=idle_timeout_s,
-            options=options or ConsumerOptions(),
-            on_closed=self._forget_consumer,
-        )
+        chosen = options or ConsumerOptions()
+        check_group(group, start)
+        if idle_timeout_s is not None:
+            seconds("idle_timeout_s", idle_timeout_s)
+        reading: Reading
+        if group is not None and queues is None:
+            reading = MemberReading(
+                self._lasting_group,
+                self._attending,
+                text("topic name", topic),
+                group,
+                tags=tags,
+                start=start,
+                idle_timeout_s=idle_timeout_s,
+                options=chosen,
+            )
+        else:
+            reading = TopicReading(
+                self,
+                self._lasting_group,
+                text("topic name", topic),
+                consumer_group=group,
+                tags=tags,
+                start=start,
+                queues=queues,
+                idle_timeout_s=idle_timeout_s,
+                options=chosen,
+            )
+        consumer = PullConsumer(reading, chosen, self._forget_consumer)
         self._consumers.append(consumer)
         return consumer
 
     consumer = pull_consumer  # its name until 0.2
+
+    def push_consumer(self, group: str, options: PushOptions | None = None) -> PushConsumer:
+        """A member of a consumer group that hands messages to functions; closed with the client at
+        the latest.
+
+        Args:
+            group: 1 to 119 of A-Z a-z 0-9 _ % -. Its members share the queues of its topics.
+
+        Raises:
+            InvalidArgument: no group can be called so.
+        """
+        worker = PushConsumer(
+            self._lasting_group,
+            self._attending,
+            group,
+            options or PushOptions(),
+            self._forget_push_consumer,
+        )
+        self._push_consumers.append(worker)
+        return worker
+
+    def _attending(self) -> Attendance:
+        """The one stream of all members."""
+        group = self._lasting_group
+        if self._attendance is None:
+            self._attendance = Attendance(group)
+        return self._attendance
+
+    def _forget_push_consumer(self, worker: PushConsumer) -> None:
+        if worker in self._push_consumers:
+            self._push_consumers.remove(worker)
 
     def _forget_consumer(self, consumer: PullConsumer) -> None:
         if consumer in self._consumers:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar, assert_never
@@ -26,6 +26,7 @@ from dledger.client.leader_view import View, from_wire
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import groups_pb2 as gpb
 
 WATCH_BACKOFF_MIN_S: Final = 0.02
 WATCH_BACKOFF_MAX_S: Final = 1.0
@@ -81,7 +82,14 @@ TRANSFER_LEADERSHIP: Final = Method(
     cpb.TransferLeadershipRequest,
     cpb.TransferLeadershipResponse,
 )
+COMMIT_LEASES: Final = Method(
+    "/dledger.v1.Groups/CommitLeases", gpb.CommitLeasesRequest, gpb.CommitLeasesResponse
+)
+PULL_QUEUES: Final = Method(
+    "/dledger.v1.Groups/PullQueues", gpb.PullQueuesRequest, gpb.PullQueuesResponse
+)
 WATCH_LEADER_PATH: Final = "/dledger.v1.Cluster/WatchLeader"
+ATTEND_PATH: Final = "/dledger.v1.Groups/Attend"
 
 
 class WhenDeposed(Enum):
@@ -176,6 +184,24 @@ class NodeLink:
         finally:
             self._calls.pop(call, None)
             self._abandoned.discard(call)
+
+    @contextlib.contextmanager
+    def attending(self) -> Iterator[grpc.aio.StreamStreamCall[Any, Any]]:
+        """The stream for members of consumer groups; ended afterwards. Whoever reads it while it is
+        abandoned sees it cancelled."""
+        attend: Any = self._channel.stream_stream(
+            ATTEND_PATH,
+            request_serializer=gpb.AttendRequest.SerializeToString,
+            response_deserializer=gpb.AttendResponse.FromString,
+        )
+        call = attend()
+        self._calls[call] = WhenDeposed.ABANDON
+        try:
+            yield call
+        finally:
+            self._calls.pop(call, None)
+            self._abandoned.discard(call)
+            call.cancel()
 
     def abandon_calls(self) -> None:
         """The node leads no longer: ends its calls, each as it was made to."""

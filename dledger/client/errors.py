@@ -38,7 +38,14 @@ have been refused *may have happened*.
     ├── WrongThread          used in another thread than its event loop's
     ├── Forked               connected before the process was forked
     ├── SendsFailed          messages failed whose futures nobody has looked at
-    └── ConsumerInUse        another loop reads this consumer
+    ├── ConsumerInUse        another loop reads this consumer
+    ├── GroupHasMembers      the consumer group has members: commit as one, join in their style
+    ├── GroupDiffers         its members agreed on other settings
+    ├── SessionEnded         this member's session is over; it joins anew by itself
+    ├── MemberReplaced       another process is this member now
+    ├── LeaseLost            the queue is held by another member, or was meanwhile
+    ├── UnknownStrategy      the leader doesn't know the group's strategy
+    └── OffsetsFileUnusable  a broadcast group's offsets can't be read or kept
 
 Three facts are common to all: `code` (the wire's name for it), `retriable` (the same call may
 succeed later) and `outcome`. Source: `proto/dledger/wire/errors.proto`.
@@ -375,6 +382,52 @@ class ConsumerInUse(ClientError):
     code = "CONSUMER_IN_USE"
 
 
+class GroupHasMembers(ClientError):
+    """The consumer group has members: offsets are committed by who holds the queue, and who joins
+    in another style (in order, broadcast) waits until they have left."""
+
+    code = "GROUP_HAS_MEMBERS"
+
+
+class GroupDiffers(ClientError):
+    """The members of the consumer group agreed on other settings; the message says which. A higher
+    `version` changes them for all."""
+
+    code = "GROUP_DIFFERS"
+
+
+class SessionEnded(ClientError):
+    """The member's session is over: it was silent for too long, or said goodbye."""
+
+    code = "SESSION_ENDED"
+
+
+class MemberReplaced(ClientError):
+    """Another process has joined the consumer group under this member's name: it is the member."""
+
+    code = "MEMBER_REPLACED"
+
+
+class LeaseLost(ClientError):
+    """The queue isn't this member's any more, or wasn't for a while: what it finished there and
+    didn't commit before is handed out again, by whoever has the queue."""
+
+    code = "LEASE_LOST"
+
+
+class UnknownStrategy(ClientError):
+    """The leader has no assignment strategy of this name."""
+
+    code = "STRATEGY_UNKNOWN"
+
+
+class OffsetsFileUnusable(ClientError):
+    """The file with a broadcast group's offsets is another process's, no such file, or can't be
+    written."""
+
+    code = "OFFSETS_FILE_UNUSABLE"
+
+
 _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.INVALID_ARGUMENT: InvalidArgument,
     pb.MESSAGE_TOO_LARGE: MessageTooLarge,
@@ -399,6 +452,12 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.MESSAGE_NOT_FOUND: MessageNotFound,
     pb.LIMIT_REACHED: LimitReached,
     pb.TRANSFER_FAILED: TransferFailed,
+    pb.GROUP_HAS_MEMBERS: GroupHasMembers,
+    pb.GROUP_DIFFERS: GroupDiffers,
+    pb.SESSION_ENDED: SessionEnded,
+    pb.MEMBER_REPLACED: MemberReplaced,
+    pb.LEASE_LOST: LeaseLost,
+    pb.STRATEGY_UNKNOWN: UnknownStrategy,
 }
 
 

@@ -49,6 +49,7 @@ class QueueReader:
         "empty_since",
         "empty_until",
         "failure",
+        "first_offset",
         "next_offset",
         "queue_id",
         "room",
@@ -57,7 +58,7 @@ class QueueReader:
 
     def __init__(self, queue_id: int, offset: int) -> None:
         self.queue_id = queue_id
-        self.next_offset = offset
+        self.next_offset = self.first_offset = offset
         self.empty_since: float | None = None
         self.empty_until = 0.0
         self.room = asyncio.Semaphore(ANSWERS_PER_QUEUE)
@@ -177,6 +178,10 @@ class Fetching:
         """Returns when something has come, failed or ended since."""
         self._changed.clear()
         await self._changed.wait()
+
+    def begun_at(self, queue_id: int) -> int:
+        """Where the queue's reading began, or was begun again."""
+        return self._readers[queue_id].first_offset
 
     def wake(self) -> None:
         """Who waits in `take` looks again."""

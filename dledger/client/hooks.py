@@ -81,12 +81,12 @@ class Stamping:
 
 
 class Surrounding:
-    """Keeps at most one `around` open: of the message that a loop has in hand."""
+    """Keeps at most one `around` open: of the message that a loop, or a worker, has in hand."""
 
-    def __init__(self, around: Around, tell: Told) -> None:
+    def __init__(self, around: Around, failures: HookFailures) -> None:
         self._around = around
         self._open: AbstractContextManager[Any] | None = None
-        self.failures = HookFailures("around", tell)
+        self.failures = failures
 
     def enter(self, message: Message) -> None:
         """The work on `message` begins."""

@@ -7,12 +7,17 @@ default. An impossible value fails where it is written, not at the first call.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
+from dledger.client.arguments import milliseconds
 from dledger.client.errors import CodecMissing, InvalidArgument
 from dledger.client.hooks import Around, Stamp, checked_hook
+from dledger.client.results import RevokedQueues
 from dledger.credentials.tls import TlsFiles
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.records import errors as records
@@ -20,6 +25,8 @@ from dledger.records.compression import LEVELS, Codec, check_installed
 
 MAX_SENT_BATCHES: Final = 5  # per queue; the brokers remember that many for deduplication
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{0,255}")  # of a producer
+# Source: RocketMQ's messageDelayLevel, from 10 s on.
+RETRY_DELAYS_S: Final = (10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200)
 MAX_REQUEST_BYTES: Final = 8 << 20  # of records in one Send; nodes accept 16 MiB
 
 # A node's process that is stopped, or a host that is gone, answers nothing: without keepalive
@@ -163,6 +170,11 @@ class ConsumerOptions:
             `skipped`, and covered by commits like what was read.
         around: makes a context manager for each message that a loop is given, entered before and
             left when the work on it is over; see `dledger.client.hooks`.
+        commit_every_s: of a group's member: what is finished is committed so often, and when a
+            queue goes to another member, and when the consumer is closed. None: by `commit` alone.
+        member: of a group's member: its name, another one for each; empty: one is made up.
+        on_revoke: of a group's member: is called, and awaited, before queues go to another member,
+            once what the loop has of them is finished; of lost ones, afterwards.
     """
 
     prefetch_bytes: int = 32 << 20
@@ -171,14 +183,113 @@ class ConsumerOptions:
     deadline_s: float = 60.0
     when_gone: WhenGone = WhenGone.RAISE
     around: Around | None = None
+    commit_every_s: float | None = None
+    member: str = ""
+    on_revoke: Callable[[RevokedQueues], Awaitable[None] | None] | None = None
 
     def __post_init__(self) -> None:
         checked_hook("around", self.around)
         _check_positive(self, "prefetch_bytes", "deadline_s")
+        if self.commit_every_s is not None:
+            _check_positive(self, "commit_every_s")
         if not isinstance(self.when_gone, WhenGone):
             raise InvalidArgument(f"when_gone is {self.when_gone!r}, no WhenGone")
         _check_range("pull_bytes", self.pull_bytes, 1, 8 << 20)
         _check_range("hold_ms", self.hold_ms, 0, 20_000)
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions:
+    """How a member of a consumer group works. What says *all* is the group's: members that name
+    something else are refused, unless with a higher `version`.
+
+    Attributes:
+        member: its name, another one for each member, 1 to 255 bytes; empty: one is made up. Who
+            joins under the name of a member replaces it.
+        version: of the settings that are for all.
+        in_order: for all: one message of a queue at a time, and one that fails holds up its queue.
+            Otherwise messages of one key are handled one after the other, others side by side.
+        broadcast: for all: every member is given every message.
+        offsets_file: where a broadcast member keeps how far it is; needed there, and only there.
+        strategy: for all: how queues are shared out, STICKY, AVG, AVG_BY_CIRCLE, CONSISTENT_HASH,
+            CONFIG (each member names its queues) or what the brokers have besides.
+        start: for all: where the group starts in topics that are older than it: FIRST, LAST, or
+            the first message stored at or after a time.
+        handlers: so many run at once, of each kind: coroutines, and functions on threads.
+        handler_timeout_s: a handler that takes longer has failed. A coroutine is cancelled; a
+            function can't be, so that its thread and its message stay with it, and it is told.
+        commit_every_s: how often what is finished is committed.
+        drain_s: how long `run`, when it ends, waits for handlers that are at work.
+        queue_messages: of one queue in memory, in handlers or on their way to one.
+        queue_bytes: the same in bytes, about.
+        queue_span: how far a queue is read beyond its first message that isn't finished.
+        pull_bytes: the most that one pull asks for.
+        hold_ms: how long the leader holds a pull for which there is nothing, up to 20,000.
+        retry_delays_s: before each further attempt at a message that failed; the last one goes on.
+        suspend_s: the same with `in_order`, where the queue waits.
+        when_gone: what happens when the next message of a queue has gone.
+        around: makes a context manager around each handler's call; see `dledger.client.hooks`.
+    """
+
+    member: str = ""
+    version: int = 0
+    in_order: bool = False
+    broadcast: bool = False
+    offsets_file: str | Path | None = None
+    strategy: str = "STICKY"
+    start: StartFrom | datetime = StartFrom.FIRST
+    handlers: int = 16
+    handler_timeout_s: float = 900.0
+    commit_every_s: float = 0.25
+    drain_s: float = 30.0
+    queue_messages: int = 1_000
+    queue_bytes: int = 100 << 20
+    queue_span: int = 2_000
+    pull_bytes: int = 1 << 20
+    hold_ms: int = 15_000
+    retry_delays_s: Sequence[float] = RETRY_DELAYS_S
+    suspend_s: float = 1.0
+    when_gone: WhenGone = WhenGone.RAISE
+    around: Around | None = None
+
+    def __post_init__(self) -> None:
+        checked_hook("around", self.around)
+        _check_positive(
+            self,
+            *("handler_timeout_s", "commit_every_s", "queue_messages", "queue_bytes", "queue_span"),
+            "suspend_s",
+        )
+        _check_range("version", self.version, 0, (1 << 32) - 1)
+        _check_range("handlers", self.handlers, 1, 1_024)
+        _check_range("pull_bytes", self.pull_bytes, 1, 8 << 20)
+        _check_range("hold_ms", self.hold_ms, 0, 20_000)
+        if not isinstance(self.when_gone, WhenGone):
+            raise InvalidArgument(f"when_gone is {self.when_gone!r}, no WhenGone")
+        if not _is_number(self.drain_s) or not self.drain_s >= 0:
+            raise InvalidArgument(f"drain_s is {self.drain_s!r}, less than 0")
+        if not isinstance(self.member, str) or len(self.member.encode(errors="replace")) > 255:
+            raise InvalidArgument(f"member {str(self.member)[:300]!r}: 1 to 255 bytes of text")
+        delays = self.retry_delays_s
+        if not delays or not all(_is_number(each) and each >= 0 for each in delays):
+            raise InvalidArgument(f"retry_delays_s is {delays!r}; wanted: numbers of seconds")
+        if self.broadcast != (self.offsets_file is not None):
+            raise InvalidArgument("a broadcast member needs an offsets_file, others have none")
+        check_group_start(self.start)
+
+
+def check_group_start(start: object) -> None:
+    """Returns if a group can start there.
+
+    Raises:
+        InvalidArgument: otherwise.
+    """
+    if isinstance(start, datetime):
+        milliseconds("start", start)
+    elif start not in (StartFrom.FIRST, StartFrom.LAST):
+        raise InvalidArgument(
+            f"start is {start!r}; wanted: FIRST, LAST or a time, for topics that the group has "
+            "never read"
+        )
 
 
 def _check_compression(name: object, level: int | None) -> None:

@@ -8,7 +8,7 @@ thousands a second.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -28,8 +28,10 @@ __all__ = [
     "PeerState",
     "ProducerStatistics",
     "PullResult",
+    "PushStatistics",
     "QueueInfo",
     "QueueOffsets",
+    "RevokedQueues",
     "SendResult",
     "TopicDescription",
     "TopicInfo",
@@ -216,6 +218,34 @@ class ProducerStatistics:
     one_way_failed: int = 0  # of those that failed, or may have happened: nobody was told
     batches_busy: int = 0  # refused as the brokers had no room; of those that were sent again
     hook_failures: int = 0  # of `stamp`
+
+
+@dataclass(frozen=True, slots=True)
+class PushStatistics:
+    """A push consumer's counts since it began, and what it holds now."""
+
+    handled: int = 0  # handlers that returned
+    failed: int = 0  # handlers that raised, or took too long: those messages are tried again
+    overdue: int = 0  # handlers that took too long
+    queues: int = 0  # held
+    waiting: int = 0  # messages in memory, running ones too
+    running: int = 0  # messages in handlers' hands
+    retrying: int = 0  # messages that wait for their next attempt
+    full: int = 0  # queues that are read no further until something in them is finished
+    commits: int = 0
+    refused: int = 0  # queues whose commit was refused
+    lost: int = 0  # queues that went without being given back: sessions that ended, leases taken
+    skipped: Mapping[tuple[str, int], int] = field(default_factory=dict)  # by topic and queue: gone
+    hook_failures: int = 0  # of `around`
+
+
+@dataclass(frozen=True, slots=True)
+class RevokedQueues:
+    """Queues of a topic that a member has no more, or soon."""
+
+    topic: str
+    queue_ids: list[int]
+    lost: bool  # they are somebody else's already: what wasn't committed comes again, there
 
 
 def decode_messages(content: bytes) -> list[Message]:

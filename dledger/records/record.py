@@ -264,6 +264,12 @@ class DecodedRecord(NamedTuple):
         return find_property(self.raw_properties, b"KEYS")
 
     @property
+    def attempt(self) -> int:
+        """Which time somebody of its consumer group is given it, as far as is known: 1 at first,
+        one more for each failure before."""
+        return self.reconsume_times + 1
+
+    @property
     def message_id(self) -> str:
         """RocketMQ's offsetMsgId: it finds this record again on any replica."""
         return message_id(self.store_host, self.physical_offset)

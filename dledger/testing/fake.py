@@ -13,7 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from dledger.testing.fake_nodes import FakeGroup, FakeNode, Refusal, wire_error
+from dledger.testing.fake_nodes import FakeGroup, FakeNode
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
 
 Answer = TypeVar("Answer")
@@ -63,6 +64,37 @@ class BlockingFakeGroup:
         """The next calls of `method` take effect, and their answers are lost."""
         lost = wire_error(epb.LEADERSHIP_LOST, "the answer was lost by the test")
         self._act(lambda: self._group.after.append(_refusing(method, lost, times)))
+
+    def committed(self, consumer_group: str, topic: str) -> int:
+        """How many messages the members of a group have finished and committed, over all queues."""
+        found: list[int] = []
+        queues = range(len(self._group.model.topics[topic]))
+        self._act(
+            lambda: found.extend(
+                finished.frontier + finished.count_above
+                for finished in (
+                    self._group.members.finished(consumer_group, topic, queue) for queue in queues
+                )
+            )
+        )
+        return sum(found)
+
+    def end_sessions(self, consumer_group: str) -> None:
+        """The sessions of all members end, as if nothing had been heard of them for too long."""
+        self._act(lambda: self._group.members.end_sessions(consumer_group))
+
+    def revoke(self, consumer_group: str, topic: str, queue_id: int = 0) -> None:
+        """Who holds the queue is asked for it, as for another member; nobody has it then until
+        `give_back`."""
+        self._act(lambda: self._group.members.ask_for(consumer_group, topic, queue_id))
+
+    def take_away(self, consumer_group: str, topic: str, queue_id: int = 0) -> None:
+        """As `revoke`, without asking: its holder's commits are refused from now on."""
+        self._act(lambda: self._group.members.take_away(consumer_group, topic, queue_id))
+
+    def give_back(self, consumer_group: str) -> None:
+        """The group's members may have all queues again."""
+        self._act(lambda: self._group.members.give_back(consumer_group))
 
     def kill(self, number: int = 0) -> None:
         """A node's port closes and its connections break; the next living one leads."""

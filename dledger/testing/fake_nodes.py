@@ -14,192 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
 from dledger.limits import MESSAGE_LENGTHS
-from dledger.records.layout import RECORD
-from dledger.records.record import decode_records, message_id, record_starts
+from dledger.records.record import decode_records, message_id
+from dledger.testing.fake_members import FakeMembers
+from dledger.testing.fake_model import STORE_HOST, Model
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
+from dledger.wire import groups_pb2 as gpb
 
-STORE_HOST = ("127.0.0.1", 9_999)
-STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")
-OFFSETS = RECORD.run("queue_offset", "physical_offset")
-STORED = RECORD.run("store_time_ms", "store_host")
-REMEMBERED_BATCHES = 5
 SERVER_OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_LENGTHS)
-
-REFUSED: dict[epb.ErrorCode, tuple[bool, epb.Outcome]] = {
-    epb.NOT_LEADER: (True, epb.DID_NOT_HAPPEN),
-    epb.NOT_READY: (True, epb.DID_NOT_HAPPEN),
-    epb.BUSY: (True, epb.DID_NOT_HAPPEN),
-    epb.STORAGE_FULL: (True, epb.DID_NOT_HAPPEN),
-    epb.SHUTTING_DOWN: (True, epb.DID_NOT_HAPPEN),
-    epb.OUT_OF_SEQUENCE: (True, epb.DID_NOT_HAPPEN),
-    epb.UNKNOWN_PRODUCER: (False, epb.MAY_HAVE_HAPPENED),
-    epb.LEADERSHIP_LOST: (True, epb.MAY_HAVE_HAPPENED),
-    epb.TIMED_OUT: (True, epb.MAY_HAVE_HAPPENED),
-    epb.INTERNAL: (False, epb.MAY_HAVE_HAPPENED),
-}
-
-
-def wire_error(code: epb.ErrorCode, message: str = "") -> epb.Error:
-    """An error as a node tells it; codes that aren't listed are definitive refusals."""
-    retriable, outcome = REFUSED.get(code, (False, epb.DID_NOT_HAPPEN))
-    name = epb.ErrorCode.Name(code)
-    return epb.Error(code=code, message=message or name, retriable=retriable, outcome=outcome)
-
-
-class Refusal(Exception):
-    """Ends a call with an error."""
-
-    def __init__(self, error: epb.Error) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
-@dataclass
-class FakeQueue:
-    """Stamped records by offset; `min_offset` moves when a test deletes old ones."""
-
-    records: list[bytes] = field(default_factory=list)
-    min_offset: int = 0
-
-
-@dataclass
-class Sequence:
-    next_sequence: int = 0
-    recent: deque[tuple[int, int, pb.SendResult]] = field(
-        default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES)
-    )
-
-
-@dataclass
-class Registered:
-    """A producer: its id now, and its first one, under which its numbers are kept."""
-
-    producer_id: bytes
-    origin: bytes
-
-
-class Model:
-    """The replicated state: topics, queues, producers, sequences, offsets."""
-
-    def __init__(self) -> None:
-        self.topics: dict[str, list[FakeQueue]] = {}
-        self.incarnations: dict[str, int] = {}  # of topics whose incarnation is told
-        self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
-        self.producers: dict[bytes, Registered] = {}  # by token, former ones too
-        self.names: dict[str, Registered] = {}
-        self.retention_ms: dict[str, int] = {}  # by topic
-        self.entries = 0
-        self.max_producers = 100
-        self.offsets: dict[tuple[str, str], dict[int, int]] = {}
-        self.physical = 1_000
-        self.arrived = asyncio.Condition()
-
-    def create(self, name: str, queues: int) -> None:
-        self.topics[name] = [FakeQueue() for _ in range(queues)]
-
-    def delete(self, name: str) -> None:
-        del self.topics[name]
-        self.sequences = {key: each for key, each in self.sequences.items() if key[1] != name}
-
-    def queue(self, topic: str, queue_id: int) -> FakeQueue:
-        if topic not in self.topics:
-            raise Refusal(wire_error(epb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist"))
-        queues = self.topics[topic]
-        if queue_id >= len(queues):
-            raise Refusal(wire_error(epb.QUEUE_NOT_FOUND, f"{len(queues)} queues"))
-        return queues[queue_id]
-
-    def store(self, producer: bytes, batch: pb.SendBatch) -> pb.SendResult:
-        """Stores a batch once, as the state machine would."""
-        known = self.producers.get(producer[8:])
-        if known is None:
-            raise Refusal(wire_error(epb.UNKNOWN_PRODUCER, "not registered"))
-        if known.producer_id != producer:
-            raise Refusal(wire_error(epb.PRODUCER_FENCED, "registered by another"))
-        queue = self.queue(batch.topic, batch.queue_id)
-        present = self.incarnations.get(batch.topic, 0)
-        if batch.topic_incarnation not in (0, present):
-            raise Refusal(wire_error(epb.TOPIC_REPLACED, f"the one of entry {present}"))
-        key = (known.origin, batch.topic, batch.queue_id)
-        state = self.sequences.get(key, Sequence())
-        for base, count, result in state.recent:
-            if (base, count) == (batch.base_sequence, batch.count):
-                again = pb.SendResult()
-                again.CopyFrom(result)
-                again.duplicate = True
-                return again
-        if batch.base_sequence > state.next_sequence:
-            code = epb.OUT_OF_SEQUENCE if state.next_sequence else epb.UNKNOWN_PRODUCER
-            raise Refusal(wire_error(code, f"{batch.base_sequence} is not next"))
-        if batch.base_sequence + batch.count <= state.next_sequence:
-            return pb.SendResult(duplicate=True, place_forgotten=True)
-        if batch.base_sequence < state.next_sequence:
-            raise Refusal(wire_error(epb.INVALID_ARGUMENT, "older than what is remembered"))
-        result = self._append(queue, batch)
-        state.next_sequence += batch.count
-        state.recent.append((batch.base_sequence, batch.count, result))
-        self.sequences[key] = state
-        return result
-
-    def register(self, token: bytes, name: str, previous: bytes) -> Registered:
-        """Registers a producer, as the state machine would."""
-        if token in self.producers:
-            return self.producers[token]
-        self.entries += 1
-        identity = self.entries.to_bytes(8, "big") + token
-        held = self.names.get(name)
-        if held is not None:
-            if previous and previous != held.producer_id:
-                raise Refusal(wire_error(epb.PRODUCER_FENCED, f"{name} is another's"))
-            held.producer_id = identity
-        elif len(self.producers) >= self.max_producers:
-            raise Refusal(wire_error(epb.LIMIT_REACHED, "too many producers"))
-        else:
-            held = Registered(identity, identity)
-        if name:
-            self.names[name] = held
-        self.producers[token] = held
-        return held
-
-    def forget(self) -> None:
-        """Nothing is known of any producer any more."""
-        self.producers.clear()
-        self.names.clear()
-        self.sequences.clear()
-
-    def _append(self, queue: FakeQueue, batch: pb.SendBatch) -> pb.SendResult:
-        buf = bytearray(batch.records)
-        starts = record_starts(buf, 0, batch.count)
-        base = len(queue.records)
-        for number, start in enumerate(starts):
-            place = (base + number, self.physical + start)
-            OFFSETS.pack_into(buf, start + RECORD.at("queue_offset"), *place)
-            stored = (1_700_000_000_000 + self.physical, STORE_HOST_WIRE)
-            STORED.pack_into(buf, start + RECORD.at("store_time_ms"), *stored)
-        ends = [*starts[1:], len(buf)]
-        queue.records += [bytes(buf[start:end]) for start, end in zip(starts, ends, strict=True)]
-        result = pb.SendResult(
-            base_queue_offset=base,
-            base_physical_offset=self.physical,
-            store_time_ms=1_700_000_000_000 + self.physical,
-            store_host=STORE_HOST_WIRE,
-        )
-        self.physical += len(buf)
-        return result
-
-    def bodies(self, topic: str, queue_id: int) -> list[bytes]:
-        """What is stored in a queue, in order."""
-        return [decode_records(record)[0].body for record in self.topics[topic][queue_id].records]
 
 
 Intercept = Callable[[str, "FakeNode", Any], Awaitable[None]]
@@ -220,7 +51,8 @@ class FakeNode:
 
     async def start(self) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((self._handler("Broker"), self._handler("Cluster")))
+        services = ("Broker", "Cluster", "Groups")
+        server.add_generic_rpc_handlers(tuple(map(self._handler, services)))
         port = server.add_insecure_port(self.address or "127.0.0.1:0")
         self.address = self.address or f"127.0.0.1:{port}"
         await server.start()
@@ -247,16 +79,16 @@ class FakeNode:
         self._calling.set()
 
     def _handler(self, service: str) -> grpc.GenericRpcHandler[Any, Any]:
-        descriptor = (pb if service == "Broker" else cpb).DESCRIPTOR.services_by_name[service]
+        module = {"Broker": pb, "Cluster": cpb, "Groups": gpb}[service]
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        for method in descriptor.methods:
-            kinds = {**vars(pb), **vars(cpb)}
-            make = (
-                grpc.unary_stream_rpc_method_handler
-                if method.server_streaming
-                else grpc.unary_unary_rpc_method_handler
-            )
-            act = self._watch if method.server_streaming else self._unary(method.name)
+        for method in module.DESCRIPTOR.services_by_name[service].methods:
+            kinds = vars(module)
+            make: Any = grpc.unary_unary_rpc_method_handler
+            act: Any = self._unary(method.name)
+            if method.client_streaming:
+                make, act = grpc.stream_stream_rpc_method_handler, self._attend
+            elif method.server_streaming:
+                make, act = grpc.unary_stream_rpc_method_handler, self._watch
             methods[method.name] = make(
                 act,
                 request_deserializer=kinds[method.input_type.name].FromString,
@@ -286,6 +118,14 @@ class FakeNode:
             return answer
 
         return handle
+
+    async def _attend(self, requests: Any, context: Any) -> None:
+        self._count("Attend")
+        try:
+            await self.group.members.attend(self, requests, context)
+        except Refusal as refusal:
+            metadata = (("dledger-error-bin", refusal.error.SerializeToString()),)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
 
     async def _watch(self, request: cpb.WatchLeaderRequest, context: Any) -> None:
         self._count("WatchLeader")
@@ -327,8 +167,10 @@ class FakeGroup:
         self.after: list[Intercept] = []
         self.refuse_watches = False
         self.sends: list[pb.SendRequest] = []
+        self.members = FakeMembers(self)
 
     async def __aenter__(self) -> FakeGroup:
+        self.members.start()
         for node in self.nodes:
             await node.start()
         return self
@@ -337,6 +179,7 @@ class FakeGroup:
         for node in self.nodes:
             node.running.set()
             await node.kill()
+        await self.members.stop()
 
     @property
     def bootstrap(self) -> str:
@@ -352,6 +195,7 @@ class FakeGroup:
         self.leader, self.serving = node, serving
         for watcher in self.watchers:
             watcher.set()
+        self.members.on_elected()
 
     def view(self, node: FakeNode) -> cpb.LeaderView:
         leader = self.leader
@@ -366,6 +210,20 @@ class FakeGroup:
 
     def _address(self, node: FakeNode) -> epb.NodeAddress:
         return epb.NodeAddress(node_id=node.node_id, address=node.address)
+
+    @property
+    def leading(self) -> FakeNode | None:
+        """As `leader`, for who only looks."""
+        return self.leader
+
+    def check_leads(self, node: object) -> None:
+        """As `check_leader`, of any node.
+
+        Raises:
+            Refusal: it doesn't lead, or doesn't serve.
+        """
+        if node is not self.leader or not self.serving:
+            raise Refusal(wire_error(epb.NOT_LEADER))
 
     def check_leader(self, node: FakeNode) -> None:
         if node is not self.leader:
@@ -521,6 +379,8 @@ class FakeGroup:
     async def on_CommitOffsets(
         self, node: FakeNode, request: pb.CommitOffsetsRequest
     ) -> pb.CommitOffsetsResponse:
+        if self.members.has_sessions(request.group):
+            raise Refusal(wire_error(epb.GROUP_HAS_MEMBERS))
         offsets = self.model.offsets.setdefault((request.group, request.topic), {})
         for wanted in request.offsets:
             if request.reset or wanted.offset > offsets.get(wanted.queue_id, -1):
@@ -532,6 +392,16 @@ class FakeGroup:
     ) -> pb.FetchOffsetsResponse:
         offsets = self.model.offsets.get((request.group, request.topic), {})
         return pb.FetchOffsetsResponse(offsets=_wire_offsets(offsets))
+
+    async def on_CommitLeases(
+        self, node: FakeNode, request: gpb.CommitLeasesRequest
+    ) -> gpb.CommitLeasesResponse:
+        return self.members.commit(request)
+
+    async def on_PullQueues(
+        self, node: FakeNode, request: gpb.PullQueuesRequest
+    ) -> gpb.PullQueuesResponse:
+        return await self.members.pull(request)
 
     async def on_GetStatus(self, node: FakeNode, request: cpb.GetStatusRequest) -> cpb.NodeStatus:
         return cpb.NodeStatus(

@@ -31,7 +31,8 @@ from dledger.client import (
     Unavailable,
     WrongBrokerGroup,
 )
-from dledger.testing.fake_nodes import FakeGroup, FakeNode, Refusal, wire_error
+from dledger.testing.fake_nodes import FakeGroup, FakeNode
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 from tests.client.hearing import leaderless

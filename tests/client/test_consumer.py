@@ -22,6 +22,8 @@ from dledger.client import (
     StartFrom,
     TopicNotFound,
 )
+from dledger.client.fetching import Fetching
+from dledger.client.topic_reading import TopicReading
 from dledger.testing.fake_nodes import FakeGroup, FakeNode
 from tests.client.loops import async_test
 
@@ -41,6 +43,12 @@ async def stocked(counts: dict[int, int], size: int = 0) -> AsyncIterator[tuple[
                 for number in range(count):
                     producer.send("t", b"%d" % number + bytes(size), queue_id=queue_id)
         yield group, client
+
+
+def fetching_of(consumer: PullConsumer) -> Fetching:
+    """What is fetched ahead; no public call tells."""
+    assert isinstance(consumer._reading, TopicReading)
+    return consumer._reading._fetching
 
 
 async def drain(consumer: PullConsumer) -> dict[int, list[int]]:
@@ -124,7 +132,7 @@ async def test_idle_timeout_ends_the_iteration() -> None:
     ):
         assert await drain(consumer) == {0: [0], 1: [0]}
         loop = asyncio.get_running_loop()
-        since = [reader.empty_since for reader in consumer._fetching._readers.values()]
+        since = [reader.empty_since for reader in fetching_of(consumer)._readers.values()]
         assert all(moment is not None and loop.time() - moment >= 0.1 for moment in since)
 
 
@@ -195,7 +203,7 @@ async def test_prefetching_is_bounded() -> None:
         async with client.pull_consumer("t", options=options) as consumer:
             await anext(consumer)
             await group.nodes[0].called("Pull", 3)  # one taken, two ahead
-            held = sum(len(chunk.records) for chunk in consumer._fetching._chunks)
+            held = sum(len(chunk.records) for chunk in fetching_of(consumer)._chunks)
             assert held <= 2 * 5_000
             await client.topics()
             assert group.nodes[0].calls["Pull"] == 3

@@ -29,8 +29,8 @@ from dledger.client import (
     SendsFailed,
     fetching,
     holding,
+    topic_reading,
 )
-from dledger.client import consumer as consuming
 from dledger.client import dispatch as dispatching
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.connection import NodeLink
@@ -41,7 +41,8 @@ from dledger.client.lane import Lane
 from dledger.client.leader_view import LeaderBoard
 from dledger.client.progress import Progress
 from dledger.client.routing import Route
-from dledger.testing.fake_nodes import FakeGroup, FakeNode, Intercept, Refusal, wire_error
+from dledger.testing.fake_nodes import FakeGroup, FakeNode, Intercept
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
 from tests.client.breaking import Broken, Once, broken_await, broken_function
 from tests.client.loops import only_new_garbage
@@ -95,19 +96,19 @@ TROUBLED: list[tuple[Any, str]] = [
     (NodeLink, "_listen"),
 ]
 CONSUMING: list[tuple[Any, str]] = [
-    (consuming.PullConsumer, "_begin"),
+    (topic_reading.TopicReading, "_begin"),
     (Fetching, "_pull"),
     (Fetching, "_hold_ms"),
     (Fetching, "_is_idle"),
     (Progress, "hand_over"),
-    (consuming, "decode_messages"),
+    (topic_reading, "decode_messages"),
     (fetching, "Chunk"),
     (BrokerGroup, "call"),
     (NodeLink, "call"),
 ]
 # The same, where each consumer calls them once.
 BEGINNING: list[tuple[Any, str]] = [
-    (consuming.PullConsumer, "_chosen_queues"),
+    (topic_reading.TopicReading, "_chosen_queues"),
     (fetching, "QueueReader"),
     (Client, "describe_topic"),
     (Client, "fetch_offsets"),

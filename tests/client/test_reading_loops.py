@@ -23,7 +23,8 @@ from dledger.client import (
     TopicNotFound,
     WhenGone,
 )
-from dledger.testing.fake_nodes import FakeNode, Refusal, wire_error
+from dledger.testing.fake_nodes import FakeNode
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2
 from tests.client.loops import async_test
 from tests.client.test_consumer import drain, stocked
@@ -198,13 +199,12 @@ async def test_group_goes_on_where_it_committed() -> None:
 
 
 @async_test
-async def test_group_alone_is_refused_by_name() -> None:
-    """One day it will share the queues among members, which today's programs don't mean."""
+async def test_group_without_a_name_is_refused() -> None:
+    """As a member, and otherwise."""
     async with stocked({0: 1}) as (_, client):
-        with pytest.raises(InvalidArgument, match="queues=ALL"):
-            client.pull_consumer("t", group="g")
-        with pytest.raises(InvalidArgument, match="empty"):
-            client.pull_consumer("t", group="", queues=ALL)
+        for queues in (ALL, None):
+            with pytest.raises(InvalidArgument, match="empty"):
+                client.pull_consumer("t", group="", queues=queues)
 
 
 # --- places -----------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from dledger.client import (
     ProducerFenced,
     ProducerOptions,
 )
-from dledger.testing.fake_nodes import FakeGroup, FakeNode, Refusal, wire_error
+from dledger.testing.fake_nodes import FakeGroup, FakeNode
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
 from tests.client.test_producer import Gate, error_of, producing, refusing, refusing_queue

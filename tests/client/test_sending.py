@@ -36,7 +36,8 @@ from dledger.client.results import decode_messages
 from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.records.compression import Codec
 from dledger.records.record import RecordTemplate, decode_records
-from dledger.testing.fake_nodes import FakeNode, Refusal, wire_error
+from dledger.testing.fake_nodes import FakeNode
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test

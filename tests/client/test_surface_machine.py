@@ -45,7 +45,8 @@ from dledger.client import (
     WrongThread,
 )
 from dledger.records.record import decode_records
-from dledger.testing.fake_nodes import FakeGroup, Refusal, wire_error
+from dledger.testing.fake_nodes import FakeGroup
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
 from tests.grpc_noise import is_grpcs_own
 

@@ -40,7 +40,18 @@ LIBRARY = {
         "glob",
         "grp",
     ),
-    *("hashlib", "ipaddress", "ntpath", "numbers", "pathlib", "pickle", "pwd", "random", "urllib"),
+    *(
+        "hashlib",
+        "ipaddress",
+        "ntpath",
+        "numbers",
+        "pathlib",
+        "pickle",
+        "pwd",
+        "queue",
+        "random",
+        "urllib",
+    ),
 }
 
 
@@ -124,6 +135,7 @@ def test_public_classes_show_their_verbs_alone() -> None:
                 "batches",
                 "close",
                 "commit",
+                "lag",
                 "pause",
                 "positions",
                 "resume",

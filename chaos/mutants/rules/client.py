@@ -121,7 +121,7 @@ CLIENT = (
     ),
     Mutant(
         "reading-goes-on-behind-what-could-not-be-decoded",
-        "dledger/client/consumer.py",
+        "dledger/client/topic_reading.py",
         "            self._fetching.break_off(chunk.reader, told)\n",
         "",
         masked=_NO_SUCH_CLIENT,
@@ -169,7 +169,7 @@ CLIENT = (
     ),
     Mutant(
         "commit-covers-what-is-in-hand",
-        "dledger/client/consumer.py",
+        "dledger/client/topic_reading.py",
         "        done = self._progress.finished if message is None",
         "        done = self._progress.positions if message is None",
         masked=_NO_SUCH_CLIENT,
@@ -177,7 +177,7 @@ CLIENT = (
     ),
     Mutant(
         "what-is-passed-over-is-never-committed",
-        "dledger/client/consumer.py",
+        "dledger/client/topic_reading.py",
         "        if first > begins:\n",
         "        if False:\n",
         masked=_NO_SUCH_CLIENT,
@@ -193,17 +193,9 @@ CLIENT = (
     ),
     Mutant(
         "group-begins-at-the-first",
-        "dledger/client/consumer.py",
+        "dledger/client/topic_reading.py",
         "StartFrom.FIRST if consumer_group is None else StartFrom.COMMITTED",
         "StartFrom.FIRST",
-        masked=_NO_SUCH_CLIENT,
-        tests=_LOOPS,
-    ),
-    Mutant(
-        "group-alone-reads-every-queue",
-        "dledger/client/consumer.py",
-        "    if group is not None and queues is None:\n",
-        "    if False:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,
     ),
@@ -217,7 +209,7 @@ CLIENT = (
     ),
     Mutant(
         "seek-keeps-what-was-fetched",
-        "dledger/client/consumer.py",
+        "dledger/client/topic_reading.py",
         "        self._rest.pop(queue_id, None)\n",
         "",
         masked=_NO_SUCH_CLIENT,
@@ -412,7 +404,7 @@ CLIENT = (
     ),
     Mutant(
         "impatient-reader-begins-for-ever",
-        "dledger/client/consumer.py",
+        "dledger/client/topic_reading.py",
         "        if self._beginning is None:\n",
         "        if not self._started:\n",
         masked=_NO_SUCH_CLIENT,

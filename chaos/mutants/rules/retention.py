@@ -226,7 +226,7 @@ RETENTION = (
     ),
     Mutant(
         "what-was-passed-over-not-committed",
-        "dledger/client/consumer.py",
+        "dledger/client/topic_reading.py",
         "            self._progress.pass_over(queue_id, chunk.skipped.stop)\n",
         "",
         masked=_CLIENT,

@@ -1,0 +1,250 @@
+"""Defects in members of consumer groups, `dledger/client/members`: what is handed out, committed,
+given up."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_NO_SUCH_CLIENT = "the simulator's clients have no such code"
+_MACHINE = ("tests/client/members/test_member_machine.py",)
+_FINISHED = ("tests/client/members/test_finished.py",)
+_PUSH = ("tests/client/members/test_push.py",)
+_READING = ("tests/client/members/test_reading.py",)
+_BROADCAST = ("tests/client/members/test_broadcast.py",)
+_MEMBER = "dledger/client/members/member.py"
+_QUEUE = "dledger/client/members/process_queue.py"
+_FINISHED_FILE = "dledger/client/members/finished.py"
+_MEMBERSHIP = "dledger/client/members/membership.py"
+_ATTENDANCE = "dledger/client/members/attendance.py"
+
+
+def _mutant(name: str, file: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:
+    return Mutant(name, file, old, new, masked=_NO_SUCH_CLIENT, tests=tests)
+
+
+CONSUMERS = (
+    _mutant(
+        "commit-above-what-is-finished",
+        _FINISHED_FILE,
+        "        if offset == self.frontier:\n            self.frontier = offset + 1\n",
+        "        if offset >= self.frontier:\n            self.frontier = offset + 1\n",
+        (*_MACHINE, *_FINISHED),
+    ),
+    _mutant(
+        "failed-message-counts-as-finished",
+        _QUEUE,
+        "        work.failures += 1\n",
+        "        work.failures += 1\n        self.finished.finish(work.message.queue_offset)\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "runs-that-were-named-are-left-out",
+        _FINISHED_FILE,
+        "            runs = sorted(known + others[: MAX_RUNS - len(known)])\n",
+        "            runs = runs[:MAX_RUNS]\n",
+        _FINISHED,
+    ),
+    _mutant(
+        "handed-out-after-the-queue-was-asked-for",
+        _QUEUE,
+        "        if self.state is not Held.HELD or self.paused or not",
+        "        if self.state is Held.GONE or self.paused or not",
+        _MACHINE,
+    ),
+    _mutant(
+        "handed-out-though-the-session-may-be-over",
+        _MEMBER,
+        "        return self._proved_at + STARTABLE_SHARE * self.times.session_s\n",
+        '        return float("inf")\n',
+        (*_MACHINE, *_PUSH),
+    ),
+    _mutant(
+        "handed-out-for-the-whole-of-a-session",
+        _MEMBER,
+        "STARTABLE_SHARE: Final = 2 / 3",
+        "STARTABLE_SHARE: Final = 1",
+        _MACHINE,
+    ),
+    _mutant(
+        "heartbeat-counts-from-its-answer",
+        _ATTENDANCE,
+        "                attendee.on_answered(sent_at)\n",
+        "                attendee.on_answered(clock())\n",
+        ("tests/client/members/test_attendance.py",),
+    ),
+    _mutant(
+        "handed-out-without-a-stream",
+        _MEMBER,
+        "            self.standing = Standing.OUT\n",
+        "            self.standing = self.standing\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "stale-epoch-is-kept",
+        _MEMBER,
+        "        if held is not None and held.epoch >= epoch:\n",
+        "        if held is not None:\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "older-epoch-is-believed",
+        _MEMBER,
+        "        if held is not None and held.epoch >= epoch:\n",
+        "        if held is not None and held.epoch == epoch:\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "leases-outlive-their-session",
+        _MEMBER,
+        "        self._drop_all()\n        self.session = 0\n",
+        "        self.session = 0\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "token-is-used-for-another-session",
+        _MEMBER,
+        "            self.token = self._fresh_token()\n            self.on_stream()\n",
+        "            self.on_stream()\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "what-was-not-told-again-is-kept",
+        _MEMBER,
+        "if place not in self._told]\n",
+        "if not self._told]\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "two-messages-of-a-key-at-a-time",
+        _QUEUE,
+        "            if key is None or self._begin_key(work, key):\n",
+        "            if key is None or self._begin_key(work, key) or True:\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "failed-message-overtakes-who-is-at-work",
+        _QUEUE,
+        "        if work.key is None or self._begin_key(work, work.key, first=True):\n",
+        "        if True:\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "in-order-goes-on-behind-a-failed-message",
+        _QUEUE,
+        "self._ready.appendleft(work)\n            self.suspended_until =",
+        "self._fetched.append(work.message)\n            self.suspended_until =",
+        _MACHINE,
+    ),
+    _mutant(
+        "finished-by-others-is-handed-out",
+        _QUEUE,
+        "            elif not may_be_finished or offset not in finished:\n",
+        "            else:\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "what-nobody-began-with-is-forgotten",
+        _QUEUE,
+        "        if self.state is not Held.GONE:\n            self._ready.appendleft(work)\n",
+        "",
+        _MACHINE,
+    ),
+    _mutant(
+        "message-waits-for-its-key-for-ever",
+        _QUEUE,
+        "            self._ready.append(line.popleft())\n",
+        "            line.popleft()\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "queue-is-given-up-while-handlers-run",
+        _MEMBER,
+        "and (not queue.running or now >= queue.asked_until)",
+        "",
+        (*_MACHINE, *_PUSH),
+    ),
+    _mutant(
+        "queue-is-never-given-up-while-a-handler-runs",
+        _MEMBER,
+        "and (not queue.running or now >= queue.asked_until)",
+        "and not queue.running",
+        _PUSH,
+    ),
+    _mutant(
+        "queue-fills-without-a-bound",
+        _QUEUE,
+        "        return max(min(self.bounds.messages - self.waiting_messages, span), 0)\n",
+        "        return self.bounds.messages\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "released-without-what-is-finished",
+        _MEMBER,
+        "                yield Progress(queue, frontier, runs, release)\n",
+        "                yield Progress(queue, 0 if release else frontier, [], release)\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "threads-keep-what-was-withdrawn",
+        "dledger/client/members/workers.py",
+        "            while (work := self._todo.get_nowait()) is not None:\n",
+        "            while self._is_closed and (work := self._todo.get_nowait()) is not None:\n",
+        _PUSH,
+    ),
+    _mutant(
+        "left-without-waiting-for-the-commit",
+        _MEMBERSHIP,
+        "                while self.member.queues and self.member.standing is not Standing.OVER:\n",
+        "                while False:\n",
+        _PUSH,
+    ),
+    _mutant(
+        "replaced-member-joins-again",
+        _ATTENDANCE,
+        "        if isinstance(error, SessionEnded):\n            attendee.on_ended(error)\n",
+        "        if error is not None:\n            attendee.on_ended(SessionEnded(str(error)))\n",
+        _PUSH,
+    ),
+    _mutant(
+        "loop-commits-what-is-in-hand",
+        "dledger/client/members/reading.py",
+        "        for queue_id, offset in self._loop.finished.items():\n",
+        "        for queue_id, offset in self._loop.positions.items():\n",
+        _READING,
+    ),
+    _mutant(
+        "closing-a-loop-commits-unasked",
+        "dledger/client/members/reading.py",
+        "        if self._options.commit_every_s is not None:\n            self._wish_finished()\n",
+        "        self._wish_finished()\n",
+        _READING,
+    ),
+    _mutant(
+        "commit-of-a-queue-that-went-is-silent",
+        "dledger/client/members/reading.py",
+        "                self._check_held(queue_id)\n",
+        "",
+        _READING,
+    ),
+    _mutant(
+        "broadcast-start-is-not-kept",
+        "dledger/client/members/kept_offsets.py",
+        "        await self._write(found)\n",
+        "        self._kept = self._kept | found\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broadcast-file-of-two-members",
+        "dledger/client/members/kept_offsets.py",
+        "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broken-broadcast-file-is-a-fresh-start",
+        "dledger/client/members/kept_offsets.py",
+        "        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
+        "        return {}\n        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
+        _BROADCAST,
+    ),
+)

@@ -1,0 +1,137 @@
+"""The push consumer for callers without an event loop; see `dledger.client.blocking`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+from dledger.client.errors import ClientClosed
+from dledger.client.loop_thread import LoopThread
+from dledger.client.members.push import Handler, PushConsumer
+from dledger.client.results import PushStatistics, RevokedQueues
+
+_USUAL: Final = (signal.SIG_DFL, signal.default_int_handler)
+
+
+class BlockingPushConsumer:
+    """`PushConsumer`, whose `run` blocks. Handlers are plain functions, each on a thread of the
+    pool; an `async def` runs on the client's own thread, and must not block it."""
+
+    def __init__(self, thread: LoopThread, consumer: PushConsumer) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._is_stopped = False
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return self._consumer.group
+
+    @property
+    def member(self) -> str:
+        """This member's name in the group."""
+        return self._consumer.member
+
+    def on(
+        self,
+        topic: str,
+        *,
+        tags: Collection[str] | None = None,
+        queues: Sequence[int] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """See `PushConsumer.on`."""
+
+        async def prepare() -> Callable[[Handler], Handler]:
+            return self._consumer.on(topic, tags=tags, queues=queues)
+
+        decorate = self._thread.call(prepare())
+
+        def decorated(handler: Handler) -> Handler:
+            self._do(partial(decorate, handler))
+            return handler
+
+        return decorated
+
+    def on_revoke(self, call: Callable[[RevokedQueues], object]) -> Callable[..., object]:
+        """See `PushConsumer.on_revoke`; `call` runs on a thread of its own."""
+
+        async def told(queues: RevokedQueues) -> None:
+            await asyncio.to_thread(call, queues)
+
+        self._do(partial(self._consumer.on_revoke, told))
+        return call
+
+    def _do(self, act: Callable[[], object]) -> None:
+        async def acting() -> None:
+            act()
+
+        self._thread.call(acting())
+
+    def run(self) -> None:
+        """See `PushConsumer.run`."""
+        with self._signals():
+            exit_of_handler = self._thread.call(self._run())
+        if exit_of_handler is not None:
+            raise exit_of_handler
+
+    async def _run(self) -> BaseException | None:
+        """What a handler wants to end the program with: for the caller, not for the loop."""
+        try:
+            await self._consumer.run()
+        except (SystemExit, KeyboardInterrupt) as error:
+            return error
+        return None
+
+    def stop(self) -> None:
+        """See `PushConsumer.stop`; from any thread, and from handlers."""
+        with suppress(ClientClosed):
+            self._thread.post(self._consumer.stop)
+
+    def close(self) -> None:
+        """See `PushConsumer.close`."""
+        with suppress(ClientClosed):
+            self._thread.call(self._consumer.close())
+
+    def abort(self) -> None:
+        """See `PushConsumer.abort`."""
+        with suppress(ClientClosed):
+            self._thread.call(self._consumer.abort())
+
+    def statistics(self) -> PushStatistics:
+        """See `PushConsumer.statistics`."""
+
+        async def ask() -> PushStatistics:
+            return self._consumer.statistics()
+
+        return self._thread.call(ask())
+
+    def lag(self, *, deadline_s: float | None = None) -> dict[tuple[str, int], int]:
+        """See `PushConsumer.lag`."""
+        return self._thread.call(self._consumer.lag(deadline_s=deadline_s))
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM stop; a second one aborts. Where somebody else handles them already,
+        or in another thread than the main one, they are left alone."""
+        former: dict[signal.Signals, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) in _USUAL:
+                    former[number] = signal.signal(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number, known in former.items():
+                signal.signal(number, known)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        del number, frame
+        if self._is_stopped:
+            raise KeyboardInterrupt
+        self._is_stopped = True
+        self.stop()

@@ -1,0 +1,413 @@
+"""A member of a consumer group, as its client has to behave. Pure: it is told what happened when.
+
+    member     on                            becomes
+    out        a stream is there             joining: its Join goes out
+    joining    Joined, its session           in; leases as before
+    joining    Joined, another session       in; everything dropped
+    in         Assignment                    in; see `dledger.client.members.process_queue`
+    any        the stream broke              out; leases as before, nothing is started
+    any        Ended, SESSION_ENDED          joining, with a fresh token; everything dropped
+    any        Ended, another error          over; everything dropped
+    any        Ended, without one            over: goodbye
+
+This owns what may be handed out, pulled, committed and released. It must never hand out a message
+of a queue that is asked for, lost, or of another epoch, nor any message while it is not *in*, or
+the last answered heartbeat was sent more than two thirds of a session ago: somebody else may have
+the queue by then. It commits what is finished and nothing else, and it forgets no message: what it
+holds and hasn't finished is handed out again, for ever.
+
+Times are seconds of a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from typing import Final, NamedTuple
+
+from dledger.client.errors import ClientError
+from dledger.client.members.finished import Finished, Run
+from dledger.client.members.process_queue import Bounds, Held, Order, Place, ProcessQueue, Work
+from dledger.client.options import RETRY_DELAYS_S
+
+STARTABLE_SHARE: Final = 2 / 3  # of a session, since the last answered heartbeat was sent
+RELEASE_SHARE: Final = 0.8  # of a hand-over's time: the rest is for the commit
+MAX_QUEUES_A_CALL: Final = 1_024
+MAX_RUNS_A_CALL: Final = 16_384  # of finished ones, over all queues of a commit
+
+
+class Standing(Enum):
+    """Where a member is."""
+
+    OUT = "out"
+    JOINING = "joining"
+    IN = "in"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What the leader said with Joined, in seconds."""
+
+    heartbeat_s: float = 3.0
+    session_s: float = 10.0
+    release_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a member is told once.
+
+    Attributes:
+        order: of a queue's messages.
+        broadcast: nothing is leased; where to begin in a queue is looked up.
+        tags: by topic, those that are wanted; topics without any aren't there.
+        delays_s: before each next attempt; the last one goes on for ever.
+        suspend_s: the same in order, where the queue waits.
+    """
+
+    order: Order = Order.KEYS
+    broadcast: bool = False
+    tags: Mapping[str, Collection[str]] = field(default_factory=dict)
+    bounds: Bounds = field(default_factory=Bounds)
+    delays_s: Sequence[float] = RETRY_DELAYS_S
+    suspend_s: float = 1.0
+
+
+class Progress(NamedTuple):
+    """What is to be committed of a queue."""
+
+    queue: ProcessQueue
+    frontier: int
+    runs: list[Run]
+    release: bool
+
+
+def in_calls(progress: Iterable[Progress]) -> Iterator[list[Progress]]:
+    """As many as one commit may hold."""
+    call: list[Progress] = []
+    runs = 0
+    for each in progress:
+        if len(call) == MAX_QUEUES_A_CALL or (call and runs + len(each.runs) > MAX_RUNS_A_CALL):
+            yield call
+            call, runs = [], 0
+        call.append(each)
+        runs += len(each.runs)
+    if call:
+        yield call
+
+
+class Line:
+    """Queues that may have something to hand out, each once, in turns: of the topics whose
+    handlers are of one kind."""
+
+    __slots__ = ("queues",)
+
+    def __init__(self) -> None:
+        self.queues: deque[ProcessQueue] = deque()
+
+    def add(self, queue: ProcessQueue) -> None:
+        """It has something new."""
+        if not queue.is_queued:
+            queue.is_queued = True
+            self.queues.append(queue)
+
+
+class Member:
+    """One member's state.
+
+    Args:
+        fresh_token: makes 8 random bytes.
+        line_of: by topic, the line of its handlers.
+    """
+
+    def __init__(
+        self, rules: Rules, fresh_token: Callable[[], bytes], line_of: Mapping[str, Line]
+    ) -> None:
+        self.rules = rules
+        self.standing = Standing.OUT
+        self.session = 0
+        self.times = Times()
+        self.error: ClientError | None = None  # why it is over
+        self._gives_up_at: float | None = None  # when it is stopping: the queues with what runs
+        self.queues: dict[Place, ProcessQueue] = {}
+        self._fresh_token = fresh_token
+        self.token = fresh_token()
+        self._line_of = line_of
+        self._proved_at = float("-inf")
+        self._told: set[Place] = set()  # on this stream
+        self.is_whole = False  # everything was told on this stream
+        self.was_whole = False  # on any
+        self._failed: list[tuple[float, int, Work]] = []
+        self._numbers = count()
+        self.lost = 0  # queues that were not given up by a commit of its own
+
+    # --- the stream ---------------------------------------------------------------------------
+
+    def on_stream(self) -> None:
+        """There is a new one, on which it joins."""
+        if self.standing is not Standing.OVER:
+            self.standing = Standing.JOINING
+            self._told, self.is_whole = set(), False
+
+    def on_broken(self) -> None:
+        """There is none any more; what is held may still be."""
+        if self.standing is not Standing.OVER:
+            self.standing = Standing.OUT
+
+    def on_joined(self, session: int, times: Times, sent_at: float) -> None:
+        """The brokers know it. `sent_at`: when the Join was."""
+        if self.standing is not Standing.JOINING:
+            return
+        if session != self.session:
+            self._drop_all()
+        self.session, self.times, self.standing = session, times, Standing.IN
+        self._proved_at = sent_at
+
+    def on_answered(self, sent_at: float) -> None:
+        """A heartbeat that was sent then."""
+        self._proved_at = max(self._proved_at, sent_at)
+
+    def on_ended(self, error: ClientError | None, *, join_anew: bool) -> None:
+        """The session is over, or never began. `join_anew`: another one may be asked for."""
+        self._drop_all()
+        self.session = 0
+        if join_anew:
+            self.token = self._fresh_token()
+            self.on_stream()
+        else:
+            self.standing, self.error = Standing.OVER, error
+
+    def on_session_over(self) -> None:
+        """A call was told so; what becomes of it the stream will say."""
+        self._drop_all()
+        self.on_broken()
+
+    # --- leases -------------------------------------------------------------------------------
+
+    def knows(self, topic: str) -> bool:
+        """Whether anybody here works on this topic's messages."""
+        return topic in self._line_of
+
+    def on_gained(
+        self, place: Place, epoch: int, frontier: int, runs: Iterable[Run]
+    ) -> ProcessQueue | None:
+        """The queue is its own; the queue, if it wasn't before."""
+        self._told.add(place)
+        held = self.queues.get(place)
+        if held is not None and held.epoch >= epoch:
+            # An older epoch is old news: of a leader that was deposed and hasn't heard of it.
+            if held.epoch == epoch and held.state is Held.ASKED and not self.is_stopping:
+                held.state = Held.HELD
+                self._enqueue(held)
+            return None
+        if held is not None:
+            self._drop(held)
+        if self.is_stopping:
+            return None  # what it gives back may come again, until it has said goodbye
+        queue = ProcessQueue(
+            place,
+            epoch,
+            None if self.rules.broadcast else Finished(frontier, runs),
+            order=self.rules.order,
+            tags=self.rules.tags.get(place.topic),
+            bounds=self.rules.bounds,
+        )
+        self.queues[place] = queue
+        return queue
+
+    def on_asked(self, place: Place, now: float) -> ProcessQueue | None:
+        """Another one is to have the queue; nothing of it is started any more."""
+        self._told.add(place)
+        queue = self.queues.get(place)
+        if queue is None or queue.state is not Held.HELD:
+            return None
+        self._give_back(queue, now + RELEASE_SHARE * self.times.release_s)
+        return queue
+
+    def _give_back(self, queue: ProcessQueue, until: float) -> None:
+        if queue.state is Held.HELD:
+            queue.state, queue.asked_until = Held.ASKED, until
+
+    def on_lost(self, place: Place, epoch: int | None = None) -> ProcessQueue | None:
+        """Somebody else has it, or may. `epoch`: of the lease that is meant; None: any."""
+        queue = self.queues.get(place)
+        if queue is None or (epoch is not None and queue.epoch != epoch):
+            return None
+        self._drop(queue)
+        return queue
+
+    def on_whole(self) -> list[ProcessQueue]:
+        """Everything was told: what wasn't is lost; which queues those are."""
+        self.is_whole = self.was_whole = True
+        lost = [queue for place, queue in self.queues.items() if place not in self._told]
+        for queue in lost:
+            self._drop(queue)
+        return lost
+
+    def _drop_all(self) -> None:
+        for queue in list(self.queues.values()):
+            self._drop(queue)
+
+    def _drop(self, queue: ProcessQueue) -> None:
+        self.lost += queue.state is not Held.RELEASING
+        queue.drop()
+        if self.queues.get(queue.place) is queue:
+            del self.queues[queue.place]
+        self._failed = [entry for entry in self._failed if entry[2].queue is not queue]
+        heapq.heapify(self._failed)
+
+    # --- handing out --------------------------------------------------------------------------
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it gives everything back."""
+        return self._gives_up_at is not None
+
+    def may_start(self, now: float) -> bool:
+        """Whether anything may be handed out, or pulled for that."""
+        return now <= self.may_start_until()
+
+    def may_start_until(self) -> float:
+        """Until when, if nobody says otherwise."""
+        if self.standing is not Standing.IN or self.is_stopping:
+            return float("-inf")
+        return self._proved_at + STARTABLE_SHARE * self.times.session_s
+
+    def take(self, line: Line, now: float) -> Work | None:
+        """The next message for a handler of this line; it runs from now on."""
+        if not self.may_start(now):
+            return None
+        if self._failed and self._failed[0][0] <= now:
+            self.wake(now)
+        queues = line.queues
+        while queues:
+            queue = queues.popleft()
+            queue.is_queued = False
+            work = queue.take(now)
+            if work is not None:
+                if queue.may_have_work(now):
+                    line.add(queue)
+                return work
+        return None
+
+    def put_back(self, work: Work) -> None:
+        """Nobody has begun with it."""
+        work.queue.put_back(work)
+        self._enqueue(work.queue)
+
+    def succeed(self, work: Work) -> None:
+        """Its handler has returned."""
+        work.queue.succeed(work)
+        if not work.queue.is_queued:
+            self._enqueue(work.queue)
+
+    def fail(self, work: Work, now: float) -> float:
+        """Its handler has raised; when it is tried again."""
+        delays = self.rules.delays_s
+        if self.rules.order is Order.QUEUE:
+            resume_at = now + self.rules.suspend_s
+        else:
+            resume_at = now + delays[min(work.failures, len(delays) - 1)]
+        if work.queue.fail(work, resume_at) or work.queue.state is not Held.GONE:
+            heapq.heappush(self._failed, (resume_at, next(self._numbers), work))
+        self._enqueue(work.queue)
+        return resume_at
+
+    def wake(self, now: float) -> None:
+        """Whose pause is over is in line again."""
+        while self._failed and self._failed[0][0] <= now:
+            work = heapq.heappop(self._failed)[2]
+            if self.rules.order is not Order.QUEUE:
+                work.queue.try_again(work)
+            self._enqueue(work.queue)
+
+    @property
+    def next_wake(self) -> float | None:
+        """When the next pause is over."""
+        return self._failed[0][0] if self._failed else None
+
+    @property
+    def retrying(self) -> int:
+        """How many messages wait to be tried again."""
+        return len(self._failed)
+
+    def _enqueue(self, queue: ProcessQueue) -> None:
+        if queue.state is Held.HELD:
+            self._line_of[queue.place.topic].add(queue)
+
+    # --- pulling ------------------------------------------------------------------------------
+
+    def to_pull(self, now: float) -> list[ProcessQueue]:
+        """Queues of which more is wanted."""
+        if not self.may_start(now):
+            return []
+        return [queue for queue in self.queues.values() if self._is_wanted(queue, now)]
+
+    def _is_wanted(self, queue: ProcessQueue, now: float) -> bool:
+        return (
+            queue.state is Held.HELD
+            and queue.is_located
+            and not queue.paused
+            and now >= queue.rests_until
+            and queue.has_good_room
+        )
+
+    def on_pulled(self, queue: ProcessQueue) -> None:
+        """It has something new, perhaps."""
+        self._enqueue(queue)
+
+    # --- commits and hand-overs ---------------------------------------------------------------
+
+    def drained(self, now: float) -> list[ProcessQueue]:
+        """Queues that are asked for, and of which nothing runs, or for too long."""
+        return [
+            queue
+            for queue in self.queues.values()
+            if queue.state is Held.ASKED and (not queue.running or now >= queue.asked_until)
+        ]
+
+    def release(self, queues: Iterable[ProcessQueue]) -> None:
+        """Those that are still asked for go with the next commit."""
+        for queue in queues:
+            if queue.state is Held.ASKED:
+                queue.state = Held.RELEASING
+
+    def stop(self, give_up_at: float) -> None:
+        """Nothing is handed out any more, and everything is given back when it has been worked
+        off, at the latest then."""
+        self._gives_up_at = give_up_at
+        for queue in self.queues.values():
+            self._give_back(queue, give_up_at)
+
+    def to_commit(self) -> list[Progress]:
+        """What is finished and wasn't committed yet, and what is to be released."""
+        if self.standing is Standing.OVER or not self.session:
+            return []
+        return list(self._progress())
+
+    def _progress(self) -> Iterator[Progress]:
+        for queue in self.queues.values():
+            if not queue.is_located:
+                continue
+            release = queue.state is Held.RELEASING
+            frontier, runs = queue.finished.name()
+            if release or queue.committed != (frontier, runs):
+                yield Progress(queue, frontier, runs, release)
+
+    def on_committed(self, progress: Progress) -> None:
+        """The brokers have taken it."""
+        queue = progress.queue
+        queue.committed = (progress.frontier, progress.runs)
+        if progress.release and self.queues.get(queue.place) is queue:
+            queue.drop()
+            del self.queues[queue.place]
+
+    @property
+    def running(self) -> int:
+        """How many messages are handed out, of queues that are held."""
+        return sum(queue.running for queue in self.queues.values())

@@ -1,0 +1,503 @@
+"""One member's dealings with the brokers: what it is told, its pulls, commits, hand-overs, goodbye.
+
+This owns a member's tasks, two of them whatever it holds: one keeps a pull of all its queues under
+way, the other commits. What may be pulled, handed out and committed is `Member`'s to say, and what
+is done with messages its owner's: a push consumer's workers, or a loop over a pull consumer.
+
+Nothing here gives up on its own: while no leader serves it waits, and says so in the log. It ends
+by `leave`, or by an error that trying again can't change, which its owner is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dledger.client.broker_group import BrokerGroup, Effect
+from dledger.client.connection import COMMIT_LEASES
+from dledger.client.errors import (
+    ClientClosed,
+    ClientError,
+    MemberReplaced,
+    SessionEnded,
+    from_wire,
+)
+from dledger.client.faults import client_error
+from dledger.client.members.attendance import Attendance, is_final
+from dledger.client.members.clock import clock
+from dledger.client.members.finished import decode_runs, encode_runs
+from dledger.client.members.member import (
+    Line,
+    Member,
+    Progress,
+    Standing,
+    Times,
+    in_calls,
+)
+from dledger.client.members.process_queue import Held, Place, ProcessQueue, Work
+from dledger.client.members.pulling import CALL_S, GONE, REST_S, Counts, Pace, Pulling
+from dledger.wire import commands_pb2 as kpb
+from dledger.wire import groups_pb2 as gpb
+
+TICK_S: Final = 0.25  # the longest between two looks at what time has changed
+GOODBYE_S: Final = 5.0  # for the last commit and goodbye, besides what handlers are given
+
+_log = logging.getLogger("dledger.client")
+
+
+class Owner(Protocol):
+    """Who works on what the member holds."""
+
+    def on_work(self) -> None:
+        """There may be something to hand out."""
+
+    def on_withdrawn(self) -> None:
+        """Some of what could be handed out may not be any more."""
+
+    def on_over(self, error: ClientError | None) -> None:
+        """The member is none any more."""
+
+    async def on_revoke(self, queues: Sequence[ProcessQueue], *, lost: bool) -> None:
+        """These go to others now, or did already."""
+
+
+class Keeper(Protocol):
+    """Keeps a broadcast member's offsets."""
+
+    async def locate(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
+        """Each has its place to begin at."""
+
+    async def keep(self, progress: Sequence[Progress]) -> None:
+        """It is kept."""
+
+    def close(self) -> None:
+        """Nothing more will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who joins what."""
+
+    group: str
+    name: str
+    settings: kpb.GroupSettings
+    choices: Sequence[kpb.QueueChoice] = ()
+
+
+class Membership:
+    """A member at work, from `begin` to `leave`."""
+
+    def __init__(
+        self,
+        broker_group: BrokerGroup,
+        attendance: Attendance,
+        identity: Identity,
+        member: Member,
+        pace: Pace,
+        owner: Owner,
+        keeper: Keeper | None = None,
+    ) -> None:
+        self.identity = identity
+        self.member = member
+        self.counts = Counts()
+        self.now = clock()
+        self.progress: Callable[[], list[Progress]] = member.to_commit
+        self._broker_group = broker_group
+        self._attendance = attendance
+        self._pace = pace
+        self._owner = owner
+        self.keeper = keeper
+        self._loop = asyncio.get_running_loop()
+        self._slot = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wants_commit = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._commit_at = 0.0
+        self._revoking: set[Place] = set()
+        self._told_at = 0.0  # when the log last heard of a failed message
+        self._untold = 0
+        self.pulling = Pulling(
+            *(broker_group, identity.group, member, pace, self.counts),
+            on_work=owner.on_work,
+            on_gone=self._on_gone,
+        )
+        self._committing = asyncio.Lock()
+
+    def begin(self) -> None:
+        """It joins, pulls and commits from now on."""
+        self._slot = self._attendance.attend(self)
+        self._start(self.pulling.run(), "pull")
+        self._start(self._commit_on(), "commit")
+
+    def _start(self, work: Awaitable[None], name: str) -> None:
+        task = self._loop.create_task(
+            self._watched(work, name), name=f"{name}-{self.identity.group}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watched(self, work: Awaitable[None], name: str) -> None:
+        """A task that ends by an error ends the member: nobody would notice otherwise."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            if self.member.standing is not Standing.OVER:  # by who cancels every task there is
+                self._end(ClientClosed(f"{name}: cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the owner hears of it
+            self._end(client_error(f"{name} of a group's member", error))
+
+    def _end(self, error: ClientError) -> None:
+        if self.member.standing is not Standing.OVER:
+            self.member.on_ended(error, join_anew=False)
+            self._owner.on_over(error)
+            self._emptied.set()
+
+    # --- what the stream says -----------------------------------------------------------------
+
+    def on_stream(self) -> None:
+        """There is a stream, and this member's Join is next on it."""
+        self.member.on_stream()
+
+    def join(self, slot: int) -> gpb.Join:
+        """What it joins with."""
+        identity = self.identity
+        return gpb.Join(
+            slot=slot,
+            group=identity.group,
+            member=identity.name,
+            token=self.member.token,
+            session=self.member.session,
+            settings=identity.settings,
+            queues=identity.choices,
+        )
+
+    def on_joined(self, session: int, times: Times, sent_at: float) -> None:
+        """The brokers know it."""
+        self.member.on_joined(session, times, sent_at)
+        self._go_on()
+
+    def on_answered(self, sent_at: float) -> None:
+        """A heartbeat that was sent then."""
+        self.member.on_answered(sent_at)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._owner.on_work()
+        self.pulling.want()
+
+    def on_assignment(self, assignment: gpb.Assignment) -> None:
+        """What has changed of what it holds."""
+        member, now = self.member, clock()
+        as_new = member.was_whole
+        gained = [queue for topic in assignment.gained for queue in self._gain(topic)]
+        for asked in assignment.asked:
+            for queue_id in asked.queue_ids:
+                member.on_asked(Place(asked.topic, asked.incarnation, queue_id), now)
+        # What is being released goes by that; should the commit be refused, it tells.
+        kept = {q for q in member.queues.values() if q.state is not Held.RELEASING}
+        lost: list[ProcessQueue | None] = []
+        for gone in assignment.lost:
+            for queue_id in gone.queue_ids:
+                lost.append(member.on_lost(Place(gone.topic, gone.incarnation, queue_id)))
+        if assignment.whole:
+            lost += member.on_whole()
+        if assignment.asked or lost:
+            self._owner.on_withdrawn()
+            self._wants_commit.set()
+        self._tell_lost([queue for queue in lost if queue in kept])
+        if gained and self.keeper is not None:
+            self._start(self._locate(gained, as_new=as_new), "locate")
+        self._go_on()
+
+    def _gain(self, topic: gpb.TopicLeases) -> Iterable[ProcessQueue]:
+        if not self.member.knows(topic.topic):
+            _log.warning(
+                "group %s: holds queues of topic %s, which this member has no use for",
+                self.identity.group,
+                topic.topic,
+            )
+            return
+        for lease in topic.leases:
+            place = Place(topic.topic, topic.incarnation, lease.queue_id)
+            runs = decode_runs(lease.frontier, lease.finished)
+            queue = self.member.on_gained(place, lease.epoch, lease.frontier, runs)
+            if queue is not None:
+                yield queue
+
+    async def _locate(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
+        assert self.keeper is not None
+        while any(queue.state is not Held.GONE for queue in queues):
+            try:
+                await self.keeper.locate(queues, as_new=as_new)
+                break
+            except ClientError as error:
+                if is_final(error):
+                    self._end(error)
+                    return
+                _log.warning("group %s: where to begin: %s", self.identity.group, error.message)
+                await asyncio.sleep(REST_S)
+        self.pulling.want()
+
+    def on_ended(self, error: ClientError | None) -> None:
+        """Its session is over."""
+        held = list(self.member.queues.values())
+        again = isinstance(error, SessionEnded)
+        self.member.on_ended(error, join_anew=again)
+        self._owner.on_withdrawn()
+        self._tell_lost(held)
+        if isinstance(error, SessionEnded):
+            _log.warning("group %s: %s: %s; joining anew", self.identity.group, error.code, error)
+        else:
+            self._owner.on_over(error)
+        self._emptied.set()
+
+    def on_broken(self) -> None:
+        """There is no stream now."""
+        self.member.on_broken()
+
+    def _tell_lost(self, queues: Sequence[ProcessQueue | None]) -> None:
+        lost = [queue for queue in queues if queue is not None]
+        if lost and not self.member.is_stopping:
+            self._start(self._owner.on_revoke(lost, lost=True), "revoke")
+
+    # --- work ---------------------------------------------------------------------------------
+
+    def take(self, line: Line) -> Work | None:
+        """The next message of this line; it runs until `succeed`, `fail` or `put_back`."""
+        self.now = now = clock()
+        return self.member.take(line, now)
+
+    def may_start_until(self) -> float:
+        """Until when work that was taken may be begun, unless it is withdrawn."""
+        return self.member.may_start_until()
+
+    def put_back(self, work: Work) -> None:
+        """Nobody has begun with it."""
+        self.member.put_back(work)
+        self._after(work.queue)
+
+    def succeed(self, work: Work) -> None:
+        """Its handler has returned."""
+        self.member.succeed(work)
+        self.counts.handled += 1
+        self._after(work.queue)
+
+    def fail(self, work: Work, error: BaseException) -> None:
+        """Its handler has raised."""
+        self.counts.failed += 1
+        now = clock()
+        resume_at = self.member.fail(work, now)
+        self._untold += 1
+        if now - self._told_at >= 1.0:
+            self._told_at, untold, self._untold = now, self._untold, 0
+            message = work.message
+            _log.warning(
+                "group %s: %s/%d offset %d failed, attempt %d, again in %.3g s (%d failures since "
+                "this was last told)",
+                *(self.identity.group, message.topic, message.queue_id, message.queue_offset),
+                *(work.failures, resume_at - now, untold),
+                exc_info=error,
+            )
+        self._wants_commit.set()  # to wake in time
+        self._after(work.queue)
+
+    def _after(self, queue: ProcessQueue) -> None:
+        """One less runs."""
+        if queue.state is Held.ASKED:
+            if not queue.running:
+                self._wants_commit.set()
+        elif not queue.is_pulled and 2 * queue.waiting_messages <= queue.bounds.messages:
+            self.pulling.want()
+
+    # --- commits and hand-overs ---------------------------------------------------------------
+
+    async def _commit_on(self) -> None:
+        while True:
+            await self._wait_for_commit()
+            now = clock()
+            if (wake := self.member.next_wake) is not None and wake <= now:
+                self.member.wake(now)
+                self._owner.on_work()
+            self._hand_over(now)
+            releases = any(q.state is Held.RELEASING for q in self.member.queues.values())
+            every_s = self._pace.commit_every_s
+            if releases or (every_s is not None and now >= self._commit_at):
+                self._commit_at = now + (every_s or 0.0)
+                await self.commit()
+            if not self.member.queues:
+                self._emptied.set()
+
+    async def _wait_for_commit(self) -> None:
+        wait_s = TICK_S
+        if self._pace.commit_every_s is not None:
+            wait_s = min(wait_s, self._pace.commit_every_s)
+        if self.member.next_wake is not None:
+            wait_s = min(wait_s, self.member.next_wake - clock())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(wait_s, 0.001)):
+                await self._wants_commit.wait()
+        self._wants_commit.clear()
+
+    def _hand_over(self, now: float) -> None:
+        """Begins to give up what is asked for and not worked on any more."""
+        drained = [q for q in self.member.drained(now) if q.place not in self._revoking]
+        if drained:
+            self._revoking |= {queue.place for queue in drained}
+            self._start(self._revoke(drained), "revoke")
+
+    async def _revoke(self, queues: Sequence[ProcessQueue]) -> None:
+        """Tells the application first, within the hand-over's time."""
+        least_s = 0.1 * self.member.times.release_s
+        left_s = max(max(queue.asked_until for queue in queues) - clock(), least_s)
+        try:
+            async with asyncio.timeout(left_s):
+                await self._owner.on_revoke(queues, lost=False)
+        except TimeoutError:
+            _log.warning("group %s: on_revoke took too long", self.identity.group)
+        finally:
+            self._revoking -= {queue.place for queue in queues}
+        self.member.release(queues)
+        self._wants_commit.set()
+
+    async def commit(self, deadline_s: float | None = None) -> ClientError | None:
+        """What is finished is committed, or kept; otherwise why not: it is tried again."""
+        async with self._committing:
+            return await self._commit_now(deadline_s)
+
+    async def _commit_now(self, deadline_s: float | None) -> ClientError | None:
+        progress = self.progress()
+        if self.keeper is not None:
+            return await self._keep(self.keeper, progress)
+        failure: ClientError | None = None
+        for call in in_calls(progress):
+            error = await self._commit_call(call, deadline_s)
+            failure = failure or error
+            if error is not None and not self.member.queues:
+                break  # none of it is this member's any more
+        return failure
+
+    async def _keep(self, keeper: Keeper, progress: Sequence[Progress]) -> ClientError | None:
+        if not progress:
+            return None
+        try:
+            await keeper.keep(progress)
+        except ClientError as error:
+            _log.warning("group %s: %s", self.identity.group, error.message)
+            return error
+        self.counts.commits += 1
+        for each in progress:
+            self.member.on_committed(each)
+        return None
+
+    async def _commit_call(
+        self, progress: Sequence[Progress], deadline_s: float | None
+    ) -> ClientError | None:
+        try:
+            refused = await self._commit(progress, deadline_s)
+        except MemberReplaced as error:
+            self._end(error)
+            return error
+        except SessionEnded as error:
+            _log.warning("group %s: committing: %s: %s", self.identity.group, error.code, error)
+            self._on_session_over()
+            return error
+        except ClientError as error:
+            _log.warning("group %s: committing: %s", self.identity.group, error.message)
+            return error
+        self.counts.commits += 1
+        for each in progress:
+            why = refused.get(each.queue.place)
+            if why is None:
+                self.member.on_committed(each)
+            else:
+                self._on_refused(each, why)
+        return next(iter(refused.values()), None)
+
+    async def _commit(
+        self, progress: Sequence[Progress], deadline_s: float | None
+    ) -> dict[Place, ClientError]:
+        request = gpb.CommitLeasesRequest(
+            group=self.identity.group, member=self.identity.name, session=self.member.session
+        )
+        topics: dict[tuple[str, int], kpb.TopicProgress] = {}
+        for each in progress:
+            place = each.queue.place
+            at = (place.topic, place.incarnation)
+            if at not in topics:
+                topics[at] = request.topics.add(topic=place.topic, incarnation=place.incarnation)
+            topics[at].queues.add(
+                queue_id=place.queue_id,
+                epoch=each.queue.epoch,
+                frontier=each.frontier,
+                finished=encode_runs(each.frontier, each.runs),
+                release=each.release,
+            )
+        answer = await self._broker_group.call(
+            COMMIT_LEASES, request, Effect.IDEMPOTENT, deadline_s=deadline_s or CALL_S
+        )
+        return {
+            Place(refusal.topic, refusal.incarnation, refusal.queue_id): from_wire(refusal.error)
+            for refusal in answer.refused
+        }
+
+    def _on_gone(self, queue: ProcessQueue) -> None:
+        """A call was told that it isn't this member's; the stream says the same."""
+        lost = self.member.on_lost(queue.place, queue.epoch)
+        self._owner.on_withdrawn()
+        self._tell_lost([lost])
+
+    def _on_refused(self, progress: Progress, error: ClientError) -> None:
+        self.counts.refused += 1
+        queue = progress.queue
+        _log.warning("group %s: %s: %s", self.identity.group, queue.place, error.message)
+        if isinstance(error, GONE):
+            lost = self.member.on_lost(queue.place, queue.epoch)
+            self._owner.on_withdrawn()
+            if lost is not None or progress.release:
+                self._tell_lost([queue])
+
+    def _on_session_over(self) -> None:
+        """A commit was told so; the next stream says what it is now."""
+        held = list(self.member.queues.values())
+        self.member.on_session_over()
+        self._owner.on_withdrawn()
+        self._tell_lost(held)
+        self._attendance.renew()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def leave(self, drain_s: float) -> None:
+        """Everything that runs is worked off, committed and given back, within that time and
+        `GOODBYE_S`; what isn't is handed out again by whoever has the queues next."""
+        self.member.stop(clock() + drain_s)
+        self._owner.on_withdrawn()
+        self._wants_commit.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_s + GOODBYE_S):
+                while self.member.queues and self.member.standing is not Standing.OVER:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        await self.abandon(GOODBYE_S)
+
+    async def abandon(self, goodbye_s: float = 0.0) -> None:
+        """Ends all at once; what wasn't committed is handed out again by others. With time for a
+        goodbye its queues are free at once."""
+        self.member.stop(clock())
+        try:
+            if goodbye_s and self.member.standing is not Standing.OVER:
+                await self._attendance.leave(self._slot, goodbye_s)
+            else:
+                await self._attendance.forget(self._slot)
+        finally:
+            if self.member.standing is not Standing.OVER:
+                self.member.on_ended(None, join_anew=False)
+            tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)

@@ -1,0 +1,263 @@
+"""One member's pulls: one for all the queues that it holds, held by the leader while nothing comes.
+
+This owns the pull that is under way and what it brings. A queue that has room again while a pull
+without it is held would wait for that pull's end; so it is given up for one with more queues, which
+loses nothing: a pull changes nothing. Queues that brought nothing last are asked for first, so that
+a full one doesn't starve the others. Nothing is skipped, unless it has gone and the application
+said beforehand what then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from dledger.client.broker_group import BrokerGroup, Effect
+from dledger.client.connection import PULL_QUEUES
+from dledger.client.errors import (
+    ClientError,
+    LeaseLost,
+    OffsetOutOfRange,
+    QueueNotFound,
+    TopicNotFound,
+    TopicReplaced,
+    from_wire,
+)
+from dledger.client.members.attendance import is_final
+from dledger.client.members.clock import clock
+from dledger.client.members.member import MAX_QUEUES_A_CALL, Member
+from dledger.client.members.process_queue import Held, Place, ProcessQueue
+from dledger.client.options import WhenGone
+from dledger.client.results import decode_messages
+from dledger.wire import groups_pb2 as gpb
+
+CALL_S: Final = 10.0  # for an answer, retries included, besides the time that it is held
+REST_S: Final = 0.5  # before a queue is pulled again that couldn't be
+INTERRUPT_S: Final = 0.005  # for a pull to bring something before one with more queues replaces it
+LOOK_S: Final = 0.25  # between looks at what no event tells
+MAX_PULL_MESSAGES: Final = 32_768
+
+GONE: Final = (LeaseLost, TopicNotFound, TopicReplaced, QueueNotFound)  # nobody's, or another's
+_log = logging.getLogger("dledger.client")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a member pulls and commits; see `PushOptions`. `commit_every_s`: None: only when told."""
+
+    pull_bytes: int
+    hold_ms: int
+    commit_every_s: float | None
+    when_gone: WhenGone = WhenGone.RAISE
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the member was made."""
+
+    handled: int = 0
+    failed: int = 0
+    commits: int = 0
+    refused: int = 0  # queues whose commit was refused
+    skipped: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+class Pulling:
+    """The pulls of one member, from `run` until that is cancelled.
+
+    Args:
+        on_work: something was fetched.
+        on_gone: the queue isn't this member's, or isn't there.
+    """
+
+    def __init__(
+        self,
+        broker_group: BrokerGroup,
+        group: str,
+        member: Member,
+        pace: Pace,
+        counts: Counts,
+        *,
+        on_work: Callable[[], None],
+        on_gone: Callable[[ProcessQueue], None],
+    ) -> None:
+        self._broker_group = broker_group
+        self._group = group
+        self._member = member
+        self._pace = pace
+        self._counts = counts
+        self._on_work = on_work
+        self._on_gone = on_gone
+        self._loop = asyncio.get_running_loop()
+        self._wants_pull = asyncio.Event()
+        self._pulling: asyncio.Task[gpb.PullQueuesResponse] | None = None
+        self._interruption: asyncio.TimerHandle | None = None
+        self._served: dict[Place, int] = {}  # the number of the pull that last brought something
+        self._pulls = 0
+        # When nothing was there of all that is held: the first pull that found nothing was sent,
+        # and the last one answered. What can't be asked isn't empty.
+        self._empty_since: float | None = None
+        self._empty_until = 0.0
+
+    def want(self) -> None:
+        """Some queue may have room that isn't in the pull that is under way."""
+        self._wants_pull.set()
+        if self._pulling is not None and self._interruption is None:
+            self._interruption = self._loop.call_later(INTERRUPT_S, self._interrupt)
+
+    def _interrupt(self) -> None:
+        self._interruption = None
+        wanted = self._member.to_pull(clock())
+        if self._pulling is not None and any(not queue.is_pulled for queue in wanted):
+            self._pulling.cancel()
+
+    def look_again(self) -> None:
+        """Queues are read from elsewhere, or again: whether they are empty isn't known."""
+        self._empty_since = None
+        self.want()
+
+    async def run(self) -> None:
+        """Until it is cancelled.
+
+        Raises:
+            ClientError: one that pulling again can't change.
+        """
+        while True:
+            self._wants_pull.clear()
+            queues = self._member.to_pull(clock())
+            if queues:
+                self._note_empty(all_of=len(queues) == len(self._member.queues))
+                await self._pull(queues)
+            else:
+                is_idle = not self._member.queues and self._member.may_start(clock())
+                self._note_empty(all_of=is_idle)
+                self._empty_until = clock()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._wants_pull.wait()
+
+    def _note_empty(self, *, all_of: bool) -> None:
+        """A pull of these begins; it is over, or has brought something, before the next one."""
+        if not all_of or any(q.waiting_messages for q in self._member.queues.values()):
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = clock()
+
+    @property
+    def empty_s(self) -> float | None:
+        """For how long everything that is held was seen to be empty; None: it wasn't."""
+        since = self._empty_since
+        if since is None or self._empty_until < since:
+            return None
+        return self._empty_until - since
+
+    async def _pull(self, queues: list[ProcessQueue]) -> None:
+        queues.sort(key=lambda queue: self._served.get(queue.place, 0))
+        del queues[MAX_QUEUES_A_CALL:]
+        request = self._pull_request(queues)
+        for queue in queues:
+            queue.is_pulled = True
+        call = self._broker_group.call(
+            PULL_QUEUES, request, Effect.NONE, deadline_s=CALL_S + self._pace.hold_ms / 1000
+        )
+        pulling = self._pulling = self._loop.create_task(call)
+        try:
+            await asyncio.wait([pulling])
+        finally:
+            self._pulling = None
+            for queue in queues:
+                queue.is_pulled = False
+            if self._interruption is not None:
+                self._interruption.cancel()
+                self._interruption = None
+            pulling.cancel()
+        if not pulling.cancelled():
+            await self._on_pulled(queues, request, pulling)
+
+    def _pull_request(self, queues: Sequence[ProcessQueue]) -> gpb.PullQueuesRequest:
+        request = gpb.PullQueuesRequest(
+            max_messages=MAX_PULL_MESSAGES,
+            max_bytes=self._pace.pull_bytes,
+            hold_ms=self._pace.hold_ms,
+            group=self._group,
+        )
+        for queue in queues:
+            request.queues.add(
+                topic=queue.place.topic,
+                topic_incarnation=queue.place.incarnation,
+                queue_id=queue.place.queue_id,
+                epoch=queue.epoch,
+                offset=queue.next_offset,
+                max_messages=queue.room,
+            )
+        return request
+
+    async def _on_pulled(
+        self,
+        queues: Sequence[ProcessQueue],
+        request: gpb.PullQueuesRequest,
+        pulling: asyncio.Task[gpb.PullQueuesResponse],
+    ) -> None:
+        try:
+            answer = pulling.result()
+        except ClientError as error:
+            if is_final(error):
+                raise
+            _log.warning("group %s: pulling: %s", self._group, error.message)
+            await asyncio.sleep(REST_S)
+            return
+        self._pulls += 1
+        if not answer.queues:
+            self._empty_until = clock()
+        for pulled in answer.queues:
+            queue = queues[pulled.position]
+            self._served[queue.place] = self._pulls
+            if queue.state is Held.GONE or request.queues[pulled.position].offset != (
+                queue.next_offset
+            ):
+                continue  # somebody else's by now, or read from elsewhere
+            if pulled.HasField("error"):
+                self._on_unreadable(queue, from_wire(pulled.error))
+            else:
+                self._on_records(queue, pulled)
+        if answer.queues:
+            self._on_work()
+
+    def _on_records(self, queue: ProcessQueue, pulled: gpb.PulledQueue) -> None:
+        try:
+            messages = decode_messages(pulled.records)
+        except ClientError as error:
+            self._on_unreadable(queue, error)
+        else:
+            queue.on_fetched(messages, pulled.next_offset, pulled.max_offset)
+            self._member.on_pulled(queue)
+
+    def _on_unreadable(self, queue: ProcessQueue, error: ClientError) -> None:
+        """The queue couldn't be read: it isn't this member's, what comes next has gone, or it is
+        tried again."""
+        if isinstance(error, GONE):
+            self._on_gone(queue)
+            return
+        if isinstance(error, OffsetOutOfRange):
+            self._skip(queue, error)
+            return
+        queue.rests_until = clock() + REST_S
+        _log.warning("group %s: %s: %s", self._group, queue.place, error.message)
+
+    def _skip(self, queue: ProcessQueue, error: OffsetOutOfRange) -> None:
+        """Goes on where there is something, if the application said so.
+
+        Raises:
+            OffsetOutOfRange: it didn't, or the queue is shorter than what was read of it.
+        """
+        first, last = error.valid or (0, 0)
+        if self._pace.when_gone is WhenGone.RAISE or not queue.next_offset < first <= last:
+            raise error
+        skipped = queue.skip_to(first if self._pace.when_gone is WhenGone.FIRST else last)
+        at = (queue.place.topic, queue.place.queue_id)
+        self._counts.skipped[at] = self._counts.skipped.get(at, 0) + len(skipped)
+        _log.warning("group %s: %s: %s had gone", self._group, queue.place, skipped)

@@ -1,0 +1,378 @@
+"""What a pull consumer has as a member of its group: the queues that it holds, whichever those are.
+
+This owns what is in the loop's hand, and what of each queue a commit covers: what the application
+says, or what its loop has finished, never more. A queue that is asked for gives nothing more; what
+is in hand of it is waited for until the loop asks for more, within the hand-over's time. What was
+finished and not committed by then comes again, elsewhere: with `commit_every_s` it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from dledger.client.arguments import i64, milliseconds, wanted_tags
+from dledger.client.broker_group import BrokerGroup, Effect
+from dledger.client.connection import GET_OFFSET_BY_TIME, GET_QUEUE_OFFSETS
+from dledger.client.errors import (
+    ClientError,
+    DeadlineExceeded,
+    InvalidArgument,
+    LeaseLost,
+    QueueNotFound,
+)
+from dledger.client.members.attendance import Attendance
+from dledger.client.members.clock import clock
+from dledger.client.members.finished import Finished
+from dledger.client.members.member import Line, Member, Progress, Rules
+from dledger.client.members.membership import Identity, Membership
+from dledger.client.members.process_queue import Bounds, Held, Order, ProcessQueue, Work
+from dledger.client.members.pulling import Pace
+from dledger.client.members.revoking import lag_of, revoke
+from dledger.client.members.settings import fresh_token, group_name, group_settings, member_name
+from dledger.client.options import ConsumerOptions, StartFrom
+from dledger.client.progress import Progress as Loop
+from dledger.client.results import Message
+from dledger.wire import broker_pb2 as pb
+
+MIN_BYTES: Final = 16 << 10  # of one queue, whatever the others have
+LOOK_S: Final = 0.25  # between looks at what no event tells
+
+
+class MemberReading:
+    """A member's queues of one topic."""
+
+    crosses_threads = False  # a queue may go at any time: whoever takes, takes on the loop
+
+    def __init__(
+        self,
+        broker_group: BrokerGroup,
+        attendance: Callable[[], Attendance],
+        topic: str,
+        group: str,
+        *,
+        tags: Collection[str] | None,
+        start: StartFrom | datetime | None,
+        idle_timeout_s: float | None,
+        options: ConsumerOptions,
+    ) -> None:
+        self.topic = topic
+        self._broker_group = broker_group
+        self._attendance = attendance
+        self._options = options
+        self._idle_timeout_s = idle_timeout_s
+        start = StartFrom.FIRST if start in (None, StartFrom.COMMITTED) else start
+        assert start is not None
+        self._identity = Identity(
+            group_name(group), member_name(options.member), group_settings([topic], start=start)
+        )
+        bounds = Bounds(bytes=options.prefetch_bytes)
+        wanted = {} if tags is None else {topic: wanted_tags(tags)}
+        self._line = Line()
+        rules = Rules(order=Order.NONE, tags=wanted, bounds=bounds)
+        self._member = Member(rules, fresh_token, {topic: self._line})
+        self._membership: Membership | None = None
+        self._in_hand: list[Work] = []
+        self._loop = Loop(topic)
+        self._known: dict[int, ProcessQueue] = {}  # by queue held: by which lease
+        self._begun: dict[int, int] = {}  # by queue held: where it began, or was sought
+        self._wished: dict[int, int] = {}  # by queue held: what the application wants committed
+        self._paused: set[int] = set()
+        self._changed = asyncio.Event()
+        self._error: ClientError | None = None
+        self._is_stopped = False
+        self._able_at = clock()
+
+    # --- taking -------------------------------------------------------------------------------
+
+    def next_message(self) -> Message | None:
+        """One of those that are here, from now on in hand; None: `fill` first."""
+        works = self._take(1)
+        return works[0].message if works else None
+
+    def next_messages(self) -> list[Message] | None:
+        """All of one queue's that are here, from now on in hand; None: `fill` first."""
+        works = self._take(self._options.prefetch_bytes)
+        return [work.message for work in works] or None
+
+    def _take(self, most: int) -> list[Work]:
+        """Up to so many of one queue; what was in hand is finished."""
+        self._finish()
+        if self._membership is None or self._is_stopped:
+            return []
+        first = self._membership.take(self._line)
+        if first is None:
+            return []
+        works, queue = [first], first.queue
+        while len(works) < most and (more := queue.take(self._membership.now)) is not None:
+            works.append(more)
+        self._member.on_pulled(queue)  # it may have more, for the next turn
+        last = works[-1].message
+        self._loop.hand_over(last, queue.finished.next_unfinished(last.queue_offset + 1))
+        self._in_hand = works
+        return works
+
+    def _finish(self) -> None:
+        """What was in hand is done: more is asked for."""
+        works, self._in_hand = self._in_hand, []
+        self._loop.finish()
+        for work in works:
+            if self._membership is not None:
+                self._membership.succeed(work)
+
+    def _catch_up(self, queue: ProcessQueue) -> None:
+        """What was passed over in front of everything that is at hand counts as finished."""
+        queue_id, frontier = queue.place.queue_id, queue.finished.frontier
+        if not queue.running and frontier > self._begun.get(queue_id, frontier):
+            self._loop.pass_over(queue_id, frontier)
+
+    async def fill(self) -> bool:
+        """There are messages to hand over; false when the iteration is over.
+
+        Raises:
+            ClientError: the group refuses this member, or the brokers couldn't be reached for
+                `deadline_s`; nothing was skipped.
+        """
+        self._finish()
+        membership = self._begin()
+        while not self._is_stopped:
+            if self._error is not None:
+                raise self._error
+            now = clock()
+            if self._has_work(now):
+                return True
+            if self._is_idle(membership):
+                return False
+            self._check_able(now)
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._look_s):
+                    await self._changed.wait()
+        return False
+
+    def _has_work(self, now: float) -> bool:
+        return self._member.may_start(now) and any(
+            queue.may_have_work(now) for queue in self._line.queues
+        )
+
+    @property
+    def _look_s(self) -> float:
+        return LOOK_S if self._idle_timeout_s is None else min(LOOK_S, self._idle_timeout_s / 4)
+
+    def _is_idle(self, membership: Membership) -> bool:
+        """Whether everything that it holds was empty for the idle timeout."""
+        if self._idle_timeout_s is None or not self._member.is_whole:
+            return False
+        return (
+            membership.pulling.empty_s is not None
+            and membership.pulling.empty_s >= self._idle_timeout_s
+        )
+
+    def _check_able(self, now: float) -> None:
+        """Raises when it has been no member that may read for too long."""
+        if self._member.may_start(now):
+            self._able_at = now
+        elif now - self._able_at > self._options.deadline_s:
+            self._able_at = now
+            raise DeadlineExceeded(
+                f"no leader has known this member of {self._identity.group!r} for "
+                f"{self._options.deadline_s:g} s"
+            )
+
+    def _begin(self) -> Membership:
+        if self._membership is not None:
+            return self._membership
+        options = self._options
+        hold_ms = options.hold_ms
+        if self._idle_timeout_s is not None:
+            hold_ms = min(hold_ms, int(min(self._idle_timeout_s, 60.0) * 1000) + 1)
+        membership = self._membership = Membership(
+            self._broker_group,
+            self._attendance(),
+            self._identity,
+            self._member,
+            Pace(options.pull_bytes, hold_ms, options.commit_every_s, options.when_gone),
+            _Employer(self),
+        )
+        membership.progress = self._progress
+        self._able_at = clock()
+        membership.begin()
+        return membership
+
+    def look(self) -> None:
+        """What is held may have changed: of a lease that has ended nothing is known any more, and
+        what another one brings is new."""
+        held = {queue.place.queue_id: queue for queue in self._member.queues.values()}
+        for queue_id in [at for at, queue in self._known.items() if held.get(at) is not queue]:
+            self._loop.forget(queue_id)
+            self._wished.pop(queue_id, None)
+            del self._known[queue_id], self._begun[queue_id]
+        share = Bounds(bytes=max(self._options.prefetch_bytes // max(len(held), 1), MIN_BYTES))
+        for queue_id, queue in held.items():
+            queue.bounds = share
+            if queue_id not in self._known:
+                self._known[queue_id] = queue
+                self._begun[queue_id] = queue.finished.frontier
+                queue.paused = queue_id in self._paused
+        self._changed.set()
+
+    # --- commits ------------------------------------------------------------------------------
+
+    def _queue(self, queue_id: int) -> ProcessQueue | None:
+        for queue in self._member.queues.values():
+            if queue.place.queue_id == queue_id:
+                return queue
+        return None
+
+    def _progress(self) -> list[Progress]:
+        """What is wished to be committed, or to be released."""
+        if self._options.commit_every_s is not None:
+            self._wish_finished()
+        found: list[Progress] = []
+        for queue in self._member.queues.values():
+            known = queue.committed[0] if queue.committed is not None else 0
+            frontier = max(self._wished.get(queue.place.queue_id, 0), known)
+            release = queue.state is Held.RELEASING
+            if release or frontier > known:
+                found.append(Progress(queue, frontier, [], release))
+        return found
+
+    def _wish_finished(self) -> None:
+        for queue in self._member.queues.values():
+            self._catch_up(queue)
+        for queue_id, offset in self._loop.finished.items():
+            self._wish(queue_id, offset)
+
+    def _wish(self, queue_id: int, offset: int) -> None:
+        self._wished[queue_id] = max(offset, self._wished.get(queue_id, 0))
+
+    async def commit(
+        self, message: Message | None = None, *, deadline_s: float | None = None
+    ) -> None:
+        """See `PullConsumer.commit`."""
+        if self._membership is None:
+            if message is None:
+                return
+            raise InvalidArgument("this consumer never gave any message")
+        if message is None:
+            self._wish_finished()
+        else:
+            for queue_id, offset in self._loop.up_to(message).items():
+                self._check_held(queue_id)
+                self._wish(queue_id, offset)
+        error = await self._membership.commit(deadline_s)
+        if error is not None:
+            raise error
+
+    def _check_held(self, queue_id: int) -> None:
+        if self._queue(queue_id) is None:
+            raise LeaseLost(
+                f"queue {queue_id} of {self.topic!r} isn't this member's any more: its messages "
+                "are given to whoever has it"
+            )
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """See `PullConsumer.positions`."""
+        return self._loop.positions
+
+    @property
+    def skipped(self) -> dict[int, int]:
+        """See `PullConsumer.skipped`."""
+        if self._membership is None:
+            return {}
+        return {queue_id: n for (_, queue_id), n in self._membership.counts.skipped.items()}
+
+    async def lag(self, *, deadline_s: float | None = None) -> dict[int, int]:
+        """See `PullConsumer.lag`."""
+        found = await lag_of(self._broker_group, self._member, deadline_s)
+        return {queue_id: count for (_, queue_id), count in found.items()}
+
+    # --- other places -------------------------------------------------------------------------
+
+    async def seek(self, queue_id: int, to: int | StartFrom | datetime) -> None:
+        """See `PullConsumer.seek`."""
+        queue = self._queue(queue_id)
+        if queue is None:
+            raise QueueNotFound(f"queue {queue_id} is none that this member holds")
+        offset = await self._offset_at(queue, to)
+        if queue.state is Held.GONE:
+            raise QueueNotFound(f"queue {queue_id} is none that this member holds any more")
+        self._in_hand = [work for work in self._in_hand if work.queue is not queue]
+        queue.seek(Finished(offset))
+        self._loop.forget(queue_id)
+        self._begun[queue_id] = offset
+        if self._membership is not None:
+            self._membership.pulling.look_again()
+
+    async def _offset_at(self, queue: ProcessQueue, to: int | StartFrom | datetime) -> int:
+        topic, _, queue_id = queue.place
+        if isinstance(to, datetime):
+            by_time = pb.GetOffsetByTimeRequest(
+                topic=topic, queue_id=queue_id, time_ms=milliseconds("to", to)
+            )
+            answer = await self._broker_group.call(GET_OFFSET_BY_TIME, by_time, Effect.NONE)
+            return answer.offset
+        if not isinstance(to, StartFrom):
+            return i64("to", to)
+        if to is StartFrom.COMMITTED and queue.committed is not None:
+            return queue.committed[0]
+        request = pb.GetQueueOffsetsRequest(topic=topic, queue_id=queue_id)
+        bounds = await self._broker_group.call(GET_QUEUE_OFFSETS, request, Effect.NONE)
+        return bounds.max_offset if to is StartFrom.LAST else bounds.min_offset
+
+    def pause(self, *queue_ids: int) -> None:
+        """See `PullConsumer.pause`."""
+        self._paused.update(queue_ids)
+        self._apply_pauses()
+
+    def resume(self, *queue_ids: int) -> None:
+        """See `PullConsumer.resume`."""
+        self._paused.difference_update(queue_ids)
+        self._apply_pauses()
+
+    def _apply_pauses(self) -> None:
+        for queue in self._member.queues.values():
+            queue.paused = queue.place.queue_id in self._paused
+            self._member.on_pulled(queue)
+        self._changed.set()
+        if self._membership is not None:
+            self._membership.pulling.look_again()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Nothing more is given."""
+        self._is_stopped = True
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Gives everything back, and says goodbye; what is in hand isn't finished."""
+        self.stop()
+        if self._membership is not None:
+            await self._membership.leave(0.0)
+
+
+class _Employer:
+    """What a membership asks of its reading."""
+
+    def __init__(self, reading: MemberReading) -> None:
+        self._reading = reading
+
+    def on_work(self) -> None:
+        self._reading.look()
+
+    def on_withdrawn(self) -> None:
+        self._reading.look()
+
+    def on_over(self, error: ClientError | None) -> None:
+        self._reading._error = self._reading._error or error
+        self._reading._changed.set()
+
+    async def on_revoke(self, queues: Sequence[ProcessQueue], *, lost: bool) -> None:
+        call: Callable[..., Awaitable[None] | None] | None = self._reading._options.on_revoke
+        if call is not None:
+            await revoke(call, queues, lost=lost)

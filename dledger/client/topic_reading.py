@@ -1,0 +1,342 @@
+"""Reads queues of a topic that the application named, or all of them, and commits without a lease.
+
+This owns what of a topic's queues is at hand, where each began, and what of them is committed; it
+is the reading behind a `PullConsumer` that is no member of its group (`dledger.client.consumer`).
+The Pulls behind it are `dledger.client.fetching`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from dledger.client.arguments import i64, milliseconds, queue_ids, wanted_tags
+from dledger.client.broker_group import BrokerGroup
+from dledger.client.errors import ClientClosed, InvalidArgument, QueueNotFound
+from dledger.client.faults import client_error
+from dledger.client.fetching import Chunk, Fetching
+from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
+from dledger.client.progress import Progress
+from dledger.client.results import Message, QueueOffsets, TopicDescription, decode_messages
+
+
+class Offsets(Protocol):
+    """The client, as far as a consumer asks it for its topic and its consumer group's offsets."""
+
+    async def describe_topic(self, name: str, /) -> TopicDescription: ...
+    async def queue_offsets(
+        self, topic: str, queue_id: int, /, *, deadline_s: float | None = None
+    ) -> QueueOffsets: ...
+    async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, /) -> int: ...
+    async def fetch_offsets(
+        self, group: str, topic: str, /, *, incarnation: int
+    ) -> dict[int, int]: ...
+    async def commit_offsets(
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        /,
+        *,
+        incarnation: int,
+        deadline_s: float | None = None,
+    ) -> dict[int, int]: ...
+
+
+class TopicReading:
+    """What a consumer has of a topic's queues.
+
+    Args:
+        start: None: committed offsets with a group, else the first message.
+    """
+
+    crosses_threads = True  # what is fetched may be taken in another thread than the loop's
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        broker_group: BrokerGroup,
+        topic: str,
+        *,
+        consumer_group: str | None,
+        tags: Collection[str] | None,
+        start: StartFrom | datetime | None,
+        queues: Sequence[int] | AllQueues | None,
+        idle_timeout_s: float | None,
+        options: ConsumerOptions,
+    ) -> None:
+        if start is None:
+            start = StartFrom.FIRST if consumer_group is None else StartFrom.COMMITTED
+        if isinstance(start, datetime):
+            milliseconds("start", start)  # now, and not at the first message
+        self.topic = topic
+        self._offsets = offsets
+        self._consumer_group = consumer_group
+        self._start = start
+        self._queues = None if queues is None or queues is ALL else queue_ids(queues)
+        self._tags = None if tags is None else wanted_tags(tags)
+        self._fetching = Fetching(broker_group, topic, options, idle_timeout_s)
+        self._beginning: asyncio.Task[None] | None = None
+        self._incarnation = 0  # of the topic that it began with: positions are of no other
+        self._started = False
+        self._rest: dict[int, list[Message]] = {}  # by queue: decoded, last one first
+        self._paused: set[int] = set()
+        self._read_to: dict[int, int] = {}  # by queue: where what is decoded ends
+        self._progress = Progress(topic)
+        self._skipped: dict[int, int] = {}
+
+    def next_message(self) -> Message | None:
+        """One of those that are here, from now on in hand; None: `fill` first."""
+        rest = self._waiting()
+        if rest is None:
+            return None
+        message = rest.pop()
+        if rest:
+            read_to = rest[-1].queue_offset
+        else:
+            self._rest.pop(message.queue_id, None)
+            read_to = self._read_to[message.queue_id]
+        self._progress.hand_over(message, read_to)
+        return message
+
+    def next_messages(self) -> list[Message] | None:
+        """All of one queue's that are here, from now on in hand; None: `fill` first."""
+        rest = self._waiting()
+        if rest is None:
+            return None
+        self._rest.pop(rest[0].queue_id, None)
+        rest.reverse()
+        self._progress.hand_over(rest[-1], self._read_to[rest[-1].queue_id])
+        return rest
+
+    def _waiting(self) -> list[Message] | None:
+        """Messages of some queue that isn't withheld, last one first."""
+        for queue_id, rest in self._rest.items():
+            if queue_id not in self._paused:
+                return rest
+        return None
+
+    def _has_waiting(self) -> bool:
+        return self._waiting() is not None
+
+    async def fill(self) -> bool:
+        """There are messages to hand over; false when the iteration is over. Who is cancelled or
+        interrupted here has lost none. What was in hand is finished, since more is asked for.
+
+        Raises:
+            ClientError: a queue can't be read any more; nothing was skipped.
+        """
+        self._progress.finish()
+        if not self._fetching.has_ended:
+            await self._begin()
+        while (chunk := await self._fetching.take(self._paused, self._has_waiting)) is not None:
+            if self._unpack(chunk):
+                return True
+            await asyncio.sleep(0)  # a long stretch that isn't wanted holds nobody else up
+        return self._has_waiting()  # a queue was resumed
+
+    def _unpack(self, chunk: Chunk) -> bool:
+        """Whether there is something to hand over in it. What isn't wanted is passed over."""
+        queue_id = chunk.reader.queue_id
+        if chunk.skipped:
+            self._progress.pass_over(queue_id, chunk.skipped.stop)
+            self._skipped[queue_id] = self._skipped.get(queue_id, 0) + len(chunk.skipped)
+            return False
+        try:
+            messages = decode_messages(chunk.records)
+            begins, ends = messages[0].queue_offset, messages[-1].queue_offset + 1
+            if self._tags is not None:
+                messages = [message for message in messages if message.tags in self._tags]
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
+            told = client_error("decoding messages", error)
+            self._fetching.break_off(chunk.reader, told)
+            raise told  # noqa: B904 - it is the error itself, or has it as its cause
+        first = messages[0].queue_offset if messages else ends
+        if first > begins:
+            self._progress.pass_over(queue_id, first)
+        self._read_to[queue_id] = ends
+        if messages:
+            messages.reverse()
+            self._rest[queue_id] = messages
+        return bool(messages)
+
+    # --- what is in hand, and what is finished ------------------------------------------------
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By queue: one past the last message handed over, for queues that gave any. Finished or
+        not: `commit` knows the difference."""
+        return self._progress.positions
+
+    @property
+    def skipped(self) -> dict[int, int]:
+        """By queue: how many messages were passed over because the next one had gone; see
+        `ConsumerOptions.when_gone`. Queues without any aren't there."""
+        return dict(self._skipped)
+
+    async def commit(
+        self, message: Message | None = None, *, deadline_s: float | None = None
+    ) -> None:
+        """The consumer group's offsets cover what is finished.
+
+        Args:
+            message: one that this consumer gave, and whose work is done: its queue is committed
+                up to and with it. None: every message but the one (or the batch) in hand.
+
+        Raises:
+            InvalidArgument: the consumer is of no consumer group, or never gave this message.
+        """
+        if self._consumer_group is None:
+            raise InvalidArgument("without a consumer group there is nothing to commit to")
+        done = self._progress.finished if message is None else self._progress.up_to(message)
+        moved = self._progress.uncommitted(done)
+        if not moved:
+            return
+        group = self._consumer_group
+        await self._offsets.commit_offsets(
+            group, self.topic, moved, incarnation=self._incarnation, deadline_s=deadline_s
+        )
+        self._progress.on_committed(moved)
+
+    async def lag(self, *, deadline_s: float | None = None) -> dict[int, int]:
+        """See `PullConsumer.lag`."""
+        await self._begin()
+        found: dict[int, int] = {}
+        for queue_id in self._fetching.queue_ids:
+            bounds = await self._offsets.queue_offsets(self.topic, queue_id, deadline_s=deadline_s)
+            done = self._progress.finished.get(queue_id)
+            first = self._fetching.begun_at(queue_id) if done is None else done
+            found[queue_id] = max(bounds.max_offset - max(first, bounds.min_offset), 0)
+        return found
+
+    # --- other places -------------------------------------------------------------------------
+
+    async def seek(self, queue_id: int, to: int | StartFrom | datetime) -> None:
+        """The queue's next message is the one at `to`; what was fetched of it is dropped. Works
+        after a queue failed, too. Committed offsets stay: they only go forward, and what was
+        finished and not committed before is not committed by a later `commit()`.
+
+        Args:
+            to: an offset, an end of the queue, or the first message stored at or after a time.
+
+        Raises:
+            QueueNotFound: the consumer doesn't read this queue.
+        """
+        await self._begin()
+        if self._fetching.has_ended:
+            return
+        if queue_id not in self._fetching.queue_ids:
+            raise QueueNotFound(f"queue {queue_id} is none of those read")
+        offset = await self._offset_at(queue_id, to)
+        self._rest.pop(queue_id, None)
+        self._progress.forget(queue_id)
+        self._fetching.begin_again(queue_id, offset)
+
+    async def _offset_at(self, queue_id: int, to: int | StartFrom | datetime) -> int:
+        if isinstance(to, datetime):
+            time_ms = milliseconds("to", to)
+            return await self._offsets.offset_by_time(self.topic, queue_id, time_ms)
+        if not isinstance(to, StartFrom):
+            return i64("to", to)
+        if to is StartFrom.COMMITTED:
+            if self._consumer_group is None:
+                raise InvalidArgument("committed offsets need a consumer group")
+            committed = await self._offsets.fetch_offsets(
+                self._consumer_group, self.topic, incarnation=self._incarnation
+            )
+            if queue_id in committed:
+                return committed[queue_id]
+        bounds = await self._offsets.queue_offsets(self.topic, queue_id)
+        return bounds.max_offset if to is StartFrom.LAST else bounds.min_offset
+
+    def pause(self, *queue_ids: int) -> None:
+        """Withholds these queues' messages, from now on; what is fetched waits, within bounds.
+        A queue that has messages waiting is not idle."""
+        self._paused.update(queue_ids)
+
+    def resume(self, *queue_ids: int) -> None:
+        """Hands these queues' messages over again, from where they were."""
+        self._paused.difference_update(queue_ids)
+        self._fetching.wake()
+
+    # --- beginning and end --------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """The queues are found, and where to start in each, and fetching has started. Who is
+        cancelled while it waits ends nothing: were it begun anew each time, a caller whose patience
+        is shorter than the beginning would never read anything. One that failed is begun again.
+        """
+        if self._started:
+            return
+        if self._beginning is None:
+            self._beginning = asyncio.create_task(self._begin_once(), name=f"begin-{self.topic}")
+            self._beginning.add_done_callback(_look)
+        task = self._beginning
+        if not task.done():
+            await asyncio.wait([task])
+        if self._beginning is task:
+            self._beginning = None
+        if not task.cancelled():
+            task.result()
+        elif not self._fetching.has_ended:  # by who cancels every task that there is
+            raise ClientClosed("the reading was cancelled")
+
+    async def _begin_once(self) -> None:
+        description = await self._offsets.describe_topic(self.topic)
+        queues = self._chosen_queues(description.topic.queue_count)
+        self._incarnation = description.topic.incarnation
+        known = await self._known_offsets(queues)
+        last = self._start is StartFrom.LAST
+        edges = {
+            queue.queue_id: queue.max_offset if last else queue.min_offset
+            for queue in description.queues
+        }
+        offsets = {queue: known.get(queue, edges[queue]) for queue in queues}
+        self._fetching.begin(offsets, self._incarnation)
+        self._started = True
+
+    async def _known_offsets(self, queues: Sequence[int]) -> dict[int, int]:
+        """Where to start, by queue, where it isn't an end of the queue."""
+        if isinstance(self._start, datetime):
+            time_ms = milliseconds("start", self._start)
+            return {
+                queue_id: await self._offsets.offset_by_time(self.topic, queue_id, time_ms)
+                for queue_id in queues
+            }
+        if self._start is StartFrom.COMMITTED and self._consumer_group is not None:
+            return await self._offsets.fetch_offsets(
+                self._consumer_group, self.topic, incarnation=self._incarnation
+            )
+        return {}
+
+    def _chosen_queues(self, queue_count: int) -> list[int]:
+        if self._queues is None:
+            return list(range(queue_count))
+        for queue_id in self._queues:
+            if not 0 <= queue_id < queue_count:
+                raise QueueNotFound(
+                    f"topic {self.topic!r} has queues 0 to {queue_count - 1}, not {queue_id}"
+                )
+        return self._queues
+
+    def stop(self) -> None:
+        """What was fetched and not handed over is dropped, and no more is."""
+        self._rest = {}
+        self._fetching.end()
+        if self._beginning is not None:
+            self._beginning.cancel()
+
+    async def close(self) -> None:
+        """Stops; no task is left behind."""
+        self.stop()
+        if self._beginning is not None:
+            await asyncio.wait([self._beginning])
+        await self._fetching.close()
+
+
+def _look(beginning: asyncio.Task[None]) -> None:
+    """Its error is for whoever asks next: nobody may be waiting now."""
+    if not beginning.cancelled():
+        beginning.exception()

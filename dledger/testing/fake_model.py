@@ -1,0 +1,160 @@
+"""What fake nodes have replicated: topics, queues, producers with their numbers, offsets.
+
+One object for all nodes, as if replication took no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from dledger.records.layout import RECORD
+from dledger.records.record import decode_records, record_starts
+from dledger.testing.refusals import Refusal, wire_error
+from dledger.wire import broker_pb2 as pb
+from dledger.wire import errors_pb2 as epb
+
+STORE_HOST = ("127.0.0.1", 9_999)
+STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")
+OFFSETS = RECORD.run("queue_offset", "physical_offset")
+STORED = RECORD.run("store_time_ms", "store_host")
+REMEMBERED_BATCHES = 5
+
+
+@dataclass
+class FakeQueue:
+    """Stamped records by offset; `min_offset` moves when a test deletes old ones."""
+
+    records: list[bytes] = field(default_factory=list)
+    min_offset: int = 0
+
+
+@dataclass
+class Sequence:
+    next_sequence: int = 0
+    recent: deque[tuple[int, int, pb.SendResult]] = field(
+        default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES)
+    )
+
+
+@dataclass
+class Registered:
+    """A producer: its id now, and its first one, under which its numbers are kept."""
+
+    producer_id: bytes
+    origin: bytes
+
+
+class Model:
+    """The replicated state: topics, queues, producers, sequences, offsets."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[FakeQueue]] = {}
+        self.incarnations: dict[str, int] = {}  # of topics whose incarnation is told
+        self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
+        self.producers: dict[bytes, Registered] = {}  # by token, former ones too
+        self.names: dict[str, Registered] = {}
+        self.retention_ms: dict[str, int] = {}  # by topic
+        self.entries = 0
+        self.max_producers = 100
+        self.offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self.physical = 1_000
+        self.arrived = asyncio.Condition()
+
+    def create(self, name: str, queues: int) -> None:
+        self.topics[name] = [FakeQueue() for _ in range(queues)]
+
+    def delete(self, name: str) -> None:
+        del self.topics[name]
+        self.sequences = {key: each for key, each in self.sequences.items() if key[1] != name}
+
+    def queue(self, topic: str, queue_id: int) -> FakeQueue:
+        if topic not in self.topics:
+            raise Refusal(wire_error(epb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist"))
+        queues = self.topics[topic]
+        if queue_id >= len(queues):
+            raise Refusal(wire_error(epb.QUEUE_NOT_FOUND, f"{len(queues)} queues"))
+        return queues[queue_id]
+
+    def store(self, producer: bytes, batch: pb.SendBatch) -> pb.SendResult:
+        """Stores a batch once, as the state machine would."""
+        known = self.producers.get(producer[8:])
+        if known is None:
+            raise Refusal(wire_error(epb.UNKNOWN_PRODUCER, "not registered"))
+        if known.producer_id != producer:
+            raise Refusal(wire_error(epb.PRODUCER_FENCED, "registered by another"))
+        queue = self.queue(batch.topic, batch.queue_id)
+        present = self.incarnations.get(batch.topic, 0)
+        if batch.topic_incarnation not in (0, present):
+            raise Refusal(wire_error(epb.TOPIC_REPLACED, f"the one of entry {present}"))
+        key = (known.origin, batch.topic, batch.queue_id)
+        state = self.sequences.get(key, Sequence())
+        for base, count, result in state.recent:
+            if (base, count) == (batch.base_sequence, batch.count):
+                again = pb.SendResult()
+                again.CopyFrom(result)
+                again.duplicate = True
+                return again
+        if batch.base_sequence > state.next_sequence:
+            code = epb.OUT_OF_SEQUENCE if state.next_sequence else epb.UNKNOWN_PRODUCER
+            raise Refusal(wire_error(code, f"{batch.base_sequence} is not next"))
+        if batch.base_sequence + batch.count <= state.next_sequence:
+            return pb.SendResult(duplicate=True, place_forgotten=True)
+        if batch.base_sequence < state.next_sequence:
+            raise Refusal(wire_error(epb.INVALID_ARGUMENT, "older than what is remembered"))
+        result = self._append(queue, batch)
+        state.next_sequence += batch.count
+        state.recent.append((batch.base_sequence, batch.count, result))
+        self.sequences[key] = state
+        return result
+
+    def register(self, token: bytes, name: str, previous: bytes) -> Registered:
+        """Registers a producer, as the state machine would."""
+        if token in self.producers:
+            return self.producers[token]
+        self.entries += 1
+        identity = self.entries.to_bytes(8, "big") + token
+        held = self.names.get(name)
+        if held is not None:
+            if previous and previous != held.producer_id:
+                raise Refusal(wire_error(epb.PRODUCER_FENCED, f"{name} is another's"))
+            held.producer_id = identity
+        elif len(self.producers) >= self.max_producers:
+            raise Refusal(wire_error(epb.LIMIT_REACHED, "too many producers"))
+        else:
+            held = Registered(identity, identity)
+        if name:
+            self.names[name] = held
+        self.producers[token] = held
+        return held
+
+    def forget(self) -> None:
+        """Nothing is known of any producer any more."""
+        self.producers.clear()
+        self.names.clear()
+        self.sequences.clear()
+
+    def _append(self, queue: FakeQueue, batch: pb.SendBatch) -> pb.SendResult:
+        buf = bytearray(batch.records)
+        starts = record_starts(buf, 0, batch.count)
+        base = len(queue.records)
+        for number, start in enumerate(starts):
+            place = (base + number, self.physical + start)
+            OFFSETS.pack_into(buf, start + RECORD.at("queue_offset"), *place)
+            stored = (1_700_000_000_000 + self.physical, STORE_HOST_WIRE)
+            STORED.pack_into(buf, start + RECORD.at("store_time_ms"), *stored)
+        ends = [*starts[1:], len(buf)]
+        queue.records += [bytes(buf[start:end]) for start, end in zip(starts, ends, strict=True)]
+        result = pb.SendResult(
+            base_queue_offset=base,
+            base_physical_offset=self.physical,
+            store_time_ms=1_700_000_000_000 + self.physical,
+            store_host=STORE_HOST_WIRE,
+        )
+        self.physical += len(buf)
+        return result
+
+    def bodies(self, topic: str, queue_id: int) -> list[bytes]:
+        """What is stored in a queue, in order."""
+        return [decode_records(record)[0].body for record in self.topics[topic][queue_id].records]

@@ -1,0 +1,179 @@
+"""Broadcast groups: every member is given everything, and knows itself how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger.client import Client, Message, OffsetsFileUnusable, PushConsumer, StartFrom
+from tests.client.loops import async_test
+from tests.client.members.test_push import PUSH, fill, running, stocked, until
+
+
+def service_of(
+    client: Client, file: Path, seen: list[tuple[int, int]], **changes: Any
+) -> PushConsumer:
+    """A broadcast member that notes what it handles."""
+    options = replace(PUSH, broadcast=True, offsets_file=file, **changes)
+    service = client.push_consumer("g", options)
+
+    @service.on("t")
+    async def handle(message: Message) -> None:
+        seen.append((message.queue_id, message.queue_offset))
+
+    return service
+
+
+def test_every_member_is_given_everything_once(tmp_path: Path) -> None:
+    """Over restarts, too; nothing is committed."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(2, 10) as (group, client):
+            one: list[tuple[int, int]] = []
+            other: list[tuple[int, int]] = []
+            async with (
+                running(service_of(client, tmp_path / "one", one)),
+                running(service_of(client, tmp_path / "other", other)),
+            ):
+                await until(lambda: len(one) == len(other) == 20)
+            await fill(client, 2, 5)
+            async with running(service_of(client, tmp_path / "one", one)):
+                await until(lambda: len(one) == 30)
+            assert len(set(one)) == 30
+            assert group.members.commits == []
+
+    check()
+
+
+def test_start_is_kept_before_anything_is_handed_out(tmp_path: Path) -> None:
+    """Who begins at the end and dies before it has finished anything skips nothing."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(1, 10) as (_, client):
+            file = tmp_path / "offsets"
+            stuck = client.push_consumer(
+                "g", replace(PUSH, broadcast=True, offsets_file=file, start=StartFrom.LAST)
+            )
+            begun = asyncio.Event()
+
+            @stuck.on("t")
+            async def handle(message: Message) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            run = asyncio.create_task(stuck.run())
+            await until(file.exists)
+            await fill(client, 1, 1)
+            await begun.wait()
+            run.cancel()
+            await asyncio.wait([run])
+            seen: list[tuple[int, int]] = []
+            async with running(service_of(client, file, seen, start=StartFrom.LAST)):
+                await until(lambda: seen)
+            assert seen == [(0, 10)]
+
+    check()
+
+
+def test_file_is_there_before_the_first_message(tmp_path: Path) -> None:
+    """Not only when the first commit is due."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(1, 3) as (_, client):
+            file = tmp_path / "offsets"
+            existed: list[bool] = []
+            service = client.push_consumer(
+                "g", replace(PUSH, broadcast=True, offsets_file=file, commit_every_s=60.0)
+            )
+
+            @service.on("t")
+            async def handle(message: Message) -> None:
+                existed.append(file.exists())
+
+            async with running(service):
+                await until(lambda: len(existed) == 3)
+            assert existed == [True] * 3
+
+    check()
+
+
+def test_queues_that_were_made_since_begin_at_their_first_message(tmp_path: Path) -> None:
+    """Whatever the start says: it is of topics that are older."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(1, 3) as (group, client):
+            group.model.incarnations["t"] = 7
+            seen: list[tuple[int, int]] = []
+            file = tmp_path / "offsets"
+            async with running(service_of(client, file, seen, start=StartFrom.LAST)):
+                await until(file.exists)
+                group.model.delete("t")
+                group.model.incarnations["t"] = 9
+                group.model.create("t", 2)
+                await fill(client, 2, 2)
+                await until(lambda: len(seen) == 4)
+            assert sorted(seen) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+            kept = json.loads(file.read_text())["topics"]["t"]
+            assert kept == {"incarnation": 9, "queues": {"0": [2, []], "1": [2, []]}}
+
+    check()
+
+
+def test_failed_message_keeps_its_place_over_a_restart(tmp_path: Path) -> None:
+    """Those behind it are finished, and stay so."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(1, 6) as (_, client):
+            file = tmp_path / "offsets"
+            options = replace(
+                PUSH, broadcast=True, offsets_file=file, retry_delays_s=(60.0,), drain_s=0.0
+            )
+            service = client.push_consumer("g", options)
+
+            @service.on("t")
+            async def handle(message: Message) -> None:
+                if message.queue_offset == 2:
+                    raise ValueError("not today")
+
+            async with running(service):
+                await until(lambda: service.statistics().handled == 5)
+            seen: list[tuple[int, int]] = []
+            async with running(service_of(client, file, seen)):
+                await until(lambda: seen)
+            assert seen == [(0, 2)]
+
+    check()
+
+
+def test_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
+    """It is another member's, broken, another group's, or nowhere; nobody begins anew for that."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(1, 1) as (_, client):
+            seen: list[tuple[int, int]] = []
+            file = tmp_path / "offsets"
+            async with running(service_of(client, file, seen)):
+                await until(lambda: seen)
+                with pytest.raises(OffsetsFileUnusable, match="another member"):
+                    await service_of(client, file, seen).run()
+            for content in ("{", "[]", '{"format": 1, "group": "h", "topics": {}}', "\0"):
+                file.write_text(content)
+                with pytest.raises(OffsetsFileUnusable, match="delete it only if"):
+                    await service_of(client, file, seen).run()
+                assert file.read_text() == content
+            with pytest.raises(OffsetsFileUnusable):
+                await service_of(client, tmp_path / "absent" / "offsets", seen).run()
+            assert len(seen) == 1
+
+    check()

@@ -1,0 +1,244 @@
+"""Pull consumers as members of a group, against fake nodes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger.client import (
+    ALL,
+    Client,
+    ConsumerOptions,
+    DeadlineExceeded,
+    GroupHasMembers,
+    InvalidArgument,
+    LeaseLost,
+    PullConsumer,
+    RevokedQueues,
+    StartFrom,
+)
+from tests.client.loops import async_test
+from tests.client.members.test_push import QUICK, fill, stocked, until
+
+OWN_WORD = ConsumerOptions(hold_ms=100)
+BY_ITSELF = ConsumerOptions(hold_ms=100, commit_every_s=0.02)
+
+
+async def drain(consumer: PullConsumer) -> dict[int, list[int]]:
+    """Offsets by queue, in the order in which they came."""
+    offsets: dict[int, list[int]] = {}
+    async for message in consumer:
+        offsets.setdefault(message.queue_id, []).append(message.queue_offset)
+    return offsets
+
+
+@async_test
+async def test_member_reads_all_in_order_and_commits_nothing_unless_told() -> None:
+    """Closing gives the queues back as they were."""
+    async with stocked(3, 50) as (group, client):
+        consumer = client.pull_consumer("t", group="g", idle_timeout_s=0.05, options=OWN_WORD)
+        async with consumer:
+            assert await drain(consumer) == {queue: list(range(50)) for queue in range(3)}
+            assert group.members.frontier("g", "t") == 0
+            assert await consumer.lag() == {0: 0, 1: 0, 2: 0}
+        assert not group.members.has_sessions("g")
+        assert [group.members.frontier("g", "t", queue) for queue in range(3)] == [0, 0, 0]
+
+
+@async_test
+async def test_commit_covers_what_is_finished_and_not_what_is_in_hand() -> None:
+    """As without sessions."""
+    async with (
+        stocked(1, 10) as (group, client),
+        client.pull_consumer("t", group="g", options=OWN_WORD) as consumer,
+    ):
+        for _ in range(3):
+            message = await anext(consumer)
+        await consumer.commit()
+        assert group.members.frontier("g", "t") == 2
+        await consumer.commit(message)
+        assert group.members.frontier("g", "t") == 3
+        assert consumer.positions == {0: 3}
+
+
+@async_test
+async def test_batches_of_one_queue_are_committed_by_their_last() -> None:
+    """The usual way with a database."""
+    async with (
+        stocked(2, 300) as (group, client),
+        client.pull_consumer("t", group="g", idle_timeout_s=0.05, options=OWN_WORD) as consumer,
+    ):
+        async for batch in consumer.batches():
+            assert len({message.queue_id for message in batch}) == 1
+            await consumer.commit(batch[-1])
+        assert [group.members.frontier("g", "t", queue) for queue in range(2)] == [300, 300]
+
+
+@async_test
+async def test_commit_every_commits_what_the_loop_has_finished() -> None:
+    """And at the end, but for what is in hand."""
+    async with stocked(1, 10) as (group, client):
+        async with client.pull_consumer("t", group="g", options=BY_ITSELF) as consumer:
+            for _ in range(4):
+                await anext(consumer)
+            await until(lambda: group.members.frontier("g", "t") == 3)
+        assert group.members.frontier("g", "t") == 3
+
+
+@async_test
+async def test_two_members_share_the_queues() -> None:
+    """Whoever leaves, the other one goes on where the group is."""
+    async with (
+        stocked(4, 20) as (group, client),
+        Client.connect(group.bootstrap, options=QUICK) as other,
+    ):
+        first = client.pull_consumer("t", group="g", options=BY_ITSELF)
+        second = other.pull_consumer("t", group="g", idle_timeout_s=0.3, options=BY_ITSELF)
+        await anext(first)
+        reading = asyncio.create_task(drain(second))
+        await until(lambda: sorted(group.members.holders("g").values()).count(_name(first)) == 2)
+        rest = [(m.queue_id, m.queue_offset) for m in [await anext(first) for _ in range(20)]]
+        await first.close()
+        seen = await reading
+        await second.close()
+        assert [group.members.frontier("g", "t", queue) for queue in range(4)] == [20] * 4
+        assert {queue for queue, _ in rest} | seen.keys() == set(range(4))
+
+
+def _name(consumer: PullConsumer) -> str:
+    return consumer._reading._identity.name  # type: ignore[attr-defined, no-any-return]
+
+
+@async_test
+async def test_asked_for_queue_waits_for_the_loop() -> None:
+    """What is in hand is finished first; then nothing more of that queue is given."""
+    told: list[RevokedQueues] = []
+    options = ConsumerOptions(hold_ms=100, commit_every_s=0.02, on_revoke=told.append)
+    async with (
+        stocked(1, 5) as (group, client),
+        client.pull_consumer("t", group="g", idle_timeout_s=0.2, options=options) as consumer,
+    ):
+        group.members.release_ms = 20_000
+        message = await anext(consumer)
+        group.members.ask_for("g", "t", 0)
+        await asyncio.sleep(0.1)
+        assert group.members.holders("g"), "a message is in hand"
+        assert await drain(consumer) == {}
+        assert not group.members.holders("g")
+        assert group.members.frontier("g", "t") == message.queue_offset + 1
+        assert told[-1] == RevokedQueues("t", [0], lost=False)
+
+
+@async_test
+async def test_commit_of_a_queue_that_went_is_refused_by_name() -> None:
+    """What was in hand is somebody else's now."""
+    async with (
+        stocked(1, 5) as (group, client),
+        client.pull_consumer("t", group="g", options=OWN_WORD) as consumer,
+    ):
+        message = await anext(consumer)
+        group.members.take_away("g", "t", 0)
+        with pytest.raises(LeaseLost):
+            await consumer.commit(message)
+        await until(lambda: consumer.positions == {})
+        with pytest.raises(LeaseLost):
+            await consumer.commit(message)
+        group.members.give_back("g")
+        assert (await anext(consumer)).queue_offset == 0, "it comes again"
+
+
+@async_test
+async def test_offsets_without_a_lease_are_refused_while_there_are_members() -> None:
+    """By name; afterwards they are taken."""
+    async with stocked(1, 5) as (_, client):
+        async with client.pull_consumer("t", group="g", options=OWN_WORD) as consumer:
+            await anext(consumer)
+            with pytest.raises(GroupHasMembers):
+                await client.commit_offsets("g", "t", {0: 3})
+        await client.commit_offsets("g", "t", {0: 3})
+        async with client.pull_consumer("t", group="g", queues=ALL) as consumer:
+            assert (await anext(consumer)).queue_offset == 3
+
+
+@async_test
+async def test_seek_pause_and_tags_of_a_member() -> None:
+    """As without a group; what was sought is not committed by itself."""
+    async with stocked(2, 10) as (group, client):
+        async with client.producer() as producer:
+            for tag in ("a", "b", "a", "b"):
+                producer.send("t", tag.encode(), tag=tag, queue_id=1)
+        consumer = client.pull_consumer(
+            "t", group="g", tags=["b"], idle_timeout_s=0.1, options=BY_ITSELF
+        )
+        async with consumer:
+            assert await drain(consumer) == {1: [11, 13]}
+            await until(lambda: group.members.frontier("g", "t", 1) == 14)
+            await consumer.seek(1, 12)
+            consumer.pause(1)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(consumer)
+            consumer.resume(1)
+            assert await drain(consumer) == {1: [13]}
+            await consumer.seek(1, StartFrom.FIRST)
+            assert await drain(consumer) == {1: [11, 13]}
+            assert group.members.frontier("g", "t", 1) == 14
+
+
+@async_test
+async def test_group_starts_where_its_first_member_says() -> None:
+    """In topics that it never read; later ones begin where it is."""
+    async with stocked(1, 5) as (_, client):
+        last = client.pull_consumer("t", group="g", start=StartFrom.LAST, options=BY_ITSELF)
+        async with last:
+            reading = asyncio.create_task(anext(last))
+            await until(lambda: last._reading._member.queues)  # type: ignore[attr-defined]
+            await fill(client, 1, 1)
+            assert (await reading).queue_offset == 5
+
+
+@async_test
+async def test_nobody_leads_for_too_long() -> None:
+    """An error, and not the end of the messages."""
+    options = ConsumerOptions(hold_ms=50, deadline_s=0.3)
+    async with (
+        stocked(1, 1) as (group, client),
+        client.pull_consumer("t", group="g", idle_timeout_s=0.1, options=options) as consumer,
+    ):
+        await anext(consumer)
+        group.elect(None)
+        with pytest.raises(DeadlineExceeded):
+            await anext(consumer)
+        group.elect(group.nodes[1])
+        assert await drain(consumer) == {}
+
+
+@async_test
+async def test_silent_leader_does_not_look_like_the_end() -> None:
+    """What can't be asked isn't empty, though it was a moment ago."""
+    async with (
+        stocked(1, 1) as (group, client),
+        client.pull_consumer("t", group="g", idle_timeout_s=1.0, options=OWN_WORD) as consumer,
+    ):
+        await anext(consumer)
+        reading = asyncio.create_task(drain(consumer))
+        pulls = len(group.members.pulls)
+        await until(lambda: len(group.members.pulls) > pulls + 1)
+        group.nodes[0].running.clear()
+        await asyncio.sleep(1.2)
+        assert not reading.done()
+        group.nodes[0].running.set()
+        assert await reading == {}
+
+
+@async_test
+async def test_what_a_member_cannot_be_asked() -> None:
+    """By name, and at once."""
+    async with stocked(1, 1) as (_, client):
+        with pytest.raises(InvalidArgument, match="119"):
+            client.pull_consumer("t", group="g h")
+        consumer = client.pull_consumer("t", group="g", options=OWN_WORD)
+        message = await anext(client.pull_consumer("t", group="other", options=OWN_WORD))
+        with pytest.raises(InvalidArgument, match="never gave"):
+            await consumer.commit(message)
