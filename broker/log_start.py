@@ -178,8 +178,12 @@ class LogStartKeeper:
         if last < front.log.first_index or front.is_hindered():
             return None
         start = front.log.start_before(last + 1)
+        # The flusher may still have what fills up a segment whose last entry it has flushed long
+        # ago, until it has flushed the first one behind: the file must not be closed before.
+        if start is None or front.log.synced_index <= start.index:
+            return None
         # Without a configuration, as of a group that was adopted lately, nobody would believe it.
-        return start if start is not None and start.configuration_index else None
+        return start if start.configuration_index else None
 
     async def _work(self) -> None:
         try:

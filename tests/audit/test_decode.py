@@ -188,7 +188,7 @@ def test_entries_of_version_1_are_read_beside_newer_ones(
     assert decoded_rows(content, chunk_bytes) == list(plain_rows(content))
 
 
-@pytest.mark.parametrize(("kind", "version"), [(5, 2), (2, 3), (1, 3), (255, 1)])
+@pytest.mark.parametrize(("kind", "version"), [(5, 2), (2, 4), (1, 3), (255, 1)])
 def test_an_entry_of_a_later_release_ends_the_reading_by_name(kind: int, version: int) -> None:
     """There may be messages in it: data must not have holes that nobody sees."""
     head, _ = build_frame(kind, 1, 1, BASE, 0, 0, b"what it means is unknown", 0)

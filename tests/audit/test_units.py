@@ -56,14 +56,28 @@ def log(group: dict[str, Path]) -> Survey:
 
 def compound(log: Survey) -> Iterator[tuple[EntryHeader, bytes]]:
     """The entries that hold units with records, in order."""
+    return (each for each in with_records(log) if each[0].is_compound)
+
+
+def with_records(log: Survey) -> Iterator[tuple[EntryHeader, bytes]]:
+    """The entries that hold records, in units or not, in order."""
     for part in log_ranges(log, 0, log.settled):
         content = Path(part.path).read_bytes()[: part.end - part.base]
         at = 0
         while at + 56 <= len(content) and content[at + 4 : at + 8] == bytes.fromhex("daa320d1"):
             header = parse_header(content, at)
-            if header.is_compound and header.record_count:
+            if header.record_count:
                 yield header, content[at : at + header.total_size]
             at += header.total_size
+
+
+def contents(header: EntryHeader, frame: bytes) -> Iterator[bytes]:
+    """The records of each batch."""
+    if not header.is_compound:
+        yield frame[header.first_record_at :]
+        return
+    for batch in batches_in(header, frame):
+        yield batch.frame[batch.header.first_record_at :]
 
 
 def units(directory: Path) -> dict[tuple[int, int], tuple[bytes, Path]]:
@@ -128,9 +142,9 @@ def test_data_has_all_but_what_was_refused(group: dict[str, Path], log: Survey) 
     assert set(everything) == set(of_queues)
     records = {
         (record.queue_id, record.queue_offset): record.body
-        for header, frame in compound(log)
-        for batch in batches_in(header, frame)
-        for record in decode_records(batch.frame[batch.header.first_record_at :])
+        for header, frame in with_records(log)
+        for content in contents(header, frame)
+        for record in decode_records(content)
         if record.topic == TOPIC
     }
     assert everything == records

@@ -225,7 +225,7 @@ def test_administrators_are_told_what_they_may_not(growing: Growing) -> None:
         )
         for asked in (("add", *more), ("demote", "n2"))
     ]
-    told = [(each.communicate(timeout=PATIENCE_S)[1], each.returncode) for each in both]
+    told = [(each.communicate(timeout=PATIENCE_S)[0], each.returncode) for each in both]
     assert any(code == 0 for _, code in told), (told, growing.said("n2"), growing.said("n3"))
     for text, code in told:
         assert code == 0 or "is under way" in text or "is being taken in" in text, told

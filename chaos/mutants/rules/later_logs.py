@@ -77,7 +77,7 @@ LATER_LOGS = (
     Mutant(
         "base-without-a-configuration",
         "broker/log_start.py",
-        "        return start if start is not None and start.configuration_index else None\n",
+        "        return start if start.configuration_index else None\n",
         "        return start\n",
         masked="every simulated log has one early on",
         tests=_LATER,

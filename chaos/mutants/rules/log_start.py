@@ -27,6 +27,14 @@ LOG_START = (
         under=_MOVES,
     ),
     Mutant(
+        "front-closed-before-it-is-flushed",
+        "broker/log_start.py",
+        "if start is None or front.log.synced_index <= start.index:",
+        "if start is None:",
+        seed=162,
+        under=_MOVES,
+    ),
+    Mutant(
         "front-dropped-before-its-base-is-read-back",
         "broker/log_start.py",
         "await self._hand.run(partial(front.base.refusal_of, head))",
