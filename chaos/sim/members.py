@@ -195,7 +195,9 @@ class Member(Client):
             number += 1
             self._sent[number] = asyncio.get_running_loop().time()
             said = self._crew.said.get(self._session)
-            if stream.say(pb.AttendRequest(heartbeat=pb.Heartbeat(number=number))) and said:
+            is_sent = stream.say(pb.AttendRequest(heartbeat=pb.Heartbeat(number=number)))
+            # What is said to a node that hasn't answered yet isn't heard by the one before.
+            if is_sent and said is not None and said.stream is stream:
                 said.times_us.append(self.shared.group.now_us)
                 del said.times_us[:-8]
 
