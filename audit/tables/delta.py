@@ -7,6 +7,7 @@ Versions are signed, so a digest is kept as a signed number.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from audit.errors import CommitUnknown, EngineUnavailable, TableTaken, Unreachab
 from audit.tables.mark import DIGEST_KEY, POSITION_KEY, Choice, Mark, Queue, check_choice
 from audit.tables.places import check_bucket, check_is_empty, checked_place, storage_options
 from dledger.reading.errors import ReadingError
-from dledger.reading.objects import first_line
+from dledger.reading.objects import first_line, is_object
 from dledger.reading.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ class DeltaMessages:
 
         from dledger.reading.arrow import TYPES
 
-        check_is_empty(self._place)
+        if not _was_only_begun(self._place):
+            check_is_empty(self._place)
         return self._deltalake.DeltaTable.create(
             self._place,
             pa.schema([(name, TYPES[name]) for name in COLUMNS]),
@@ -182,3 +184,14 @@ def _application(queue: Queue) -> str:
 
 def _signed(digest: int) -> int:
     return digest - _WRAP if digest >= _WRAP // 2 else digest
+
+
+def _was_only_begun(place: str) -> bool:
+    """Whether all that lies in the folder is what a process leaves that was killed before the
+    table's first version had its name."""
+    if is_object(place):  # there, what has no name yet isn't seen
+        return False
+    log = os.path.join(place, "_delta_log")
+    if not os.path.isdir(log) or os.listdir(place) != ["_delta_log"]:
+        return False
+    return all(name.endswith(".tmp") or ".json#" in name for name in os.listdir(log))

@@ -328,3 +328,17 @@ def test_rolled_back_iceberg_table_is_filled_again(three: ReplicaSet, lake: Lake
     assert len(keys_of(lake.rows())) < len(expected_keys(three))
     export(lake, three.replicas[0])
     assert keys_of(lake.rows()) == expected_keys(three)
+
+
+@pytest.mark.parametrize("left", ["", "_commit_0.json.tmp", f"{0:020d}.json#1"])
+def test_a_table_that_was_only_begun_is_made(three: ReplicaSet, tmp_path: Path, left: str) -> None:
+    """By a process that was killed before the first version had its name."""
+    lake = lake_of("delta", tmp_path / "lake")
+    use(lake)
+    log = lake.folder / "messages" / "_delta_log"
+    log.mkdir(parents=True)
+    if left:
+        (log / left).touch()
+    code, _ = told(lake, three)
+    assert code == 0
+    assert lake.rows()
