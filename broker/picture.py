@@ -206,6 +206,22 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
             bool(facts.front_held),
         ),
         **_rot_gauges(facts),
+        **_standing_gauges(facts),
+        "log_cached_bytes": ("Recent frames kept in memory.", log.cached_bytes),
+        "last_fsync_seconds": ("How long the last group commit took.", log.last_flush_s),
+        "topics": ("Topics.", machine.topics),
+        "queues": ("Queues over all topics.", machine.queues),
+        "producers": ("Producers registered.", machine.producers),
+        "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
+        "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
+        **_group_gauges(facts),
+    }
+
+
+def _standing_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
+    """Whether this log and this program are the group's."""
+    driver, machine = facts.driver, facts.machine
+    return {
         "out_of_service": (
             "1 if this node's log isn't the group's: it takes no part.",
             facts.comparison.is_silent,
@@ -234,14 +250,6 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         ),
         "level": ("The level of formats and commands in use.", machine.level),
         "known_level": ("The highest level that this program understands.", machine.known_level),
-        "log_cached_bytes": ("Recent frames kept in memory.", log.cached_bytes),
-        "last_fsync_seconds": ("How long the last group commit took.", log.last_flush_s),
-        "topics": ("Topics.", machine.topics),
-        "queues": ("Queues over all topics.", machine.queues),
-        "producers": ("Producers registered.", machine.producers),
-        "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
-        "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
-        **_group_gauges(facts),
     }
 
 

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from tenacity import (
@@ -230,18 +231,11 @@ class BrokerGroup:
                     doubts.append(error)
                 raise
 
-        def repeatable(error: BaseException) -> bool:
-            return (
-                isinstance(error, ClientError)
-                and error.retriable
-                and (not once or error.outcome is Outcome.DID_NOT_HAPPEN)
-            )
-
         def give_up(state: RetryCallState) -> Response:
             raise self._given_up(method.name, total, state)
 
         retrying = AsyncRetrying(
-            retry=retry_if_exception(repeatable),
+            retry=retry_if_exception(partial(_is_repeatable, once=once)),
             wait=_backoff,
             stop=stop_before_delay(total),
             retry_error_callback=give_up,
@@ -452,6 +446,14 @@ def _of_another_epoch(address: str, view: View, known: EpochName) -> Unavailable
     return Unavailable(
         f"{address} is of epoch {view.epoch.number} of the group, and epoch {known.number} is "
         f"known: {text}"
+    )
+
+
+def _is_repeatable(error: BaseException, *, once: bool) -> bool:
+    return (
+        isinstance(error, ClientError)
+        and error.retriable
+        and (not once or error.outcome is Outcome.DID_NOT_HAPPEN)
     )
 
 

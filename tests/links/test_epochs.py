@@ -113,9 +113,11 @@ def test_a_later_configuration_of_before_lets_nobody_in() -> None:
 def test_a_member_that_lags_is_heard() -> None:
     """Its log may not have come to the recovery yet, and its disk is named: it was taken in
     afterwards."""
-    node, _ = knowing((A,))
-    node.links.on_call(hello(()))
-    node.links.on_call(hello((A,)))
+    node, told = knowing((A,))
+    calls = [node.links.on_call(hello(())), node.links.on_call(hello((A,)))]
+    assert len({generation for generation, _ in calls}) == len(calls), "each is a stream of its own"
+    assert [tuple(answer.hello.recoveries) for _, answer in calls] == [(A,), (A,)]
+    assert told == []
 
 
 def test_a_member_that_was_given_up_learns_it_from_one_that_it_knows() -> None:
